@@ -1,0 +1,48 @@
+# Two commands matter: `make demo` and `make test`. Both set up what they need.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
+
+.PHONY: setup demo test check rust-test python-test bench-build sim fuzz crash bench clean
+
+setup: $(STAMP)
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+# The extension is rebuilt whenever a Rust source is newer than the last install.
+$(STAMP): $(VENV)/bin/python pyproject.toml $(RUST_SOURCES)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/quire demo
+
+test: setup check rust-test bench-build sim python-test
+
+check: setup
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- --deny warnings
+	$(BIN)/ruff format --check python tests benches
+	$(BIN)/ruff check python tests benches
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+rust-test:
+	cargo test --locked
+
+bench-build:
+	cargo bench --package quire-benches --no-run --locked
+
+sim:
+	cargo run --release --locked --package quire-sim -- --seeds $(or $(SEEDS),100)
+
+python-test: setup
+	$(BIN)/python -m pytest -n auto -q tests
+
+clean:
+	rm -rf target $(VENV) dist

@@ -1,0 +1,1 @@
+//! The broker and the client as state machines without input or output.

@@ -1,0 +1,1 @@
+//! The threads and sockets under the Python clients and the embedded engine.

@@ -1,0 +1,1 @@
+"""quire: an append-only, bookmarked transaction log with replayable subscriptions and queues."""
