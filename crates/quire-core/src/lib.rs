@@ -1,1 +1,3 @@
 //! The broker and the client as state machines without input or output.
+
+pub mod wire;

@@ -1,0 +1,286 @@
+//! Frames that go from a server to a client (protocol.md section 4).
+
+use super::code::Code;
+use super::frame::{Body, Fields, RawFrame, WireError, put_field, put_frame};
+
+const LOGGED_ON: u8 = 64;
+const ACK: u8 = 65;
+const PERSISTED: u8 = 66;
+const PUBLISH_FAILED: u8 = 67;
+const MESSAGE: u8 = 68;
+const ERROR: u8 = 69;
+const HEARTBEAT: u8 = 70;
+const SUBSCRIPTION_ENDED: u8 = 71;
+
+const FLAG_BOOKMARK: u8 = 1;
+
+/// Anything that a server says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the variants are named and described in protocol.md
+pub enum ServerFrame<'a> {
+    LoggedOn(LoggedOn<'a>),
+    Ack(Ack<'a>),
+    Persisted { sequence: u64 },
+    PublishFailed { sequence: u64, code: Code, scope: FailureScope, reason: &'a str },
+    Message(Message<'a>),
+    Error { code: Code, reason: &'a str },
+    Heartbeat,
+    SubscriptionEnded { subscription: u32, code: Code, reason: &'a str },
+}
+
+/// What a client learns when it is let in.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct LoggedOn<'a> {
+    /// Protocol version of the server.
+    pub version: u16,
+    /// The publisher id of the client: the hash of its name.
+    pub publisher: u64,
+    /// The highest sequence of this publisher that is persisted, 0 = none.
+    pub last_sequence: u64,
+    /// The largest data of a message, in bytes.
+    pub message_size_max: u32,
+    /// Name of the instance.
+    pub instance: &'a str,
+    /// Version of the server, for the log.
+    pub server_version: Option<&'a str>,
+}
+
+/// How far a command has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // protocol.md section 4
+pub enum AckKind {
+    Received = 0,
+    Processed = 1,
+    Completed = 2,
+    Persisted = 3,
+}
+
+/// The answer to a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack<'a> {
+    /// What is acknowledged.
+    pub kind: AckKind,
+    /// [`Code::Ok`], or why the command failed.
+    pub code: Code,
+    /// The command it answers.
+    pub command: u32,
+    /// The subscription it is about, 0 = none.
+    pub subscription: u32,
+    /// For [`Code::BadFilter`]: where, from 1; else 0.
+    pub column: u32,
+    /// For a person.
+    pub reason: &'a str,
+}
+
+/// How much a failed publish speaks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureScope {
+    /// This one publish.
+    One = 0,
+    /// This one and all after it: the journal takes no more writes.
+    AllFromHere = 1,
+}
+
+/// One message on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// The client's number of the subscription it belongs to.
+    pub subscription: u32,
+    /// Publisher id and sequence, for a message that the log records.
+    pub bookmark: Option<(u64, u64)>,
+    /// When this server took the message: nanoseconds since 1970 UTC.
+    pub timestamp_ns: u64,
+    /// The topic it was published to.
+    pub topic: &'a [u8],
+    /// As published; empty = none.
+    pub correlation_id: &'a [u8],
+    /// The message.
+    pub data: &'a [u8],
+}
+
+impl<'a> ServerFrame<'a> {
+    /// What the frame says.
+    ///
+    /// # Errors
+    /// [`WireError::UnknownKind`] and [`WireError::Malformed`].
+    pub fn decode(frame: RawFrame<'a>) -> Result<Self, WireError> {
+        match frame.kind {
+            MESSAGE => Message::decode(frame.body).map(ServerFrame::Message),
+            PERSISTED => {
+                let mut body = Body::new("persisted", frame.body);
+                let sequence = body.u64("sequence")?;
+                body.end()?;
+                Ok(ServerFrame::Persisted { sequence })
+            }
+            ACK => Ack::decode(frame.body).map(ServerFrame::Ack),
+            LOGGED_ON => LoggedOn::decode(frame.body).map(ServerFrame::LoggedOn),
+            PUBLISH_FAILED => {
+                let mut body = Body::new("publish_failed", frame.body);
+                let sequence = body.u64("sequence")?;
+                let code = decode_code(&mut body)?;
+                let scope = match body.array("scope")? {
+                    [0, 0] => FailureScope::One,
+                    [1, 0] => FailureScope::AllFromHere,
+                    _ => return Err(body.bad("scope")),
+                };
+                Ok(ServerFrame::PublishFailed { sequence, code, scope, reason: decode_reason(body)? })
+            }
+            ERROR => {
+                let mut body = Body::new("error", frame.body);
+                let code = decode_code(&mut body)?;
+                body.u16("padding")?;
+                Ok(ServerFrame::Error { code, reason: decode_reason(body)? })
+            }
+            HEARTBEAT => Body::new("heartbeat", frame.body).end().map(|()| ServerFrame::Heartbeat),
+            SUBSCRIPTION_ENDED => {
+                let mut body = Body::new("subscription_ended", frame.body);
+                let subscription = body.u32("subscription")?;
+                let code = decode_code(&mut body)?;
+                body.u16("padding")?;
+                Ok(ServerFrame::SubscriptionEnded { subscription, code, reason: decode_reason(body)? })
+            }
+            kind => Err(WireError::UnknownKind { kind }),
+        }
+    }
+
+    /// Appends the frame to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match *self {
+            ServerFrame::Message(ref message) => message.encode(out),
+            ServerFrame::Persisted { sequence } => {
+                put_frame(out, PERSISTED, |out| out.extend_from_slice(&sequence.to_le_bytes()));
+            }
+            ServerFrame::Ack(ref ack) => ack.encode(out),
+            ServerFrame::LoggedOn(ref logged_on) => logged_on.encode(out),
+            ServerFrame::PublishFailed { sequence, code, scope, reason } => {
+                put_frame(out, PUBLISH_FAILED, |out| {
+                    out.extend_from_slice(&sequence.to_le_bytes());
+                    out.extend_from_slice(&(code as u16).to_le_bytes());
+                    out.extend_from_slice(&[scope as u8, 0]);
+                    out.extend_from_slice(reason.as_bytes());
+                })
+            }
+            ServerFrame::Error { code, reason } => put_frame(out, ERROR, |out| {
+                out.extend_from_slice(&(code as u16).to_le_bytes());
+                out.extend_from_slice(&[0; 2]);
+                out.extend_from_slice(reason.as_bytes());
+            }),
+            ServerFrame::Heartbeat => put_frame(out, HEARTBEAT, |_| ()),
+            ServerFrame::SubscriptionEnded { subscription, code, reason } => {
+                put_frame(out, SUBSCRIPTION_ENDED, |out| {
+                    out.extend_from_slice(&subscription.to_le_bytes());
+                    out.extend_from_slice(&(code as u16).to_le_bytes());
+                    out.extend_from_slice(&[0; 2]);
+                    out.extend_from_slice(reason.as_bytes());
+                })
+            }
+        }
+    }
+}
+
+impl<'a> Message<'a> {
+    /// Appends the frame to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, MESSAGE, |out| {
+            let (publisher, sequence) = self.bookmark.unwrap_or((0, 0));
+            out.reserve(32 + self.topic.len() + self.correlation_id.len() + self.data.len());
+            out.push(if self.bookmark.is_some() { FLAG_BOOKMARK } else { 0 });
+            out.push(self.correlation_id.len() as u8);
+            out.extend_from_slice(&(self.topic.len() as u16).to_le_bytes());
+            out.extend_from_slice(&self.subscription.to_le_bytes());
+            out.extend_from_slice(&publisher.to_le_bytes());
+            out.extend_from_slice(&sequence.to_le_bytes());
+            out.extend_from_slice(&self.timestamp_ns.to_le_bytes());
+            out.extend_from_slice(self.topic);
+            out.extend_from_slice(self.correlation_id);
+            out.extend_from_slice(self.data);
+        });
+    }
+
+    fn decode(body: &'a [u8]) -> Result<Self, WireError> {
+        let mut body = Body::new("message", body);
+        let [flags, correlation_size] = body.array("head")?;
+        let topic_size = body.u16("head")?;
+        let subscription = body.u32("head")?;
+        let (publisher, sequence) = (body.u64("head")?, body.u64("head")?);
+        let timestamp_ns = body.u64("head")?;
+        if flags & !FLAG_BOOKMARK != 0 {
+            return Err(body.bad("flags"));
+        }
+        let topic = body.bytes(topic_size.into(), "topic size")?;
+        let correlation_id = body.bytes(correlation_size.into(), "correlation size")?;
+        let bookmark = (flags & FLAG_BOOKMARK != 0).then_some((publisher, sequence));
+        Ok(Message { subscription, bookmark, timestamp_ns, topic, correlation_id, data: body.rest() })
+    }
+}
+
+impl<'a> Ack<'a> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, ACK, |out| {
+            out.extend_from_slice(&[self.kind as u8, 0]);
+            out.extend_from_slice(&(self.code as u16).to_le_bytes());
+            out.extend_from_slice(&self.command.to_le_bytes());
+            out.extend_from_slice(&self.subscription.to_le_bytes());
+            out.extend_from_slice(&self.column.to_le_bytes());
+            out.extend_from_slice(self.reason.as_bytes());
+        });
+    }
+
+    fn decode(body: &'a [u8]) -> Result<Self, WireError> {
+        let mut body = Body::new("ack", body);
+        let kind = match body.array("kind")? {
+            [0, 0] => AckKind::Received,
+            [1, 0] => AckKind::Processed,
+            [2, 0] => AckKind::Completed,
+            [3, 0] => AckKind::Persisted,
+            _ => return Err(body.bad("kind")),
+        };
+        let code = decode_code(&mut body)?;
+        let command = body.u32("command")?;
+        let subscription = body.u32("subscription")?;
+        let column = body.u32("column")?;
+        Ok(Ack { kind, code, command, subscription, column, reason: decode_reason(body)? })
+    }
+}
+
+impl<'a> LoggedOn<'a> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, LOGGED_ON, |out| {
+            put_field(out, 1, &self.version.to_le_bytes());
+            put_field(out, 2, &self.publisher.to_le_bytes());
+            put_field(out, 3, &self.last_sequence.to_le_bytes());
+            put_field(out, 4, &self.message_size_max.to_le_bytes());
+            put_field(out, 5, self.instance.as_bytes());
+            if let Some(version) = self.server_version {
+                put_field(out, 128, version.as_bytes());
+            }
+        });
+    }
+
+    fn decode(body: &'a [u8]) -> Result<Self, WireError> {
+        let mut fields = Fields::new("logged_on", body);
+        let mut logged_on = LoggedOn::default();
+        while let Some((tag, value)) = fields.next()? {
+            match tag {
+                1 => logged_on.version = u16::from_le_bytes(fields.array(value, "version")?),
+                2 => logged_on.publisher = u64::from_le_bytes(fields.array(value, "publisher")?),
+                3 => logged_on.last_sequence = u64::from_le_bytes(fields.array(value, "last sequence")?),
+                4 => logged_on.message_size_max = fields.u32(value, "message size")?,
+                5 => logged_on.instance = fields.text(value, "instance")?,
+                128 => logged_on.server_version = Some(fields.text(value, "server version")?),
+                tag => fields.unknown(tag)?,
+            }
+        }
+        if logged_on.version == 0 { Err(fields.bad("version")) } else { Ok(logged_on) }
+    }
+}
+
+fn decode_code(body: &mut Body<'_>) -> Result<Code, WireError> {
+    let number = body.u16("code")?;
+    Code::from_number(number).ok_or_else(|| body.bad("code"))
+}
+
+fn decode_reason(body: Body<'_>) -> Result<&str, WireError> {
+    let bad = body.bad("reason");
+    std::str::from_utf8(body.rest()).map_err(|_| bad)
+}

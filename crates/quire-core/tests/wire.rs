@@ -1,0 +1,185 @@
+//! The codec keeps its laws: what is encoded decodes to the same value, any bytes give a value or the peer's error, and what
+//! is accepted encodes again to something that decodes to the same value.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use quire_core::wire::*;
+
+fn text(size_max: usize) -> impl Strategy<Value = String> {
+    vec(any::<char>(), 0..size_max / 4).prop_map(String::from_iter)
+}
+
+fn one_frame(bytes: &[u8]) -> RawFrame<'_> {
+    RawFrame { kind: bytes[LENGTH_SIZE], body: &bytes[LENGTH_SIZE + 1..] }
+}
+
+fn client_round_trip(frame: &ClientFrame<'_>) {
+    let mut bytes = Vec::new();
+    frame.encode(&mut bytes);
+    let mut inbox = Inbox::new(bytes.len());
+    let mut rest = &bytes[..];
+    let raw = inbox.next(&mut rest).unwrap().unwrap();
+    assert_eq!(&ClientFrame::decode(raw).unwrap(), frame);
+}
+
+fn server_round_trip(frame: &ServerFrame<'_>) {
+    let mut bytes = Vec::new();
+    frame.encode(&mut bytes);
+    assert_eq!(&ServerFrame::decode(one_frame(&bytes)).unwrap(), frame);
+}
+
+proptest! {
+    #[test]
+    fn a_publish_survives_the_wire(
+        sequence: u64, expiration_s: Option<u32>, topic in text(1024), correlation in vec(any::<u8>(), 0..256), data in vec(any::<u8>(), 0..4096),
+    ) {
+        client_round_trip(&ClientFrame::Publish(Publish {
+            sequence, expiration_s, topic: topic.as_bytes(), correlation_id: &correlation, data: &data,
+        }));
+    }
+
+    #[test]
+    fn a_batch_survives_the_wire_with_its_numbering(first in 0u64..1 << 60, datas in vec(vec(any::<u8>(), 0..64), 1..40)) {
+        let head = Publish { sequence: first, expiration_s: None, topic: b"orders", correlation_id: b"", data: b"" };
+        let mut bytes = Vec::new();
+        put_publish_batch(&mut bytes, &head, |out| datas.iter().for_each(|data| put_batch_item(out, data)));
+        let ClientFrame::PublishBatch(batch) = ClientFrame::decode(one_frame(&bytes)).unwrap() else { panic!("another frame") };
+        let got: Vec<_> = batch.messages().map(|publish| (publish.sequence, publish.data.to_vec())).collect();
+        let want: Vec<_> =
+            (0..).zip(&datas).map(|(i, data)| (if first == 0 { 0 } else { first + i }, data.clone())).collect();
+        prop_assert_eq!(got, want);
+        client_round_trip(&ClientFrame::PublishBatch(batch));
+    }
+
+    #[test]
+    fn a_subscription_survives_the_wire(
+        command in 1u32.., acks in 0u8..16, subscription: u32, topic in text(200), filter in proptest::option::of(text(200)),
+        bookmark in proptest::option::of(text(60)), options in 0u32..64,
+    ) {
+        client_round_trip(&ClientFrame::Subscribe(Subscribe {
+            command, acks: Acks(acks), subscription, topic: &topic, filter: filter.as_deref(), bookmark: bookmark.as_deref(),
+            options: SubscribeOptions(options),
+        }));
+    }
+
+    #[test]
+    fn a_message_survives_the_wire(
+        subscription: u32, bookmark: Option<(u64, u64)>, timestamp_ns: u64, topic in text(1024), correlation in vec(any::<u8>(), 0..256),
+        data in vec(any::<u8>(), 0..4096),
+    ) {
+        server_round_trip(&ServerFrame::Message(Message {
+            subscription, bookmark, timestamp_ns, topic: topic.as_bytes(), correlation_id: &correlation, data: &data,
+        }));
+    }
+
+    #[test]
+    fn an_acknowledgement_survives_the_wire(code in 0usize..Code::ALL.len(), command: u32, subscription: u32, column: u32, reason in text(200)) {
+        let code = Code::ALL[code];
+        for kind in [AckKind::Received, AckKind::Processed, AckKind::Completed, AckKind::Persisted] {
+            server_round_trip(&ServerFrame::Ack(Ack { kind, code, command, subscription, column, reason: &reason }));
+        }
+        server_round_trip(&ServerFrame::Error { code, reason: &reason });
+        server_round_trip(&ServerFrame::SubscriptionEnded { subscription, code, reason: &reason });
+        for scope in [FailureScope::One, FailureScope::AllFromHere] {
+            server_round_trip(&ServerFrame::PublishFailed { sequence: u64::from(command), code, scope, reason: &reason });
+        }
+    }
+
+    #[test]
+    fn any_body_of_any_kind_gives_a_value_or_an_error(kind: u8, body in vec(any::<u8>(), 0..300)) {
+        any_frame_holds_the_laws(RawFrame { kind, body: &body });
+    }
+
+    #[test]
+    fn a_frame_with_one_byte_changed_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..7) {
+        let logon = Logon { version: 1, client_name: "loader", user: Some("u"), ..Logon::default() };
+        let publish = Publish { sequence: 7, expiration_s: Some(1), topic: b"orders", correlation_id: b"c", data: b"{}" };
+        let subscribe = Subscribe { command: 1, topic: "orders", filter: Some("/a = 1"), ..Subscribe::default() };
+        let mut bytes = Vec::new();
+        match which {
+            0 => ClientFrame::Logon(logon).encode(&mut bytes),
+            1 => publish.encode(&mut bytes),
+            2 => put_publish_batch(&mut bytes, &publish, |out| put_batch_item(out, b"one")),
+            3 => ClientFrame::Subscribe(subscribe).encode(&mut bytes),
+            4 => ServerFrame::LoggedOn(LoggedOn { version: 1, ..LoggedOn::default() }).encode(&mut bytes),
+            5 => ServerFrame::Persisted { sequence: 9 }.encode(&mut bytes),
+            _ => ClientFrame::Unsubscribe { command: 3, acks: Acks::PROCESSED, subscription: 4 }.encode(&mut bytes),
+        }
+        let at = LENGTH_SIZE + at.index(bytes.len() - LENGTH_SIZE);
+        bytes[at] = to;
+        any_frame_holds_the_laws(one_frame(&bytes));
+    }
+}
+
+fn any_frame_holds_the_laws(frame: RawFrame<'_>) {
+    let mut again = Vec::new();
+    if let Ok(value) = ClientFrame::decode(frame) {
+        value.encode(&mut again);
+        assert_eq!(ClientFrame::decode(one_frame(&again)), Ok(value));
+    }
+    again.clear();
+    if let Ok(value) = ServerFrame::decode(frame) {
+        value.encode(&mut again);
+        assert_eq!(ServerFrame::decode(one_frame(&again)), Ok(value));
+    }
+}
+
+#[test]
+fn commands_without_fields_or_with_lists_survive_the_wire() {
+    let numbers = [1u32, 7, 9].map(u32::to_le_bytes).concat();
+    let subscriptions = SubscriptionNumbers::from_bytes(&numbers).unwrap();
+    assert_eq!(subscriptions.iter().collect::<Vec<_>>(), [1, 7, 9]);
+    for frame in [
+        ClientFrame::Heartbeat,
+        ClientFrame::Goodbye,
+        ClientFrame::Flush { command: 4, acks: Acks::PERSISTED },
+        ClientFrame::Unsubscribe { command: 5, acks: Acks::PROCESSED, subscription: 0 },
+        ClientFrame::Pause { command: 6, acks: Acks::PROCESSED, subscriptions },
+        ClientFrame::Resume { command: 7, acks: Acks::PROCESSED, subscriptions },
+        ClientFrame::Logon(Logon {
+            version: 1,
+            client_name: "n",
+            heartbeat_ms: 5,
+            ack_interval_ms: 6,
+            ..Logon::default()
+        }),
+    ] {
+        client_round_trip(&frame);
+    }
+    server_round_trip(&ServerFrame::Heartbeat);
+    server_round_trip(&ServerFrame::Persisted { sequence: u64::MAX });
+    server_round_trip(&ServerFrame::LoggedOn(LoggedOn {
+        version: 1,
+        instance: "one",
+        ..LoggedOn::default()
+    }));
+}
+
+#[test]
+fn a_logon_that_does_not_say_who_it_is_gets_refused() {
+    for (name, version, magic_at) in
+        [("", 1, None), ("a\u{7}b", 1, None), ("ok", 0, None), ("ok", 1, Some(10))]
+    {
+        let mut bytes = Vec::new();
+        ClientFrame::Logon(Logon { version, client_name: name, ..Logon::default() }).encode(&mut bytes);
+        if let Some(at) = magic_at {
+            bytes[at] ^= 1;
+        }
+        assert!(
+            matches!(
+                ClientFrame::decode(one_frame(&bytes)),
+                Err(WireError::Malformed { frame: "logon", .. })
+            ),
+            "{name:?}"
+        );
+    }
+}
+
+#[test]
+fn every_code_has_one_number_and_one_name() {
+    for code in Code::ALL {
+        assert_eq!(Code::from_number(*code as u16), Some(*code));
+        assert_eq!(Code::ALL.iter().filter(|other| other.name() == code.name()).count(), 1);
+    }
+    assert_eq!(Code::from_number(Code::ALL.len() as u16), None);
+}
