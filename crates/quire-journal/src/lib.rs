@@ -1,1 +1,39 @@
-//! The append-only log on disk.
+//! The append-only log on disk: the only code of quire that touches files.
+//!
+//! # What it promises
+//! A record that [`Journal::persisted`] covers is on stable storage, in append order, and is found again after any crash. Everything
+//! else (queues, replays, analytics) is a reader of it. `docs/journal-format.md` describes the files field by field.
+//!
+//! # How it works
+//! [`Journal::append`] encodes a record into the open batch and gives it its [`Position`]; nothing is written yet. [`Journal::submit`]
+//! hands the batches to one writer thread, which takes everything that waits, writes it in as few calls as it can and syncs once for
+//! all of it (group commit): the next flush begins when the last one returned, so a lone record waits for nobody and a crowd shares one
+//! sync. [`Reader`]s map the files read-only and never write.
+//!
+//! A failed write or sync poisons the journal: nothing after it is ever acknowledged, the sync is not retried (the kernel may have
+//! dropped the pages), and reading goes on (reliability J4).
+
+mod clients;
+mod disk;
+mod error;
+mod format;
+mod index;
+mod journal;
+mod log;
+mod prepare;
+mod reader;
+mod record;
+mod recover;
+mod segment;
+mod timestamp;
+mod writer;
+
+pub use disk::{Disk, File, Mapping, MemoryDisk, RealDisk};
+pub use error::JournalError;
+pub use journal::{Appended, Durability, Journal, Options};
+pub use reader::{
+    AllTopics, Batch, Cursor, Damage, Place, Reader, Records, SegmentInfo, SegmentState, TopicFilter,
+};
+pub use record::{Bookmark, BookmarkError, NewRecord, Position, PublisherId, Record, RecordKind};
+pub use recover::{Cut, Progress, Recovery};
+pub use timestamp::{Timestamp, TimestampError};

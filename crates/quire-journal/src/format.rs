@@ -1,0 +1,244 @@
+//! The bytes of a segment: its header, batches and records (`docs/journal-format.md`).
+//!
+//! No length is believed before the checksum of the header that holds it was checked, and a header's checksum covers the segment number
+//! and its own place, so zeros, a recycled file or a misplaced block never look like data (reliability J6).
+
+use crate::record::{NewRecord, Position, PublisherId, Record, RecordKind};
+use crate::timestamp::Timestamp;
+
+/// The version of the format that this build writes.
+pub(crate) const VERSION: u32 = 1;
+
+/// Where the first batch of a segment begins, in bytes.
+pub(crate) const SEGMENT_HEADER_SIZE: u64 = 4096;
+
+/// The used part of the segment header, in bytes.
+pub(crate) const SEGMENT_HEADER_FIELDS: usize = 48;
+
+/// Bytes of a batch header.
+pub(crate) const BATCH_HEADER_SIZE: usize = 64;
+
+/// A batch is closed when its records reach this many bytes: small enough that a bookmark is found in microseconds, large enough that
+/// headers cost nothing. One larger record makes a larger batch.
+pub(crate) const BATCH_BODY_TARGET: usize = 64 * 1024;
+
+/// Kept free at the end of every segment, for the marker of a clean stop and that of the next start.
+pub(crate) const SEGMENT_RESERVE: u64 = 2 * BATCH_HEADER_SIZE as u64;
+
+/// Batches begin at multiples of this.
+pub(crate) const ALIGNMENT: usize = 8;
+
+/// A batch without records that says: the journal was closed cleanly after this.
+pub(crate) const FLAG_CLOSED: u16 = 1;
+/// A batch without records that says: the journal was opened again after a clean stop.
+pub(crate) const FLAG_OPENED: u16 = 2;
+
+const SEGMENT_MAGIC: [u8; 8] = *b"QUIREJNL";
+const BATCH_MAGIC: [u8; 4] = *b"QBAT";
+const RECORD_HEADER_SIZE: usize = 40;
+const FLAG_EXPIRATION: u8 = 1;
+
+/// The largest record, in bytes with its header: sizes are 32-bit on disk.
+pub(crate) const RECORD_SIZE_MAX: usize = 1 << 30;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    pub number: u32,
+    /// The first position that the segment may hold.
+    pub first: Position,
+    /// Size of the file, in bytes.
+    pub size: u64,
+    /// Checksum of the last batch header of the segment before; 0 for the first.
+    pub previous: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeaderError {
+    /// All zero: a prepared segment that was never used.
+    Unused,
+    Version(u32),
+    Bad(&'static str),
+}
+
+impl SegmentHeader {
+    pub fn encode(&self) -> [u8; SEGMENT_HEADER_FIELDS] {
+        let mut bytes = [0; SEGMENT_HEADER_FIELDS];
+        bytes[..8].copy_from_slice(&SEGMENT_MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.number.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.previous.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.first.0.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.size.to_le_bytes());
+        let checksum = crc32c::crc32c(&bytes[16..]);
+        bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, HeaderError> {
+        let Some(bytes) = bytes.first_chunk::<SEGMENT_HEADER_FIELDS>() else {
+            return Err(HeaderError::Bad("the segment header is cut short"));
+        };
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Err(HeaderError::Unused);
+        }
+        if bytes[..8] != SEGMENT_MAGIC {
+            return Err(HeaderError::Bad("not a journal segment"));
+        }
+        let version = u32_at(bytes, 8);
+        if version != VERSION {
+            return Err(HeaderError::Version(version));
+        }
+        if crc32c::crc32c(&bytes[16..]) != u32_at(bytes, 12) {
+            return Err(HeaderError::Bad("the checksum of the segment header does not match"));
+        }
+        Ok(SegmentHeader {
+            number: u32_at(bytes, 16),
+            previous: u32_at(bytes, 20),
+            first: Position(u64_at(bytes, 24)),
+            size: u64_at(bytes, 32),
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BatchHeader {
+    /// Checksum of this header: what the next batch names as the one before.
+    pub checksum: u32,
+    pub body_checksum: u32,
+    pub body_size: u32,
+    pub count: u32,
+    pub flags: u16,
+    pub segment: u32,
+    /// Checksum of the header of the batch before: the chain.
+    pub previous: u32,
+    /// Where the batch begins in the segment, in bytes.
+    pub offset: u64,
+    pub first: Position,
+    pub first_timestamp: Timestamp,
+    /// The highest position that was on stable storage when this batch was written.
+    pub synced: Position,
+}
+
+impl BatchHeader {
+    /// Bytes of the whole batch with its padding.
+    pub fn batch_size(&self) -> usize {
+        batch_size(self.body_size as usize)
+    }
+
+    /// The last position in the batch; for a marker, the one before it.
+    pub fn last(&self) -> Position {
+        Position(self.first.0 + u64::from(self.count) - 1)
+    }
+
+    /// The bytes, with the checksum filled in; `self.checksum` is ignored.
+    pub fn encode(&self) -> ([u8; BATCH_HEADER_SIZE], u32) {
+        let mut bytes = [0; BATCH_HEADER_SIZE];
+        bytes[..4].copy_from_slice(&BATCH_MAGIC);
+        bytes[8..12].copy_from_slice(&self.body_checksum.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.body_size.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.count.to_le_bytes());
+        bytes[20..22].copy_from_slice(&self.flags.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.segment.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.previous.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.first.0.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.first_timestamp.0.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.synced.0.to_le_bytes());
+        let checksum = crc32c::crc32c(&bytes[8..]);
+        bytes[4..8].copy_from_slice(&checksum.to_le_bytes());
+        (bytes, checksum)
+    }
+
+    /// A header at `offset` of `segment`: anything else, also a valid header that belongs to another place, is the reason why not.
+    pub fn decode(bytes: &[u8], segment: u32, offset: u64) -> Result<Self, &'static str> {
+        let bytes = bytes.first_chunk::<BATCH_HEADER_SIZE>().ok_or("the batch header is cut short")?;
+        if bytes[..4] != BATCH_MAGIC {
+            return Err("no batch begins here");
+        }
+        let checksum = u32_at(bytes, 4);
+        if crc32c::crc32c(&bytes[8..]) != checksum {
+            return Err("the checksum of the batch header does not match");
+        }
+        let header = BatchHeader {
+            checksum,
+            body_checksum: u32_at(bytes, 8),
+            body_size: u32_at(bytes, 12),
+            count: u32_at(bytes, 16),
+            flags: u16::from_le_bytes([bytes[20], bytes[21]]),
+            segment: u32_at(bytes, 24),
+            previous: u32_at(bytes, 28),
+            offset: u64_at(bytes, 32),
+            first: Position(u64_at(bytes, 40)),
+            first_timestamp: Timestamp(u64_at(bytes, 48)),
+            synced: Position(u64_at(bytes, 56)),
+        };
+        if header.segment != segment || header.offset != offset {
+            return Err("the batch belongs to another place");
+        }
+        if header.first.0 == 0 || (header.count == 0) != (header.body_size == 0) {
+            return Err("the batch header contradicts itself");
+        }
+        Ok(header)
+    }
+}
+
+/// Bytes that a batch with this body takes in the segment.
+pub(crate) const fn batch_size(body_size: usize) -> usize {
+    (BATCH_HEADER_SIZE + body_size).next_multiple_of(ALIGNMENT)
+}
+
+/// Bytes that the record takes in a batch.
+pub(crate) fn record_size(record: &NewRecord<'_>) -> usize {
+    RECORD_HEADER_SIZE + record.topic.len() + record.correlation_id.len() + record.data.len()
+}
+
+/// Appends the record to the body of a batch. Sizes were checked by the caller.
+pub(crate) fn put_record(body: &mut Vec<u8>, record: &NewRecord<'_>) {
+    let size = record_size(record);
+    body.reserve(size);
+    body.extend_from_slice(&(size as u32).to_le_bytes());
+    body.extend_from_slice(&[record.kind as u8, record.message_type]);
+    body.extend_from_slice(&(record.topic.len() as u16).to_le_bytes());
+    let flags = if record.expiration_s.is_some() { FLAG_EXPIRATION } else { 0 };
+    body.extend_from_slice(&[record.correlation_id.len() as u8, flags, 0, 0]);
+    body.extend_from_slice(&record.expiration_s.unwrap_or(0).to_le_bytes());
+    body.extend_from_slice(&record.timestamp.0.to_le_bytes());
+    body.extend_from_slice(&record.publisher.0.to_le_bytes());
+    body.extend_from_slice(&record.sequence.to_le_bytes());
+    body.extend_from_slice(record.topic.as_bytes());
+    body.extend_from_slice(record.correlation_id);
+    body.extend_from_slice(record.data);
+}
+
+/// The record at the front of `body`, and what follows it. `None` when the bytes are not a record, which a matching checksum makes a
+/// bug of the writer.
+pub(crate) fn split_record(body: &[u8], position: Position) -> Option<(Record<'_>, &[u8])> {
+    let head = body.first_chunk::<RECORD_HEADER_SIZE>()?;
+    let (record, rest) = body.split_at_checked(u32_at(head, 0) as usize)?;
+    let kind = RecordKind::from_number(head[4])?;
+    let (topic, tail) = record
+        .get(RECORD_HEADER_SIZE..)?
+        .split_at_checked(usize::from(u16::from_le_bytes([head[6], head[7]])))?;
+    let (correlation_id, data) = tail.split_at_checked(usize::from(head[8]))?;
+    let record = Record {
+        position,
+        kind,
+        message_type: head[5],
+        publisher: PublisherId(u64_at(head, 24)),
+        sequence: u64_at(head, 32),
+        timestamp: Timestamp(u64_at(head, 16)),
+        topic: std::str::from_utf8(topic).ok()?,
+        correlation_id,
+        expiration_s: (head[9] & FLAG_EXPIRATION != 0).then(|| u32_at(head, 12)),
+        data,
+    };
+    Some((record, rest))
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}

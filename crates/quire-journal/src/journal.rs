@@ -1,0 +1,410 @@
+//! The handle that appends: positions, sequences, batches, and the way to the writer.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Sender, unbounded};
+
+use crate::disk::{Disk, MemoryDisk, RealDisk};
+use crate::error::JournalError;
+use crate::format::{
+    BATCH_BODY_TARGET, FLAG_CLOSED, FLAG_OPENED, RECORD_SIZE_MAX, SEGMENT_HEADER_SIZE, SEGMENT_RESERVE,
+    put_record, record_size,
+};
+use crate::log::Log;
+use crate::prepare::{Maker, Supply};
+use crate::reader::Reader;
+use crate::record::{NewRecord, Position, PublisherId};
+use crate::recover::{self, Progress, Recovery};
+use crate::timestamp::Timestamp;
+use crate::writer::{self, NewBatch, Order, Writer};
+
+/// What "persisted" survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// A returned `fdatasync`: the end of the process, of the system, of the power.
+    #[default]
+    Fsync,
+    /// The system has the bytes: the end of the process, but not of the system or the power. Synced every `flush_interval`.
+    Os,
+}
+
+/// How a journal is kept (reference: queues-and-transaction-log 2.2).
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name of the instance: the files carry it.
+    pub name: String,
+    /// Size of a segment, in bytes. A record that needs more gets a segment of its own size.
+    pub segment_size: u64,
+    /// Segments that are made ready before they are needed.
+    pub prepared_segments: usize,
+    /// The longest that a record may wait for its flush to start, or, with [`Durability::Os`], for its sync. An idle disk flushes at once.
+    pub flush_interval: Duration,
+    /// What "persisted" survives.
+    pub durability: Durability,
+    /// Of a journal in memory: its bound, in bytes.
+    pub memory_size_max: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            name: "quire".into(),
+            segment_size: 64 * 1024 * 1024,
+            prepared_segments: 2,
+            flush_interval: Duration::from_millis(100),
+            durability: Durability::Fsync,
+            memory_size_max: 1024 * 1024 * 1024,
+        }
+    }
+}
+
+/// The smallest segment, in bytes: room for a few batches of common size.
+const SEGMENT_SIZE_MIN: u64 = 64 * 1024;
+
+/// What came of an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// The record has this position.
+    Recorded(Position),
+    /// The sequence is not above the highest of this publisher: a duplicate, dropped (seed 004).
+    Duplicate {
+        /// The highest sequence of the publisher.
+        highest: u64,
+    },
+}
+
+/// The one writer of a journal directory.
+///
+/// Dropping it closes it, without a word about what went wrong; [`Journal::close`] says so.
+pub struct Journal {
+    log: Arc<Log>,
+    route: Route,
+    /// Closed batches and the open one, not submitted yet.
+    closed: Vec<NewBatch>,
+    open: NewBatch,
+    appended: Position,
+    last_timestamp: Timestamp,
+    highest: HashMap<PublisherId, u64>,
+    _lock: Option<Box<dyn Send + Sync>>,
+}
+
+/// How batches get to the writer.
+enum Route {
+    Thread {
+        orders: Sender<Order>,
+        thread: Option<JoinHandle<()>>,
+    },
+    /// `waiting` goes out at `submit`, or at [`Journal::write_waiting`] when it is driven by hand.
+    Inline {
+        writer: Box<Writer>,
+        waiting: Vec<NewBatch>,
+        by_hand: bool,
+    },
+    Closed,
+}
+
+impl Journal {
+    /// Opens, or begins, the journal in a directory; recovers it first. `on_progress` is called while it does.
+    ///
+    /// # Errors
+    /// [`JournalError::Locked`], [`JournalError::Corrupt`], [`JournalError::Gap`], [`JournalError::Version`],
+    /// [`JournalError::BadOption`], and whatever the system refuses.
+    pub fn open(
+        directory: impl AsRef<Path>,
+        options: &Options,
+        on_progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Self, Recovery), JournalError> {
+        Journal::open_on(Arc::new(RealDisk), directory.as_ref(), options, on_progress, Drive::Thread)
+    }
+
+    /// A journal in memory, gone when it is dropped. What is submitted is written at once, on the calling thread.
+    ///
+    /// # Errors
+    /// [`JournalError::BadOption`], and [`JournalError::Full`] when the first segment is above the bound.
+    pub fn in_memory(options: &Options) -> Result<Self, JournalError> {
+        let disk = Arc::new(MemoryDisk::new(options.memory_size_max));
+        Journal::open_on(disk, Path::new("memory"), options, &mut |_| (), Drive::AtSubmit)
+            .map(|(journal, _)| journal)
+    }
+
+    /// A journal on any disk whose writer runs only in [`Journal::write_waiting`]: for simulation and tests.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub fn driven_by_hand(
+        disk: Arc<dyn Disk>,
+        directory: &Path,
+        options: &Options,
+    ) -> Result<(Self, Recovery), JournalError> {
+        Journal::open_on(disk, directory, options, &mut |_| (), Drive::ByHand)
+    }
+
+    fn open_on(
+        disk: Arc<dyn Disk>,
+        directory: &Path,
+        options: &Options,
+        on_progress: &mut dyn FnMut(Progress),
+        drive: Drive,
+    ) -> Result<(Self, Recovery), JournalError> {
+        check(options)?;
+        let system = |operation, error| JournalError::io(directory, operation, &error);
+        disk.create_directory(directory).map_err(|error| system("creating the directory", error))?;
+        let lock = disk.lock(directory).map_err(|error| system("locking the directory", error))?;
+        let lock = lock.ok_or_else(|| JournalError::Locked { directory: directory.to_owned() })?;
+        let recovered = recover::recover(disk.clone(), directory, on_progress)?;
+        let maker = Maker {
+            disk,
+            directory: directory.to_owned(),
+            name: options.name.clone(),
+            size: options.segment_size,
+            reusable: recovered.unused.clone(),
+        };
+        let next = recovered.unused.start;
+        let mut supply = match drive {
+            Drive::Thread => Supply::ahead(maker, next, options.prepared_segments)?,
+            Drive::AtSubmit | Drive::ByHand => Supply::on_demand(maker, next),
+        };
+        let log = Arc::new(recovered.log);
+        let (file, segment) = match recovered.active {
+            Some(active) => active,
+            None => writer::begin(&log, &mut supply, options.segment_size, Position(1), 0)?,
+        };
+        let summary = segment.summary();
+        let highest = recovered.highest;
+        let mut writer = Writer::new(log.clone(), supply, options.durability, file, segment, highest.clone());
+        if summary.flags == FLAG_CLOSED {
+            writer.mark(FLAG_OPENED)?;
+        }
+        let route = match drive {
+            Drive::Thread => {
+                let (orders, inbox) = unbounded();
+                let interval = options.flush_interval;
+                let thread = std::thread::Builder::new().name("quire-writer".into());
+                let thread = thread.spawn(move || writer::run(writer, &inbox, interval));
+                Route::Thread {
+                    orders,
+                    thread: Some(thread.map_err(|error| system("starting a thread", error))?),
+                }
+            }
+            Drive::AtSubmit | Drive::ByHand => Route::Inline {
+                writer: Box::new(writer),
+                waiting: Vec::new(),
+                by_hand: matches!(drive, Drive::ByHand),
+            },
+        };
+        let last_timestamp = log
+            .segments
+            .read()
+            .iter()
+            .map(|segment| segment.summary().last_timestamp)
+            .max()
+            .unwrap_or_default();
+        let journal = Journal {
+            log,
+            route,
+            closed: Vec::new(),
+            open: NewBatch::default(),
+            appended: summary.last,
+            last_timestamp,
+            highest,
+            _lock: Some(lock),
+        };
+        Ok((journal, recovered.recovery))
+    }
+
+    /// Gives the record its position and puts it into the open batch. Nothing is written before [`Journal::submit`].
+    ///
+    /// # Errors
+    /// [`JournalError::BadOption`] for a topic or correlation id that is too long, or a record above 1 GiB; why the journal takes no
+    /// more writes, when it does not.
+    pub fn append(&mut self, record: &NewRecord<'_>) -> Result<Appended, JournalError> {
+        if let Some(failure) = self.log.failure() {
+            return Err(failure);
+        }
+        check_record(record)?;
+        let position = self.appended.next();
+        let sequence = if record.sequence == 0 { position.0 } else { record.sequence };
+        let highest = self.highest.entry(record.publisher).or_insert(0);
+        if sequence <= *highest {
+            return Ok(Appended::Duplicate { highest: *highest });
+        }
+        *highest = sequence;
+        self.last_timestamp = self.last_timestamp.max(record.timestamp);
+        if !self.open.body.is_empty() && self.open.body.len() + record_size(record) > BATCH_BODY_TARGET {
+            self.closed.push(std::mem::take(&mut self.open));
+        }
+        if self.open.count == 0 {
+            self.open.first = position;
+            self.open.first_timestamp = self.last_timestamp;
+        }
+        let before = self.open.body.len();
+        put_record(&mut self.open.body, &NewRecord { sequence, timestamp: self.last_timestamp, ..*record });
+        self.open.count += 1;
+        self.log.unpersisted_size.fetch_add(self.open.body.len() - before, Ordering::AcqRel);
+        self.appended = position;
+        Ok(Appended::Recorded(position))
+    }
+
+    /// Hands what was appended to the writer.
+    pub fn submit(&mut self) {
+        if self.open.count > 0 {
+            self.closed.push(std::mem::take(&mut self.open));
+        }
+        if self.closed.is_empty() {
+            return;
+        }
+        let batches = std::mem::take(&mut self.closed);
+        match &mut self.route {
+            Route::Thread { orders, .. } => {
+                // The thread ends only when it is told to, so somebody listens.
+                let _ = orders.send(Order::Write(batches));
+            }
+            Route::Inline { writer, by_hand: false, .. } => writer.write(&batches),
+            Route::Inline { waiting, .. } => waiting.extend(batches),
+            Route::Closed => (),
+        }
+    }
+
+    /// Of a journal that is driven by hand: writes and syncs what was submitted.
+    pub fn write_waiting(&mut self) {
+        if let Route::Inline { writer, waiting, .. } = &mut self.route {
+            writer.write(&std::mem::take(waiting));
+        }
+    }
+
+    /// Submits, and waits until everything appended is persistent.
+    ///
+    /// # Errors
+    /// [`JournalError::TimedOut`], or why the journal takes no more writes.
+    pub fn flush(&mut self, timeout: Duration) -> Result<(), JournalError> {
+        self.submit();
+        self.write_waiting();
+        self.log.wait(self.appended, Instant::now() + timeout)
+    }
+
+    /// The position of the last record appended.
+    pub fn appended(&self) -> Position {
+        self.appended
+    }
+
+    /// The last position that is persistent.
+    pub fn persisted(&self) -> Position {
+        self.log.persisted()
+    }
+
+    /// Bytes of records that are not persistent yet.
+    pub fn unpersisted_bytes(&self) -> usize {
+        self.log.unpersisted_size.load(Ordering::Acquire)
+    }
+
+    /// Why the journal takes no more writes, when it does not.
+    pub fn failure(&self) -> Option<JournalError> {
+        self.log.failure()
+    }
+
+    /// The highest sequence of the publisher that was appended; survives restarts and the removal of old segments.
+    pub fn highest_sequence(&self, publisher: PublisherId) -> Option<u64> {
+        self.highest.get(&publisher).copied()
+    }
+
+    /// `wake` is called once after every flush, and when the journal fails, on the writer's thread: it must not block.
+    pub fn on_flush(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        self.log.set_on_flush(wake);
+    }
+
+    /// Read access, also while it is written to.
+    pub fn reader(&self) -> Reader {
+        Reader::new(self.log.clone())
+    }
+
+    /// Makes everything appended persistent and marks a clean stop.
+    ///
+    /// # Errors
+    /// Why not all of it could be made persistent.
+    pub fn close(mut self) -> Result<(), JournalError> {
+        self.stop();
+        self.log.failure().map_or(Ok(()), Err)
+    }
+
+    fn stop(&mut self) {
+        self.submit();
+        self.write_waiting();
+        match std::mem::replace(&mut self.route, Route::Closed) {
+            Route::Thread { orders, thread } => {
+                // It is gone only when it panicked, and then the lines below say so.
+                let _ = orders.send(Order::Close);
+                if thread.is_some_and(|thread| thread.join().is_err()) {
+                    self.log.poison(JournalError::Closed);
+                }
+            }
+            Route::Inline { mut writer, .. } => writer.close(),
+            Route::Closed => (),
+        }
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+enum Drive {
+    Thread,
+    AtSubmit,
+    ByHand,
+}
+
+fn check(options: &Options) -> Result<(), JournalError> {
+    let bad = |option, reason: String| Err(JournalError::BadOption { option, reason });
+    if options.segment_size < SEGMENT_SIZE_MIN {
+        return bad(
+            "journal_size",
+            format!("{} bytes, the smallest is {SEGMENT_SIZE_MIN}", options.segment_size),
+        );
+    }
+    if options.prepared_segments == 0 {
+        return bad("preallocated_journal_files", "0, the smallest is 1".into());
+    }
+    if !(Duration::from_micros(30)..=Duration::from_millis(100)).contains(&options.flush_interval) {
+        return bad("flush_interval", format!("{:?}, it must be 30us to 100ms", options.flush_interval));
+    }
+    let name = &options.name;
+    if name.is_empty()
+        || name.len() > 100
+        || !name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        || name.starts_with('.')
+    {
+        return bad(
+            "name",
+            format!(
+                "{name:?}, it may hold 1 to 100 letters, digits, '-', '_' and '.', and must not begin with '.'"
+            ),
+        );
+    }
+    Ok(())
+}
+
+fn check_record(record: &NewRecord<'_>) -> Result<(), JournalError> {
+    let bad = |option, reason: String| Err(JournalError::BadOption { option, reason });
+    if record.topic.len() > usize::from(u16::MAX) {
+        return bad("topic", format!("{} bytes, the limit is {}", record.topic.len(), u16::MAX));
+    }
+    if record.correlation_id.len() > usize::from(u8::MAX) {
+        return bad(
+            "correlation_id",
+            format!("{} bytes, the limit is {}", record.correlation_id.len(), u8::MAX),
+        );
+    }
+    if record_size(record) > RECORD_SIZE_MAX {
+        return bad("data", format!("{} bytes, the limit is {RECORD_SIZE_MAX}", record.data.len()));
+    }
+    Ok(())
+}
+
+const _: () = assert!(SEGMENT_SIZE_MIN > SEGMENT_HEADER_SIZE + SEGMENT_RESERVE);

@@ -1,0 +1,298 @@
+//! The one writer of a journal: from batches to durable bytes.
+//!
+//! [`Writer`] does the work and can be driven by anyone; [`run`] is the thread that does so on a real disk. Everything that waits is
+//! taken at once, written with one positional write per segment and made durable with one sync: group commit. The first error ends
+//! writing for good (reliability J4).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+
+use crate::clients;
+use crate::disk::File;
+use crate::error::JournalError;
+use crate::format::{
+    BATCH_HEADER_SIZE, BatchHeader, FLAG_CLOSED, SEGMENT_HEADER_SIZE, SEGMENT_RESERVE, SegmentHeader,
+    batch_size,
+};
+use crate::journal::Durability;
+use crate::log::Log;
+use crate::prepare::Supply;
+use crate::record::{Position, PublisherId};
+use crate::segment::{Segment, empty_index, index_path, write_whole};
+use crate::timestamp::Timestamp;
+
+/// Records on their way to the disk.
+#[derive(Debug, Default)]
+pub(crate) struct NewBatch {
+    pub body: Vec<u8>,
+    pub count: u32,
+    pub first: Position,
+    pub first_timestamp: Timestamp,
+}
+
+pub(crate) enum Order {
+    Write(Vec<NewBatch>),
+    Close,
+}
+
+pub(crate) struct Writer {
+    log: Arc<Log>,
+    supply: Supply,
+    durability: Durability,
+    file: Box<dyn File>,
+    segment: Arc<Segment>,
+    /// Encoded batches that were not written yet, and where they go.
+    buffer: Vec<u8>,
+    buffer_offset: u64,
+    headers: Vec<BatchHeader>,
+    /// Body bytes in `buffer`, for the count of what waits.
+    body_size: usize,
+    /// Where the next batch begins, what it follows.
+    end: u64,
+    checksum: u32,
+    last: Position,
+    synced: Position,
+    dirty: bool,
+    /// The highest sequence of every publisher that is known from before this writer.
+    highest_before: HashMap<PublisherId, u64>,
+}
+
+impl Writer {
+    /// Goes on behind what `segment` holds; all of it is synced.
+    pub fn new(
+        log: Arc<Log>,
+        supply: Supply,
+        durability: Durability,
+        file: Box<dyn File>,
+        segment: Arc<Segment>,
+        highest_before: HashMap<PublisherId, u64>,
+    ) -> Self {
+        let summary = segment.summary();
+        Writer {
+            log,
+            supply,
+            durability,
+            file,
+            segment,
+            buffer: Vec::new(),
+            buffer_offset: summary.end,
+            headers: Vec::new(),
+            body_size: 0,
+            end: summary.end,
+            checksum: summary.checksum,
+            last: summary.last,
+            synced: summary.last,
+            dirty: false,
+            highest_before,
+        }
+    }
+
+    /// Writes the batches; when it returns they are persistent. A failure poisons the log.
+    pub fn write(&mut self, batches: &[NewBatch]) {
+        if self.log.failure().is_none()
+            && let Err(error) = self.try_write(batches)
+        {
+            self.log.poison(error);
+        }
+    }
+
+    /// Syncs what [`Durability::Os`] left to the system.
+    pub fn sync(&mut self) {
+        if self.log.failure().is_none()
+            && let Err(error) = self.sync_file()
+        {
+            self.log.poison(error);
+        }
+    }
+
+    /// Whether there is something that [`Writer::sync`] would sync.
+    pub fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
+    /// Marks a clean stop, and keeps the highest sequences.
+    pub fn close(&mut self) {
+        if self.log.failure().is_none()
+            && let Err(error) = self.mark(FLAG_CLOSED).and_then(|()| self.write_clients())
+        {
+            self.log.poison(error);
+        }
+    }
+
+    /// Writes a batch without records and syncs it.
+    pub fn mark(&mut self, flags: u16) -> Result<(), JournalError> {
+        self.put(&NewBatch::default(), flags);
+        self.write_buffer()?;
+        self.sync_file()?;
+        self.publish();
+        Ok(())
+    }
+
+    fn try_write(&mut self, batches: &[NewBatch]) -> Result<(), JournalError> {
+        for batch in batches {
+            let size = batch_size(batch.body.len()) as u64;
+            if self.end + size + SEGMENT_RESERVE > self.segment.size {
+                self.flush()?;
+                self.roll(SEGMENT_HEADER_SIZE + size + SEGMENT_RESERVE)?;
+            }
+            self.put(batch, 0);
+        }
+        self.flush()
+    }
+
+    /// Encodes one batch behind what is in the buffer.
+    fn put(&mut self, batch: &NewBatch, flags: u16) {
+        let mut header = BatchHeader {
+            checksum: 0,
+            body_checksum: crc32c::crc32c(&batch.body),
+            body_size: batch.body.len() as u32,
+            count: batch.count,
+            flags,
+            segment: self.segment.number,
+            previous: self.checksum,
+            offset: self.end,
+            first: self.last.next(),
+            first_timestamp: batch.first_timestamp,
+            synced: self.synced,
+        };
+        debug_assert!(batch.count == 0 || batch.first == header.first, "positions are dense");
+        let (bytes, checksum) = header.encode();
+        header.checksum = checksum;
+        self.buffer.extend_from_slice(&bytes);
+        self.buffer.extend_from_slice(&batch.body);
+        self.end += header.batch_size() as u64;
+        self.buffer.resize((self.end - self.buffer_offset) as usize, 0);
+        self.checksum = checksum;
+        self.last = header.last();
+        self.body_size += batch.body.len();
+        self.headers.push(header);
+    }
+
+    fn flush(&mut self) -> Result<(), JournalError> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        self.write_buffer()?;
+        if self.durability == Durability::Fsync {
+            self.sync_file()?;
+        }
+        self.publish();
+        Ok(())
+    }
+
+    fn write_buffer(&mut self) -> Result<(), JournalError> {
+        self.dirty = true;
+        let written = self.file.write_at(&self.buffer, self.buffer_offset);
+        written.map_err(|error| JournalError::io(&self.segment.path, "writing", &error))
+    }
+
+    fn sync_file(&mut self) -> Result<(), JournalError> {
+        if self.dirty {
+            self.file.sync().map_err(|error| JournalError::io(&self.segment.path, "syncing", &error))?;
+            self.dirty = false;
+            self.synced = self.last;
+        }
+        Ok(())
+    }
+
+    /// What is in the buffer is persistent: readers may have it.
+    fn publish(&mut self) {
+        let mut index = self.segment.index.write();
+        for header in self.headers.drain(..) {
+            let start = (header.offset - self.buffer_offset) as usize + BATCH_HEADER_SIZE;
+            let added = index.add(&header, &self.buffer[start..start + header.body_size as usize]);
+            debug_assert!(added, "the journal encoded the records itself");
+        }
+        drop(index);
+        self.buffer.clear();
+        self.buffer.shrink_to(BUFFER_CAPACITY_KEPT);
+        self.buffer_offset = self.end;
+        self.log.advance(self.last, std::mem::take(&mut self.body_size));
+    }
+
+    /// Seals the segment and begins the next one, at least `size` bytes large.
+    fn roll(&mut self, size: u64) -> Result<(), JournalError> {
+        self.sync_file()?;
+        let bytes = self.segment.index.read().encode(self.segment.number, self.segment.first);
+        write_whole(&*self.log.disk, &self.log.directory, &index_path(&self.segment.path), &bytes)?;
+        self.log.note_sealed(&self.segment);
+        self.write_clients()?;
+        let (file, segment) = begin(&self.log, &mut self.supply, size, self.last.next(), self.checksum)?;
+        self.file = file;
+        self.segment = segment;
+        self.end = SEGMENT_HEADER_SIZE;
+        self.buffer_offset = self.end;
+        Ok(())
+    }
+
+    fn write_clients(&self) -> Result<(), JournalError> {
+        let mut highest = self.highest_before.clone();
+        let mut raise = |publisher: PublisherId, sequence: u64| {
+            let known = highest.entry(publisher).or_insert(0);
+            *known = sequence.max(*known);
+        };
+        for (publisher, segments) in &*self.log.sealed_publishers.read() {
+            segments.last().into_iter().for_each(|(sequence, _)| raise(*publisher, *sequence));
+        }
+        for (publisher, marks) in &self.segment.index.read().publishers {
+            marks.last().into_iter().for_each(|mark| raise(*publisher, mark.sequence));
+        }
+        clients::write(&*self.log.disk, &self.log.directory, &highest)
+    }
+}
+
+/// Larger buffers than this are given back after a burst.
+const BUFFER_CAPACITY_KEPT: usize = 4 * 1024 * 1024;
+
+/// Begins the next segment: its header goes out with the first flush, which syncs both.
+pub(crate) fn begin(
+    log: &Log,
+    supply: &mut Supply,
+    size: u64,
+    first: Position,
+    previous: u32,
+) -> Result<(Box<dyn File>, Arc<Segment>), JournalError> {
+    let prepared = supply.take(size)?;
+    let header = SegmentHeader { number: prepared.number, first, size: prepared.size, previous };
+    let written = prepared.file.write_at(&header.encode(), 0);
+    written.map_err(|error| JournalError::io(&prepared.path, "writing", &error))?;
+    let segment = Segment::new(prepared.path, &header, &*prepared.file, empty_index(&header))?;
+    log.segments.write().push(segment.clone());
+    Ok((prepared.file, segment))
+}
+
+/// The writer thread: takes everything that waits, writes it, and does so again until it is told to close.
+pub(crate) fn run(mut writer: Writer, orders: &Receiver<Order>, flush_interval: Duration) {
+    let mut batches = Vec::new();
+    let mut next_sync: Option<Instant> = None;
+    loop {
+        let order = match next_sync {
+            None => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => orders.recv_deadline(at),
+        };
+        let mut closing = false;
+        match order {
+            Ok(Order::Write(more)) => batches.extend(more),
+            Ok(Order::Close) | Err(RecvTimeoutError::Disconnected) => closing = true,
+            Err(RecvTimeoutError::Timeout) => writer.sync(),
+        }
+        while !closing && let Ok(order) = orders.try_recv() {
+            match order {
+                Order::Write(more) => batches.extend(more),
+                Order::Close => closing = true,
+            }
+        }
+        writer.write(&batches);
+        batches.clear();
+        if closing {
+            writer.close();
+            return;
+        }
+        next_sync = writer.is_dirty().then(|| {
+            next_sync.filter(|at| *at > Instant::now()).unwrap_or_else(|| Instant::now() + flush_interval)
+        });
+    }
+}
