@@ -1,0 +1,149 @@
+//! Commands that wait for their answer, and are said again after a reconnect.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::subscription::Subscriptions;
+use super::{Event, Failure};
+use crate::wire::{Acks, ClientFrame, SubscriptionNumbers};
+
+/// Names a command of this client; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommandId(pub u32);
+
+#[derive(Debug)]
+enum Command {
+    Flush,
+    Subscribe { number: u32, replace: bool, reentry: bool },
+    Unsubscribe { number: u32 },
+    Pause { numbers: Vec<u8>, paused: bool },
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Commands {
+    waiting: BTreeMap<CommandId, Command>,
+    last: u32,
+}
+
+impl Commands {
+    pub fn flush(&mut self) -> CommandId {
+        self.add(Command::Flush)
+    }
+
+    pub fn subscribe(&mut self, number: u32, replace: bool) -> CommandId {
+        self.add(Command::Subscribe { number, replace, reentry: false })
+    }
+
+    pub fn unsubscribe(&mut self, number: u32) -> CommandId {
+        self.add(Command::Unsubscribe { number })
+    }
+
+    pub fn pause(&mut self, numbers: &[u32], paused: bool) -> CommandId {
+        let numbers = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        self.add(Command::Pause { numbers, paused })
+    }
+
+    /// The connection is gone, and with it every subscription on the server: what only changed or ended one is done. The others wait
+    /// for the next connection.
+    pub fn disconnected(&mut self, events: &mut VecDeque<Event>) {
+        self.waiting.retain(|id, command| match command {
+            Command::Flush | Command::Subscribe { reentry: false, replace: false, .. } => true,
+            Command::Subscribe { reentry: true, .. } => false,
+            Command::Unsubscribe { .. } | Command::Pause { .. } | Command::Subscribe { .. } => {
+                events.push_back(Event::Answered { command: *id, result: Ok(()) });
+                false
+            }
+        });
+    }
+
+    /// Adds a command for every subscription that a new connection must be told of, before those that wait.
+    pub fn reenter(&mut self, subscriptions: &Subscriptions) {
+        for number in subscriptions.accepted_numbers() {
+            self.add(Command::Subscribe { number, replace: false, reentry: true });
+        }
+    }
+
+    /// The frames of all that waits: subscriptions that are entered again, then the others, each in the order in which they were asked for.
+    pub fn frames(&self, subscriptions: &Subscriptions) -> Vec<Vec<u8>> {
+        let is_reentry = |command: &Command| matches!(command, Command::Subscribe { reentry: true, .. });
+        let first = self.waiting.iter().filter(|(_, command)| is_reentry(command));
+        let then = self.waiting.iter().filter(|(_, command)| !is_reentry(command));
+        first.chain(then).filter_map(|(id, _)| self.frame(*id, subscriptions)).collect()
+    }
+
+    /// The frame of one command.
+    pub fn frame(&self, id: CommandId, subscriptions: &Subscriptions) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        let CommandId(command) = id;
+        match self.waiting.get(&id)? {
+            Command::Flush => ClientFrame::Flush { command, acks: Acks::PERSISTED }.encode(&mut out),
+            Command::Subscribe { number, replace, .. } => {
+                subscriptions.encode(*number, command, *replace, &mut out)
+            }
+            Command::Unsubscribe { number } => {
+                ClientFrame::Unsubscribe { command, acks: Acks::PROCESSED, subscription: *number }
+                    .encode(&mut out);
+            }
+            Command::Pause { numbers, paused } => {
+                let subscriptions = SubscriptionNumbers::from_bytes(numbers)?;
+                let acks = Acks::PROCESSED;
+                let frame = if *paused {
+                    ClientFrame::Pause { command, acks, subscriptions }
+                } else {
+                    ClientFrame::Resume { command, acks, subscriptions }
+                };
+                frame.encode(&mut out);
+            }
+        }
+        Some(out)
+    }
+
+    /// A command was answered: changes the subscriptions accordingly and says so.
+    pub fn answered(
+        &mut self,
+        id: CommandId,
+        result: Result<(), Failure>,
+        subscriptions: &mut Subscriptions,
+        events: &mut VecDeque<Event>,
+    ) {
+        let Some(command) = self.waiting.remove(&id) else { return };
+        if let Command::Subscribe { number, reentry, .. } = command {
+            match &result {
+                Ok(()) => subscriptions.accepted(number),
+                Err(failure) if reentry => {
+                    subscriptions.remove(number);
+                    events.push_back(Event::Ended { subscription: number, failure: failure.clone() });
+                }
+                Err(_) => subscriptions.refused(number),
+            }
+            if reentry {
+                return;
+            }
+        }
+        events.push_back(Event::Answered { command: id, result });
+    }
+
+    /// No publish will be persisted any more.
+    pub fn fail_flushes(&mut self, failure: &Failure, events: &mut VecDeque<Event>) {
+        self.waiting.retain(|id, command| {
+            let is_flush = matches!(command, Command::Flush);
+            if is_flush {
+                events.push_back(Event::Answered { command: *id, result: Err(failure.clone()) });
+            }
+            !is_flush
+        });
+    }
+
+    /// Nothing will be answered any more.
+    pub fn fail_all(&mut self, failure: &Failure, events: &mut VecDeque<Event>) {
+        for (id, _) in std::mem::take(&mut self.waiting) {
+            events.push_back(Event::Answered { command: id, result: Err(failure.clone()) });
+        }
+    }
+
+    fn add(&mut self, command: Command) -> CommandId {
+        self.last = self.last.wrapping_add(1).max(1);
+        let id = CommandId(self.last);
+        self.waiting.insert(id, command);
+        id
+    }
+}

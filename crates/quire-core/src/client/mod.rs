@@ -1,0 +1,577 @@
+//! The client as a state machine: what a publisher and subscriber keeps, says and waits for, without a socket or a clock.
+//!
+//! # The run loop
+//! A driver owns one [`ClientCore`] and the connection of the moment:
+//!
+//! 1. [`ClientCore::poll_connect`] says whether, and when, to connect, and to which of the addresses. Report the outcome with
+//!    [`ClientCore::handle_connected`] or [`ClientCore::handle_disconnected`].
+//! 2. Give received bytes to [`ClientCore::handle_received`]; write what [`ClientCore::poll_transmit`] gives, until it gives nothing.
+//! 3. After either, take [`ClientCore::poll_event`] until `None`.
+//! 4. Call [`ClientCore::handle_timeout`] no later than [`ClientCore::next_timeout`].
+//!
+//! The calls of the user (`publish`, `subscribe`, `flush`, …) may come at any time, connected or not.
+//!
+//! # What it promises
+//! A publish with a sequence is kept until the server says that it is persisted, and sent again, in order, after every reconnect; the
+//! server drops what it has already (seed 004). After a reconnect the order is: logon, publishes, subscriptions, commands
+//! (reference: client-ha-operations 2.6), so that no subscriber sees a gap that our own publishes are about to fill. A bookmark
+//! subscription goes on after the last message that it received: no gap and no duplicate.
+
+mod command;
+mod connection;
+mod message;
+mod reconnect;
+mod store;
+mod subscription;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use quire_journal::Bookmark;
+
+use crate::time::Instant;
+use crate::wire::{Code, FailureScope, Publish, SubscribeOptions, WireError};
+pub use command::CommandId;
+use command::Commands;
+use connection::Connection;
+pub use message::Message;
+use reconnect::Backoff;
+pub use reconnect::Reconnect;
+use store::PublishStore;
+pub use subscription::SubscriptionSpec;
+use subscription::Subscriptions;
+
+/// Who the client is and how it behaves.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// The publisher's identity (seed 004).
+    pub name: String,
+    /// Identity for the "name in use" rule.
+    pub user: Option<String>,
+    /// Secret of the user.
+    pub password: Option<String>,
+    /// Interval of heartbeats; `None` = none.
+    pub heartbeat: Option<Duration>,
+    /// Shortest time between two persisted acknowledgements.
+    pub ack_interval: Duration,
+    /// How to come back.
+    pub reconnect: Reconnect,
+    /// How many addresses there are to choose from, at least one.
+    pub address_count: usize,
+    /// Bytes of unpersisted publishes to keep; beyond it [`ClientCore::publish`] refuses.
+    pub publish_store_size_max: usize,
+    /// Seed of the jitter.
+    pub seed: u64,
+}
+
+/// Which sequence a publish gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sequence {
+    /// The next one.
+    Auto,
+    /// This one; not above the highest is a duplicate, which the server drops.
+    Given(u64),
+    /// None: the server numbers it under a publisher id of its own (seed 004). Not sent again after a lost connection.
+    None,
+}
+
+/// A message to be published.
+#[derive(Clone, Copy, Debug)]
+pub struct NewMessage<'a> {
+    /// Where it goes.
+    pub topic: &'a str,
+    /// The message.
+    pub data: &'a [u8],
+    /// Its number.
+    pub sequence: Sequence,
+    /// Lifetime in seconds, 0 = never expires.
+    pub expiration_s: Option<u32>,
+    /// Handed on as it is, at most 255 bytes; empty = none.
+    pub correlation_id: &'a [u8],
+}
+
+/// Why something did not work out, and the text for a person.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Failure {
+    /// The stable code.
+    pub code: Code,
+    /// For a person.
+    pub reason: String,
+    /// For [`Code::BadFilter`]: where, from 1; else 0.
+    pub column: u32,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, reason: impl Into<String>) -> Self {
+        Failure { code, reason: reason.into(), column: 0 }
+    }
+}
+
+/// Why a publish was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// The store is full: try again when some of it is persisted.
+    #[error("{unpersisted} publishes wait to be persisted, which is as much as this client keeps")]
+    Full {
+        /// Publishes that wait.
+        unpersisted: u64,
+    },
+    /// It can never be taken.
+    #[error(transparent)]
+    Refused(#[from] Failure),
+}
+
+/// How the client stands to its server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Never connected yet.
+    Connecting,
+    /// Logged on.
+    Connected,
+    /// Connected before, and trying to be again.
+    Reconnecting,
+    /// For good; `None` = the user closed it.
+    Closed(Option<Failure>),
+}
+
+/// What happened, for the driver to hand on.
+#[derive(Debug)]
+pub enum Event {
+    /// See [`ClientCore::state`].
+    StateChanged,
+    /// A command was answered.
+    Answered {
+        /// Which one.
+        command: CommandId,
+        /// How.
+        result: Result<(), Failure>,
+    },
+    /// Messages of one subscription, in order.
+    Messages {
+        /// The number of the subscription.
+        subscription: u32,
+        /// At least one.
+        messages: Vec<Message>,
+    },
+    /// The replay of a subscription has caught up with the live stream.
+    Completed {
+        /// The number of the subscription.
+        subscription: u32,
+    },
+    /// The server ended a subscription.
+    Ended {
+        /// The number of the subscription.
+        subscription: u32,
+        /// Why.
+        failure: Failure,
+    },
+    /// [`ClientCore::persisted`] went up, and with it the room for publishes.
+    Persisted,
+    /// The server refused a publish.
+    PublishFailed {
+        /// Its sequence, 0 = it had none.
+        sequence: u64,
+        /// Why.
+        failure: Failure,
+    },
+}
+
+/// The client core. See the module for the order of calls.
+pub struct ClientCore {
+    config: ClientConfig,
+    state: State,
+    connection: Option<Connection>,
+    backoff: Backoff,
+    store: PublishStore,
+    /// The highest sequence given out or seen, and the highest persisted.
+    last_sequence: u64,
+    persisted: u64,
+    /// What the server said at logon.
+    message_size_max: Option<u32>,
+    publisher: u64,
+    /// The journal of the server takes no more writes.
+    storage_failure: Option<Failure>,
+    subscriptions: Subscriptions,
+    commands: Commands,
+    events: VecDeque<Event>,
+}
+
+/// The most that one [`ClientCore::poll_transmit`] gives, in bytes: large enough for one write to carry hundreds of messages, small
+/// enough that a publisher does not wait for the copy.
+const TRANSMIT_SIZE: usize = 256 * 1024;
+
+impl ClientCore {
+    /// A client that is not connected yet.
+    pub fn new(config: ClientConfig, now: Instant) -> Self {
+        ClientCore {
+            backoff: Backoff::new(config.reconnect.clone(), config.address_count, config.seed, now),
+            store: PublishStore::new(config.publish_store_size_max),
+            config,
+            state: State::Connecting,
+            connection: None,
+            last_sequence: 0,
+            persisted: 0,
+            message_size_max: None,
+            publisher: 0,
+            storage_failure: None,
+            subscriptions: Subscriptions::default(),
+            commands: Commands::default(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Where the client stands.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The highest sequence that is persisted.
+    pub fn persisted(&self) -> u64 {
+        self.persisted
+    }
+
+    /// The highest sequence that was given out, or that the server knew.
+    pub fn last_sequence(&self) -> u64 {
+        self.last_sequence
+    }
+
+    /// The client's own publisher id, once it was logged on.
+    pub fn publisher(&self) -> u64 {
+        self.publisher
+    }
+
+    /// Publishes that are kept because they are not known to be persisted.
+    pub fn unpersisted_count(&self) -> u64 {
+        self.store.count()
+    }
+
+    /// Takes a message; gives its sequence. It is sent as soon as the driver polls.
+    ///
+    /// # Errors
+    /// [`PublishError::Full`] when the store is; [`PublishError::Refused`] for what can never be sent, when the server's disk takes
+    /// no more writes, and when the client is closed.
+    pub fn publish(&mut self, message: &NewMessage<'_>) -> Result<Option<u64>, PublishError> {
+        self.check_open()?;
+        self.check_message(message)?;
+        let publish = |sequence| Publish {
+            sequence,
+            expiration_s: message.expiration_s,
+            topic: message.topic.as_bytes(),
+            correlation_id: message.correlation_id,
+            data: message.data,
+        };
+        let sequence = match message.sequence {
+            Sequence::Auto => self.last_sequence + 1,
+            Sequence::Given(0) => {
+                return Err(Failure::new(Code::BadOption, "sequence: 0 is not a sequence number").into());
+            }
+            Sequence::Given(sequence) => sequence,
+            Sequence::None => {
+                let after = self.store.end();
+                let mut frame = Vec::new();
+                publish(0).encode(&mut frame);
+                return match &mut self.connection {
+                    Some(connection) if connection.is_up() => {
+                        connection.queue_bytes(after, &frame);
+                        Ok(None)
+                    }
+                    _ => Err(Failure::new(
+                        Code::ShuttingDown,
+                        "not connected, and a publish without a sequence is not kept",
+                    )
+                    .into()),
+                };
+            }
+        };
+        if !self.store.has_room(message.topic.len() + message.data.len() + FRAME_SIZE_ALLOWANCE) {
+            return Err(PublishError::Full { unpersisted: self.store.count() });
+        }
+        self.last_sequence = self.last_sequence.max(sequence);
+        self.store.push(sequence, |out| publish(sequence).encode(out));
+        Ok(Some(sequence))
+    }
+
+    /// Asks to be told when every publish so far is persisted: [`Event::Answered`]. Goes on over reconnects.
+    ///
+    /// # Errors
+    /// When the client is closed, or the server's disk takes no more writes.
+    pub fn flush(&mut self) -> Result<CommandId, Failure> {
+        self.check_open()?;
+        Ok(self.command(|commands| commands.flush()))
+    }
+
+    /// Enters a subscription; gives its number and the command that [`Event::Answered`] will name. It is entered again after every
+    /// reconnect until it is unsubscribed.
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn subscribe(&mut self, spec: SubscriptionSpec) -> Result<(u32, CommandId), Failure> {
+        self.check_not_closed()?;
+        let number = self.subscriptions.add(spec);
+        Ok((number, self.command(|commands| commands.subscribe(number, false))))
+    }
+
+    /// Changes topic, filter or options of a subscription atomically; it keeps its place in the log unless `spec` names a bookmark.
+    ///
+    /// # Errors
+    /// [`Code::UnknownSubscription`], and when the client is closed.
+    pub fn replace(&mut self, number: u32, spec: SubscriptionSpec) -> Result<CommandId, Failure> {
+        self.check_not_closed()?;
+        self.subscriptions.propose(number, spec)?;
+        Ok(self.command(|commands| commands.subscribe(number, true)))
+    }
+
+    /// Ends a subscription.
+    ///
+    /// # Errors
+    /// [`Code::UnknownSubscription`], and when the client is closed.
+    pub fn unsubscribe(&mut self, number: u32) -> Result<CommandId, Failure> {
+        self.check_not_closed()?;
+        if !self.subscriptions.remove(number) {
+            return Err(Failure::new(
+                Code::UnknownSubscription,
+                format!("no subscription has the number {number}"),
+            ));
+        }
+        Ok(self.command(|commands| commands.unsubscribe(number)))
+    }
+
+    /// Stops (`paused`) or continues bookmark subscriptions, all with one command.
+    ///
+    /// # Errors
+    /// [`Code::BadOption`] for an empty list, [`Code::UnknownSubscription`], and when the client is closed.
+    pub fn set_paused(&mut self, numbers: &[u32], paused: bool) -> Result<CommandId, Failure> {
+        self.check_not_closed()?;
+        self.subscriptions.set_paused(numbers, paused)?;
+        Ok(self.command(|commands| commands.pause(numbers, paused)))
+    }
+
+    /// The topic, filter and bookmark of a subscription, as they are in force.
+    pub fn subscription(&self, number: u32) -> Option<&SubscriptionSpec> {
+        self.subscriptions.spec(number)
+    }
+
+    /// The bookmark of the last message that a subscription received.
+    pub fn last_received(&self, number: u32) -> Option<Bookmark> {
+        self.subscriptions.last(number)
+    }
+
+    /// Says goodbye after what is still to be sent, and ends the client for good.
+    pub fn close(&mut self) {
+        if let Some(connection) = &mut self.connection {
+            connection.say_goodbye(self.store.end());
+        }
+        self.finish(None);
+    }
+
+    /// Whether and where to connect: `Some((address, at))` while there is no connection and the client is not closed.
+    pub fn poll_connect(&self) -> Option<(usize, Instant)> {
+        (self.connection.is_none() && !matches!(self.state, State::Closed(_))).then(|| self.backoff.next())
+    }
+
+    /// A connection to the address that [`ClientCore::poll_connect`] named is open.
+    pub fn handle_connected(&mut self, now: Instant) {
+        let mut connection = Connection::new(&self.config, now);
+        connection.log_on(&self.config);
+        self.store.rewind();
+        self.connection = Some(connection);
+    }
+
+    /// The connection is gone, or could not be made. Harmless when there is none.
+    pub fn handle_disconnected(&mut self, now: Instant) {
+        let was_up = self.connection.take().is_some_and(|connection| connection.is_up());
+        self.store.rewind();
+        self.backoff.failed(now, was_up);
+        if matches!(self.state, State::Closed(_)) {
+            return;
+        }
+        if was_up {
+            self.set_state(State::Reconnecting);
+            self.commands.disconnected(&mut self.events);
+        }
+        if let Some(after) = self.backoff.given_up(now) {
+            let failure =
+                Failure::new(Code::ShuttingDown, format!("no server could be reached for {after:?}"));
+            self.finish(Some(failure));
+        }
+    }
+
+    /// Ends the client for good, as when its first connection attempt took too long.
+    pub fn fail(&mut self, failure: Failure) {
+        self.finish(Some(failure));
+    }
+
+    /// Bytes came. `bytes` is kept alive by the messages in it.
+    ///
+    /// # Errors
+    /// The bytes are not the protocol: close the connection, then call [`ClientCore::handle_disconnected`].
+    pub fn handle_received(&mut self, now: Instant, bytes: bytes::Bytes) -> Result<(), WireError> {
+        let Some(mut connection) = self.connection.take() else { return Ok(()) };
+        let result = connection.receive(now, bytes, self);
+        self.connection = Some(connection);
+        result
+    }
+
+    /// The next bytes to be written, appended to `out`; nothing when `out` stays empty.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) {
+        if let Some(connection) = &mut self.connection {
+            connection.transmit(now, &mut self.store, out, TRANSMIT_SIZE);
+        }
+    }
+
+    /// Whether there is nothing to write.
+    pub fn is_idle(&self) -> bool {
+        self.connection.as_ref().is_none_or(|connection| connection.is_idle(&self.store))
+    }
+
+    /// Whether the connection should be closed: the client is, and has said all it had to say.
+    pub fn wants_close(&self) -> bool {
+        matches!(self.state, State::Closed(_)) && self.is_idle()
+    }
+
+    /// The next thing to hand on.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`ClientCore::handle_timeout`] must be called at the latest.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.connection.as_ref().and_then(Connection::next_timeout)
+    }
+
+    /// Time has passed. True: the server is silent for too long; close the connection, then call
+    /// [`ClientCore::handle_disconnected`].
+    #[must_use]
+    pub fn handle_timeout(&mut self, now: Instant) -> bool {
+        let after = self.store.end();
+        self.connection.as_mut().is_some_and(|connection| connection.tick(now, after))
+    }
+
+    fn command(&mut self, make: impl FnOnce(&mut Commands) -> CommandId) -> CommandId {
+        let id = make(&mut self.commands);
+        let after = self.store.end();
+        if let Some(connection) = &mut self.connection
+            && connection.is_up()
+            && let Some(frame) = self.commands.frame(id, &self.subscriptions)
+        {
+            connection.queue_bytes(after, &frame);
+        }
+        id
+    }
+
+    fn check_not_closed(&self) -> Result<(), Failure> {
+        match &self.state {
+            State::Closed(None) => Err(Failure::new(Code::ShuttingDown, "the client is closed")),
+            State::Closed(Some(failure)) => Err(failure.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_open(&self) -> Result<(), Failure> {
+        self.check_not_closed()?;
+        self.storage_failure.clone().map_or(Ok(()), Err)
+    }
+
+    fn check_message(&self, message: &NewMessage<'_>) -> Result<(), Failure> {
+        let (topic, correlation) = (message.topic, message.correlation_id);
+        if topic.is_empty() || topic.len() > crate::wire::TOPIC_SIZE_MAX {
+            let reason =
+                format!("topic: {} bytes, it must have 1 to {}", topic.len(), crate::wire::TOPIC_SIZE_MAX);
+            return Err(Failure::new(Code::BadTopic, reason));
+        }
+        if correlation.len() > crate::wire::CORRELATION_SIZE_MAX {
+            let reason = format!(
+                "correlation id: {} bytes, the limit is {}",
+                correlation.len(),
+                crate::wire::CORRELATION_SIZE_MAX
+            );
+            return Err(Failure::new(Code::BadOption, reason));
+        }
+        let limit = self.message_size_max.map_or(usize::MAX, |limit| limit as usize);
+        if message.data.len() > limit {
+            let reason = format!("message of {} bytes, the server takes up to {limit}", message.data.len());
+            return Err(Failure::new(Code::MessageTooLarge, reason));
+        }
+        Ok(())
+    }
+
+    fn set_state(&mut self, state: State) {
+        if self.state != state {
+            self.state = state;
+            self.events.push_back(Event::StateChanged);
+        }
+    }
+
+    /// Ends the client for good: every waiting command and subscription is told.
+    fn finish(&mut self, failure: Option<Failure>) {
+        if matches!(self.state, State::Closed(_)) {
+            return;
+        }
+        let told =
+            failure.clone().unwrap_or_else(|| Failure::new(Code::ShuttingDown, "the client is closed"));
+        self.commands.fail_all(&told, &mut self.events);
+        for subscription in self.subscriptions.clear() {
+            self.events.push_back(Event::Ended { subscription, failure: told.clone() });
+        }
+        self.set_state(State::Closed(failure));
+    }
+
+    // What a connection reports while it decodes (see `connection`).
+
+    fn logged_on(
+        &mut self,
+        connection: &mut Connection,
+        publisher: u64,
+        last_sequence: u64,
+        message_size_max: u32,
+    ) {
+        self.publisher = publisher;
+        self.message_size_max = Some(message_size_max);
+        self.last_sequence = self.last_sequence.max(last_sequence);
+        self.storage_failure = None;
+        self.persisted_up_to(last_sequence);
+        self.backoff.succeeded();
+        connection.set_up();
+        let after = self.store.end();
+        self.commands.reenter(&self.subscriptions);
+        for frame in self.commands.frames(&self.subscriptions) {
+            connection.queue_bytes(after, &frame);
+        }
+        self.set_state(State::Connected);
+    }
+
+    fn persisted_up_to(&mut self, sequence: u64) {
+        if sequence > self.persisted {
+            self.persisted = sequence;
+            self.store.persisted(sequence);
+            self.events.push_back(Event::Persisted);
+        }
+    }
+
+    fn publish_failed(&mut self, sequence: u64, scope: FailureScope, failure: Failure) {
+        if scope == FailureScope::AllFromHere {
+            self.storage_failure = Some(failure.clone());
+            self.commands.fail_flushes(&failure, &mut self.events);
+        } else if sequence != 0 {
+            self.persisted_up_to(sequence);
+        }
+        self.events.push_back(Event::PublishFailed { sequence, failure });
+    }
+}
+
+/// Bytes beside topic and data that a publish frame may take, for the bound of the store.
+const FRAME_SIZE_ALLOWANCE: usize = 300;
+
+impl SubscriptionSpec {
+    /// An ordinary subscription to a topic.
+    pub fn new(topic: impl Into<String>) -> Self {
+        SubscriptionSpec {
+            topic: topic.into(),
+            filter: None,
+            bookmark: None,
+            options: SubscribeOptions::default(),
+            completed: false,
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What was published and is not persisted yet: kept until the server says it is, and sent again after a reconnect.
+//!
+//! The publishes stand as encoded frames in one byte stream with ever-growing offsets. `sent` is how far the present connection was
+//! given it; after a reconnect it goes back to the oldest byte that is kept. Frames are dropped in chunks, so a few that are persisted
+//! may be sent again: the server knows them by their sequence and discards them (seed 004).
+
+use std::collections::VecDeque;
+
+/// Bytes of a chunk: the grain in which persisted frames are dropped.
+const CHUNK_SIZE: usize = if cfg!(test) { 32 * 1024 } else { 256 * 1024 };
+
+/// The unpersisted publishes of one client, in the order of their sequence.
+#[derive(Debug)]
+pub(super) struct PublishStore {
+    chunks: VecDeque<Chunk>,
+    /// Offset of the first byte that is kept.
+    start: u64,
+    /// Offset after the last byte that this connection was given.
+    sent: u64,
+    /// Offset after the last byte.
+    end: u64,
+    size_max: usize,
+    /// A dropped chunk, to be filled again.
+    spare: Vec<u8>,
+    /// Publishes in all chunks.
+    count: u64,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    frames: Vec<u8>,
+    count: u64,
+    last_sequence: u64,
+}
+
+impl PublishStore {
+    pub fn new(size_max: usize) -> Self {
+        PublishStore {
+            chunks: VecDeque::new(),
+            start: 0,
+            sent: 0,
+            end: 0,
+            size_max,
+            spare: Vec::new(),
+            count: 0,
+        }
+    }
+
+    /// Whether another frame of this size may be stored. An empty store takes any frame.
+    pub fn has_room(&self, size: usize) -> bool {
+        self.is_empty() || (self.end - self.start) as usize + size <= self.size_max
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Offset after the last byte: what is sent after it follows every publish so far.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Offset up to which this connection was given the publishes.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Publishes that are kept; those of a chunk that is persisted in part count whole.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Appends the frame that `encode` writes.
+    pub fn push(&mut self, sequence: u64, encode: impl FnOnce(&mut Vec<u8>)) {
+        if self.chunks.back().is_none_or(|chunk| chunk.frames.len() >= CHUNK_SIZE) {
+            let frames = std::mem::take(&mut self.spare);
+            self.chunks.push_back(Chunk { frames, count: 0, last_sequence: 0 });
+        }
+        if let Some(chunk) = self.chunks.back_mut() {
+            let before = chunk.frames.len();
+            encode(&mut chunk.frames);
+            chunk.last_sequence = chunk.last_sequence.max(sequence);
+            chunk.count += 1;
+            self.count += 1;
+            self.end += (chunk.frames.len() - before) as u64;
+        }
+    }
+
+    /// Everything up to `sequence` is persisted.
+    pub fn persisted(&mut self, sequence: u64) {
+        while let Some(chunk) = self.chunks.front()
+            && chunk.last_sequence <= sequence
+        {
+            self.start += chunk.frames.len() as u64;
+            self.sent = self.sent.max(self.start);
+            self.count -= chunk.count;
+            if let Some(mut chunk) = self.chunks.pop_front() {
+                chunk.frames.clear();
+                self.spare = chunk.frames;
+            }
+        }
+    }
+
+    /// The connection is gone: the next one is given everything from the start.
+    pub fn rewind(&mut self) {
+        self.sent = self.start;
+    }
+
+    /// Moves frames that were not sent yet to `out`, up to the offset `until` and about `size` bytes.
+    pub fn take(&mut self, out: &mut Vec<u8>, until: u64, size: usize) {
+        let until = until.min(self.end).min(self.sent + size as u64);
+        let mut offset = self.start;
+        for chunk in &self.chunks {
+            let chunk_end = offset + chunk.frames.len() as u64;
+            if chunk_end > self.sent && offset < until {
+                let from = (self.sent - offset) as usize;
+                let to = (until.min(chunk_end) - offset) as usize;
+                out.extend_from_slice(&chunk.frames[from..to]);
+                self.sent = offset + to as u64;
+            }
+            if self.sent >= until {
+                return;
+            }
+            offset = chunk_end;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against the obvious model: a list of frames, a count of bytes sent.
+        #[test]
+        fn what_is_not_persisted_is_sent_in_order_after_every_reconnect(
+            steps in proptest::collection::vec((0u8..5, 1usize..20_000), 1..60),
+        ) {
+            let mut store = PublishStore::new(1 << 30);
+            let mut frames: Vec<(u64, Vec<u8>)> = Vec::new();
+            let mut wire: Vec<u8> = Vec::new();
+            let (mut sequence, mut persisted) = (0u64, 0u64);
+            for (step, number) in steps {
+                match step {
+                    0 | 1 => {
+                        sequence += 1;
+                        let frame = vec![sequence as u8; number];
+                        store.push(sequence, |out| out.extend_from_slice(&frame));
+                        frames.push((sequence, frame));
+                    }
+                    2 => store.take(&mut wire, u64::MAX, number),
+                    3 => {
+                        persisted = persisted.max(number as u64 % (sequence + 1));
+                        store.persisted(persisted);
+                    }
+                    _ => {
+                        store.rewind();
+                        wire.clear();
+                        let end = store.end();
+                        while store.sent() < end {
+                            store.take(&mut wire, u64::MAX, number);
+                        }
+                        let unpersisted: Vec<u8> =
+                            frames.iter().filter(|(sequence, _)| *sequence > persisted).flat_map(|(_, frame)| frame.clone()).collect();
+                        prop_assert!(wire.ends_with(&unpersisted));
+                        let all: Vec<u8> = frames.iter().flat_map(|(_, frame)| frame.clone()).collect();
+                        prop_assert!(all.ends_with(&wire));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_store_takes_no_more_but_an_empty_one_takes_anything() {
+        let mut store = PublishStore::new(10);
+        assert!(store.has_room(1000));
+        store.push(1, |out| out.extend_from_slice(&[0; 8]));
+        assert!(store.has_room(2) && !store.has_room(3));
+        store.persisted(1);
+        assert!(store.has_room(1000));
+        assert_eq!(store.count(), 0);
+    }
+}

@@ -1,0 +1,161 @@
+//! The subscriptions of a client: what they asked for, and how far each has come.
+
+use std::collections::BTreeMap;
+
+use quire_journal::Bookmark;
+
+use super::Failure;
+use crate::wire::{Acks, Code, Subscribe, SubscribeOptions};
+
+/// What a subscription asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubscriptionSpec {
+    /// Exact, or a pattern.
+    pub topic: String,
+    /// Content filter.
+    pub filter: Option<String>,
+    /// Where replay begins; present makes it a bookmark subscription.
+    pub bookmark: Option<String>,
+    /// `live`, `fully_durable`, `paused`, …; never `replace`, which is how it is said and not what it is.
+    pub options: SubscribeOptions,
+    /// Whether to be told when replay has caught up: [`super::Event::Completed`], once.
+    pub completed: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Subscriptions {
+    entries: BTreeMap<u32, Entry>,
+    last_number: u32,
+}
+
+#[derive(Debug)]
+struct Entry {
+    spec: SubscriptionSpec,
+    /// A replacement that the server has not accepted yet.
+    proposed: Option<SubscriptionSpec>,
+    /// The last message received: where a bookmark subscription goes on after a reconnect.
+    last: Option<Bookmark>,
+    /// The server accepted it at least once.
+    accepted: bool,
+}
+
+impl Subscriptions {
+    pub fn add(&mut self, spec: SubscriptionSpec) -> u32 {
+        loop {
+            self.last_number = self.last_number.wrapping_add(1).max(1);
+            if !self.entries.contains_key(&self.last_number) {
+                break;
+            }
+        }
+        self.entries.insert(self.last_number, Entry { spec, proposed: None, last: None, accepted: false });
+        self.last_number
+    }
+
+    pub fn propose(&mut self, number: u32, spec: SubscriptionSpec) -> Result<(), Failure> {
+        self.entry(number)?.proposed = Some(spec);
+        Ok(())
+    }
+
+    /// The server accepted the subscription, or its replacement.
+    pub fn accepted(&mut self, number: u32) {
+        if let Some(entry) = self.entries.get_mut(&number) {
+            entry.accepted = true;
+            if let Some(mut spec) = entry.proposed.take() {
+                if spec.bookmark.is_some() {
+                    entry.last = None;
+                } else {
+                    spec.bookmark = entry.spec.bookmark.take();
+                }
+                entry.spec = spec;
+            }
+        }
+    }
+
+    /// The server refused it: a replacement is forgotten, a new subscription does not exist.
+    pub fn refused(&mut self, number: u32) {
+        if let Some(entry) = self.entries.get_mut(&number)
+            && entry.proposed.take().is_none()
+        {
+            self.entries.remove(&number);
+        }
+    }
+
+    pub fn remove(&mut self, number: u32) -> bool {
+        self.entries.remove(&number).is_some()
+    }
+
+    pub fn clear(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.entries).into_keys().collect()
+    }
+
+    pub fn set_paused(&mut self, numbers: &[u32], paused: bool) -> Result<(), Failure> {
+        if numbers.is_empty() {
+            return Err(Failure::new(Code::BadOption, "no subscription is named"));
+        }
+        for number in numbers {
+            self.entry(*number)?;
+        }
+        for number in numbers {
+            let options = &mut self.entry(*number)?.spec.options;
+            let without = SubscribeOptions(options.0 & !SubscribeOptions::PAUSED.0);
+            *options = if paused { without.and(SubscribeOptions::PAUSED) } else { without };
+        }
+        Ok(())
+    }
+
+    pub fn contains(&self, number: u32) -> bool {
+        self.entries.contains_key(&number)
+    }
+
+    pub fn spec(&self, number: u32) -> Option<&SubscriptionSpec> {
+        self.entries.get(&number).map(|entry| &entry.spec)
+    }
+
+    pub fn last(&self, number: u32) -> Option<Bookmark> {
+        self.entries.get(&number)?.last
+    }
+
+    /// The last message of a run that a subscription received.
+    pub fn received(&mut self, number: u32, last: Option<Bookmark>) {
+        if let (Some(entry), Some(last)) = (self.entries.get_mut(&number), last) {
+            entry.last = Some(last);
+        }
+    }
+
+    /// Replay has caught up: it is not asked for again.
+    pub fn completed(&mut self, number: u32) {
+        if let Some(entry) = self.entries.get_mut(&number) {
+            entry.spec.completed = false;
+        }
+    }
+
+    /// Numbers of those that a new connection must be told of.
+    pub fn accepted_numbers(&self) -> impl Iterator<Item = u32> {
+        self.entries.iter().filter(|(_, entry)| entry.accepted).map(|(number, _)| *number)
+    }
+
+    /// Encodes the command that enters a subscription where it stands, or replaces it.
+    pub fn encode(&self, number: u32, command: u32, replace: bool, out: &mut Vec<u8>) {
+        let Some(entry) = self.entries.get(&number) else { return };
+        let spec = if replace { entry.proposed.as_ref().unwrap_or(&entry.spec) } else { &entry.spec };
+        let resume = entry.last.filter(|_| !replace && spec.bookmark.is_some()).map(|last| last.to_string());
+        let options = if replace { spec.options.and(SubscribeOptions::REPLACE) } else { spec.options };
+        let acks = if spec.completed { Acks::PROCESSED.and(Acks::COMPLETED) } else { Acks::PROCESSED };
+        let subscribe = Subscribe {
+            command,
+            acks,
+            subscription: number,
+            topic: &spec.topic,
+            filter: spec.filter.as_deref(),
+            bookmark: resume.as_deref().or(spec.bookmark.as_deref()),
+            options,
+        };
+        crate::wire::ClientFrame::Subscribe(subscribe).encode(out);
+    }
+
+    fn entry(&mut self, number: u32) -> Result<&mut Entry, Failure> {
+        self.entries.get_mut(&number).ok_or_else(|| {
+            Failure::new(Code::UnknownSubscription, format!("no subscription has the number {number}"))
+        })
+    }
+}
