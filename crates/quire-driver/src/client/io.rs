@@ -1,0 +1,218 @@
+//! The thread of a client: connects, reads, writes, keeps the timers, until the client is closed.
+
+#![allow(unsafe_code)] // registering a socket with the poller: see the SAFETY note
+
+use std::io::{ErrorKind, Read, Write};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use polling::{Event, Events};
+use quire_core::client::State;
+
+use super::link::{Link, Stream};
+use super::{Inner, Shared};
+
+/// Bytes read at a time: enough for hundreds of messages per system call and lock.
+const READ_SIZE: usize = 512 * 1024;
+
+/// The key of the one socket at the poller.
+const SOCKET: usize = 1;
+
+/// One connection and what is half done on it.
+struct Wire {
+    stream: Stream,
+    /// Bytes from the core that were not written yet.
+    outgoing: Vec<u8>,
+    written: usize,
+}
+
+pub(super) fn run(shared: &Shared, links: &[Link]) {
+    let mut wire: Option<Wire> = None;
+    let mut scratch = vec![0; READ_SIZE];
+    let mut events = Events::new();
+    loop {
+        shared.awake.store(true, Ordering::Release);
+        let mut inner = shared.inner.lock();
+        if matches!(inner.core.state(), State::Closed(_))
+            && wire.as_ref().is_none_or(|wire| inner.core.wants_close() && wire.is_idle())
+        {
+            disconnect(shared, &mut wire, &mut inner);
+            shared.dispatch(&mut inner);
+            inner.is_done = true;
+            shared.announce();
+            return;
+        }
+        if wire.is_none() {
+            wire = connect(shared, links, inner);
+            continue_or_sleep(shared, &wire, &mut events);
+            continue;
+        }
+        drop(inner);
+        let is_sound = wire.as_mut().is_some_and(|wire| turn(shared, wire, &mut scratch));
+        if !is_sound {
+            let mut inner = shared.inner.lock();
+            disconnect(shared, &mut wire, &mut inner);
+            shared.dispatch(&mut inner);
+            continue;
+        }
+        continue_or_sleep(shared, &wire, &mut events);
+    }
+}
+
+/// Connects when it is time to; gives nothing when it is not, or did not work.
+fn connect(shared: &Shared, links: &[Link], inner: parking_lot::MutexGuard<'_, Inner>) -> Option<Wire> {
+    let (address, at) = inner.core.poll_connect()?;
+    if at > shared.now() {
+        return None;
+    }
+    drop(inner);
+    let link = &links[address % links.len()];
+    let connected = link.connect(shared.connect_timeout).and_then(|stream| {
+        // SAFETY: the socket is removed from the poller in `disconnect`, before it is dropped.
+        unsafe { shared.poller.add(&as_source(&stream), Event::none(SOCKET)) }?;
+        Ok(stream)
+    });
+    let mut inner = shared.inner.lock();
+    let wire = match connected {
+        Ok(stream) => {
+            inner.core.handle_connected(shared.now());
+            Some(Wire { stream, outgoing: Vec::new(), written: 0 })
+        }
+        Err(error) => {
+            inner.last_error = Some(format!("{link}: {error}"));
+            inner.core.handle_disconnected(shared.now());
+            None
+        }
+    };
+    shared.dispatch(&mut inner);
+    wire
+}
+
+fn disconnect(shared: &Shared, wire: &mut Option<Wire>, inner: &mut Inner) {
+    if let Some(wire) = wire.take() {
+        // Fails only for a socket that is not registered, which changes nothing.
+        let _ = shared.poller.delete(as_source(&wire.stream));
+        inner.core.handle_disconnected(shared.now());
+    }
+}
+
+/// Reads and writes until neither goes on; false when the connection is no good any more.
+fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> bool {
+    loop {
+        let mut progress = false;
+        if wire.outgoing.is_empty() {
+            let mut inner = shared.inner.lock();
+            if inner.core.handle_timeout(shared.now()) {
+                inner.last_error = Some("the server is silent".into());
+                return false;
+            }
+            inner.core.poll_transmit(shared.now(), &mut wire.outgoing);
+        }
+        match wire.write() {
+            Some(written) => progress |= written,
+            None => return false,
+        }
+        let is_full = shared.has_too_much();
+        shared.is_full.store(is_full, Ordering::Release);
+        // Looked at again, because it may have been emptied in between without a wake-up.
+        if !is_full || !shared.has_too_much() {
+            match wire.read(scratch) {
+                Ok(Some(size)) => {
+                    progress = true;
+                    let bytes = Bytes::copy_from_slice(&scratch[..size]);
+                    let mut inner = shared.inner.lock();
+                    let received = inner.core.handle_received(shared.now(), bytes);
+                    shared.dispatch(&mut inner);
+                    if let Err(error) = received {
+                        inner.last_error = Some(format!("the server does not speak the protocol: {error}"));
+                        return false;
+                    }
+                }
+                Ok(None) => (),
+                Err(reason) => {
+                    shared.inner.lock().last_error = Some(reason);
+                    return false;
+                }
+            }
+        }
+        if !progress {
+            return true;
+        }
+    }
+}
+
+/// Sleeps until the socket is ready, somebody wakes the thread, or the next timer; not at all when there is something to do.
+fn continue_or_sleep(shared: &Shared, wire: &Option<Wire>, events: &mut Events) {
+    shared.awake.store(false, Ordering::Release);
+    let inner = shared.inner.lock();
+    let now = shared.now();
+    let is_closed = matches!(inner.core.state(), State::Closed(_));
+    let wake_at = match wire {
+        Some(wire) => {
+            if wire.is_idle() && (!inner.core.is_idle() || is_closed) {
+                return;
+            }
+            inner.core.next_timeout()
+        }
+        None if is_closed => return,
+        None => inner.core.poll_connect().map(|(_, at)| at),
+    };
+    drop(inner);
+    let timeout = wake_at.map(|at| at.since(now));
+    if timeout == Some(Duration::ZERO) {
+        return;
+    }
+    if let Some(wire) = wire {
+        let interest = Event::new(SOCKET, !shared.is_full.load(Ordering::Acquire), !wire.is_idle());
+        if shared.poller.modify(as_source(&wire.stream), interest).is_err() {
+            return;
+        }
+    }
+    events.clear();
+    // An interrupted wait is as good as a wake-up.
+    let _ = shared.poller.wait(events, timeout);
+}
+
+impl Wire {
+    fn is_idle(&self) -> bool {
+        self.outgoing.is_empty()
+    }
+
+    /// Whether anything could be written; `None` when the connection broke.
+    fn write(&mut self) -> Option<bool> {
+        let mut progress = false;
+        while self.written < self.outgoing.len() {
+            match self.stream.write(&self.outgoing[self.written..]) {
+                Ok(0) => return None,
+                Ok(size) => {
+                    progress = true;
+                    self.written += size;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => (),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Some(progress),
+                Err(_) => return None,
+            }
+        }
+        self.outgoing.clear();
+        self.written = 0;
+        Some(progress)
+    }
+
+    /// Bytes read, `None` when there are none now, or why the connection is gone.
+    fn read(&mut self, scratch: &mut [u8]) -> Result<Option<usize>, String> {
+        loop {
+            return match self.stream.read(scratch) {
+                Ok(0) => Err("the server closed the connection".into()),
+                Ok(size) => Ok(Some(size)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+                Err(error) => Err(error.to_string()),
+            };
+        }
+    }
+}
+
+fn as_source(stream: &Stream) -> std::os::fd::BorrowedFd<'_> {
+    std::os::fd::AsFd::as_fd(stream)
+}

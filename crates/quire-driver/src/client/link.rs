@@ -1,0 +1,94 @@
+//! What a client talks over: a TCP connection, or its end of a socket pair whose other end is an engine in this process.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where to connect.
+#[derive(Clone)]
+pub enum Link {
+    /// A server elsewhere.
+    Tcp {
+        /// Name or address.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+    /// An engine in this process: gives the client's end of a new connection.
+    Embedded(Arc<dyn Fn() -> io::Result<UnixStream> + Send + Sync>),
+}
+
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    Pair(UnixStream),
+}
+
+impl Link {
+    /// A connection, ready for non-blocking use.
+    pub(super) fn connect(&self, timeout: Duration) -> io::Result<Stream> {
+        match self {
+            Link::Tcp { host, port } => {
+                let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
+                for address in (host.as_str(), *port).to_socket_addrs()? {
+                    match TcpStream::connect_timeout(&address, timeout) {
+                        Ok(stream) => {
+                            stream.set_nodelay(true)?;
+                            stream.set_nonblocking(true)?;
+                            return Ok(Stream::Tcp(stream));
+                        }
+                        Err(error) => last = error,
+                    }
+                }
+                Err(last)
+            }
+            Link::Embedded(connect) => {
+                let stream = connect()?;
+                stream.set_nonblocking(true)?;
+                Ok(Stream::Pair(stream))
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Link::Tcp { host, port } => write!(f, "quire://{host}:{port}"),
+            Link::Embedded(_) => f.write_str("the engine in this process"),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(buffer),
+            Stream::Pair(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(bytes),
+            Stream::Pair(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Pair(stream) => stream.as_fd(),
+        }
+    }
+}

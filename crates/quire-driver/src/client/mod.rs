@@ -1,0 +1,409 @@
+//! A client with its thread: the face that both Python clients wear.
+//!
+//! One thread owns the socket and drives a [`ClientCore`]; the callers only put bytes into the core and take messages from queues. So
+//! heartbeats and acknowledgements do not wait for the caller's interpreter, and publishes are batched by themselves: while one write is
+//! under way, the next gathers in the core.
+//!
+//! What a caller must know: nothing here enters Python, every wait has a bound, and a wait that timed out may be repeated.
+
+mod io;
+mod link;
+mod queue;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use polling::Poller;
+use quire_core::client::{
+    ClientConfig, ClientCore, CommandId, Event, Failure, NewMessage, PublishError, State, SubscriptionSpec,
+};
+use quire_core::wire::Code;
+
+pub use link::Link;
+pub use queue::{Queue, Taken};
+
+/// How a [`Client`] is made.
+pub struct Options {
+    /// Where to connect, in order of preference; at least one.
+    pub links: Vec<Link>,
+    /// The core's part; its `address_count` is that of `links`.
+    pub config: ClientConfig,
+    /// The longest that one attempt to connect may take.
+    pub connect_timeout: Duration,
+    /// Bytes of messages that may wait for the caller; above it the socket is not read, which pushes back on the server.
+    pub receive_size_max: usize,
+}
+
+/// A client and its thread. Share it in an `Arc`; dropping the last one closes it without waiting.
+pub struct Client {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A subscription that was accepted by the core, and the command whose answer says whether the server took it.
+pub struct Subscribed {
+    /// The number of the subscription.
+    pub number: u32,
+    /// Wait for it with [`Client::wait`].
+    pub command: CommandId,
+    /// Where its messages arrive.
+    pub queue: Arc<Queue>,
+}
+
+struct Shared {
+    inner: Mutex<Inner>,
+    /// Something in `inner` changed.
+    changed: Condvar,
+    poller: Poller,
+    /// The thread will look at `inner` again before it sleeps.
+    awake: AtomicBool,
+    receive_size_max: usize,
+    /// Bytes of messages in all queues.
+    received_size: Arc<AtomicUsize>,
+    /// Whether the thread stopped reading because of `receive_size_max`.
+    is_full: AtomicBool,
+    started: Instant,
+    on_ready: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
+    connect_timeout: Duration,
+}
+
+struct Inner {
+    core: ClientCore,
+    /// Answers that nobody has taken yet.
+    answers: HashMap<CommandId, Result<(), Failure>>,
+    queues: HashMap<u32, Arc<Queue>>,
+    /// Refused publishes that nobody has taken yet, the latest ones.
+    failed_publishes: VecDeque<(u64, Failure)>,
+    /// Why the last attempt to connect failed.
+    last_error: Option<String>,
+    /// The thread has ended.
+    is_done: bool,
+}
+
+/// Refused publishes that are kept for [`Client::take_failed_publishes`]; older ones are dropped first.
+const FAILED_PUBLISHES_MAX: usize = 1024;
+
+impl Client {
+    /// Starts the thread, which begins to connect; [`Client::wait_connected`] tells how that went.
+    ///
+    /// # Errors
+    /// No thread or poller could be had.
+    pub fn start(options: Options) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            inner: Mutex::new(Inner {
+                core: ClientCore::new(options.config, quire_core::time::Instant::from_ns(0)),
+                answers: HashMap::new(),
+                queues: HashMap::new(),
+                failed_publishes: VecDeque::new(),
+                last_error: None,
+                is_done: false,
+            }),
+            changed: Condvar::new(),
+            poller: Poller::new()?,
+            awake: AtomicBool::new(true),
+            receive_size_max: options.receive_size_max,
+            received_size: Arc::default(),
+            is_full: AtomicBool::new(false),
+            started: Instant::now(),
+            on_ready: Mutex::new(None),
+            connect_timeout: options.connect_timeout,
+        });
+        let its_shared = shared.clone();
+        let run = move || io::run(&its_shared, &options.links);
+        let thread = std::thread::Builder::new().name("quire-client".into()).spawn(run)?;
+        Ok(Client { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Takes a message. With [`PublishError::Full`], wait with [`Client::wait_room`] and try again.
+    ///
+    /// # Errors
+    /// See [`ClientCore::publish`].
+    pub fn publish(&self, message: &NewMessage<'_>) -> Result<Option<u64>, PublishError> {
+        let result = self.shared.inner.lock().core.publish(message);
+        if result.is_ok() {
+            self.shared.wake();
+        }
+        result
+    }
+
+    /// Takes several messages under one lock, as many as there is room for; gives how many, and the sequence of the last.
+    ///
+    /// # Errors
+    /// As [`Client::publish`], for the first that is not taken, when none was.
+    pub fn publish_many<'a>(
+        &self,
+        messages: impl Iterator<Item = NewMessage<'a>>,
+    ) -> Result<(usize, Option<u64>), PublishError> {
+        let mut inner = self.shared.inner.lock();
+        let (mut count, mut last) = (0, None);
+        for message in messages {
+            match inner.core.publish(&message) {
+                Ok(sequence) => (count, last) = (count + 1, sequence),
+                Err(error) if count == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        drop(inner);
+        self.shared.wake();
+        Ok((count, last))
+    }
+
+    /// Waits until the publish store may have room again; false when `timeout` passed first.
+    pub fn wait_room(&self, timeout: Duration) -> bool {
+        let mut inner = self.shared.inner.lock();
+        let before = inner.core.persisted();
+        let deadline = Instant::now() + timeout;
+        while inner.core.persisted() == before && !matches!(inner.core.state(), State::Closed(_)) {
+            if self.shared.changed.wait_until(&mut inner, deadline).timed_out() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Asks to be told when everything published so far is persisted.
+    ///
+    /// # Errors
+    /// See [`ClientCore::flush`].
+    pub fn flush(&self) -> Result<CommandId, Failure> {
+        self.command(ClientCore::flush)
+    }
+
+    /// Enters a subscription. Its messages go to `queue`, or to a queue of its own.
+    ///
+    /// # Errors
+    /// See [`ClientCore::subscribe`].
+    pub fn subscribe(
+        &self,
+        spec: SubscriptionSpec,
+        queue: Option<Arc<Queue>>,
+    ) -> Result<Subscribed, Failure> {
+        let queue = queue.unwrap_or_else(|| self.queue());
+        let mut inner = self.shared.inner.lock();
+        let (number, command) = inner.core.subscribe(spec)?;
+        inner.queues.insert(number, queue.clone());
+        drop(inner);
+        self.shared.wake();
+        Ok(Subscribed { number, command, queue })
+    }
+
+    /// A queue that several subscriptions may share: their messages then stand in it in the order in which they arrived.
+    pub fn queue(&self) -> Arc<Queue> {
+        Arc::new(Queue::new(self.shared.received_size.clone()))
+    }
+
+    /// Changes a subscription.
+    ///
+    /// # Errors
+    /// See [`ClientCore::replace`].
+    pub fn replace(&self, number: u32, spec: SubscriptionSpec) -> Result<CommandId, Failure> {
+        self.command(|core| core.replace(number, spec))
+    }
+
+    /// Ends a subscription: what its queue holds can still be taken.
+    ///
+    /// # Errors
+    /// See [`ClientCore::unsubscribe`].
+    pub fn unsubscribe(&self, number: u32) -> Result<CommandId, Failure> {
+        let command = self.command(|core| core.unsubscribe(number))?;
+        if let Some(queue) = self.shared.inner.lock().queues.remove(&number) {
+            queue.end(number, None);
+        }
+        Ok(command)
+    }
+
+    /// Pauses or resumes bookmark subscriptions.
+    ///
+    /// # Errors
+    /// See [`ClientCore::set_paused`].
+    pub fn set_paused(&self, numbers: &[u32], paused: bool) -> Result<CommandId, Failure> {
+        self.command(|core| core.set_paused(numbers, paused))
+    }
+
+    /// The answer to a command, once; `None` = not yet.
+    pub fn answer(&self, command: CommandId) -> Option<Result<(), Failure>> {
+        self.shared.inner.lock().answers.remove(&command)
+    }
+
+    /// Waits for the answer to a command; `None` when `timeout` passed first.
+    pub fn wait(&self, command: CommandId, timeout: Duration) -> Option<Result<(), Failure>> {
+        self.wait_for(timeout, |inner| inner.answers.remove(&command))
+    }
+
+    /// Waits until the client was logged on, or ended for good; `None` when `timeout` passed first.
+    pub fn wait_connected(&self, timeout: Duration) -> Option<Result<(), Failure>> {
+        self.wait_for(timeout, |inner| connected(inner.core.state()))
+    }
+
+    /// Whether the client was logged on, or ended for good.
+    pub fn connected(&self) -> Option<Result<(), Failure>> {
+        connected(self.shared.inner.lock().core.state())
+    }
+
+    /// Where the client stands.
+    pub fn state(&self) -> State {
+        self.shared.inner.lock().core.state().clone()
+    }
+
+    /// Why the last attempt to connect failed.
+    pub fn last_error(&self) -> Option<String> {
+        self.shared.inner.lock().last_error.clone()
+    }
+
+    /// The highest sequence that is persisted.
+    pub fn persisted(&self) -> u64 {
+        self.shared.inner.lock().core.persisted()
+    }
+
+    /// Publishes that are not known to be persisted.
+    pub fn unpersisted_count(&self) -> u64 {
+        self.shared.inner.lock().core.unpersisted_count()
+    }
+
+    /// The refused publishes since the last call, the latest 1,024 of them.
+    pub fn take_failed_publishes(&self) -> Vec<(u64, Failure)> {
+        self.shared.inner.lock().failed_publishes.drain(..).collect()
+    }
+
+    /// `on_ready` is called, on the client's thread, after answers, messages or changes of state came in. It must not block.
+    pub fn set_on_ready(&self, on_ready: Option<Arc<dyn Fn() + Send + Sync>>) {
+        *self.shared.on_ready.lock() = on_ready;
+    }
+
+    /// Room was made in the queues: call it after taking messages, so that a full client reads on.
+    pub fn taken(&self) {
+        if self.shared.is_full.load(Ordering::Acquire) && !self.shared.has_too_much() {
+            self.shared.wake();
+        }
+    }
+
+    /// Says goodbye and ends the client. Publishes that were not sent yet are sent if that takes no longer than `timeout`; gives how many
+    /// are not known to be persisted.
+    pub fn close(&self, timeout: Duration) -> u64 {
+        let deadline = Instant::now() + timeout;
+        self.shared.inner.lock().core.close();
+        self.shared.awake.store(true, Ordering::Release);
+        // The poller lives as long as the client, so that this cannot fail.
+        let _ = self.shared.poller.notify();
+        let mut inner = self.shared.inner.lock();
+        while !inner.is_done && !self.shared.changed.wait_until(&mut inner, deadline).timed_out() {}
+        let (is_done, left) = (inner.is_done, inner.core.unpersisted_count());
+        drop(inner);
+        if is_done && let Some(thread) = self.thread.lock().take() {
+            // It said that it is done; a panic after that has nothing to tell.
+            let _ = thread.join();
+        }
+        left
+    }
+
+    fn command(
+        &self,
+        make: impl FnOnce(&mut ClientCore) -> Result<CommandId, Failure>,
+    ) -> Result<CommandId, Failure> {
+        let command = make(&mut self.shared.inner.lock().core)?;
+        self.shared.wake();
+        Ok(command)
+    }
+
+    fn wait_for<T>(&self, timeout: Duration, mut ready: impl FnMut(&mut Inner) -> Option<T>) -> Option<T> {
+        let deadline = Instant::now() + timeout;
+        let mut inner = self.shared.inner.lock();
+        loop {
+            if let Some(value) = ready(&mut inner) {
+                return Some(value);
+            }
+            if self.shared.changed.wait_until(&mut inner, deadline).timed_out() {
+                return ready(&mut inner);
+            }
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.close(Duration::ZERO);
+    }
+}
+
+impl Shared {
+    /// Makes sure that the thread looks at `inner` again.
+    fn wake(&self) {
+        if !self.awake.swap(true, Ordering::AcqRel) {
+            // The poller lives as long as the client, so that this cannot fail.
+            let _ = self.poller.notify();
+        }
+    }
+
+    fn has_too_much(&self) -> bool {
+        self.received_size.load(Ordering::Acquire) > self.receive_size_max
+    }
+
+    /// The core's time: nanoseconds since the client began.
+    fn now(&self) -> quire_core::time::Instant {
+        quire_core::time::Instant::from_ns(
+            u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        )
+    }
+
+    /// Hands on what the core reports; called with `inner` locked.
+    fn dispatch(&self, inner: &mut Inner) {
+        let mut any = false;
+        while let Some(event) = inner.core.poll_event() {
+            any = true;
+            match event {
+                Event::Messages { subscription, messages } => {
+                    if let Some(queue) = inner.queues.get(&subscription) {
+                        queue.push(messages);
+                    }
+                }
+                Event::Answered { command, result } => {
+                    inner.answers.insert(command, result);
+                }
+                Event::Completed { subscription } => {
+                    if let Some(queue) = inner.queues.get(&subscription) {
+                        queue.complete(subscription);
+                    }
+                }
+                Event::Ended { subscription, failure } => {
+                    if let Some(queue) = inner.queues.remove(&subscription) {
+                        queue.end(subscription, Some(failure));
+                    }
+                }
+                Event::PublishFailed { sequence, failure } => {
+                    if inner.failed_publishes.len() == FAILED_PUBLISHES_MAX {
+                        inner.failed_publishes.pop_front();
+                    }
+                    inner.failed_publishes.push_back((sequence, failure));
+                }
+                Event::StateChanged | Event::Persisted => (),
+            }
+        }
+        if any {
+            self.announce();
+        }
+    }
+
+    fn announce(&self) {
+        self.changed.notify_all();
+        let on_ready = self.on_ready.lock().clone();
+        if let Some(on_ready) = on_ready {
+            on_ready();
+        }
+    }
+}
+
+fn connected(state: &State) -> Option<Result<(), Failure>> {
+    match state {
+        State::Connected => Some(Ok(())),
+        State::Closed(failure) => Some(Err(failure.clone().unwrap_or_else(|| Failure {
+            code: Code::ShuttingDown,
+            reason: "the client is closed".into(),
+            column: 0,
+        }))),
+        State::Connecting | State::Reconnecting => None,
+    }
+}
