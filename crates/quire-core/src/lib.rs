@@ -1,5 +1,11 @@
 //! The broker and the client as state machines without input or output.
 
+pub mod broker;
 pub mod client;
+mod content;
+pub mod replay;
+mod session;
+mod subscription;
 pub mod time;
+mod topic;
 pub mod wire;

@@ -1,0 +1,288 @@
+//! Telling publishers what has become of their messages, and answering flushes.
+
+use quire_journal::JournalError;
+
+use super::{Broker, Event, Output, Timer};
+use crate::session::{Flush, OWED_MAX, Phase, PublisherKey, Refusal, SessionId, Settled, Stall};
+use crate::wire::{Ack, AckKind, Acks, Code, FailureScope, ServerFrame};
+
+/// Why the journal takes no more writes.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) code: Code,
+    pub(super) reason: String,
+}
+
+/// What publishers are told when the journal fails.
+pub(super) fn code_of(error: &JournalError) -> Code {
+    match error {
+        JournalError::Full { .. } => Code::StorageFull,
+        JournalError::Corrupt { .. } | JournalError::Gap { .. } | JournalError::Version { .. } => {
+            Code::JournalCorrupt
+        }
+        JournalError::BadOption { .. } => Code::Internal,
+        JournalError::Io { .. }
+        | JournalError::Locked { .. }
+        | JournalError::Closed
+        | JournalError::TimedOut => Code::StorageFailed,
+    }
+}
+
+impl Broker {
+    /// Tells every publisher what is now true of its messages, answers flushes, lets in those who waited for it.
+    pub(super) fn settle(&mut self) {
+        let persisted = self.journal.persisted();
+        for key in self.publishers.unsettled() {
+            let publisher = self.publishers.get_mut(key);
+            let Some(id) = publisher.session else {
+                publisher.settle(persisted, |_| ());
+                publisher.take_due();
+                self.publishers.tidy(key, &self.journal);
+                continue;
+            };
+            if self.session(id).phase == Phase::Entering {
+                if self.publishers.get(key).is_persisted(persisted) {
+                    self.enter(id);
+                    self.end_stall(id);
+                }
+                continue;
+            }
+            self.settle_session(id, key);
+            self.publishers.tidy(key, &self.journal);
+        }
+        let waiting: Vec<_> = std::mem::take(&mut self.flushing).into_iter().collect();
+        for id in waiting {
+            self.answer_flushes(id);
+        }
+    }
+
+    fn settle_session(&mut self, id: SessionId, key: PublisherKey) {
+        let persisted = self.journal.persisted();
+        let mut said = Vec::new();
+        self.publishers.get_mut(key).settle(persisted, |settled| said.push(settled));
+        for settled in said {
+            match settled {
+                Settled::Persisted(sequence) => self.put(id, &ServerFrame::Persisted { sequence }),
+                Settled::Refused(sequence, refusal) => self.say_refused(id, sequence, refusal),
+            }
+        }
+        self.acknowledge(id);
+        if self.publishers.get(key).refusal_count() < OWED_MAX && self.session(id).stall == Some(Stall::Owing)
+        {
+            self.stalled.push(id);
+        }
+        self.leave_if_settled(id);
+    }
+
+    pub(super) fn say_refused(&mut self, id: SessionId, sequence: u64, refusal: Refusal) {
+        let (code, reason) = (refusal.code(), refusal.reason());
+        let scope = FailureScope::One;
+        self.put(id, &ServerFrame::PublishFailed { sequence, code, scope, reason });
+    }
+
+    /// Sends the acknowledgement that is due, now or when the client's shortest interval has passed.
+    fn acknowledge(&mut self, id: SessionId) {
+        let session = &self.sessions[id.0 as usize];
+        let Some(key) = session.identity.as_ref().map(|identity| identity.publisher) else { return };
+        if self.publishers.get(key).due().is_none() {
+            return;
+        }
+        let at = session.acked_at.map(|at| at + session.ack_interval);
+        match at {
+            Some(at) if at > self.now.instant => {
+                if session.timers[Timer::Acknowledge as usize].is_none() {
+                    self.timers.set(&mut self.sessions, id, Timer::Acknowledge, at);
+                }
+            }
+            _ => self.acknowledge_now(id),
+        }
+    }
+
+    /// Sends the acknowledgement that is due, if there is one.
+    pub(super) fn acknowledge_now(&mut self, id: SessionId) {
+        let Some(key) = self.session(id).identity.as_ref().map(|identity| identity.publisher) else { return };
+        if self.session(id).phase == Phase::Entering {
+            return;
+        }
+        if let Some(sequence) = self.publishers.get_mut(key).take_due() {
+            let now = self.now.instant;
+            self.session(id).acked_at = Some(now);
+            self.put(id, &ServerFrame::Persisted { sequence });
+        }
+    }
+
+    pub(super) fn flush(&mut self, id: SessionId, command: u32, acks: Acks) {
+        self.acknowledge_received(id, command, 0, acks);
+        if acks.has(Acks::PERSISTED) && self.failure.is_some() && self.session(id).knows_of_failure {
+            return self.fail_command(id, command, 0, &self.failure_frame());
+        }
+        self.acknowledge_processed(id, command, 0, acks);
+        if acks.has(Acks::PERSISTED) {
+            let position = self.journal.appended();
+            let session = self.session(id);
+            session.flushes.push_back(Flush { command, position });
+            let count = session.flushes.len();
+            self.flushing.insert(id);
+            if count >= OWED_MAX {
+                self.stall(id, Stall::Owing);
+            }
+        }
+    }
+
+    /// Answers the flushes whose time has come, each after the acknowledgement of what it is about.
+    fn answer_flushes(&mut self, id: SessionId) {
+        let persisted = self.journal.persisted();
+        loop {
+            let Some(session) = self.sessions.get_mut(id.0 as usize) else { return };
+            if session.phase == Phase::Closed {
+                return;
+            }
+            let Some(&flush) = session.flushes.front() else { break };
+            let is_persisted = flush.position <= persisted;
+            if !is_persisted && self.failure.is_none() {
+                self.flushing.insert(id);
+                break;
+            }
+            session.flushes.pop_front();
+            let (code, reason) = if is_persisted {
+                self.acknowledge_now(id);
+                (Code::Ok, String::new())
+            } else {
+                let failure = self.failure_frame();
+                (failure.code, failure.reason)
+            };
+            let ack = Ack {
+                kind: AckKind::Persisted,
+                code,
+                command: flush.command,
+                subscription: 0,
+                column: 0,
+                reason: &reason,
+            };
+            self.put(id, &ServerFrame::Ack(ack));
+        }
+        if self.session(id).stall == Some(Stall::Owing) {
+            self.stalled.push(id);
+        }
+        self.leave_if_settled(id);
+    }
+
+    /// Goes on with sessions that waited for their answers.
+    pub(super) fn resume_stalled(&mut self) {
+        for id in std::mem::take(&mut self.stalled) {
+            let Some(session) = self.sessions.get(id.0 as usize) else { continue };
+            if session.stall == Some(Stall::Owing) && session.flushes.len() < OWED_MAX {
+                self.end_stall(id);
+            }
+        }
+    }
+
+    /// Looks whether the journal has failed since the last turn.
+    pub(super) fn notice_failure(&mut self) {
+        if self.failure.is_none()
+            && let Some(error) = self.journal.failure()
+        {
+            self.fail(&error);
+        }
+    }
+
+    /// The journal takes no more writes: every publisher that waits is told from where on nothing is persisted. Reading goes on.
+    pub(super) fn fail(&mut self, error: &JournalError) {
+        if self.failure.is_some() {
+            return;
+        }
+        let failure = Failure { code: code_of(error), reason: error.to_string() };
+        let event = Event::JournalFailed { code: failure.code, reason: failure.reason.clone() };
+        self.outputs.push_back(Output::Log(event));
+        self.failure = Some(failure);
+        self.publishers.note();
+        // What became persisted before the failure is still acknowledged.
+        let persisted = self.journal.persisted();
+        for key in self.publishers.unsettled() {
+            let session = self.publishers.get(key).session;
+            match session {
+                Some(id) if self.session(id).phase != Phase::Entering => {
+                    self.settle_session(id, key);
+                    if !self.publishers.get(key).is_settled() {
+                        self.say_failure(id);
+                    }
+                }
+                _ => self.publishers.get_mut(key).settle(persisted, |_| ()),
+            }
+            let publisher = self.publishers.get_mut(key);
+            publisher.fail();
+            if let Some(id) = publisher.session {
+                self.stalled.push(id);
+                if self.session(id).phase == Phase::Entering {
+                    self.enter(id);
+                    self.end_stall(id);
+                }
+            }
+            self.publishers.tidy(key, &self.journal);
+        }
+        self.clamp_goals();
+    }
+
+    /// Tells a publisher, once, that nothing more is persisted, and from where on.
+    pub(super) fn say_failure(&mut self, id: SessionId) {
+        if self.session(id).knows_of_failure {
+            return;
+        }
+        self.acknowledge_now(id);
+        let failure = self.failure_frame();
+        let session = self.session(id);
+        session.knows_of_failure = true;
+        let Some(key) = session.identity.as_ref().map(|identity| identity.publisher) else { return };
+        let sequence = self.publishers.get(key).persisted() + 1;
+        let scope = FailureScope::AllFromHere;
+        let Failure { code, reason } = &failure;
+        self.put(id, &ServerFrame::PublishFailed { sequence, code: *code, scope, reason });
+    }
+
+    fn failure_frame(&self) -> Failure {
+        let unknown = Failure { code: Code::Internal, reason: String::new() };
+        self.failure.clone().unwrap_or(unknown)
+    }
+
+    pub(super) fn acknowledge_received(
+        &mut self,
+        id: SessionId,
+        command: u32,
+        subscription: u32,
+        acks: Acks,
+    ) {
+        if acks.has(Acks::RECEIVED) {
+            self.acknowledge_command(id, AckKind::Received, command, subscription);
+        }
+    }
+
+    pub(super) fn acknowledge_processed(
+        &mut self,
+        id: SessionId,
+        command: u32,
+        subscription: u32,
+        acks: Acks,
+    ) {
+        if acks.has(Acks::PROCESSED) {
+            self.acknowledge_command(id, AckKind::Processed, command, subscription);
+        }
+    }
+
+    pub(super) fn acknowledge_command(
+        &mut self,
+        id: SessionId,
+        kind: AckKind,
+        command: u32,
+        subscription: u32,
+    ) {
+        let ack = Ack { kind, code: Code::Ok, command, subscription, column: 0, reason: "" };
+        self.put(id, &ServerFrame::Ack(ack));
+    }
+
+    /// A failed command gets one `processed` with its code, whatever it asked for.
+    fn fail_command(&mut self, id: SessionId, command: u32, subscription: u32, failure: &Failure) {
+        let Failure { code, reason } = failure;
+        let ack = Ack { kind: AckKind::Processed, code: *code, command, subscription, column: 0, reason };
+        self.put(id, &ServerFrame::Ack(ack));
+    }
+}

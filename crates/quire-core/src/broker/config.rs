@@ -1,0 +1,230 @@
+//! What a broker is configured with, as the drivers hand it over: one JSON object, every key of which is checked.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// Everything that a broker needs to know before it starts.
+///
+/// From JSON every key may be left out and an unknown one is an error. Without a `transaction_log` every topic is recorded as JSON.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BrokerConfig {
+    /// Name of the instance: part of the journal files' names and of the publisher ids derived for publishes without a sequence (seed 004).
+    pub name: String,
+    /// What is recorded, where and how durably.
+    pub transaction_log: TransactionLogConfig,
+    /// What may grow, and how far.
+    pub limits: Limits,
+}
+
+/// The transaction log (seed 003).
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TransactionLogConfig {
+    /// Where the journal files are; `None` keeps the journal in memory.
+    pub journal_directory: Option<PathBuf>,
+    /// Size of a journal file in bytes, at least 64 KiB.
+    pub journal_size: u64,
+    /// Journal files made ready before they are needed, at least 1.
+    pub preallocated_journal_files: u32,
+    /// The longest a message may wait for its flush to start, in nanoseconds: 30 us to 100 ms.
+    pub flush_interval_ns: u64,
+    /// What "persisted" means.
+    pub durability: Durability,
+    /// The topics that are recorded. Empty: the log is there and records nothing (reference: queues-and-transaction-log 2.1 J4).
+    pub topics: Vec<RecordedTopic>,
+}
+
+/// What must have happened to a message before it is called persisted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// A sync of the file returned: survives a power cut.
+    #[default]
+    Fsync,
+    /// The operating system has it: survives the process, not the machine.
+    Os,
+}
+
+/// One entry of the list of recorded topics. A message that several entries match is recorded once.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedTopic {
+    /// Exact name, or a pattern when it holds any of `^ $ * + ? [ ] ( ) { } | \`.
+    pub name: String,
+    /// Name of the message type, as in `json`.
+    pub message_type: String,
+    /// Only messages that match are recorded.
+    #[serde(default)]
+    pub filter: Option<String>,
+}
+
+/// The named limits of docs/protocol.md section 6.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Largest data of a message, in bytes. A larger one closes the connection.
+    pub max_message_size: u32,
+    /// Connections at a time. One more is told `limit_exceeded` and closed.
+    pub max_connections: u32,
+    /// Subscriptions of one connection. One more fails with `limit_exceeded`.
+    pub max_subscriptions_per_connection: u32,
+    /// Bytes waiting for one connection, those of replays apart. Above it the connection is ended as `slow_consumer`.
+    pub max_client_backlog: u64,
+    /// Bytes appended but not yet persisted. Above it publishers are not read from until the journal has caught up.
+    pub max_unpersisted: u64,
+    /// Time within which a connection must have logged on, in nanoseconds.
+    pub logon_timeout_ns: u64,
+}
+
+/// A value that cannot be used. The fault of whoever wrote the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {reason}")]
+pub struct ConfigError {
+    /// Path of the key, as in `transaction_log.topics[0].filter`; empty when the text is not an object at all.
+    pub key: String,
+    /// What is wrong with its value, and what would be right.
+    pub reason: String,
+}
+
+impl ConfigError {
+    pub(crate) fn new(key: impl Into<String>, reason: impl Into<String>) -> Self {
+        ConfigError { key: key.into(), reason: reason.into() }
+    }
+}
+
+impl BrokerConfig {
+    /// Reads and checks a configuration.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first key that is unknown, of the wrong kind or out of its range.
+    pub fn from_json(text: &str) -> Result<Self, ConfigError> {
+        let config: BrokerConfig = serde_json::from_str(text)
+            .map_err(|error| ConfigError::new(key_of(&error), error.to_string()))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The part of the configuration that the journal is opened with.
+    pub fn journal_options(&self) -> quire_journal::Options {
+        let log = &self.transaction_log;
+        quire_journal::Options {
+            name: self.name.clone(),
+            segment_size: log.journal_size,
+            prepared_segments: log.preallocated_journal_files as usize,
+            flush_interval: Duration::from_nanos(log.flush_interval_ns),
+            durability: match log.durability {
+                Durability::Fsync => quire_journal::Durability::Fsync,
+                Durability::Os => quire_journal::Durability::Os,
+            },
+            ..quire_journal::Options::default()
+        }
+    }
+
+    /// Refuses values out of their range. Patterns, message types and filters are checked where they are compiled.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let limits = &self.limits;
+        let log = &self.transaction_log;
+        check_name(&self.name)?;
+        let ranges = [
+            ("transaction_log.journal_size", log.journal_size, JOURNAL_SIZE_MIN, u64::MAX),
+            ("transaction_log.preallocated_journal_files", log.preallocated_journal_files.into(), 1, 1024),
+            ("transaction_log.flush_interval_ns", log.flush_interval_ns, 30_000, 100_000_000),
+            ("limits.max_message_size", limits.max_message_size.into(), 1, 1 << 30),
+            ("limits.max_connections", limits.max_connections.into(), 1, 1 << 20),
+            (
+                "limits.max_subscriptions_per_connection",
+                limits.max_subscriptions_per_connection.into(),
+                1,
+                1 << 20,
+            ),
+            ("limits.max_client_backlog", limits.max_client_backlog, 1024, u64::MAX),
+            ("limits.max_unpersisted", limits.max_unpersisted, 1024, u64::MAX),
+            ("limits.logon_timeout_ns", limits.logon_timeout_ns, 1, u64::MAX),
+        ];
+        for (key, value, low, high) in ranges {
+            if !(low..=high).contains(&value) {
+                let reason = if high == u64::MAX {
+                    format!("{value} is too small, at least {low}")
+                } else {
+                    format!("{value} is not between {low} and {high}")
+                };
+                return Err(ConfigError::new(key, reason));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Limits {
+    /// [`Limits::logon_timeout_ns`] as a duration.
+    pub fn logon_timeout(&self) -> Duration {
+        Duration::from_nanos(self.logon_timeout_ns)
+    }
+}
+
+impl Default for BrokerConfig {
+    fn default() -> Self {
+        let everything = RecordedTopic { name: ".*".into(), message_type: "json".into(), filter: None };
+        BrokerConfig {
+            name: "quire".into(),
+            transaction_log: TransactionLogConfig {
+                topics: vec![everything],
+                ..TransactionLogConfig::default()
+            },
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Default for TransactionLogConfig {
+    fn default() -> Self {
+        TransactionLogConfig {
+            journal_directory: None,
+            journal_size: 64 << 20,
+            preallocated_journal_files: 2,
+            flush_interval_ns: 100_000_000,
+            durability: Durability::Fsync,
+            topics: Vec::new(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            max_message_size: 16 << 20,
+            max_connections: 10_000,
+            max_subscriptions_per_connection: 1024,
+            max_client_backlog: 64 << 20,
+            max_unpersisted: 64 << 20,
+            logon_timeout_ns: 5_000_000_000,
+        }
+    }
+}
+
+/// A journal file below this would hold hardly more than its own header.
+const JOURNAL_SIZE_MIN: u64 = 64 << 10;
+
+/// The longest name of an instance: with a number and an ending it stays a file name everywhere.
+const NAME_SIZE_MAX: usize = 100;
+
+/// The name becomes part of file names.
+fn check_name(name: &str) -> Result<(), ConfigError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > NAME_SIZE_MAX || name.starts_with('.') || !name.chars().all(plain) {
+        let reason = format!(
+            "{name:?} is not 1 to {NAME_SIZE_MAX} letters, digits, '-', '_' or '.', not beginning with '.'"
+        );
+        return Err(ConfigError::new("name", reason));
+    }
+    Ok(())
+}
+
+/// The key that a JSON error is about, as far as the error names it between backticks.
+fn key_of(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.split('`').nth(1).unwrap_or_default().to_owned()
+}

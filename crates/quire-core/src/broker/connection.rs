@@ -1,0 +1,266 @@
+//! Connections: how they begin, how their bytes become commands, how they end.
+
+use std::mem;
+
+use super::{Broker, ConnectionId, Event, Output, Shutdown, Timer};
+use crate::session::{Phase, Session, SessionId, Stall};
+use crate::wire::{ClientFrame, Code, Inbox, ServerFrame, WireError};
+
+impl Broker {
+    pub(super) fn connect(&mut self, connection: ConnectionId, peer: &str) {
+        let now = self.now.instant;
+        let id = SessionId(self.sessions.insert(Session::new(connection, peer, now)) as u32);
+        self.by_connection.insert(connection, id);
+        if self.shutdown != Shutdown::No {
+            self.end(id, Code::ShuttingDown, "the server is stopping");
+        } else if self.sessions.len() > self.config.limits.max_connections as usize {
+            self.end(id, Code::LimitExceeded, "max_connections is reached");
+        } else {
+            let deadline = now + self.config.limits.logon_timeout();
+            self.timers.set(&mut self.sessions, id, Timer::Logon, deadline);
+        }
+    }
+
+    /// Takes the commands in `bytes`, or keeps them while the session is stalled.
+    pub(super) fn receive(&mut self, id: SessionId, bytes: &[u8]) {
+        let now = self.now.instant;
+        let is_stopping = self.shutdown != Shutdown::No;
+        let session = self.session(id);
+        session.heard_at = now;
+        if is_stopping || matches!(session.phase, Phase::Leaving | Phase::Closed) {
+            return;
+        }
+        if session.stall.is_some() {
+            session.kept.extend_from_slice(bytes);
+            return;
+        }
+        // The inbox lends out frames while the broker works on them.
+        let mut inbox = mem::replace(&mut session.inbox, Inbox::new(0));
+        let mut rest = bytes;
+        let result = self.take_frames(id, &mut inbox, &mut rest);
+        let frame_size_max = self.frame_size_max(id);
+        inbox.set_frame_size_max(frame_size_max);
+        let session = self.session(id);
+        session.inbox = inbox;
+        if session.stall.is_some() {
+            session.kept.extend_from_slice(rest);
+            self.touch(id);
+        }
+        if let Err(error) = result {
+            self.end(id, error.code(), &error.to_string());
+        }
+    }
+
+    fn take_frames(&mut self, id: SessionId, inbox: &mut Inbox, rest: &mut &[u8]) -> Result<(), WireError> {
+        while self.session(id).takes_commands() {
+            let phase = self.session(id).phase;
+            let Some(frame) = inbox.next(rest)? else { return Ok(()) };
+            self.take_command(id, ClientFrame::decode(frame)?);
+            if self.session(id).phase != phase {
+                let frame_size_max = self.frame_size_max(id);
+                inbox.set_frame_size_max(frame_size_max);
+            }
+        }
+        Ok(())
+    }
+
+    /// One command: only what it is decides here, each has its own place.
+    fn take_command(&mut self, id: SessionId, frame: ClientFrame<'_>) {
+        match (self.session(id).phase, frame) {
+            (Phase::Strange, ClientFrame::Logon(logon)) => self.log_on(id, &logon),
+            (Phase::Strange, _) => self.end(id, Code::LogonRequired, "the first frame is not a logon"),
+            (_, ClientFrame::Logon(_)) => self.end(id, Code::DuplicateLogon, "logged on already"),
+            (_, ClientFrame::Publish(publish)) => {
+                if let Some(publisher) = self.begin_publish(id) {
+                    self.publish(id, publisher, &publish);
+                }
+            }
+            (_, ClientFrame::PublishBatch(batch)) => {
+                if let Some(publisher) = self.begin_publish(id) {
+                    for publish in batch.messages() {
+                        self.publish(id, publisher, &publish);
+                    }
+                }
+            }
+            (_, ClientFrame::Subscribe(subscribe)) => self.subscribe(id, &subscribe),
+            (_, ClientFrame::Unsubscribe { command, acks, subscription }) => {
+                self.unsubscribe(id, command, acks, subscription);
+            }
+            (_, ClientFrame::Flush { command, acks }) => self.flush(id, command, acks),
+            (_, ClientFrame::Heartbeat) => (),
+            (_, ClientFrame::Goodbye) => self.leave(id),
+            (_, ClientFrame::Pause { command, acks, subscriptions }) => {
+                self.pause(id, command, acks, subscriptions);
+            }
+            (_, ClientFrame::Resume { command, acks, subscriptions }) => {
+                self.resume(id, command, acks, subscriptions);
+            }
+        }
+    }
+
+    /// Goes on with a stalled session whose reason has gone.
+    pub(super) fn end_stall(&mut self, id: SessionId) {
+        let session = self.session(id);
+        session.stall = None;
+        let kept = mem::take(&mut session.kept);
+        self.touch(id);
+        if !kept.is_empty() {
+            self.receive(id, &kept);
+        }
+    }
+
+    pub(super) fn stall(&mut self, id: SessionId, stall: Stall) {
+        self.session(id).stall = Some(stall);
+        self.touch(id);
+    }
+
+    /// The largest frame that the session may send now.
+    fn frame_size_max(&mut self, id: SessionId) -> usize {
+        let data = self.config.limits.max_message_size as usize;
+        match self.session(id).phase {
+            Phase::Strange => crate::wire::LOGON_FRAME_SIZE_MAX,
+            _ => data + crate::wire::FRAME_OVERHEAD_MAX,
+        }
+    }
+
+    pub(super) fn set_writable(&mut self, id: SessionId, is_writable: bool) {
+        let session = self.session(id);
+        session.is_writable = is_writable;
+        let replays = session.replays.clone();
+        self.touch(id);
+        if is_writable {
+            self.to_feed.extend(replays);
+        } else {
+            self.give_back_reads(id);
+        }
+    }
+
+    /// The client said goodbye: nothing is delivered any more, what it published is still acknowledged.
+    fn leave(&mut self, id: SessionId) {
+        self.drop_subscriptions(id);
+        self.session(id).phase = Phase::Leaving;
+        self.touch(id);
+        self.leave_if_settled(id);
+    }
+
+    /// Closes a session that said goodbye, once nothing is owed to it.
+    pub(super) fn leave_if_settled(&mut self, id: SessionId) {
+        let session = self.session(id);
+        let Some(identity) = &session.identity else { return };
+        let publisher = identity.publisher;
+        let owes_flush = !session.flushes.is_empty();
+        let is_leaving = session.phase == Phase::Leaving;
+        if is_leaving && !owes_flush && self.publishers.is_settled(publisher) {
+            self.acknowledge_now(id);
+            self.release(id);
+            self.session(id).phase = Phase::Closed;
+            self.touch(id);
+        }
+    }
+
+    /// The peer is gone.
+    pub(super) fn disconnect(&mut self, id: SessionId) {
+        let session = self.session(id);
+        let event =
+            Event::Disconnected { connection: session.connection, client_name: session.client_name() };
+        if session.phase != Phase::Closed {
+            self.outputs.push_back(Output::Log(event));
+        }
+        self.drop_subscriptions(id);
+        self.release(id);
+        self.forget_session(id);
+    }
+
+    /// Ends a connection with an error.
+    pub(super) fn end(&mut self, id: SessionId, code: Code, reason: &str) {
+        let session = self.session(id);
+        if session.phase == Phase::Closed {
+            return;
+        }
+        session.outbox.put(&ServerFrame::Error { code, reason });
+        session.phase = Phase::Closed;
+        let event = Event::Ended {
+            connection: session.connection,
+            client_name: session.client_name(),
+            code,
+            reason: reason.to_owned(),
+        };
+        self.outputs.push_back(Output::Log(event));
+        self.drop_subscriptions(id);
+        self.release(id);
+        self.touch(id);
+    }
+
+    /// Ends a connection that does not take its messages; what waits for it is dropped.
+    pub(super) fn end_slow(&mut self, id: SessionId) {
+        let limit = self.config.limits.max_client_backlog;
+        self.session(id).outbox.clear();
+        self.end(
+            id,
+            Code::SlowConsumer,
+            &format!("more than max_client_backlog, {limit} bytes, wait for it"),
+        );
+    }
+
+    /// Lets go of the name.
+    fn release(&mut self, id: SessionId) {
+        if let Some(identity) = &self.sessions[id.0 as usize].identity {
+            let key = identity.publisher;
+            if self.publishers.get(key).session == Some(id) {
+                self.publishers.get_mut(key).session = None;
+                self.publishers.tidy(key, &self.journal);
+            }
+            // Without an identity nothing leads from here to a publisher that may soon be another's.
+            self.session(id).identity = None;
+        }
+    }
+
+    pub(super) fn forget_session(&mut self, id: SessionId) {
+        self.timers.clear(&mut self.sessions, id);
+        let session = self.sessions.remove(id.0 as usize);
+        self.by_connection.remove(&session.connection);
+    }
+
+    pub(super) fn fire_timers(&mut self) {
+        let now = self.now.instant;
+        while let Some((id, timer)) = self.timers.take(&mut self.sessions, now) {
+            match timer {
+                Timer::Logon => self.end(id, Code::LogonRequired, "no logon within logon_timeout"),
+                Timer::Heartbeat => self.beat(id),
+                Timer::Silence => self.check_silence(id),
+                Timer::Acknowledge => self.acknowledge_now(id),
+            }
+        }
+    }
+
+    /// Sends a heartbeat unless something else was sent since the last one, or waits to be sent.
+    fn beat(&mut self, id: SessionId) {
+        let now = self.now.instant;
+        let session = self.session(id);
+        let Some(interval) = session.heartbeat else { return };
+        let due = session.sent_at + interval;
+        let next = if due > now { due } else { now + interval };
+        if due <= now && session.outbox.is_empty() {
+            self.put(id, &ServerFrame::Heartbeat);
+        }
+        if self.session(id).phase != Phase::Closed {
+            self.timers.set(&mut self.sessions, id, Timer::Heartbeat, next);
+        }
+    }
+
+    /// Ends a connection from which nothing came for two intervals. While it is not read from, nothing can come.
+    fn check_silence(&mut self, id: SessionId) {
+        let now = self.now.instant;
+        let session = self.session(id);
+        let Some(interval) = session.heartbeat else { return };
+        if session.is_reading_paused {
+            session.heard_at = now;
+        }
+        let deadline = session.heard_at + 2 * interval;
+        if deadline <= now {
+            self.end(id, Code::HeartbeatTimeout, "nothing was heard for two heartbeat intervals");
+        } else {
+            self.timers.set(&mut self.sessions, id, Timer::Silence, deadline);
+        }
+    }
+}

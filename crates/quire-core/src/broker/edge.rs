@@ -1,0 +1,234 @@
+//! The live edge: one pass over what has just been persisted serves every bookmark subscription that has caught up.
+//!
+//! The broker's `edge` is the last record that the pass has served. A replay that arrives there joins the audience and is served from
+//! the very next record on: no gap, no duplicate, whatever is published meanwhile. A subscription whose connection takes no more falls back
+//! to a replay of its own at the record that it could not take.
+//!
+//! A `live` subscription that arrives is served from the publish stream instead. What was appended but not persisted by then still
+//! comes through the pass, and what is published meanwhile is held back until that is done.
+
+use quire_journal::{Position, Record, RecordKind};
+
+use super::Broker;
+use crate::replay::{Source, context_of, message_of};
+use crate::subscription::{Progressing, SubscriptionId};
+use crate::topic::{Stage, TopicId};
+
+/// Bytes of records that the pass takes in one turn: more would keep the other connections waiting.
+const PASS_SIZE_MAX: usize = 4 * 1024 * 1024;
+
+impl Broker {
+    /// A subscription has arrived at the edge, or begins there or beyond it.
+    pub(super) fn join_edge(&mut self, id: SubscriptionId) {
+        let appended = self.journal.appended();
+        let Some(progress) = self.subscription(id).progress_mut() else { return };
+        let after = progress.after;
+        match progress.live {
+            false => {
+                progress.stage = Progressing::AtEdge;
+                self.join(id, Stage::Persisted);
+            }
+            true if after >= appended => {
+                progress.stage = Progressing::Live;
+                self.join(id, Stage::Published);
+            }
+            true => {
+                progress.stage = Progressing::Joining { join: appended, held: Vec::new() };
+                self.join(id, Stage::Persisted);
+                self.join(id, Stage::Published);
+                self.joining.insert(id);
+            }
+        }
+        self.complete(id, after);
+        let owes = self.subscriptions.get(id.0 as usize).and_then(|s| s.progress()?.completed);
+        if owes.is_some() {
+            self.to_complete.insert(id);
+        }
+    }
+
+    /// Serves what has become persisted since the last turn, up to the bound of one turn.
+    pub(super) fn pass_edge(&mut self) {
+        let persisted = self.journal.persisted();
+        let mut size_left = PASS_SIZE_MAX;
+        while self.edge < persisted {
+            if !self.topics.anyone_waits_for_persisted() {
+                self.edge = persisted;
+                self.edge_source = None;
+                break;
+            }
+            if size_left == 0 {
+                self.wants_turn = true;
+                return;
+            }
+            // The pass stops where a `completed` is owed, so that this comes between the right two messages.
+            let goal = self.goal_above(self.edge).map_or(persisted, |goal| goal.min(persisted));
+            self.pass_up_to(goal, &mut size_left);
+            self.arrive();
+        }
+        self.arrive();
+    }
+
+    /// The nearest position above `edge` that somebody waits for.
+    fn goal_above(&self, edge: Position) -> Option<Position> {
+        let goal = |id: &SubscriptionId| {
+            let progress = self.subscriptions.get(id.0 as usize)?.progress()?;
+            progress.completed.map(|completion| completion.goal)
+        };
+        self.to_complete.iter().filter_map(goal).filter(|goal| *goal > edge).min()
+    }
+
+    /// What has become true by the edge's moving.
+    fn arrive(&mut self) {
+        let edge = self.edge;
+        for id in self.to_complete.iter().copied().collect::<Vec<_>>() {
+            self.complete(id, edge);
+        }
+        for id in self.joining.iter().copied().collect::<Vec<_>>() {
+            self.fall_in_step(id);
+        }
+    }
+
+    fn pass_up_to(&mut self, limit: Position, size_left: &mut usize) {
+        let edge = self.edge;
+        let source = self.edge_source.take();
+        let mut source = source.unwrap_or_else(|| Source { cursor: self.reader.cursor(edge), rest: None });
+        let mut last_topic: Option<(TopicId, u64, String)> = None;
+        while self.edge < limit && *size_left > 0 {
+            let batch = match source.rest.take() {
+                Some(batch) => Ok(Some(batch)),
+                None => source.cursor.next(limit, &Everything),
+            };
+            let batch = match batch {
+                Ok(Some(batch)) => batch,
+                Ok(None) => {
+                    self.edge = limit;
+                    break;
+                }
+                // Everybody falls back to a replay, which meets the damage again and says so.
+                Err(_) => return self.scatter(limit),
+            };
+            let mut is_done = true;
+            for record in batch.records() {
+                if record.position <= self.edge {
+                    continue;
+                }
+                if record.position > limit {
+                    is_done = false;
+                    break;
+                }
+                let generation = self.topics.generation();
+                let topic = match &last_topic {
+                    Some((topic, known_in, name)) if name == record.topic && *known_in == generation => {
+                        *topic
+                    }
+                    _ => {
+                        let topic = self.topics.intern(record.topic);
+                        last_topic = Some((topic, self.topics.generation(), record.topic.to_owned()));
+                        topic
+                    }
+                };
+                self.serve_persisted(topic, &record);
+                self.edge = record.position;
+            }
+            *size_left = size_left.saturating_sub(batch.size());
+            if !is_done {
+                source.rest = Some(batch);
+                self.edge = limit;
+            }
+        }
+        self.edge_source = Some(source);
+    }
+
+    fn serve_persisted(&mut self, topic: TopicId, record: &Record<'_>) {
+        if record.kind != RecordKind::Publish || !self.topics.has_audience(topic, Stage::Persisted) {
+            return;
+        }
+        let Some(context) = context_of(record, self.now.wall) else { return };
+        let mut matched = std::mem::take(&mut self.matched);
+        self.topics
+            .for_each_match(topic, Stage::Persisted, &context, |subscription| matched.push(subscription));
+        for &subscription in &matched {
+            self.deliver_persisted(subscription, record);
+        }
+        matched.clear();
+        self.matched = matched;
+    }
+
+    fn deliver_persisted(&mut self, id: SubscriptionId, record: &Record<'_>) {
+        let Some(subscription) = self.subscriptions.get_mut(id.0 as usize) else { return };
+        let (session_id, number) = (subscription.session, subscription.number);
+        let Some(progress) = subscription.progress_mut() else { return };
+        let is_wanted = record.position > progress.after
+            && progress.taken_after.is_none_or(|instant| record.timestamp > instant)
+            && !matches!(progress.stage, Progressing::Joining { join, .. } if record.position > join);
+        if !is_wanted {
+            return;
+        }
+        let session = &mut self.sessions[session_id.0 as usize];
+        if !session.can_be_fed() {
+            return self.fall_behind(id, Position::new(record.position.get() - 1));
+        }
+        let size_before = session.outbox.size();
+        message_of(record, number).encode(session.outbox.bytes_mut());
+        let size = session.outbox.size() - size_before;
+        session.outbox.count_as_replayed(size);
+        self.counters.delivered += 1;
+        self.touch(session_id);
+    }
+
+    /// A subscription cannot follow: it goes on from the log, at the pace of its connection.
+    fn fall_behind(&mut self, id: SubscriptionId, after: Position) {
+        self.halt(id);
+        let session = self.subscription(id).session;
+        if let Some(progress) = self.subscription(id).progress_mut() {
+            progress.after = after;
+        }
+        // The edge moves past this record before anything is read: the replay begins behind it.
+        self.begin_replay(session, vec![id], after);
+    }
+
+    fn scatter(&mut self, limit: Position) {
+        let edge = self.edge;
+        let at_edge = |(id, subscription): (usize, &crate::subscription::Subscription)| {
+            let progress = subscription.progress()?;
+            let follows = matches!(progress.stage, Progressing::AtEdge | Progressing::Joining { .. });
+            (follows && progress.after < limit).then_some(SubscriptionId(id as u32))
+        };
+        let followers: Vec<_> = self.subscriptions.iter().filter_map(at_edge).collect();
+        for id in followers {
+            let after = self.subscription(id).progress().map_or(edge, |progress| progress.after.max(edge));
+            self.fall_behind(id, after);
+        }
+        self.edge = limit;
+    }
+
+    /// A `live` subscription goes over to the publish stream once the pass has served all that was appended before it joined.
+    fn fall_in_step(&mut self, id: SubscriptionId) {
+        let edge = self.edge;
+        let subscription = &mut self.subscriptions[id.0 as usize];
+        let session_id = subscription.session;
+        let selector = subscription.selector.clone();
+        let Some(progress) = subscription.progress_mut() else { return };
+        let Progressing::Joining { join, held } = &mut progress.stage else { return };
+        if edge < *join {
+            return;
+        }
+        let held = std::mem::take(held);
+        progress.stage = Progressing::Live;
+        self.joining.remove(&id);
+        self.topics.remove(&selector, Stage::Persisted, id);
+        if !held.is_empty() {
+            self.session(session_id).outbox.bytes_mut().extend_from_slice(&held);
+            self.touch(session_id);
+        }
+    }
+}
+
+/// The pass looks at every record.
+struct Everything;
+
+impl quire_journal::TopicFilter for Everything {
+    fn wants(&self, _: &str) -> bool {
+        true
+    }
+}

@@ -1,0 +1,243 @@
+//! What goes into a broker and what comes out.
+
+use std::fmt;
+
+use crate::replay::{ReadDone, ReadRequest};
+use crate::wire::Code;
+
+/// Number of a connection, chosen by the driver and never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// Something that happened outside.
+pub enum Input<'a> {
+    /// A peer connected.
+    Connected {
+        /// The driver's number for it.
+        connection: ConnectionId,
+        /// Where it comes from, for the log.
+        peer: &'a str,
+    },
+    /// Bytes arrived. Those of a connection that reading was paused for are kept until it goes on.
+    Received {
+        /// From where.
+        connection: ConnectionId,
+        /// Any number of whole and broken frames.
+        bytes: &'a [u8],
+    },
+    /// The transport of the connection rose above its high-water mark, or fell below its low one.
+    Writable {
+        /// Which.
+        connection: ConnectionId,
+        /// Whether it takes more.
+        writable: bool,
+    },
+    /// The connection is gone. Also allowed after [`Output::Close`], where it changes nothing.
+    Disconnected {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// The journal has persisted something, or failed.
+    Flushed,
+    /// A [`ReadRequest`] was run.
+    ReadDone(ReadDone),
+    /// The time given by `next_timeout` has come.
+    Timeout,
+    /// Stop: what was taken is flushed and acknowledged, everybody is told, all connections are closed.
+    Shutdown,
+}
+
+/// Something that the driver must do.
+pub enum Output {
+    /// Write these bytes; at most one per connection and turn.
+    Send {
+        /// To whom.
+        connection: ConnectionId,
+        /// Whole frames. The buffer may be handed back through `recycle`.
+        bytes: Vec<u8>,
+    },
+    /// Close the connection once what was sent before has been written, or its peer does not take it.
+    Close {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// Read no more from the connection until told so.
+    PauseReading {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// Read on.
+    ResumeReading {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// Run it where blocking does no harm, then hand in what it gives as [`Input::ReadDone`].
+    Read(ReadRequest),
+    /// For the log.
+    Log(Event),
+}
+
+/// How much an [`Event`] asks of whoever reads the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// The usual course of things.
+    Info,
+    /// Somebody was refused or cut off.
+    Warning,
+    /// The broker cannot do all that it should.
+    Error,
+}
+
+/// Something worth a line in the log. Holds no payload and no password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A client was let in.
+    LoggedOn {
+        /// Its connection.
+        connection: ConnectionId,
+        /// Where it comes from.
+        peer: String,
+        /// Its name.
+        client_name: String,
+    },
+    /// A connection ended by itself.
+    Disconnected {
+        /// Which.
+        connection: ConnectionId,
+        /// The name, once logged on.
+        client_name: Option<String>,
+    },
+    /// The broker ended a connection.
+    Ended {
+        /// Which.
+        connection: ConnectionId,
+        /// The name, once logged on.
+        client_name: Option<String>,
+        /// What the peer was told.
+        code: Code,
+        /// What the peer was told, in words.
+        reason: String,
+    },
+    /// The broker ended one subscription.
+    SubscriptionEnded {
+        /// Its connection.
+        connection: ConnectionId,
+        /// The client's number for it.
+        subscription: u32,
+        /// What the client was told.
+        code: Code,
+        /// What the client was told, in words.
+        reason: String,
+    },
+    /// The journal takes no more writes; reading goes on.
+    JournalFailed {
+        /// What publishers are told.
+        code: Code,
+        /// What publishers are told, in words.
+        reason: String,
+    },
+    /// The broker is stopping.
+    ShuttingDown,
+}
+
+impl Event {
+    /// How much it asks of whoever reads the log.
+    pub fn level(&self) -> Level {
+        match self {
+            Event::LoggedOn { .. } | Event::Disconnected { .. } | Event::ShuttingDown => Level::Info,
+            Event::Ended { code: Code::ShuttingDown, .. } => Level::Info,
+            Event::Ended { .. } => Level::Warning,
+            Event::SubscriptionEnded { .. } | Event::JournalFailed { .. } => Level::Error,
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::LoggedOn { connection, peer, client_name } => {
+                write!(f, "connection {connection} from {peer}: client {client_name:?} logged on")
+            }
+            Event::Disconnected { connection, client_name } => {
+                write!(f, "connection {connection}{}: disconnected", Named(client_name))
+            }
+            Event::Ended { connection, client_name, code, reason } => {
+                write!(f, "connection {connection}{}: ended, {code}: {reason}", Named(client_name))
+            }
+            Event::SubscriptionEnded { connection, subscription, code, reason } => {
+                write!(f, "connection {connection}: subscription {subscription} ended, {code}: {reason}")
+            }
+            Event::JournalFailed { code, reason } => {
+                write!(f, "the journal takes no more writes, {code}: {reason}")
+            }
+            Event::ShuttingDown => f.write_str("shutting down"),
+        }
+    }
+}
+
+struct Named<'a>(&'a Option<String>);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(name) => write!(f, " (client {name:?})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for ConnectionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// Counters since the start, and what there is at the moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Connections, those not yet logged on included.
+    pub connection_count: usize,
+    /// Subscriptions of all connections.
+    pub subscription_count: usize,
+    /// Replays that have not caught up.
+    pub replay_count: usize,
+    /// Messages published, refused ones and duplicates included.
+    pub published_count: u64,
+    /// Of these, dropped as duplicates.
+    pub duplicate_count: u64,
+    /// Of these, refused.
+    pub refused_count: u64,
+    /// Messages sent to subscriptions.
+    pub delivered_count: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Bytes handed to the driver.
+    pub sent_bytes: u64,
+    /// Bytes appended to the journal but not yet persisted.
+    pub unpersisted_bytes: usize,
+    /// Position of the last record appended.
+    pub appended: u64,
+    /// Position of the last record persisted.
+    pub persisted: u64,
+    /// Whether the journal still takes writes.
+    pub journal_failed: bool,
+    /// Every connection.
+    pub connections: Vec<ConnectionStats>,
+}
+
+/// One connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionStats {
+    /// Which.
+    pub connection: ConnectionId,
+    /// Where it comes from.
+    pub peer: String,
+    /// Its client name; empty before logon.
+    pub client_name: String,
+    /// Its subscriptions.
+    pub subscription_count: usize,
+    /// Bytes that wait in the broker for it.
+    pub backlog_bytes: usize,
+    /// Whether its transport takes more.
+    pub writable: bool,
+}

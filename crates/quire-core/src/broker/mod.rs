@@ -1,0 +1,418 @@
+//! The broker: everything that a server does, as a value that a driver drives.
+//!
+//! ```text
+//!            handle(now, input) ... any number per turn
+//! driver --> finish_turn(now)       once per turn
+//!            poll_output()          until it gives nothing
+//!            next_timeout()         when to come back at the latest
+//! ```
+//!
+//! The broker has no socket, clock, thread or file: bytes come in as [`Input`], what is to be done comes out as [`Output`], time is an
+//! argument, and what may block is a [`ReadRequest`](crate::replay::ReadRequest) that the driver runs elsewhere. Equal inputs at equal times give equal outputs.
+//!
+//! What it promises is docs/protocol.md. How it works: a publish is appended to the journal's open batch and goes to ordinary
+//! subscriptions at once, straight from the received frame (`publish.rs`). The end of a turn submits the batch. When the journal has
+//! persisted it, one pass over the new records serves every bookmark subscription that has caught up (`edge.rs`); those that have not
+//! are fed by reads of their own at the pace of their connection (`feed.rs`) and join that pass when they arrive at it. Publishers get one
+//! cumulative acknowledgement (`acknowledge.rs`).
+
+mod acknowledge;
+mod config;
+mod connection;
+mod edge;
+mod feed;
+mod io;
+mod logon;
+mod pause;
+mod publish;
+mod publishers;
+mod subscribe;
+mod timer;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use hashbrown::HashMap;
+use quire_journal::{Journal, JournalError, Position, Reader, Timestamp};
+use rustc_hash::FxBuildHasher;
+use slab::Slab;
+
+pub use config::{BrokerConfig, ConfigError, Durability, Limits, RecordedTopic, TransactionLogConfig};
+pub use io::{ConnectionId, ConnectionStats, Event, Input, Level, Output, Stats};
+pub(crate) use timer::{TIMER_COUNT, Timer, Timers};
+
+use crate::replay::{Replay, ReplayId, Source};
+use crate::session::{Phase, Session, SessionId};
+use crate::subscription::{Subscription, SubscriptionId};
+use crate::time::{Instant, Now};
+use crate::topic::{RecordingRule, TopicTable};
+use crate::wire::{Code, ServerFrame};
+use acknowledge::Failure;
+use feed::ReadLine;
+use publishers::Publishers;
+use subscribe::PendingSubscribe;
+
+/// Buffers kept for the next turn's output: as many as connections that are usually served in one turn.
+const SPARES_MAX: usize = 64;
+
+/// A spare buffer larger than this is given back to the allocator: one huge message must not stay in memory.
+const SPARE_SIZE_MAX: usize = 1024 * 1024;
+
+/// See the module's documentation for the order of calls.
+pub struct Broker {
+    config: BrokerConfig,
+    journal: Journal,
+    reader: Reader,
+    topics: TopicTable,
+    sessions: Slab<Session>,
+    by_connection: HashMap<ConnectionId, SessionId, FxBuildHasher>,
+    publishers: Publishers,
+    subscriptions: Slab<Subscription>,
+    replays: Slab<Replay>,
+    /// Replays to look at before the turn ends.
+    to_feed: VecDeque<ReplayId>,
+    /// Those that must wait for the next turn.
+    fed_later: Vec<ReplayId>,
+    read_line: ReadLine,
+    /// Subscriptions whose start is being looked for, by session.
+    pending: HashMap<SessionId, PendingSubscribe, FxBuildHasher>,
+    /// Those among them whose start may become known with the next flush.
+    waiting_starts: Vec<SessionId>,
+    /// Sessions with flushes that wait.
+    flushing: BTreeSet<SessionId>,
+    /// Sessions that may have a reason less to wait.
+    stalled: Vec<SessionId>,
+    /// Number of the last read request.
+    read_number: u64,
+    /// The shared pass has served everything up to here.
+    edge: Position,
+    /// Where it reads on, while anyone follows it.
+    edge_source: Option<Source>,
+    /// Caught up subscriptions whose `completed` is still owed.
+    to_complete: BTreeSet<SubscriptionId>,
+    /// `live` subscriptions that are not yet in step.
+    joining: BTreeSet<SubscriptionId>,
+    timers: Timers,
+    outputs: VecDeque<Output>,
+    dirty: Vec<SessionId>,
+    spares: Vec<Vec<u8>>,
+    failure: Option<Failure>,
+    /// The last timestamp given to a message.
+    stamped: Timestamp,
+    /// Publishers are not read from until the journal has caught up.
+    is_pushing_back: bool,
+    /// There is more to do than one turn should.
+    wants_turn: bool,
+    shutdown: Shutdown,
+    counters: Counters,
+    /// Kept between uses: who gets the message at hand.
+    matched: Vec<SubscriptionId>,
+    now: Now,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shutdown {
+    No,
+    /// Waits until the journal has persisted what was taken.
+    Flushing,
+    /// Everybody was told.
+    Done,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    published: u64,
+    duplicates: u64,
+    refused: u64,
+    delivered: u64,
+    received_bytes: u64,
+    sent_bytes: u64,
+}
+
+impl Broker {
+    /// A broker over an open journal.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a value out of range, a pattern or a filter that does not compile, or an unknown message type.
+    pub fn new(config: BrokerConfig, journal: Journal) -> Result<Broker, ConfigError> {
+        config.check()?;
+        let rules = RecordingRule::compile(&config.transaction_log.topics)?;
+        let reader = journal.reader();
+        let edge = journal.persisted();
+        Ok(Broker {
+            publishers: Publishers::new(&config.name),
+            config,
+            reader,
+            topics: TopicTable::new(rules),
+            sessions: Slab::new(),
+            by_connection: HashMap::default(),
+            subscriptions: Slab::new(),
+            replays: Slab::new(),
+            to_feed: VecDeque::new(),
+            fed_later: Vec::new(),
+            read_line: ReadLine::default(),
+            pending: HashMap::default(),
+            waiting_starts: Vec::new(),
+            flushing: BTreeSet::new(),
+            stalled: Vec::new(),
+            read_number: 0,
+            edge,
+            edge_source: None,
+            to_complete: BTreeSet::new(),
+            joining: BTreeSet::new(),
+            timers: Timers::default(),
+            outputs: VecDeque::new(),
+            dirty: Vec::new(),
+            spares: Vec::new(),
+            failure: None,
+            stamped: Timestamp::default(),
+            is_pushing_back: false,
+            wants_turn: false,
+            shutdown: Shutdown::No,
+            counters: Counters::default(),
+            matched: Vec::new(),
+            now: Now { instant: Instant::default(), wall: Timestamp::default() },
+            journal,
+        })
+    }
+
+    /// Takes one input. Any number may follow each other; then [`Broker::finish_turn`] must be called.
+    pub fn handle(&mut self, now: Now, input: Input<'_>) {
+        self.now = now;
+        match input {
+            Input::Connected { connection, peer } => self.connect(connection, peer),
+            Input::Received { connection, bytes } => {
+                if let Some(session) = self.session_of(connection) {
+                    self.counters.received_bytes += bytes.len() as u64;
+                    self.receive(session, bytes);
+                }
+            }
+            Input::Writable { connection, writable } => {
+                if let Some(session) = self.session_of(connection) {
+                    self.set_writable(session, writable);
+                }
+            }
+            Input::Disconnected { connection } => {
+                if let Some(session) = self.session_of(connection) {
+                    self.disconnect(session);
+                }
+            }
+            Input::ReadDone(done) => self.read_done(done),
+            // What these stand for is looked at by the end of every turn.
+            Input::Flushed | Input::Timeout => (),
+            Input::Shutdown => self.begin_shutdown(),
+        }
+    }
+
+    /// Ends a turn: hands the journal what was appended, serves what was persisted, acknowledges, feeds replays, and queues
+    /// what is to be done. Then poll.
+    pub fn finish_turn(&mut self, now: Now) {
+        self.now = now;
+        self.wants_turn = false;
+        self.fire_timers();
+        self.submit();
+        self.notice_failure();
+        self.pass_edge();
+        self.settle();
+        self.search_again();
+        self.resume_stalled();
+        self.submit();
+        self.push_back();
+        self.feed_replays();
+        self.continue_shutdown();
+        self.send();
+    }
+
+    /// The next thing to do, until there is none.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Gives back the buffer of an [`Output::Send`]; saves allocations, is never required.
+    pub fn recycle(&mut self, mut buffer: Vec<u8>) {
+        if self.spares.len() < SPARES_MAX && buffer.capacity() <= SPARE_SIZE_MAX {
+            buffer.clear();
+            self.spares.push(buffer);
+        }
+    }
+
+    /// When the next turn is wanted at the latest: an instant that may already have come.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        if self.wants_turn { Some(self.now.instant) } else { self.timers.next() }
+    }
+
+    /// Whether a shutdown is finished: nothing is left but to poll the last outputs and to close the journal.
+    pub fn is_drained(&self) -> bool {
+        self.shutdown == Shutdown::Done && self.sessions.is_empty()
+    }
+
+    /// Closes the journal cleanly.
+    ///
+    /// # Errors
+    /// What the journal says; what was acknowledged is safe all the same.
+    pub fn close(self) -> Result<(), JournalError> {
+        self.journal.close()
+    }
+
+    /// The journal, to be read, or to be told whom to wake.
+    pub fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// Of a journal that is driven by hand: writes and syncs what was submitted. Then hand in [`Input::Flushed`].
+    pub fn write_journal(&mut self) {
+        self.journal.write_waiting();
+    }
+
+    /// What is configured.
+    pub fn config(&self) -> &BrokerConfig {
+        &self.config
+    }
+
+    /// A snapshot.
+    pub fn stats(&self) -> Stats {
+        let connection = |session: &Session| ConnectionStats {
+            connection: session.connection,
+            peer: session.peer.to_string(),
+            client_name: session.client_name().unwrap_or_default(),
+            subscription_count: session.subscriptions.len(),
+            backlog_bytes: session.outbox.size(),
+            writable: session.is_writable,
+        };
+        Stats {
+            connection_count: self.sessions.len(),
+            subscription_count: self.subscriptions.len(),
+            replay_count: self.replays.len(),
+            published_count: self.counters.published,
+            duplicate_count: self.counters.duplicates,
+            refused_count: self.counters.refused,
+            delivered_count: self.counters.delivered,
+            received_bytes: self.counters.received_bytes,
+            sent_bytes: self.counters.sent_bytes,
+            unpersisted_bytes: self.journal.unpersisted_bytes(),
+            appended: self.journal.appended().get(),
+            persisted: self.journal.persisted().get(),
+            journal_failed: self.failure.is_some(),
+            connections: self.sessions.iter().map(|(_, session)| connection(session)).collect(),
+        }
+    }
+
+    /// Hands the open batch to the journal, after noting for every publisher what it was about.
+    fn submit(&mut self) {
+        self.publishers.note();
+        self.journal.submit();
+    }
+
+    /// Above the limit of unpersisted bytes publishers are not read from; they go on at half of it.
+    fn push_back(&mut self) {
+        let unpersisted = self.journal.unpersisted_bytes() as u64;
+        let limit = self.config.limits.max_unpersisted;
+        let above = if self.is_pushing_back { unpersisted > limit / 2 } else { unpersisted > limit };
+        let above = above && self.failure.is_none();
+        if above != self.is_pushing_back {
+            self.is_pushing_back = above;
+            let publishing = self.sessions.iter().filter(|(_, session)| session.has_published);
+            let publishing: Vec<_> = publishing.map(|(id, _)| SessionId(id as u32)).collect();
+            publishing.into_iter().for_each(|session| self.touch(session));
+        }
+    }
+
+    /// Queues what every touched session is owed.
+    fn send(&mut self) {
+        for id in std::mem::take(&mut self.dirty) {
+            let Some(session) = self.sessions.get_mut(id.0 as usize) else { continue };
+            if !session.is_dirty {
+                continue;
+            }
+            session.is_dirty = false;
+            let connection = session.connection;
+            let is_closed = session.phase == Phase::Closed;
+            if !session.outbox.is_empty() && (session.is_writable || is_closed) {
+                let bytes = session.outbox.take(self.spares.pop().unwrap_or_default());
+                session.sent_at = self.now.instant;
+                self.counters.sent_bytes += bytes.len() as u64;
+                self.outputs.push_back(Output::Send { connection, bytes });
+                self.wants_turn |= !session.replays.is_empty() && session.is_writable;
+                self.to_feed.extend(session.replays.iter().copied());
+            }
+            if is_closed {
+                self.outputs.push_back(Output::Close { connection });
+                self.forget_session(id);
+                continue;
+            }
+            let pause = session.stall.is_some()
+                || session.phase == Phase::Leaving
+                || (self.is_pushing_back && session.has_published);
+            if pause != session.is_reading_paused {
+                session.is_reading_paused = pause;
+                session.heard_at = self.now.instant;
+                self.outputs.push_back(if pause {
+                    Output::PauseReading { connection }
+                } else {
+                    Output::ResumeReading { connection }
+                });
+            }
+        }
+    }
+
+    /// Stops taking anything, so that what was taken can be flushed.
+    fn begin_shutdown(&mut self) {
+        if self.shutdown == Shutdown::No {
+            self.shutdown = Shutdown::Flushing;
+            self.outputs.push_back(Output::Log(Event::ShuttingDown));
+        }
+    }
+
+    fn continue_shutdown(&mut self) {
+        if self.shutdown == Shutdown::No {
+            return;
+        }
+        let is_flushed = self.journal.persisted() == self.journal.appended() || self.failure.is_some();
+        if self.shutdown == Shutdown::Flushing && is_flushed {
+            let sessions: Vec<_> = self.sessions.iter().map(|(id, _)| SessionId(id as u32)).collect();
+            for session in sessions {
+                self.acknowledge_now(session);
+                self.end(session, Code::ShuttingDown, "the server is stopping");
+            }
+            self.shutdown = Shutdown::Done;
+        }
+    }
+
+    fn session_of(&self, connection: ConnectionId) -> Option<SessionId> {
+        self.by_connection.get(&connection).copied()
+    }
+
+    fn session(&mut self, id: SessionId) -> &mut Session {
+        &mut self.sessions[id.0 as usize]
+    }
+
+    fn subscription(&mut self, id: SubscriptionId) -> &mut Subscription {
+        &mut self.subscriptions[id.0 as usize]
+    }
+
+    fn replay(&mut self, id: ReplayId) -> &mut Replay {
+        &mut self.replays[id.0 as usize]
+    }
+
+    /// Makes the end of the turn look at the session.
+    fn touch(&mut self, id: SessionId) {
+        let session = &mut self.sessions[id.0 as usize];
+        if !session.is_dirty {
+            session.is_dirty = true;
+            self.dirty.push(id);
+        }
+    }
+
+    /// Queues a frame for the session; what a connection does not take counts as its backlog.
+    fn put(&mut self, id: SessionId, frame: &ServerFrame<'_>) {
+        let session = self.session(id);
+        if session.phase == Phase::Closed {
+            return;
+        }
+        session.outbox.put(frame);
+        let size = session.outbox.backlog_size() as u64;
+        self.touch(id);
+        if size > self.config.limits.max_client_backlog {
+            self.end_slow(id);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Publishes: from a received frame to the journal's open batch and to those who are served at once.
+
+use quire_journal::{Appended, Bookmark, NewRecord, RecordKind, Timestamp};
+
+use super::Broker;
+use crate::content::{MessageContext, MessageType};
+use crate::session::{KnownTopic, OWED_MAX, Phase, PublisherKey, Refusal, SessionId, Stall};
+use crate::subscription::{Course, Progressing, SubscriptionId, bookmark};
+use crate::topic::{Stage, TopicId, check_name};
+use crate::wire::{Code, Message, Publish};
+
+impl Broker {
+    /// What every publish frame needs first: whose it is. `None` when the session takes none any more.
+    pub(super) fn begin_publish(&mut self, id: SessionId) -> Option<PublisherKey> {
+        let session = &mut self.sessions[id.0 as usize];
+        let publisher = session.identity.as_ref()?.publisher;
+        if !session.has_published {
+            session.has_published = true;
+            self.touch(id);
+        }
+        self.publishers.activate(publisher);
+        Some(publisher)
+    }
+
+    /// One message of a publish frame. Nothing here allocates, unless it is the first on its topic.
+    pub(super) fn publish(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>) {
+        if self.sessions[id.0 as usize].phase != Phase::Open {
+            return;
+        }
+        self.counters.published += 1;
+        if publish.data.len() > self.config.limits.max_message_size as usize {
+            let (size, limit) = (publish.data.len(), self.config.limits.max_message_size);
+            self.end(
+                id,
+                Code::MessageTooLarge,
+                &format!("a message of {size} bytes, max_message_size is {limit} bytes"),
+            );
+            return;
+        }
+        // The topic comes before the duplicate check: what was refused is refused again when it is repeated.
+        let topic = match self.topic_of(id, publish.topic) {
+            Ok(topic) => topic,
+            Err(refusal) => return self.refuse(id, key, publish.sequence, refusal),
+        };
+        let publisher = self.publishers.get_mut(key);
+        if publisher.is_duplicate(publish.sequence)
+            && (self.failure.is_none() || publish.sequence <= publisher.persisted())
+        {
+            self.counters.duplicates += 1;
+            return;
+        }
+        self.take(id, key, topic, publish);
+    }
+
+    /// A message that is neither refused nor a duplicate.
+    fn take(&mut self, id: SessionId, key: PublisherKey, topic: TopicId, publish: &Publish<'_>) {
+        self.stamped = self.stamped.max(self.now.wall);
+        let timestamp = self.stamped;
+        let known = self.topics.topic(topic);
+        let publisher = self.publishers.get_mut(key);
+        let next = self.journal.appended().get() + 1;
+        let (publisher_id, sequence) = match publish.sequence {
+            0 => (publisher.derived, next),
+            sequence => (publisher.id, sequence),
+        };
+        let message_type = known.recording.message_type;
+        let mark = bookmark(publisher_id, sequence);
+        let is_recorded =
+            known.recording.records(&context_of(publish, message_type, &known.name, Some(mark), timestamp));
+        if self.failure.is_some() && (is_recorded || self.sessions[id.0 as usize].knows_of_failure) {
+            self.counters.refused += 1;
+            return self.say_failure(id);
+        }
+        if is_recorded {
+            let record = NewRecord {
+                kind: RecordKind::Publish,
+                message_type: message_type.code(),
+                publisher: publisher_id,
+                sequence,
+                timestamp,
+                topic: &known.name,
+                correlation_id: publish.correlation_id,
+                expiration_s: publish.expiration_s,
+                data: publish.data,
+            };
+            match self.journal.append(&record) {
+                Ok(Appended::Recorded(position)) if publish.sequence != 0 => {
+                    publisher.record(sequence, position)
+                }
+                Ok(Appended::Recorded(_)) => (),
+                Ok(Appended::Duplicate { highest }) => {
+                    self.counters.duplicates += 1;
+                    return publisher.pass(highest);
+                }
+                Err(error) => {
+                    self.counters.refused += 1;
+                    self.fail(&error);
+                    return self.say_failure(id);
+                }
+            }
+        } else {
+            publisher.pass(publish.sequence);
+        }
+        if self.topics.has_audience(topic, Stage::Published) {
+            let name = known.name.clone();
+            let context = context_of(publish, message_type, &name, is_recorded.then_some(mark), timestamp);
+            let message = Message {
+                subscription: 0,
+                bookmark: is_recorded.then_some((publisher_id.get(), sequence)),
+                timestamp_ns: timestamp.as_ns(),
+                topic: name.as_bytes(),
+                correlation_id: publish.correlation_id,
+                data: publish.data,
+            };
+            self.serve_published(topic, &context, &message);
+        }
+    }
+
+    /// The number of the topic, from the session's memory when it is the same as last time.
+    fn topic_of(&mut self, id: SessionId, topic: &[u8]) -> Result<TopicId, Refusal> {
+        let session = &mut self.sessions[id.0 as usize];
+        if let Some(known) = &session.topic
+            && known.name.as_bytes() == topic
+            && known.generation == self.topics.generation()
+        {
+            return Ok(known.id);
+        }
+        let name = check_name(topic).map_err(|error| Refusal::from(&error))?;
+        let topic = self.topics.intern(name);
+        session.topic = Some(KnownTopic {
+            name: self.topics.topic(topic).name.clone(),
+            id: topic,
+            generation: self.topics.generation(),
+        });
+        Ok(topic)
+    }
+
+    fn refuse(&mut self, id: SessionId, key: PublisherKey, sequence: u64, refusal: Refusal) {
+        self.counters.refused += 1;
+        let publisher = self.publishers.get_mut(key);
+        publisher.refuse(sequence, refusal);
+        if publisher.refusal_count() >= OWED_MAX {
+            self.stall(id, Stall::Owing);
+        }
+    }
+
+    /// Serves ordinary and `live` subscriptions.
+    fn serve_published(&mut self, topic: TopicId, context: &MessageContext<'_>, message: &Message<'_>) {
+        let mut matched = std::mem::take(&mut self.matched);
+        self.topics
+            .for_each_match(topic, Stage::Published, context, |subscription| matched.push(subscription));
+        for &subscription in &matched {
+            self.deliver_published(subscription, message);
+        }
+        matched.clear();
+        self.matched = matched;
+    }
+
+    fn deliver_published(&mut self, id: SubscriptionId, message: &Message<'_>) {
+        // A connection that was ended while this message was served took its subscriptions along.
+        let Some(subscription) = self.subscriptions.get_mut(id.0 as usize) else { return };
+        let session_id = subscription.session;
+        let message = Message { subscription: subscription.number, ..*message };
+        let session = &mut self.sessions[session_id.0 as usize];
+        let size = match &mut subscription.course {
+            Course::Ordinary => {
+                message.encode(session.outbox.bytes_mut());
+                session.outbox.backlog_size()
+            }
+            // A bookmark subscription gets what is recorded, and nothing else (seed 003).
+            Course::Bookmark(_) if message.bookmark.is_none() => return,
+            Course::Bookmark(progress) => {
+                if progress.taken_after.is_some_and(|instant| message.timestamp_ns <= instant.as_ns()) {
+                    return;
+                }
+                match &mut progress.stage {
+                    Progressing::Joining { held, .. } => {
+                        message.encode(held);
+                        held.len() + session.outbox.backlog_size()
+                    }
+                    _ => {
+                        message.encode(session.outbox.bytes_mut());
+                        session.outbox.backlog_size()
+                    }
+                }
+            }
+        };
+        self.counters.delivered += 1;
+        self.touch(session_id);
+        if size as u64 > self.config.limits.max_client_backlog {
+            self.end_slow(session_id);
+        }
+    }
+}
+
+/// What a filter may look at of a message on its way in.
+fn context_of<'a>(
+    publish: &Publish<'a>,
+    message_type: MessageType,
+    topic: &'a str,
+    bookmark: Option<Bookmark>,
+    timestamp: Timestamp,
+) -> MessageContext<'a> {
+    MessageContext {
+        message_type,
+        data: publish.data,
+        topic,
+        bookmark,
+        correlation_id: publish.correlation_id,
+        timestamp,
+        now: timestamp,
+    }
+}

@@ -1,0 +1,120 @@
+//! The publishers that the broker keeps account of: those connected, and those that left something unsettled.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use hashbrown::HashMap;
+use quire_journal::{Journal, PublisherId};
+use rustc_hash::FxBuildHasher;
+use slab::Slab;
+
+use crate::session::{Publisher, PublisherKey};
+
+/// Publishers that are gone and whose highest sequence is above what the journal knows of them, because their last publishes were not
+/// recorded or were refused. At the limit the one gone longest is forgotten; if it comes back and repeats those publishes, they are taken again.
+const DEPARTED_MAX: usize = 65_536;
+
+pub(super) struct Publishers {
+    instance: String,
+    all: Slab<Publisher>,
+    by_id: HashMap<PublisherId, PublisherKey, FxBuildHasher>,
+    /// Published something in this turn.
+    active: Vec<PublisherKey>,
+    /// Have something to be told that is not yet true.
+    unsettled: BTreeSet<PublisherKey>,
+    departed: HashMap<PublisherId, u64, FxBuildHasher>,
+    departed_order: VecDeque<PublisherId>,
+}
+
+impl Publishers {
+    pub(super) fn new(instance: &str) -> Self {
+        Publishers {
+            instance: instance.to_owned(),
+            all: Slab::new(),
+            by_id: HashMap::default(),
+            active: Vec::new(),
+            unsettled: BTreeSet::new(),
+            departed: HashMap::default(),
+            departed_order: VecDeque::new(),
+        }
+    }
+
+    /// The publisher with this name.
+    pub(super) fn of_client_name(&mut self, client_name: &str, journal: &Journal) -> PublisherKey {
+        let id = PublisherId::of_client_name(client_name);
+        if let Some(&key) = self.by_id.get(&id) {
+            return key;
+        }
+        let recorded = journal.highest_sequence(id).unwrap_or(0);
+        let highest = recorded.max(self.departed.get(&id).copied().unwrap_or(0));
+        let publisher = Publisher::new(id, PublisherId::derived(id, &self.instance), highest);
+        let key = PublisherKey(self.all.insert(publisher) as u32);
+        self.by_id.insert(id, key);
+        key
+    }
+
+    pub(super) fn get(&self, key: PublisherKey) -> &Publisher {
+        &self.all[key.0 as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, key: PublisherKey) -> &mut Publisher {
+        &mut self.all[key.0 as usize]
+    }
+
+    /// Published something: [`Publishers::note`] will look at it.
+    pub(super) fn activate(&mut self, key: PublisherKey) {
+        let publisher = &mut self.all[key.0 as usize];
+        if !publisher.is_active {
+            publisher.is_active = true;
+            self.active.push(key);
+        }
+    }
+
+    /// Notes for every publisher what was taken of it since the last call.
+    pub(super) fn note(&mut self) {
+        for key in self.active.drain(..) {
+            let publisher = &mut self.all[key.0 as usize];
+            publisher.is_active = false;
+            publisher.note();
+            if !publisher.is_settled() {
+                self.unsettled.insert(key);
+            }
+        }
+    }
+
+    pub(super) fn is_settled(&self, key: PublisherKey) -> bool {
+        self.get(key).is_settled()
+    }
+
+    /// Those that have something to be told.
+    pub(super) fn unsettled(&self) -> Vec<PublisherKey> {
+        self.unsettled.iter().copied().collect()
+    }
+
+    /// To be called when something was settled or the connection was lost: forgets what needs no account.
+    pub(super) fn tidy(&mut self, key: PublisherKey, journal: &Journal) {
+        let publisher = &self.all[key.0 as usize];
+        if !publisher.is_settled() {
+            return;
+        }
+        self.unsettled.remove(&key);
+        if publisher.session.is_some() || publisher.is_active || publisher.persisted() < publisher.highest() {
+            return;
+        }
+        let publisher = self.all.remove(key.0 as usize);
+        self.by_id.remove(&publisher.id);
+        if publisher.highest() > journal.highest_sequence(publisher.id).unwrap_or(0) {
+            self.remember(publisher.id, publisher.highest());
+        }
+    }
+
+    fn remember(&mut self, id: PublisherId, highest: u64) {
+        if self.departed.insert(id, highest).is_none() {
+            self.departed_order.push_back(id);
+        }
+        if self.departed_order.len() > DEPARTED_MAX
+            && let Some(oldest) = self.departed_order.pop_front()
+        {
+            self.departed.remove(&oldest);
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! Subscribe, replace and unsubscribe.
+
+use quire_journal::{JournalError, Position};
+
+use super::acknowledge::code_of;
+use super::{Broker, Event, Output};
+use crate::content::{Filter, FilterOptions};
+use crate::replay::{Outcome, ReadDone, ReadRequest, Ticket, Work};
+use crate::session::{Phase, SessionId, Stall};
+use crate::subscription::{Completion, Course, Progress, Progressing, Start, Subscription, SubscriptionId};
+use crate::topic::{Stage, TopicSelector};
+use crate::wire::{Ack, AckKind, Acks, Code, ServerFrame, Subscribe, SubscribeOptions};
+
+/// Why a command is refused. The fault of the caller.
+pub(super) struct Refused {
+    code: Code,
+    /// For a filter: where.
+    column: u32,
+    reason: String,
+}
+
+/// A subscribe command that was understood.
+struct Plan {
+    command: u32,
+    acks: Acks,
+    number: u32,
+    selector: TopicSelector,
+    filter: Option<Filter>,
+    options: SubscribeOptions,
+    /// The subscription that is replaced.
+    replaced: Option<SubscriptionId>,
+    is_bookmark: bool,
+    /// Where to begin; `None` for an ordinary one, and for a replaced one that keeps its place.
+    start: Option<Start>,
+    /// What the log held when the command came.
+    held: Position,
+}
+
+/// A plan whose start is being looked for. Its session takes no further command meanwhile, so that commands stay in order.
+pub(super) struct PendingSubscribe {
+    plan: Plan,
+    /// The search under way; `None` while it waits for what was published before the command to be persisted.
+    number: Option<u64>,
+}
+
+impl Broker {
+    pub(super) fn subscribe(&mut self, id: SessionId, subscribe: &Subscribe<'_>) {
+        self.acknowledge_received(id, subscribe.command, subscribe.subscription, subscribe.acks);
+        match self.plan(id, subscribe) {
+            Ok(plan) => self.begin(id, plan),
+            Err(refused) => self.refuse_command(id, subscribe.command, subscribe.subscription, &refused),
+        }
+    }
+
+    pub(super) fn unsubscribe(&mut self, id: SessionId, command: u32, acks: Acks, number: u32) {
+        self.acknowledge_received(id, command, number, acks);
+        match self.session(id).subscriptions.get(&number).copied() {
+            Some(subscription) => {
+                self.remove_subscription(subscription);
+                self.acknowledge_processed(id, command, number, acks);
+            }
+            None => self.refuse_command(id, command, number, &unknown_subscription(number)),
+        }
+    }
+
+    /// Checks everything that can be checked without searching.
+    fn plan(&mut self, id: SessionId, subscribe: &Subscribe<'_>) -> Result<Plan, Refused> {
+        let number = subscribe.subscription;
+        let options = subscribe.options;
+        let session = self.session(id);
+        let count = session.subscriptions.len();
+        let existing = session.subscriptions.get(&number).copied();
+        let replaced = match (existing, options.has(SubscribeOptions::REPLACE)) {
+            (Some(_), false) => {
+                let reason = format!("subscription {number} exists; replace changes it");
+                return Err(Refused::new(Code::SubscriptionInUse, reason));
+            }
+            (None, true) => return Err(unknown_subscription(number)),
+            (None, false) if count >= self.config.limits.max_subscriptions_per_connection as usize => {
+                let reason = "max_subscriptions_per_connection is reached".to_owned();
+                return Err(Refused::new(Code::LimitExceeded, reason));
+            }
+            (existing, _) => existing,
+        };
+        let selector = TopicSelector::new(subscribe.topic)
+            .map_err(|error| Refused::new(Code::BadTopic, error.to_string()))?;
+        let filter = subscribe.filter.map(parse_filter).transpose()?;
+        let start = subscribe
+            .bookmark
+            .map(str::parse::<Start>)
+            .transpose()
+            .map_err(|error| Refused::new(Code::BadBookmark, error.to_string()))?;
+        let progress = replaced.and_then(|id| self.subscriptions[id.0 as usize].progress());
+        let is_bookmark = start.is_some() || progress.is_some();
+        let is_paused = progress.is_some_and(|progress| progress.is_paused);
+        check_options(options, is_bookmark, is_paused)?;
+        if is_bookmark && !self.topics.could_record(&selector) {
+            let reason = format!("the transaction log does not record {:?}", selector.text());
+            return Err(Refused::new(Code::NotJournaled, reason));
+        }
+        self.topics.prepare(&selector).map_err(|_| {
+            Refused::new(Code::LimitExceeded, "too many topics match too many patterns".to_owned())
+        })?;
+        Ok(Plan {
+            command: subscribe.command,
+            acks: subscribe.acks,
+            number,
+            selector,
+            filter,
+            options,
+            replaced,
+            is_bookmark,
+            start,
+            held: self.journal.appended(),
+        })
+    }
+
+    /// Carries a plan out at once, or when its start has been found.
+    fn begin(&mut self, id: SessionId, plan: Plan) {
+        match &plan.start {
+            None => self.enter_subscription(id, plan, None),
+            Some(start) => match start.without_search(plan.held) {
+                Some(after) => self.enter_subscription(id, plan, Some(after)),
+                None => {
+                    self.pending.insert(id, PendingSubscribe { plan, number: None });
+                    self.stall(id, Stall::Locating);
+                    self.search(id);
+                }
+            },
+        }
+    }
+
+    /// Asks where the start of the pending plan lies.
+    fn search(&mut self, id: SessionId) {
+        let Some(pending) = self.pending.get_mut(&id) else { return };
+        let Some(start) = pending.plan.start.clone() else { return };
+        self.read_number += 1;
+        pending.number = Some(self.read_number);
+        let work = Work::Locate { reader: self.reader.clone(), start, now: pending.plan.held };
+        let ticket = Ticket::Locate { session: id, number: self.read_number };
+        self.outputs.push_back(Output::Read(ReadRequest { ticket, work }));
+    }
+
+    pub(super) fn read_done(&mut self, done: ReadDone) {
+        match (done.ticket, done.outcome) {
+            (Ticket::Locate { session, number }, Outcome::Located(found)) => {
+                self.located(session, number, found)
+            }
+            (Ticket::Replay { replay, number }, Outcome::Read(found)) => self.read(replay, number, found),
+            _ => (),
+        }
+    }
+
+    fn located(&mut self, id: SessionId, number: u64, found: Result<Option<Position>, JournalError>) {
+        let Some(pending) = self.pending.get_mut(&id) else { return };
+        if pending.number != Some(number) {
+            return;
+        }
+        let plan = &pending.plan;
+        let fails = plan.options.has(SubscribeOptions::NOT_FOUND_FAILS);
+        let now = plan.options.has(SubscribeOptions::NOT_FOUND_NOW);
+        let after = match found {
+            Ok(Some(after)) => Ok(after),
+            // A bookmark is known to subscribers before its message is persisted: it may only not be there yet.
+            Ok(None) if self.journal.persisted() < plan.held && self.failure.is_none() => {
+                pending.number = None;
+                self.waiting_starts.push(id);
+                return;
+            }
+            Ok(None) if fails => {
+                let reason = "none of the bookmarks is in the log".to_owned();
+                Err(Refused::new(Code::BookmarkNotFound, reason))
+            }
+            Ok(None) if now => Ok(plan.held),
+            Ok(None) => Ok(Position::default()),
+            Err(error) => Err(Refused::new(code_of(&error), error.to_string())),
+        };
+        let Some(PendingSubscribe { plan, .. }) = self.pending.remove(&id) else { return };
+        match after {
+            Ok(after) => self.enter_subscription(id, plan, Some(after)),
+            Err(refused) => self.refuse_command(id, plan.command, plan.number, &refused),
+        }
+        self.end_stall(id);
+    }
+
+    /// Searches again for starts that were not there yet.
+    pub(super) fn search_again(&mut self) {
+        let persisted = self.journal.persisted();
+        for id in std::mem::take(&mut self.waiting_starts) {
+            match self.pending.get(&id) {
+                Some(pending) if pending.plan.held <= persisted || self.failure.is_some() => self.search(id),
+                Some(_) => self.waiting_starts.push(id),
+                None => (),
+            }
+        }
+    }
+
+    /// The subscription begins, or is replaced, between two messages.
+    fn enter_subscription(&mut self, id: SessionId, plan: Plan, after: Option<Position>) {
+        let Plan { command, acks, number, selector, filter, options, replaced, is_bookmark, start, held } =
+            plan;
+        let before = replaced.map(|subscription| {
+            self.halt(subscription);
+            std::mem::replace(&mut self.subscription(subscription).course, Course::Ordinary)
+        });
+        let wants_completed = acks.has(Acks::COMPLETED);
+        let course = if is_bookmark {
+            let kept = match before {
+                Some(Course::Bookmark(progress)) => Some(progress),
+                _ => None,
+            };
+            let was_paused = kept.as_ref().is_some_and(|p| p.is_paused);
+            let completion = wants_completed.then_some(Completion { command, goal: held });
+            let owed = kept.as_ref().and_then(|p| p.completed).filter(|_| after.is_none());
+            Course::Bookmark(Box::new(Progress {
+                after: after.or(kept.as_ref().map(|p| p.after)).unwrap_or(held),
+                taken_after: match &start {
+                    Some(start) => start.time(),
+                    None => kept.as_ref().and_then(|p| p.taken_after),
+                },
+                live: options.has(SubscribeOptions::LIVE),
+                completed: completion.or(owed),
+                stage: Progressing::Halted,
+                is_paused: was_paused || options.has(SubscribeOptions::PAUSED),
+            }))
+        } else {
+            Course::Ordinary
+        };
+        let subscription = Subscription { session: id, number, selector, filter, course };
+        let subscription_id = match replaced {
+            Some(replaced) => {
+                *self.subscription(replaced) = subscription;
+                replaced
+            }
+            None => {
+                let new = SubscriptionId(self.subscriptions.insert(subscription) as u32);
+                self.session(id).subscriptions.insert(number, new);
+                new
+            }
+        };
+        self.acknowledge_processed(id, command, number, acks);
+        // The acknowledgement may have been one frame too many for a slow connection.
+        if self.session(id).phase != Phase::Open {
+            return;
+        }
+        match self.subscription(subscription_id).progress() {
+            None => {
+                self.join(subscription_id, Stage::Published);
+                if wants_completed {
+                    self.acknowledge_command(id, AckKind::Completed, command, number);
+                }
+            }
+            Some(progress) if progress.is_paused => (),
+            Some(progress) => {
+                let after = progress.after;
+                self.start_replay(id, vec![subscription_id], after);
+            }
+        }
+    }
+
+    /// Adds a subscription to the audience of its topic.
+    pub(super) fn join(&mut self, id: SubscriptionId, stage: Stage) {
+        let Subscription { selector, filter, .. } = &self.subscriptions[id.0 as usize];
+        let (selector, filter) = (selector.clone(), filter.clone());
+        self.topics.add(&selector, stage, id, filter);
+    }
+
+    /// Takes a subscription out of where its messages come from; its place in the log is then exact.
+    pub(super) fn halt(&mut self, id: SubscriptionId) {
+        let (edge, appended) = (self.edge, self.journal.appended());
+        let Subscription { selector, course, .. } = &mut self.subscriptions[id.0 as usize];
+        let progress = match course {
+            Course::Ordinary => return self.topics.remove(selector, Stage::Published, id),
+            Course::Bookmark(progress) => progress,
+        };
+        self.to_complete.remove(&id);
+        self.joining.remove(&id);
+        match std::mem::replace(&mut progress.stage, Progressing::Halted) {
+            Progressing::Halted => (),
+            Progressing::AtEdge => {
+                self.topics.remove(selector, Stage::Persisted, id);
+                progress.after = progress.after.max(edge);
+            }
+            Progressing::Joining { .. } => {
+                self.topics.remove(selector, Stage::Persisted, id);
+                self.topics.remove(selector, Stage::Published, id);
+                progress.after = progress.after.max(edge);
+            }
+            Progressing::Live => {
+                self.topics.remove(selector, Stage::Published, id);
+                progress.after = progress.after.max(appended);
+            }
+            Progressing::Replaying(replay) => self.leave_replay(replay, id),
+        }
+    }
+
+    pub(super) fn remove_subscription(&mut self, id: SubscriptionId) {
+        self.halt(id);
+        let subscription = self.subscriptions.remove(id.0 as usize);
+        self.session(subscription.session).subscriptions.remove(&subscription.number);
+    }
+
+    /// All subscriptions of a session go.
+    pub(super) fn drop_subscriptions(&mut self, id: SessionId) {
+        self.pending.remove(&id);
+        let subscriptions = std::mem::take(&mut self.session(id).subscriptions);
+        for subscription in subscriptions.into_values() {
+            self.halt(subscription);
+            self.subscriptions.remove(subscription.0 as usize);
+        }
+    }
+
+    /// Ends one subscription for a reason of the server's; the connection goes on.
+    pub(super) fn end_subscription(&mut self, id: SubscriptionId, code: Code, reason: &str) {
+        let Subscription { session, number, .. } = self.subscriptions[id.0 as usize];
+        self.remove_subscription(id);
+        let connection = self.session(session).connection;
+        let event =
+            Event::SubscriptionEnded { connection, subscription: number, code, reason: reason.to_owned() };
+        self.outputs.push_back(Output::Log(event));
+        self.put(session, &ServerFrame::SubscriptionEnded { subscription: number, code, reason });
+    }
+
+    /// A refused command gets one `processed` with the code, whatever it asked for.
+    pub(super) fn refuse_command(
+        &mut self,
+        id: SessionId,
+        command: u32,
+        subscription: u32,
+        refused: &Refused,
+    ) {
+        let Refused { code, column, reason } = refused;
+        let kind = AckKind::Processed;
+        self.put(
+            id,
+            &ServerFrame::Ack(Ack { kind, code: *code, command, subscription, column: *column, reason }),
+        );
+    }
+}
+
+impl Refused {
+    pub(super) fn new(code: Code, reason: String) -> Self {
+        Refused { code, column: 0, reason }
+    }
+}
+
+pub(super) fn unknown_subscription(number: u32) -> Refused {
+    Refused::new(Code::UnknownSubscription, format!("the connection has no subscription {number}"))
+}
+
+fn parse_filter(text: &str) -> Result<Filter, Refused> {
+    Filter::parse(text, &FilterOptions::default()).map_err(|error| Refused {
+        code: Code::BadFilter,
+        column: u32::try_from(error.column).unwrap_or(u32::MAX),
+        reason: error.to_string(),
+    })
+}
+
+/// Which options go together (seed 003; reference: queues-and-transaction-log 2.5).
+fn check_options(options: SubscribeOptions, is_bookmark: bool, is_paused: bool) -> Result<(), Refused> {
+    let has = |option| options.has(option);
+    let bookmark_only = [
+        SubscribeOptions::LIVE,
+        SubscribeOptions::FULLY_DURABLE,
+        SubscribeOptions::PAUSED,
+        SubscribeOptions::NOT_FOUND_FAILS,
+        SubscribeOptions::NOT_FOUND_NOW,
+    ];
+    let reason = if !is_bookmark && bookmark_only.into_iter().any(has) {
+        "live, fully_durable, paused and bookmark_not_found are for bookmark subscriptions"
+    } else if has(SubscribeOptions::LIVE) && has(SubscribeOptions::FULLY_DURABLE) {
+        "live does not go together with fully_durable"
+    } else if has(SubscribeOptions::LIVE) && (is_paused || has(SubscribeOptions::PAUSED)) {
+        "live does not go together with paused"
+    } else if has(SubscribeOptions::NOT_FOUND_FAILS) && has(SubscribeOptions::NOT_FOUND_NOW) {
+        "bookmark_not_found has one meaning at a time"
+    } else {
+        return Ok(());
+    };
+    Err(Refused::new(Code::BadOption, reason.to_owned()))
+}

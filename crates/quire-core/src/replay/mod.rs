@@ -1,0 +1,78 @@
+//! Replays: reading the log for bookmark subscriptions that have not caught up.
+//!
+//! A replay serves one subscription, or several that were resumed together at one place (seed 003). It never reads by itself: the
+//! broker hands out a [`ReadRequest`], which the driver runs where blocking does no harm, and takes the [`ReadDone`] back. A read
+//! matches and encodes: what comes back are frames ready to be sent, up to a stated size, and the place behind them.
+
+mod read;
+
+use quire_journal::{Batch, Cursor, JournalError, Position};
+
+pub(crate) use read::{Chunk, Found, Outcome, Reading, Ticket, Work, context_of, message_of};
+pub use read::{ReadDone, ReadRequest};
+
+use crate::session::SessionId;
+use crate::subscription::{Members, SubscriptionId};
+
+/// Bytes of frames after which a read ends: large enough that a read costs little beside its bytes.
+pub(crate) const CHUNK_SIZE_MAX: usize = 256 * 1024;
+
+/// Bytes of records that one read looks at: a rare topic must not keep a reader thread from the others for long.
+pub(crate) const SCAN_SIZE_MAX: usize = 8 * 1024 * 1024;
+
+/// Number of a replay in the broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ReplayId(pub(crate) u32);
+
+/// A place in the log, exact to one message for one member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    /// Everything up to here was served to every member.
+    pub(crate) after: Position,
+    /// The record behind `after` was served to this many members.
+    pub(crate) served: u32,
+}
+
+/// One pass over the log.
+pub(crate) struct Replay {
+    pub(crate) session: SessionId,
+    pub(crate) subscriptions: Vec<SubscriptionId>,
+    pub(crate) members: Members,
+    /// What was handed to the connection.
+    pub(crate) place: Place,
+    /// What was read, or is being read: at or ahead of `place`.
+    pub(crate) read_place: Place,
+    /// Where reading goes on; away while a read is under way, gone after a change of plan.
+    pub(crate) source: Option<Source>,
+    /// The number of the read under way.
+    pub(crate) reading: Option<u64>,
+    /// Read, not yet handed on.
+    pub(crate) ready: Option<Chunk>,
+    /// Stands in the line for a read.
+    pub(crate) in_line: bool,
+    /// Why it cannot be read on, behind what is ready.
+    pub(crate) error: Option<JournalError>,
+}
+
+/// Where a reader stands: the cursor, and the batch that it was in the middle of.
+pub(crate) struct Source {
+    pub(crate) cursor: Cursor,
+    pub(crate) rest: Option<Batch>,
+}
+
+impl Replay {
+    /// Forgets what was read ahead; the next read begins at `place`. A read under way will be thrown away when it is done.
+    pub(crate) fn rewind(&mut self) {
+        self.read_place = self.place;
+        self.source = None;
+        self.reading = None;
+        self.ready = None;
+        self.error = None;
+    }
+
+    /// How far the member at `index` has come.
+    pub(crate) fn after(&self, index: usize) -> Position {
+        let ahead = u64::from((index as u32) < self.place.served);
+        Position::new(self.place.after.get() + ahead)
+    }
+}

@@ -1,0 +1,210 @@
+//! One read of the log: what may block, as a value that can be run anywhere.
+
+use quire_journal::{Batch, JournalError, Position, Reader, Record, RecordKind, Timestamp, TopicFilter};
+
+use super::{CHUNK_SIZE_MAX, Place, ReplayId, SCAN_SIZE_MAX, Source};
+use crate::content::MessageContext;
+use crate::content::MessageType;
+use crate::session::SessionId;
+use crate::subscription::{Member, Members, Start, bookmark};
+use crate::wire::Message;
+
+/// Something to read from the journal. It may block on the disk: run it off the loop, then hand the result back as
+/// `Input::ReadDone`. Requests are independent of each other and may be run in any order, on any thread.
+pub struct ReadRequest {
+    pub(crate) ticket: Ticket,
+    pub(crate) work: Work,
+}
+
+/// The result of a [`ReadRequest`].
+pub struct ReadDone {
+    pub(crate) ticket: Ticket,
+    pub(crate) outcome: Outcome,
+}
+
+/// Who asked. The number tells a request from an earlier one that nobody waits for any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ticket {
+    Locate { session: SessionId, number: u64 },
+    Replay { replay: ReplayId, number: u64 },
+}
+
+pub(crate) enum Work {
+    Locate { reader: Reader, start: Start, now: Position },
+    Read(Reading),
+}
+
+pub(crate) enum Outcome {
+    Located(Result<Option<Position>, JournalError>),
+    Read(Found),
+}
+
+/// Read records up to `limit`, from `place` on, for `members`.
+pub(crate) struct Reading {
+    pub(crate) source: Source,
+    pub(crate) place: Place,
+    pub(crate) limit: Position,
+    pub(crate) members: Members,
+    /// What `NOW`-like functions of a filter see.
+    pub(crate) now: Timestamp,
+}
+
+/// What a read found.
+pub(crate) struct Found {
+    pub(crate) chunk: Chunk,
+    /// Where to read on, or why that is impossible; what was found before the damage is in the chunk.
+    pub(crate) source: Result<Source, JournalError>,
+}
+
+/// Frames ready to be sent.
+#[derive(Debug, Default)]
+pub(crate) struct Chunk {
+    pub(crate) frames: Vec<u8>,
+    pub(crate) message_count: u64,
+    /// The place behind them.
+    pub(crate) next: Place,
+}
+
+impl ReadRequest {
+    /// Does the reading. Never panics on what a disk can hold.
+    pub fn run(self) -> ReadDone {
+        let outcome = match self.work {
+            Work::Locate { reader, start, now } => Outcome::Located(start.locate(&reader, now)),
+            Work::Read(reading) => Outcome::Read(reading.run()),
+        };
+        ReadDone { ticket: self.ticket, outcome }
+    }
+}
+
+impl Reading {
+    pub(crate) fn run(self) -> Found {
+        let Reading { source: Source { mut cursor, mut rest }, place, limit, members, now } = self;
+        let mut matcher = Matcher::new(&members, now);
+        let mut chunk = Chunk { next: place, ..Chunk::default() };
+        let mut scanned_size = 0;
+        let source = loop {
+            let batch = match rest
+                .take()
+                .map_or_else(|| cursor.next(limit, &Wanted(&members)), |batch| Ok(Some(batch)))
+            {
+                Ok(Some(batch)) => batch,
+                Ok(None) => {
+                    chunk.next = chunk.next.max(Place { after: limit, served: 0 });
+                    break Ok(Source { cursor, rest: None });
+                }
+                Err(error) => break Err(error),
+            };
+            scanned_size += batch.size();
+            if !chunk.take(&batch, limit, &mut matcher) {
+                break Ok(Source { cursor, rest: Some(batch) });
+            }
+            if scanned_size >= SCAN_SIZE_MAX {
+                break Ok(Source { cursor, rest: None });
+            }
+        };
+        Found { chunk, source }
+    }
+}
+
+impl Chunk {
+    /// Takes from a batch what is wanted of it; false when the chunk became full, or `limit` was reached, within it.
+    fn take(&mut self, batch: &Batch, limit: Position, matcher: &mut Matcher<'_>) -> bool {
+        for record in batch.records() {
+            if record.position <= self.next.after {
+                continue;
+            }
+            if record.position > limit {
+                return false;
+            }
+            if record.position.get() > self.next.after.get() + 1 {
+                // The record that was partly served is no longer wanted by anyone, and was skipped.
+                self.next.served = 0;
+            }
+            let members = matcher.members;
+            while (self.next.served as usize) < members.len() {
+                let member = self.next.served as usize;
+                self.next.served += 1;
+                if !matcher.wants(member, &record) {
+                    continue;
+                }
+                message_of(&record, members[member].number).encode(&mut self.frames);
+                self.message_count += 1;
+                if self.frames.len() >= CHUNK_SIZE_MAX {
+                    if self.next.served as usize == members.len() {
+                        self.next = Place { after: record.position, served: 0 };
+                    }
+                    return false;
+                }
+            }
+            self.next = Place { after: record.position, served: 0 };
+        }
+        true
+    }
+}
+
+/// The frame's view of a record.
+pub(crate) fn message_of<'a>(record: &Record<'a>, subscription: u32) -> Message<'a> {
+    Message {
+        subscription,
+        bookmark: Some((record.publisher.get(), record.sequence)),
+        timestamp_ns: record.timestamp.as_ns(),
+        topic: record.topic.as_bytes(),
+        correlation_id: record.correlation_id,
+        data: record.data,
+    }
+}
+
+/// What a filter may look at of a record; `None` for a type that this build does not know, which no filter matches.
+pub(crate) fn context_of<'a>(record: &Record<'a>, now: Timestamp) -> Option<MessageContext<'a>> {
+    Some(MessageContext {
+        message_type: MessageType::from_code(record.message_type)?,
+        data: record.data,
+        topic: record.topic,
+        bookmark: Some(bookmark(record.publisher, record.sequence)),
+        correlation_id: record.correlation_id,
+        timestamp: record.timestamp,
+        now,
+    })
+}
+
+/// Decides who wants a record; remembers the answers about the topic, which seldom changes from one record to the next.
+struct Matcher<'a> {
+    members: &'a [Member],
+    now: Timestamp,
+    topic: String,
+    topic_wanted: Vec<bool>,
+}
+
+impl<'a> Matcher<'a> {
+    fn new(members: &'a [Member], now: Timestamp) -> Self {
+        Matcher { members, now, topic: String::new(), topic_wanted: vec![false; members.len()] }
+    }
+
+    fn wants(&mut self, member: usize, record: &Record<'_>) -> bool {
+        if record.kind != RecordKind::Publish {
+            return false;
+        }
+        if self.topic != record.topic {
+            self.topic.clear();
+            self.topic.push_str(record.topic);
+            for (wanted, member) in self.topic_wanted.iter_mut().zip(self.members) {
+                *wanted = member.selector.matches(record.topic);
+            }
+        }
+        let Member { filter, taken_after, .. } = &self.members[member];
+        self.topic_wanted[member]
+            && taken_after.is_none_or(|instant| record.timestamp > instant)
+            && filter.as_ref().is_none_or(|filter| {
+                context_of(record, self.now).is_some_and(|context| filter.matches(&context))
+            })
+    }
+}
+
+/// The topics that any member wants.
+struct Wanted<'a>(&'a [Member]);
+
+impl TopicFilter for Wanted<'_> {
+    fn wants(&self, topic: &str) -> bool {
+        self.0.iter().any(|member| member.selector.matches(topic))
+    }
+}

@@ -1,0 +1,63 @@
+//! What waits to be sent on one connection.
+
+use crate::wire::ServerFrame;
+
+/// Bytes of frames, in order. Holds no memory while it is empty.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    bytes: Vec<u8>,
+    /// Of these, put there by replays, which keep the pace by themselves and so do not count as backlog.
+    replayed_size: usize,
+}
+
+impl Outbox {
+    /// Appends a frame.
+    pub(crate) fn put(&mut self, frame: &ServerFrame<'_>) {
+        frame.encode(&mut self.bytes);
+    }
+
+    /// Where encoders append frames that count as backlog.
+    pub(crate) fn bytes_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Appends frames of a replay.
+    pub(crate) fn put_replayed(&mut self, frames: Vec<u8>) {
+        self.replayed_size += frames.len();
+        if self.bytes.is_empty() {
+            self.bytes = frames;
+        } else {
+            self.bytes.extend_from_slice(&frames);
+        }
+    }
+
+    /// Marks the last `size` bytes as a replay's.
+    pub(crate) fn count_as_replayed(&mut self, size: usize) {
+        self.replayed_size += size;
+    }
+
+    /// Bytes that wait.
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Bytes that wait and count against the limit of the backlog.
+    pub(crate) fn backlog_size(&self) -> usize {
+        self.bytes.len() - self.replayed_size
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Everything, to be sent; goes on with `spare`, which is empty.
+    pub(crate) fn take(&mut self, spare: Vec<u8>) -> Vec<u8> {
+        self.replayed_size = 0;
+        std::mem::replace(&mut self.bytes, spare)
+    }
+
+    /// Drops what waits: the connection will not get it.
+    pub(crate) fn clear(&mut self) {
+        *self = Outbox::default();
+    }
+}

@@ -1,0 +1,111 @@
+//! Subscriptions: what is wanted, and how far each has come.
+
+mod start;
+
+use std::sync::Arc;
+
+pub(crate) use start::{Start, bookmark};
+
+use quire_journal::{Position, Timestamp};
+
+use crate::content::Filter;
+use crate::replay::ReplayId;
+use crate::session::SessionId;
+use crate::topic::TopicSelector;
+
+/// Number of a subscription in the broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SubscriptionId(pub(crate) u32);
+
+/// One subscription of one connection. An idle one is this, its place in the audience of its topic, and an entry in its session.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    pub(crate) session: SessionId,
+    /// The client's number for it.
+    pub(crate) number: u32,
+    pub(crate) selector: TopicSelector,
+    pub(crate) filter: Option<Filter>,
+    /// How it is served.
+    pub(crate) course: Course,
+}
+
+#[derive(Debug)]
+pub(crate) enum Course {
+    /// From the publish stream.
+    Ordinary,
+    /// From the log.
+    Bookmark(Box<Progress>),
+}
+
+/// How far a bookmark subscription has come.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    /// Nothing up to here is wanted, or it was delivered. Exact except at the live edge, where records that do not match leave it behind.
+    pub(crate) after: Position,
+    /// Only messages taken after this instant are wanted.
+    pub(crate) taken_after: Option<Timestamp>,
+    /// Serve before persisting once the replay has caught up (seed 003).
+    pub(crate) live: bool,
+    /// The acknowledgement that is owed when `after` reaches a position.
+    pub(crate) completed: Option<Completion>,
+    pub(crate) stage: Progressing,
+    /// The client paused it.
+    pub(crate) is_paused: bool,
+}
+
+/// A `completed` acknowledgement not yet sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Completion {
+    /// The command to acknowledge.
+    pub(crate) command: u32,
+    /// What the log held when the command was received.
+    pub(crate) goal: Position,
+}
+
+/// Where the messages of a bookmark subscription come from at present.
+#[derive(Debug)]
+pub(crate) enum Progressing {
+    /// From nowhere: it is paused, or between two of the others.
+    Halted,
+    /// From a replay of its own or one that it shares.
+    Replaying(ReplayId),
+    /// From the shared pass over what has just been persisted.
+    AtEdge,
+    /// `live`, not yet in step: what is published from here on is held back until the edge has passed `join`.
+    Joining {
+        /// The last record that comes from the log.
+        join: Position,
+        /// The frames held back.
+        held: Vec<u8>,
+    },
+    /// `live` and in step: from the publish stream.
+    Live,
+}
+
+impl Subscription {
+    pub(crate) fn progress(&self) -> Option<&Progress> {
+        match &self.course {
+            Course::Ordinary => None,
+            Course::Bookmark(progress) => Some(progress),
+        }
+    }
+
+    pub(crate) fn progress_mut(&mut self) -> Option<&mut Progress> {
+        match &mut self.course {
+            Course::Ordinary => None,
+            Course::Bookmark(progress) => Some(progress),
+        }
+    }
+}
+
+/// What a reader needs to know of a subscription to serve it.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) number: u32,
+    pub(crate) selector: TopicSelector,
+    pub(crate) filter: Option<Filter>,
+    pub(crate) taken_after: Option<Timestamp>,
+}
+
+/// The members of one replay, in the order in which they are served.
+pub(crate) type Members = Arc<[Member]>;

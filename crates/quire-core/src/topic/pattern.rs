@@ -1,0 +1,161 @@
+//! What a subscription names: one topic, or a pattern over topics.
+//!
+//! A text is a pattern when it holds any of `^ $ * + ? [ ] ( ) { } | \`; a lone `.` does not make one, it is common in names. A
+//! pattern is searched for anywhere in a name. The engine is linear in the length of the name, so that no pattern can stall the broker.
+
+use std::sync::Arc;
+
+use regex::{Regex, RegexBuilder};
+
+use crate::wire::TOPIC_SIZE_MAX;
+
+/// The compiled form of a pattern may take this many bytes: a thousand-fold of what names need, and small enough that a
+/// connection full of subscriptions stays harmless.
+const PATTERN_SIZE_MAX: usize = 256 * 1024;
+
+/// The cache of one pattern's lazy automaton, in bytes. Beyond it the engine falls back to a slower search, still linear.
+const PATTERN_CACHE_SIZE_MAX: usize = 256 * 1024;
+
+/// Why a text names no topic. The fault of the caller.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TopicError {
+    /// A topic has at least one byte.
+    #[error("the topic is empty")]
+    Empty,
+    /// Above [`TOPIC_SIZE_MAX`].
+    #[error("the topic has {size} bytes, the limit is {TOPIC_SIZE_MAX}")]
+    TooLong {
+        /// Its size in bytes.
+        size: usize,
+    },
+    /// A topic is UTF-8.
+    #[error("the topic is not UTF-8 text")]
+    NotText,
+    /// The pattern does not compile, or its compiled form is above the limit.
+    #[error("the topic pattern is not usable: {reason}")]
+    Pattern {
+        /// What the regular expression engine says.
+        reason: String,
+    },
+}
+
+/// Whether `topic` is a pattern rather than a name.
+pub fn is_pattern(topic: &str) -> bool {
+    topic.bytes().any(|byte| b"^$*+?[](){}|\\".contains(&byte))
+}
+
+/// The name of a topic to publish to, once it is known to be one.
+///
+/// # Errors
+/// All of [`TopicError`] except [`TopicError::Pattern`].
+pub fn check_name(topic: &[u8]) -> Result<&str, TopicError> {
+    match topic.len() {
+        0 => Err(TopicError::Empty),
+        1..=TOPIC_SIZE_MAX => std::str::from_utf8(topic).map_err(|_| TopicError::NotText),
+        size => Err(TopicError::TooLong { size }),
+    }
+}
+
+/// A compiled pattern. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct TopicPattern(Arc<Regex>);
+
+impl TopicPattern {
+    /// Compiles a pattern.
+    ///
+    /// # Errors
+    /// [`TopicError::Pattern`].
+    pub fn new(pattern: &str) -> Result<Self, TopicError> {
+        RegexBuilder::new(pattern)
+            .size_limit(PATTERN_SIZE_MAX)
+            .dfa_size_limit(PATTERN_CACHE_SIZE_MAX)
+            .build()
+            .map(|regex| TopicPattern(Arc::new(regex)))
+            .map_err(|error| TopicError::Pattern { reason: error.to_string() })
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        self.0.as_str()
+    }
+
+    /// Whether the pattern is found in `topic`.
+    pub fn matches(&self, topic: &str) -> bool {
+        self.0.is_match(topic)
+    }
+}
+
+/// One topic, or all that a pattern is found in.
+#[derive(Clone, Debug)]
+pub enum TopicSelector {
+    /// The topic with this name.
+    Name(Arc<str>),
+    /// Every topic that matches.
+    Pattern(TopicPattern),
+}
+
+impl TopicSelector {
+    /// From what a subscription or a configuration says.
+    ///
+    /// # Errors
+    /// [`TopicError`].
+    pub fn new(topic: &str) -> Result<Self, TopicError> {
+        let topic = check_name(topic.as_bytes())?;
+        if is_pattern(topic) {
+            TopicPattern::new(topic).map(TopicSelector::Pattern)
+        } else {
+            Ok(TopicSelector::Name(topic.into()))
+        }
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        match self {
+            TopicSelector::Name(name) => name,
+            TopicSelector::Pattern(pattern) => pattern.text(),
+        }
+    }
+
+    /// Whether `topic` is meant.
+    pub fn matches(&self, topic: &str) -> bool {
+        match self {
+            TopicSelector::Name(name) => **name == *topic,
+            TopicSelector::Pattern(pattern) => pattern.matches(topic),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dot_alone_does_not_make_a_pattern() {
+        assert!(!is_pattern("orders.eu/equity-1"));
+        for pattern in ["^a", "a$", "a*", "a+", "a?", "[a]", "(a)", "a{2}", "a|b", r"a\.b"] {
+            assert!(is_pattern(pattern), "{pattern}");
+        }
+        assert!(TopicSelector::new("a.b").unwrap().matches("a.b"));
+        assert!(!TopicSelector::new("a.b").unwrap().matches("aXb"));
+    }
+
+    #[test]
+    fn a_pattern_is_searched_for_anywhere_in_the_name() {
+        let pattern = TopicSelector::new("rd[e]rs").unwrap();
+        assert!(pattern.matches("eu/orders/1"));
+        assert!(!pattern.matches("eu/trades"));
+        assert!(!TopicSelector::new("^orders$").unwrap().matches("orders2"));
+    }
+
+    #[test]
+    fn what_is_no_topic_is_refused_with_its_reason() {
+        assert_eq!(TopicSelector::new("").unwrap_err(), TopicError::Empty);
+        assert_eq!(
+            TopicSelector::new(&"x".repeat(TOPIC_SIZE_MAX + 1)).unwrap_err(),
+            TopicError::TooLong { size: TOPIC_SIZE_MAX + 1 }
+        );
+        assert_eq!(check_name(b"\xff"), Err(TopicError::NotText));
+        assert!(matches!(TopicSelector::new("a(b"), Err(TopicError::Pattern { .. })));
+        assert!(matches!(TopicSelector::new(r"\w{1000}{1000}"), Err(TopicError::Pattern { .. })));
+    }
+}

@@ -1,0 +1,294 @@
+//! The topics in use, and who is to be served for each.
+//!
+//! For the publish path a topic is looked up once per name and then known by a small number. The table is a cache of what the
+//! subscriptions and the rules of the log say: any topic without a subscription of its own may be forgotten and made again, so
+//! the names that publishers send cannot fill the memory. Subscriptions by pattern share one audience per pattern text, and a topic
+//! holds the numbers of the patterns found in its name: a message is never matched against a pattern.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use slab::Slab;
+
+use super::pattern::{TopicPattern, TopicSelector};
+use super::recording::{Recording, RecordingRule};
+use crate::content::{Filter, MessageContext, SubscriptionIndex};
+use crate::subscription::SubscriptionId;
+
+/// Topics without a subscription of their own that are remembered: more than most systems have, and at 200 bytes each 13 MB. At
+/// the limit all of them are forgotten together, and made again as they are published to.
+const TOPICS_UNPINNED_MAX: usize = 65_536;
+
+/// Pairs of a topic and a pattern found in it: 4 bytes each, so 16 MB. At the limit the unpinned topics are forgotten; a
+/// subscription that could pass it even then is refused.
+const LINKS_MAX: usize = 4 << 20;
+
+/// Number of a topic, valid while [`TopicTable::generation`] stays the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TopicId(u32);
+
+/// When the members of an audience get a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// At once: ordinary and `live` subscriptions.
+    Published,
+    /// When it is persisted: bookmark subscriptions that have caught up.
+    Persisted,
+}
+
+#[derive(Default)]
+struct Audience {
+    published: SubscriptionIndex<SubscriptionId>,
+    persisted: SubscriptionIndex<SubscriptionId>,
+    published_count: u32,
+    persisted_count: u32,
+}
+
+pub(crate) struct Topic {
+    pub(crate) name: Arc<str>,
+    pub(crate) recording: Recording,
+    /// Subscriptions that name this topic.
+    audience: Audience,
+    /// The patterns found in the name.
+    patterns: Vec<u32>,
+}
+
+struct PatternGroup {
+    pattern: TopicPattern,
+    audience: Audience,
+}
+
+pub(crate) struct TopicTable {
+    rules: Vec<RecordingRule>,
+    topics: Slab<Topic>,
+    by_name: BTreeMap<Arc<str>, u32>,
+    groups: Slab<PatternGroup>,
+    by_pattern: BTreeMap<Arc<str>, u32>,
+    unpinned_count: usize,
+    link_count: usize,
+    persisted_count: usize,
+    generation: u64,
+}
+
+/// [`LINKS_MAX`] would be passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooManyLinks;
+
+impl TopicTable {
+    pub(crate) fn new(rules: Vec<RecordingRule>) -> Self {
+        TopicTable {
+            rules,
+            topics: Slab::new(),
+            by_name: BTreeMap::new(),
+            groups: Slab::new(),
+            by_pattern: BTreeMap::new(),
+            unpinned_count: 0,
+            link_count: 0,
+            persisted_count: 0,
+            generation: 0,
+        }
+    }
+
+    /// Changes whenever a [`TopicId`] may have been given to another topic.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether any subscription waits for messages to be persisted.
+    pub(crate) fn anyone_waits_for_persisted(&self) -> bool {
+        self.persisted_count > 0
+    }
+
+    /// Whether a bookmark subscription to `selector` could ever get a message.
+    pub(crate) fn could_record(&self, selector: &TopicSelector) -> bool {
+        RecordingRule::could_record(&self.rules, selector)
+    }
+
+    pub(crate) fn topic(&self, id: TopicId) -> &Topic {
+        &self.topics[id.0 as usize]
+    }
+
+    /// The number of the topic with this name, which is taken into the table when it is not there.
+    pub(crate) fn intern(&mut self, name: &str) -> TopicId {
+        if let Some(&id) = self.by_name.get(name) {
+            return TopicId(id);
+        }
+        if self.unpinned_count >= TOPICS_UNPINNED_MAX || self.link_count >= LINKS_MAX {
+            self.forget_unpinned();
+        }
+        let name: Arc<str> = name.into();
+        let patterns: Vec<u32> =
+            self.groups.iter().filter(|(_, g)| g.pattern.matches(&name)).map(|(id, _)| id as u32).collect();
+        self.link_count += patterns.len();
+        self.unpinned_count += 1;
+        let recording = Recording::of(&self.rules, &name);
+        let topic = Topic { name: name.clone(), recording, audience: Audience::default(), patterns };
+        let id = self.topics.insert(topic) as u32;
+        self.by_name.insert(name, id);
+        TopicId(id)
+    }
+
+    /// From now on `subscription` is among those served for `selector` at `stage`.
+    pub(crate) fn add(
+        &mut self,
+        selector: &TopicSelector,
+        stage: Stage,
+        subscription: SubscriptionId,
+        filter: Option<Filter>,
+    ) {
+        let audience = match selector {
+            TopicSelector::Name(name) => {
+                let id = self.intern(name);
+                let audience = &mut self.topics[id.0 as usize].audience;
+                self.unpinned_count -= usize::from(audience.is_empty());
+                audience
+            }
+            TopicSelector::Pattern(pattern) => {
+                let group = self.group(pattern);
+                &mut self.groups[group as usize].audience
+            }
+        };
+        audience.insert(stage, subscription, filter);
+        self.persisted_count += usize::from(stage == Stage::Persisted);
+    }
+
+    /// Whether a subscription to `selector` keeps within [`LINKS_MAX`].
+    pub(crate) fn prepare(&mut self, selector: &TopicSelector) -> Result<(), TooManyLinks> {
+        let count = |table: &Self| match selector {
+            TopicSelector::Name(_) => table.groups.len(),
+            TopicSelector::Pattern(pattern) if table.by_pattern.contains_key(pattern.text()) => 0,
+            TopicSelector::Pattern(_) => table.topics.len(),
+        };
+        if self.link_count + count(self) > LINKS_MAX {
+            self.forget_unpinned();
+        }
+        if self.link_count + count(self) > LINKS_MAX { Err(TooManyLinks) } else { Ok(()) }
+    }
+
+    /// Undoes [`TopicTable::add`] with the same arguments.
+    pub(crate) fn remove(&mut self, selector: &TopicSelector, stage: Stage, subscription: SubscriptionId) {
+        self.persisted_count -= usize::from(stage == Stage::Persisted);
+        match selector {
+            TopicSelector::Name(name) => {
+                let id = self.intern(name);
+                let audience = &mut self.topics[id.0 as usize].audience;
+                audience.remove(stage, subscription);
+                self.unpinned_count += usize::from(audience.is_empty());
+            }
+            TopicSelector::Pattern(pattern) => {
+                let Some(&id) = self.by_pattern.get(pattern.text()) else { return };
+                let audience = &mut self.groups[id as usize].audience;
+                audience.remove(stage, subscription);
+                if audience.is_empty() {
+                    self.forget_group(id);
+                }
+            }
+        }
+    }
+
+    /// Calls `serve` with every subscription that gets this message at `stage`.
+    pub(crate) fn for_each_match(
+        &mut self,
+        id: TopicId,
+        stage: Stage,
+        message: &MessageContext<'_>,
+        mut serve: impl FnMut(SubscriptionId),
+    ) {
+        let topic = &mut self.topics[id.0 as usize];
+        topic.audience.for_each_match(stage, message, &mut serve);
+        for &group in &topic.patterns {
+            self.groups[group as usize].audience.for_each_match(stage, message, &mut serve);
+        }
+    }
+
+    /// Whether anyone could get a message of this topic at `stage`.
+    pub(crate) fn has_audience(&self, id: TopicId, stage: Stage) -> bool {
+        let topic = &self.topics[id.0 as usize];
+        topic.audience.count(stage) > 0
+            || topic.patterns.iter().any(|&group| self.groups[group as usize].audience.count(stage) > 0)
+    }
+
+    fn group(&mut self, pattern: &TopicPattern) -> u32 {
+        if let Some(&id) = self.by_pattern.get(pattern.text()) {
+            return id;
+        }
+        let group = PatternGroup { pattern: pattern.clone(), audience: Audience::default() };
+        let id = self.groups.insert(group) as u32;
+        self.by_pattern.insert(pattern.text().into(), id);
+        for (_, topic) in &mut self.topics {
+            if pattern.matches(&topic.name) {
+                topic.patterns.push(id);
+                self.link_count += 1;
+            }
+        }
+        id
+    }
+
+    fn forget_group(&mut self, id: u32) {
+        let group = self.groups.remove(id as usize);
+        self.by_pattern.remove(group.pattern.text());
+        for (_, topic) in &mut self.topics {
+            let before = topic.patterns.len();
+            topic.patterns.retain(|&other| other != id);
+            self.link_count -= before - topic.patterns.len();
+        }
+    }
+
+    fn forget_unpinned(&mut self) {
+        let (by_name, link_count) = (&mut self.by_name, &mut self.link_count);
+        self.topics.retain(|_, topic| {
+            let pinned = !topic.audience.is_empty();
+            if !pinned {
+                by_name.remove(&topic.name);
+                *link_count -= topic.patterns.len();
+            }
+            pinned
+        });
+        self.unpinned_count = 0;
+        self.generation += 1;
+    }
+}
+
+impl Audience {
+    fn count(&self, stage: Stage) -> u32 {
+        match stage {
+            Stage::Published => self.published_count,
+            Stage::Persisted => self.persisted_count,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.published_count == 0 && self.persisted_count == 0
+    }
+
+    fn insert(&mut self, stage: Stage, subscription: SubscriptionId, filter: Option<Filter>) {
+        let (index, count) = self.side(stage);
+        index.insert(subscription, filter);
+        *count += 1;
+    }
+
+    fn remove(&mut self, stage: Stage, subscription: SubscriptionId) {
+        let (index, count) = self.side(stage);
+        index.remove(subscription);
+        *count -= 1;
+    }
+
+    fn for_each_match(
+        &mut self,
+        stage: Stage,
+        message: &MessageContext<'_>,
+        serve: &mut impl FnMut(SubscriptionId),
+    ) {
+        let (index, count) = self.side(stage);
+        if *count > 0 {
+            index.for_each_match(message, serve);
+        }
+    }
+
+    fn side(&mut self, stage: Stage) -> (&mut SubscriptionIndex<SubscriptionId>, &mut u32) {
+        match stage {
+            Stage::Published => (&mut self.published, &mut self.published_count),
+            Stage::Persisted => (&mut self.persisted, &mut self.persisted_count),
+        }
+    }
+}
