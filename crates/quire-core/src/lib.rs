@@ -2,7 +2,8 @@
 
 pub mod broker;
 pub mod client;
-mod content;
+pub mod filter;
+pub mod message_type;
 pub mod replay;
 mod session;
 mod subscription;

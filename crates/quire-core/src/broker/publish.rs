@@ -3,7 +3,8 @@
 use quire_journal::{Appended, Bookmark, NewRecord, RecordKind, Timestamp};
 
 use super::Broker;
-use crate::content::{MessageContext, MessageType};
+use crate::filter::MessageContext;
+use crate::message_type::MessageType;
 use crate::session::{KnownTopic, OWED_MAX, Phase, PublisherKey, Refusal, SessionId, Stall};
 use crate::subscription::{Course, Progressing, SubscriptionId, bookmark};
 use crate::topic::{Stage, TopicId, check_name};

@@ -4,7 +4,7 @@ use quire_journal::{JournalError, Position};
 
 use super::acknowledge::code_of;
 use super::{Broker, Event, Output};
-use crate::content::{Filter, FilterOptions};
+use crate::filter::{Filter, FilterOptions};
 use crate::replay::{Outcome, ReadDone, ReadRequest, Ticket, Work};
 use crate::session::{Phase, SessionId, Stall};
 use crate::subscription::{Completion, Course, Progress, Progressing, Start, Subscription, SubscriptionId};

@@ -3,8 +3,8 @@
 use quire_journal::{Batch, JournalError, Position, Reader, Record, RecordKind, Timestamp, TopicFilter};
 
 use super::{CHUNK_SIZE_MAX, Place, ReplayId, SCAN_SIZE_MAX, Source};
-use crate::content::MessageContext;
-use crate::content::MessageType;
+use crate::filter::MessageContext;
+use crate::message_type::MessageType;
 use crate::session::SessionId;
 use crate::subscription::{Member, Members, Start, bookmark};
 use crate::wire::Message;

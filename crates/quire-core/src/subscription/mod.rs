@@ -8,7 +8,7 @@ pub(crate) use start::{Start, bookmark};
 
 use quire_journal::{Position, Timestamp};
 
-use crate::content::Filter;
+use crate::filter::Filter;
 use crate::replay::ReplayId;
 use crate::session::SessionId;
 use crate::topic::TopicSelector;

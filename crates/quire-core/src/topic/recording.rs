@@ -2,8 +2,8 @@
 
 use super::pattern::TopicSelector;
 use crate::broker::{ConfigError, RecordedTopic};
-use crate::content::MessageType;
-use crate::content::{Filter, FilterOptions, MessageContext};
+use crate::filter::{Filter, FilterOptions, MessageContext};
+use crate::message_type::MessageType;
 
 /// The type of messages on a topic that no entry of the log names.
 const MESSAGE_TYPE_DEFAULT: MessageType = MessageType::Json;

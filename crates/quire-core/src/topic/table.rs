@@ -12,7 +12,7 @@ use slab::Slab;
 
 use super::pattern::{TopicPattern, TopicSelector};
 use super::recording::{Recording, RecordingRule};
-use crate::content::{Filter, MessageContext, SubscriptionIndex};
+use crate::filter::{Filter, MessageContext, SubscriptionIndex};
 use crate::subscription::SubscriptionId;
 
 /// Topics without a subscription of their own that are remembered: more than most systems have, and at 200 bytes each 13 MB. At
