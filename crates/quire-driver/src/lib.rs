@@ -1,3 +1,18 @@
 //! The threads and sockets under the Python clients and the embedded engine.
+//!
+//! Two halves that meet only as bytes: a [`client`] with its thread, and a broker on a [`Host`], carried either by the thread of an embedded
+//! [`Engine`] or by an event loop outside this crate.
 
 pub mod client;
+mod clock;
+mod engine;
+mod error;
+mod host;
+mod reader_pool;
+mod waker;
+
+pub use engine::{Engine, EngineKey};
+pub use error::EngineError;
+pub use host::{Deed, Host};
+pub use reader_pool::ReaderPool;
+pub use waker::{Wake, Waker};

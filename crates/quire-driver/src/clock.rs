@@ -1,0 +1,42 @@
+//! The one place where the drivers read a clock.
+
+use std::time::{Duration, SystemTime};
+
+use quire_core::time::{Instant, Now};
+use quire_journal::Timestamp;
+
+/// A monotonic clock that starts at zero, with the wall clock beside it.
+///
+/// The core takes time as an argument; a driver reads it here once per turn and hands the same [`Now`] to every call of that turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    origin: std::time::Instant,
+}
+
+impl Clock {
+    /// A clock whose monotonic side is zero now.
+    pub fn start() -> Self {
+        Clock { origin: std::time::Instant::now() }
+    }
+
+    /// What both clocks say now.
+    pub fn now(&self) -> Now {
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        Now { instant: self.instant(), wall: Timestamp::from_ns(nanoseconds(since_1970)) }
+    }
+
+    /// The monotonic clock alone.
+    pub fn instant(&self) -> Instant {
+        Instant::from_ns(nanoseconds(self.origin.elapsed()))
+    }
+
+    /// How long it is from now until `deadline`; zero when that is past.
+    pub fn until(&self, deadline: Instant) -> Duration {
+        Duration::from_nanos(deadline.as_ns().saturating_sub(self.instant().as_ns()))
+    }
+}
+
+/// Nanoseconds of a duration; 584 years are where it stops counting.
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

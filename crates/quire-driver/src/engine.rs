@@ -1,0 +1,139 @@
+//! The embedded engine: a broker on one thread of this process, reached over socket pairs.
+//!
+//! A `file:` or `memory:` client speaks the same protocol over its end of a socket pair as a `quire:` client over TCP, so nothing
+//! above a link knows which of the three it is. The thread belongs to the engine and never enters the interpreter.
+//!
+//! Promises: what [`Engine::open`] gives is running and recovered; everything that was acknowledged as persisted is durable; a
+//! [`Engine::close`], or the drop of the last handle, tells the clients, closes the journal cleanly and returns only when its lock is
+//! free again. One process per directory holds the lock; the clients of one process share the engine ([`Engine::shared`]).
+
+mod reactor;
+mod registry;
+mod transport;
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use crossbeam_channel::{Sender, bounded, unbounded};
+use parking_lot::Mutex;
+use polling::Poller;
+use quire_core::broker::{BrokerConfig, Stats};
+use quire_journal::{JournalError, Progress, Reader};
+
+use crate::error::EngineError;
+use crate::host::Host;
+use reactor::Reactor;
+
+pub use registry::EngineKey;
+
+/// What the handles ask of the thread.
+enum Command {
+    Connect(UnixStream),
+    Stats(Sender<Stats>),
+    Stop,
+}
+
+/// An engine inside this process. Dropping it stops it.
+pub struct Engine {
+    commands: Sender<Command>,
+    poller: Arc<Poller>,
+    reader: Reader,
+    thread: Mutex<Option<JoinHandle<Result<(), JournalError>>>>,
+    on_stopped: Option<registry::Running>,
+}
+
+impl Engine {
+    /// Opens the journal and starts the thread; returns when the journal is recovered.
+    ///
+    /// # Errors
+    /// [`EngineError`]: the configuration, the journal (another process holds it, or it is damaged), or the operating system.
+    pub fn open(config: BrokerConfig) -> Result<Arc<Engine>, EngineError> {
+        Engine::start(config, &mut |_| (), None).map(Arc::new)
+    }
+
+    /// The engine of this process on `key`: the running one, or a new one. The last handle that is dropped stops it.
+    ///
+    /// # Errors
+    /// As [`Engine::open`], and [`EngineError::ConfigDiffers`] when it runs with another configuration.
+    pub fn shared(key: EngineKey, config: BrokerConfig) -> Result<Arc<Engine>, EngineError> {
+        registry::shared(key, config)
+    }
+
+    fn start(
+        config: BrokerConfig,
+        on_progress: &mut dyn FnMut(Progress),
+        on_stopped: Option<registry::Running>,
+    ) -> Result<Engine, EngineError> {
+        let poller = Arc::new(Poller::new().map_err(EngineError::Thread)?);
+        let bell = Arc::clone(&poller);
+        let wake = Box::new(move || {
+            // Fails only when the poller's descriptor is broken; the engine is then past help, and its next wait says so.
+            let _ = bell.notify();
+        });
+        let (host, _) = Host::open(config, wake, on_progress)?;
+        let reader = host.reader();
+        let (commands, waiting) = unbounded();
+        let reactor = Reactor::new(host, Arc::clone(&poller), waiting);
+        let thread = thread::Builder::new()
+            .name("quire-engine".into())
+            .spawn(move || reactor.run())
+            .map_err(EngineError::Thread)?;
+        Ok(Engine { commands, poller, reader, thread: Mutex::new(Some(thread)), on_stopped })
+    }
+
+    /// A new connection to the engine: the client's end of it, a blocking stream.
+    ///
+    /// # Errors
+    /// `NotConnected` when the engine was stopped, or what the operating system says when it has no descriptors left.
+    pub fn connect(&self) -> io::Result<UnixStream> {
+        let (client, server) = UnixStream::pair()?;
+        server.set_nonblocking(true)?;
+        self.tell(Command::Connect(server)).map_err(|_| io::Error::from(io::ErrorKind::NotConnected))?;
+        Ok(client)
+    }
+
+    /// What the engine counts at this moment.
+    ///
+    /// # Errors
+    /// [`EngineError::Stopped`].
+    pub fn stats(&self) -> Result<Stats, EngineError> {
+        let (answer, stats) = bounded(1);
+        self.tell(Command::Stats(answer))?;
+        stats.recv().map_err(|_| EngineError::Stopped)
+    }
+
+    /// A reader of the running journal.
+    pub fn reader(&self) -> Reader {
+        self.reader.clone()
+    }
+
+    /// Tells the clients, closes the journal cleanly and waits until both are done. A second call does nothing.
+    ///
+    /// # Errors
+    /// What the journal could not write.
+    pub fn close(&self) -> Result<(), EngineError> {
+        let mut thread = self.thread.lock();
+        let Some(running) = thread.take() else { return Ok(()) };
+        // When the thread is gone already, joining says why.
+        let _ = self.tell(Command::Stop);
+        match running.join() {
+            Ok(closed) => Ok(closed?),
+            Err(_) => Err(EngineError::Stopped),
+        }
+    }
+
+    fn tell(&self, command: Command) -> Result<(), EngineError> {
+        self.commands.send(command).map_err(|_| EngineError::Stopped)?;
+        self.poller.notify().map_err(EngineError::Thread)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // Nobody is left to hear why; `close` is there for who wants to know.
+        let _ = self.close();
+        drop(self.on_stopped.take());
+    }
+}

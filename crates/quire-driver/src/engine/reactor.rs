@@ -1,0 +1,271 @@
+//! The thread of an embedded engine: waits for its socket pairs and its waker, and takes turns with the broker.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Receiver;
+use polling::{Event, Events, PollMode, Poller};
+use quire_core::broker::{ConnectionId, Input, Level};
+use quire_journal::JournalError;
+
+use super::Command;
+use super::transport::{HIGH_WATER_BYTES, LOW_WATER_BYTES, Received, Transport};
+use crate::host::{Deed, Host};
+
+/// What is read from one connection in one turn at most: enough for one system call to carry hundreds of messages, little
+/// enough that a fast connection does not hold up the others.
+const READ_BYTES_MAX: usize = 256 * 1024;
+
+/// How long a peer that does not read may hold up a connection that closes, and with it the engine's stop.
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
+
+pub(super) struct Reactor {
+    host: Host,
+    poller: Arc<Poller>,
+    commands: Receiver<Command>,
+    transports: HashMap<ConnectionId, Transport>,
+    /// Connections that closed but have bytes to take, and until when they may.
+    lingering: Vec<(ConnectionId, Instant)>,
+    /// Connections that have something to write after this turn.
+    touched: Vec<ConnectionId>,
+    buffer: Vec<u8>,
+    stopping: bool,
+    /// The broker was told something after its turn ended.
+    owes_turn: bool,
+}
+
+impl Reactor {
+    pub(super) fn new(host: Host, poller: Arc<Poller>, commands: Receiver<Command>) -> Self {
+        Reactor {
+            host,
+            poller,
+            commands,
+            transports: HashMap::new(),
+            lingering: Vec::new(),
+            touched: Vec::new(),
+            buffer: vec![0; READ_BYTES_MAX],
+            stopping: false,
+            owes_turn: false,
+        }
+    }
+
+    /// Takes turns until it was told to stop and everything owed was said; then closes the journal.
+    pub(super) fn run(mut self) -> Result<(), JournalError> {
+        let mut events = Events::new();
+        while !(self.stopping && self.host.is_drained() && self.transports.is_empty()) {
+            events.clear();
+            if let Err(error) = self.poller.wait(&mut events, self.sleep()) {
+                if error.kind() == io::ErrorKind::Interrupted {
+                    continue;
+                }
+                log::error!(target: "quire.engine", "waiting for connections failed, the engine stops: {error}");
+                break;
+            }
+            self.turn(&events);
+        }
+        for (_, transport) in self.transports.drain() {
+            // Fails only for a stream that the poller does not hold; either way it is closed next.
+            let _ = self.poller.delete(transport.stream());
+        }
+        self.host.close()
+    }
+
+    fn sleep(&self) -> Option<Duration> {
+        if self.owes_turn {
+            return Some(Duration::ZERO);
+        }
+        let lingering =
+            self.lingering.iter().map(|(_, until)| until.saturating_duration_since(Instant::now()));
+        self.host.sleep().into_iter().chain(lingering).min()
+    }
+
+    fn turn(&mut self, events: &Events) {
+        self.owes_turn = false;
+        self.host.begin_turn();
+        while let Ok(command) = self.commands.try_recv() {
+            self.obey(command);
+        }
+        for event in events.iter() {
+            let connection = ConnectionId(event.key as u64);
+            if event.writable {
+                self.flush(connection);
+            }
+            if event.readable {
+                self.receive(connection);
+            }
+        }
+        self.host.end_turn();
+        while let Some(deed) = self.host.poll_output() {
+            self.perform(deed);
+        }
+        // Written only now, so that what one turn owes a connection leaves in one call; what the peer takes of it or does not may be
+        // news for the broker, which deals with it in a turn that follows at once.
+        for connection in std::mem::take(&mut self.touched) {
+            self.flush(connection);
+        }
+        self.end_lingering();
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Connect(stream) => self.connect(stream),
+            Command::Stats(answer) => {
+                // Whoever asked may have gone.
+                let _ = answer.send(self.host.stats());
+            }
+            Command::Stop => {
+                self.stopping = true;
+                self.host.handle(Input::Shutdown);
+            }
+        }
+    }
+
+    fn connect(&mut self, stream: UnixStream) {
+        if self.stopping {
+            return;
+        }
+        let connection = self.host.next_connection();
+        if let Err(error) = self.watch(connection, &stream) {
+            log::warn!(target: "quire.engine", "a connection was refused: {error}");
+            return;
+        }
+        self.transports.insert(connection, Transport::new(stream));
+        self.host.handle(Input::Connected { connection, peer: "embedded" });
+    }
+
+    #[allow(unsafe_code)]
+    fn watch(&self, connection: ConnectionId, stream: &UnixStream) -> io::Result<()> {
+        let interest = Event::readable(key(connection));
+        // SAFETY: the poller asks that a stream is deleted from it before it is closed. The stream goes into `transports`, and is taken
+        // out of there in `forget` and `run` only, which delete it first.
+        unsafe { self.poller.add_with_mode(stream, interest, PollMode::Level) }
+    }
+
+    fn perform(&mut self, deed: Deed) {
+        match deed {
+            Deed::Send { connection, bytes } => {
+                if let Some(transport) = self.transports.get_mut(&connection) {
+                    transport.send(bytes);
+                    self.touched.push(connection);
+                }
+            }
+            Deed::Close { connection } => {
+                if let Some(transport) = self.transports.get_mut(&connection) {
+                    transport.closing = true;
+                    transport.reading = false;
+                    self.lingering.push((connection, Instant::now() + CLOSE_GRACE));
+                    self.touched.push(connection);
+                }
+            }
+            Deed::PauseReading { connection } => self.set_reading(connection, false),
+            Deed::ResumeReading { connection } => self.set_reading(connection, true),
+            Deed::Log(event) => log::log!(target: "quire.engine", log_level(event.level()), "{event}"),
+        }
+    }
+
+    fn set_reading(&mut self, connection: ConnectionId, reading: bool) {
+        if let Some(transport) = self.transports.get_mut(&connection)
+            && !transport.closing
+        {
+            transport.reading = reading;
+            self.set_interest(connection);
+        }
+    }
+
+    fn receive(&mut self, connection: ConnectionId) {
+        let Some(transport) = self.transports.get_mut(&connection) else { return };
+        if !transport.reading {
+            return;
+        }
+        match transport.receive(&mut self.buffer) {
+            Received::Bytes(size) => {
+                self.host.handle(Input::Received { connection, bytes: &self.buffer[..size] });
+            }
+            Received::Nothing => (),
+            Received::End => self.lose(connection),
+        }
+    }
+
+    /// Writes what the peer takes, and tells the broker when that passes a water mark.
+    fn flush(&mut self, connection: ConnectionId) {
+        let Some(transport) = self.transports.get_mut(&connection) else { return };
+        let host = &mut self.host;
+        if transport.flush(|buffer| host.recycle(buffer)).is_err() {
+            return self.lose(connection);
+        }
+        let waiting = transport.waiting_bytes();
+        if transport.closing {
+            if waiting == 0 {
+                return self.forget(connection);
+            }
+        } else if transport.writable && waiting > HIGH_WATER_BYTES {
+            transport.writable = false;
+            self.owes_turn = true;
+            host.handle(Input::Writable { connection, writable: false });
+        } else if !transport.writable && waiting < LOW_WATER_BYTES {
+            transport.writable = true;
+            self.owes_turn = true;
+            host.handle(Input::Writable { connection, writable: true });
+        }
+        self.set_interest(connection);
+    }
+
+    fn set_interest(&mut self, connection: ConnectionId) {
+        let Some(transport) = self.transports.get(&connection) else { return };
+        let interest = Event::new(key(connection), transport.reading, transport.waiting_bytes() > 0);
+        if self.poller.modify_with_mode(transport.stream(), interest, PollMode::Level).is_err() {
+            self.lose(connection);
+        }
+    }
+
+    /// The peer is gone: the broker hears it, unless it closed the connection itself.
+    fn lose(&mut self, connection: ConnectionId) {
+        let closing = self.transports.get(&connection).is_some_and(|transport| transport.closing);
+        self.forget(connection);
+        if !closing {
+            self.owes_turn = true;
+            self.host.handle(Input::Disconnected { connection });
+        }
+    }
+
+    fn forget(&mut self, connection: ConnectionId) {
+        if let Some(transport) = self.transports.remove(&connection) {
+            // Fails only for a stream that the poller does not hold, which is what is wanted.
+            let _ = self.poller.delete(transport.stream());
+        }
+        self.lingering.retain(|(lingering, _)| *lingering != connection);
+    }
+
+    /// Cuts connections that closed but whose peers do not take what was sent before.
+    fn end_lingering(&mut self) {
+        if self.lingering.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let over: Vec<_> = self
+            .lingering
+            .iter()
+            .filter(|(_, until)| *until <= now)
+            .map(|(connection, _)| *connection)
+            .collect();
+        for connection in over {
+            self.forget(connection);
+        }
+    }
+}
+
+fn log_level(level: Level) -> log::Level {
+    match level {
+        Level::Info => log::Level::Info,
+        Level::Warning => log::Level::Warn,
+        Level::Error => log::Level::Error,
+    }
+}
+
+fn key(connection: ConnectionId) -> usize {
+    // One engine makes far fewer than 2^64 connections, and descriptors run out long before a 32-bit `usize` does.
+    connection.0 as usize
+}

@@ -1,0 +1,162 @@
+//! The engine's end of one connection: a non-blocking stream and what it still has to take.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::os::unix::net::UnixStream;
+
+/// Above this many bytes waiting, the broker is told that the connection takes no more, and stops feeding its replays. One chunk
+/// of a replay is at most as large, so a connection holds about twice this beside what the kernel holds.
+pub(super) const HIGH_WATER_BYTES: usize = 1024 * 1024;
+
+/// Below this many, it is told to go on: early enough that the peer does not run dry meanwhile.
+pub(super) const LOW_WATER_BYTES: usize = 256 * 1024;
+
+/// Buffers handed to the kernel in one call. A turn queues one buffer per connection, so more than a few mean a slow peer.
+const SLICES_MAX: usize = 16;
+
+/// What came of reading.
+pub(super) enum Received {
+    /// This many bytes are in the buffer.
+    Bytes(usize),
+    /// Nothing for now.
+    Nothing,
+    /// The peer closed, or the connection broke.
+    End,
+}
+
+pub(super) struct Transport {
+    stream: UnixStream,
+    outgoing: VecDeque<Vec<u8>>,
+    /// Bytes of the first buffer that have left.
+    front_sent: usize,
+    /// Bytes that have not left, over all buffers.
+    waiting_bytes: usize,
+    /// What the broker was told last.
+    pub(super) writable: bool,
+    /// Whether the broker wants to hear the peer.
+    pub(super) reading: bool,
+    /// Nothing new is sent or received; the connection goes when what waits has left.
+    pub(super) closing: bool,
+}
+
+impl Transport {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        Transport {
+            stream,
+            outgoing: VecDeque::new(),
+            front_sent: 0,
+            waiting_bytes: 0,
+            writable: true,
+            reading: true,
+            closing: false,
+        }
+    }
+
+    pub(super) fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
+    }
+
+    pub(super) fn send(&mut self, bytes: Vec<u8>) {
+        self.waiting_bytes += bytes.len();
+        self.outgoing.push_back(bytes);
+    }
+
+    /// Reads once into `buffer`.
+    pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Received {
+        loop {
+            return match self.stream.read(buffer) {
+                Ok(0) => Received::End,
+                Ok(size) => Received::Bytes(size),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => Received::Nothing,
+                Err(_) => Received::End,
+            };
+        }
+    }
+
+    /// Writes what the peer takes. Buffers that have left whole go to `sent`.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub(super) fn flush(&mut self, mut sent: impl FnMut(Vec<u8>)) -> io::Result<()> {
+        while self.waiting_bytes > 0 {
+            let size = match self.write_some() {
+                Ok(size) => size,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            self.take_off(size, &mut sent);
+        }
+        Ok(())
+    }
+
+    fn write_some(&mut self) -> io::Result<usize> {
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let mut skip = self.front_sent;
+        let mut count = 0;
+        for (slice, buffer) in slices.iter_mut().zip(&self.outgoing) {
+            *slice = IoSlice::new(&buffer[skip..]);
+            skip = 0;
+            count += 1;
+        }
+        self.stream.write_vectored(&slices[..count])
+    }
+
+    /// Forgets `size` bytes from the front.
+    fn take_off(&mut self, size: usize, sent: &mut impl FnMut(Vec<u8>)) {
+        self.waiting_bytes -= size;
+        self.front_sent += size;
+        while self.outgoing.front().is_some_and(|front| front.len() <= self.front_sent) {
+            if let Some(buffer) = self.outgoing.pop_front() {
+                self.front_sent -= buffer.len();
+                sent(buffer);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_leave_whole_and_in_order_however_little_the_peer_takes() {
+        let (mut peer, server) = UnixStream::pair().unwrap();
+        server.set_nonblocking(true).unwrap();
+        let mut transport = Transport::new(server);
+        let mut expected = Vec::new();
+        for number in 0..40u8 {
+            let bytes = vec![number; 100_000 + usize::from(number)];
+            expected.extend_from_slice(&bytes);
+            transport.send(bytes);
+        }
+        let mut recycled = 0;
+        let mut got = vec![0; expected.len()];
+        let mut taken = 0;
+        while taken < got.len() {
+            transport.flush(|_| recycled += 1).unwrap();
+            let end = got.len().min(taken + 7_001);
+            taken += peer.read(&mut got[taken..end]).unwrap();
+        }
+        assert!(got == expected);
+        assert_eq!((transport.waiting_bytes(), recycled), (0, 40));
+    }
+
+    #[test]
+    fn a_peer_that_left_is_the_end() {
+        let (peer, server) = UnixStream::pair().unwrap();
+        server.set_nonblocking(true).unwrap();
+        let mut transport = Transport::new(server);
+        let mut buffer = [0; 16];
+        assert!(matches!(transport.receive(&mut buffer), Received::Nothing));
+        drop(peer);
+        assert!(matches!(transport.receive(&mut buffer), Received::End));
+        transport.send(vec![1]);
+        assert!(transport.flush(|_| ()).is_err());
+    }
+}

@@ -1,0 +1,173 @@
+//! A broker together with what it may not have itself: a clock, wake-ups, and threads for reads.
+//!
+//! Both loops that carry a broker use it, the thread of an embedded [`crate::Engine`] and the asyncio server, so that what a turn
+//! is stands in one place:
+//!
+//! 1. [`Host::begin_turn`]: the journal's wake-up, finished reads and due timers go in.
+//! 2. [`Host::handle`] for everything that the loop's transports have to say.
+//! 3. [`Host::end_turn`]: the journal batch goes to its writer, replays are fed.
+//! 4. [`Host::poll_output`] until it gives `None`; reads go to the pool on the way and are not seen by the loop.
+//! 5. Sleep until the waker rings, a transport is ready, or [`Host::sleep`] is over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quire_core::broker::{Broker, BrokerConfig, ConnectionId, Event, Input, Output, Stats};
+use quire_core::time::Now;
+use quire_journal::{Journal, JournalError, Progress, Reader, Recovery};
+
+use crate::clock::Clock;
+use crate::error::EngineError;
+use crate::reader_pool::ReaderPool;
+use crate::waker::{Wake, Waker};
+
+/// What a loop has to do with its transports after a turn.
+#[derive(Debug)]
+pub enum Deed {
+    /// Write these bytes. At most once per connection and turn.
+    Send {
+        /// To whom.
+        connection: ConnectionId,
+        /// What.
+        bytes: Vec<u8>,
+    },
+    /// Close the connection once what was sent before has left.
+    Close {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// Take no more bytes from it until further notice.
+    PauseReading {
+        /// From whom.
+        connection: ConnectionId,
+    },
+    /// Take bytes again.
+    ResumeReading {
+        /// From whom.
+        connection: ConnectionId,
+    },
+    /// Tell the log.
+    Log(Event),
+}
+
+/// A running broker without its transports.
+pub struct Host {
+    broker: Broker,
+    pool: ReaderPool,
+    waker: Arc<Waker>,
+    clock: Clock,
+    now: Now,
+    connections_made: u64,
+}
+
+impl Host {
+    /// Opens the journal that `config` names (or one in memory), recovers it, and puts a broker on it.
+    ///
+    /// `wake` is called on other threads whenever the loop has to take a turn; `on_progress` on this one while a long journal
+    /// is read back.
+    ///
+    /// # Errors
+    /// A bad configuration, a journal that is locked or damaged, or no thread to be had.
+    pub fn open(
+        config: BrokerConfig,
+        wake: Wake,
+        on_progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Host, Option<Recovery>), EngineError> {
+        let (journal, recovery) = match &config.transaction_log.journal_directory {
+            Some(directory) => {
+                let (journal, recovery) = Journal::open(directory, &config.journal_options(), on_progress)?;
+                (journal, Some(recovery))
+            }
+            None => (Journal::in_memory(&config.journal_options())?, None),
+        };
+        let waker = Arc::new(Waker::new(wake));
+        let on_flush = Arc::clone(&waker);
+        journal.on_flush(Box::new(move || on_flush.flushed()));
+        let pool = ReaderPool::start(&waker).map_err(EngineError::Thread)?;
+        let clock = Clock::start();
+        let now = clock.now();
+        let broker = Broker::new(config, journal)?;
+        Ok((Host { broker, pool, waker, clock, now, connections_made: 0 }, recovery))
+    }
+
+    /// A number for a new connection; tell the broker with [`Input::Connected`].
+    pub fn next_connection(&mut self) -> ConnectionId {
+        self.connections_made += 1;
+        ConnectionId(self.connections_made)
+    }
+
+    /// Starts a turn: reads the clock and takes what happened off the loop.
+    pub fn begin_turn(&mut self) {
+        self.now = self.clock.now();
+        if self.waker.answer() {
+            self.handle(Input::Flushed);
+        }
+        while let Some(done) = self.pool.poll() {
+            self.handle(Input::ReadDone(done));
+        }
+        if self.broker.next_timeout().is_some_and(|deadline| deadline <= self.now.instant) {
+            self.handle(Input::Timeout);
+        }
+    }
+
+    /// Hands the broker something that a transport has to say.
+    pub fn handle(&mut self, input: Input<'_>) {
+        self.broker.handle(self.now, input);
+    }
+
+    /// Ends the inputs of the turn; then poll.
+    pub fn end_turn(&mut self) {
+        self.broker.finish_turn(self.now);
+    }
+
+    /// The next thing to do, until `None`.
+    pub fn poll_output(&mut self) -> Option<Deed> {
+        loop {
+            return Some(match self.broker.poll_output()? {
+                Output::Send { connection, bytes } => Deed::Send { connection, bytes },
+                Output::Close { connection } => Deed::Close { connection },
+                Output::PauseReading { connection } => Deed::PauseReading { connection },
+                Output::ResumeReading { connection } => Deed::ResumeReading { connection },
+                Output::Log(event) => Deed::Log(event),
+                Output::Read(request) => {
+                    self.pool.submit(request);
+                    continue;
+                }
+            });
+        }
+    }
+
+    /// Gives a sent buffer back, so that the next turn need not allocate.
+    pub fn recycle(&mut self, bytes: Vec<u8>) {
+        self.broker.recycle(bytes);
+    }
+
+    /// How long the loop may sleep when nothing happens; `None` = until something does.
+    pub fn sleep(&self) -> Option<Duration> {
+        self.broker.next_timeout().map(|deadline| self.clock.until(deadline))
+    }
+
+    /// What the broker counts.
+    pub fn stats(&self) -> Stats {
+        self.broker.stats()
+    }
+
+    /// A reader of the journal, for whoever looks at it beside the broker.
+    pub fn reader(&self) -> Reader {
+        self.broker.journal().reader()
+    }
+
+    /// Whether everything owed was said after [`Input::Shutdown`].
+    pub fn is_drained(&self) -> bool {
+        self.broker.is_drained()
+    }
+
+    /// Closes the journal cleanly: everything appended is durable when it returns.
+    ///
+    /// # Errors
+    /// What the journal could not write.
+    pub fn close(self) -> Result<(), JournalError> {
+        drop(self.pool);
+        self.broker.close()
+    }
+}

@@ -1,0 +1,79 @@
+//! The threads that read the journal for replays.
+//!
+//! A cold replay waits for the disk; the loop that serves everybody must not. The broker hands out [`ReadRequest`]s, these threads run
+//! them, and the loop takes the [`ReadDone`]s back when the waker rings. A request that panics is a bug of ours: it is caught and
+//! logged so that the other replays go on, and the thread with it.
+//!
+//! The queue has no bound of its own because its users have one: a replay has one read outstanding and one ahead of it, and
+//! `max_subscriptions_per_connection` times `max_connections` bounds the replays.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use quire_core::replay::{ReadDone, ReadRequest};
+
+use crate::waker::Waker;
+
+/// How many threads read. Two keep one cold replay from holding up the next; page faults, not instructions, are what they wait
+/// for, so more would only compete with the loop on small machines.
+const READER_THREADS: usize = 2;
+
+/// Threads that run read requests. Dropping it lets what is queued finish and joins them.
+pub struct ReaderPool {
+    requests: Option<Sender<ReadRequest>>,
+    done: Receiver<ReadDone>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl ReaderPool {
+    /// Starts the threads. `waker` is rung after each read.
+    ///
+    /// # Errors
+    /// What the operating system says when it has no thread to give.
+    pub fn start(waker: &Arc<Waker>) -> io::Result<Self> {
+        let (requests, waiting) = unbounded::<ReadRequest>();
+        let (finished, done) = unbounded();
+        let threads = (0..READER_THREADS)
+            .map(|number| {
+                let (waiting, finished, waker) = (waiting.clone(), finished.clone(), Arc::clone(waker));
+                thread::Builder::new()
+                    .name(format!("quire-reader-{number}"))
+                    .spawn(move || read(&waiting, &finished, &waker))
+            })
+            .collect::<io::Result<_>>()?;
+        Ok(ReaderPool { requests: Some(requests), done, threads })
+    }
+
+    /// Hands a request to the threads.
+    pub fn submit(&self, request: ReadRequest) {
+        if let Some(requests) = &self.requests {
+            // Fails only when every thread is gone, which happens in `drop` alone.
+            let _ = requests.send(request);
+        }
+    }
+
+    /// The next finished read, if there is one.
+    pub fn poll(&self) -> Option<ReadDone> {
+        self.done.try_recv().ok()
+    }
+}
+
+impl Drop for ReaderPool {
+    fn drop(&mut self) {
+        self.requests = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn read(waiting: &Receiver<ReadRequest>, finished: &Sender<ReadDone>, waker: &Waker) {
+    for request in waiting {
+        if finished.send(request.run()).is_err() {
+            return;
+        }
+        waker.ring();
+    }
+}

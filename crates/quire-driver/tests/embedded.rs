@@ -1,0 +1,222 @@
+//! A client and an engine in one process, over a real socket pair and a real journal: what a program does all day.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quire_core::broker::BrokerConfig;
+use quire_core::client::{ClientConfig, Message, NewMessage, Reconnect, Sequence, State, SubscriptionSpec};
+use quire_core::wire::Code;
+use quire_driver::client::{Client, Link, Options, Queue, Subscribed, Taken};
+use quire_driver::{Engine, EngineError};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn engine(directory: Option<&Path>) -> Arc<Engine> {
+    let directory = directory.map_or("null".into(), |path| format!("{:?}", path.to_str().unwrap()));
+    let config = format!(
+        r#"{{"name":"test","transaction_log":{{"journal_directory":{directory},"journal_size":1048576,
+            "topics":[{{"name":"^recorded","message_type":"json"}}]}}}}"#
+    );
+    Engine::open(BrokerConfig::from_json(&config).unwrap()).unwrap()
+}
+
+fn client(engine: &Arc<Engine>, name: &str) -> Client {
+    let engine = engine.clone();
+    let client = Client::start(Options {
+        links: vec![Link::Embedded(Arc::new(move || engine.connect()))],
+        config: ClientConfig {
+            name: name.into(),
+            user: None,
+            password: None,
+            heartbeat: Some(Duration::from_secs(5)),
+            ack_interval: Duration::ZERO,
+            reconnect: Reconnect::default(),
+            address_count: 1,
+            publish_store_size_max: 64 << 20,
+            seed: 1,
+        },
+        connect_timeout: SOON,
+        receive_size_max: 64 << 20,
+    })
+    .unwrap();
+    client.wait_connected(SOON).expect("in time").unwrap();
+    client
+}
+
+fn publish(client: &Client, topic: &str, data: &str) -> Option<u64> {
+    let message = NewMessage {
+        topic,
+        data: data.as_bytes(),
+        sequence: Sequence::Auto,
+        expiration_s: None,
+        correlation_id: b"",
+    };
+    client.publish(&message).unwrap()
+}
+
+fn flush(client: &Client) {
+    client.wait(client.flush().unwrap(), SOON).expect("in time").unwrap();
+}
+
+fn subscribe(client: &Client, spec: SubscriptionSpec) -> Subscribed {
+    let subscribed = client.subscribe(spec, None).unwrap();
+    client.wait(subscribed.command, SOON).expect("in time").unwrap();
+    subscribed
+}
+
+fn bookmark(topic: &str, bookmark: &str) -> SubscriptionSpec {
+    SubscriptionSpec { bookmark: Some(bookmark.into()), completed: true, ..SubscriptionSpec::new(topic) }
+}
+
+fn take(client: &Client, queue: &Queue, number: u32, count: usize) -> Vec<Message> {
+    let mut messages = Vec::new();
+    let deadline = Instant::now() + SOON;
+    while messages.len() < count {
+        assert!(Instant::now() < deadline, "{} of {count} messages came", messages.len());
+        match queue.take(number, count - messages.len(), Duration::from_secs(1)) {
+            Taken::Messages(more) => messages.extend(more),
+            Taken::Nothing => (),
+            Taken::Ended(failure) => panic!("ended: {failure:?}"),
+        }
+        client.taken();
+    }
+    messages
+}
+
+fn texts(messages: &[Message]) -> Vec<&str> {
+    messages.iter().map(|message| std::str::from_utf8(message.data()).unwrap()).collect()
+}
+
+#[test]
+fn what_was_published_is_persisted_replayed_and_followed_live() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = engine(Some(directory.path()));
+    let publisher = client(&engine, "publisher");
+    for i in 1..=5000 {
+        assert_eq!(publish(&publisher, "recorded", &format!("{{\"n\":{i}}}")), Some(i));
+    }
+    flush(&publisher);
+    assert_eq!(publisher.persisted(), 5000);
+    let reader = client(&engine, "reader");
+    let replay =
+        subscribe(&reader, SubscriptionSpec { filter: Some("/n > 10".into()), ..bookmark("recorded", "0") });
+    let messages = take(&reader, &replay.queue, replay.number, 4990);
+    let want: Vec<String> = (11..=5000).map(|i| format!("{{\"n\":{i}}}")).collect();
+    assert_eq!(texts(&messages), want);
+    assert!(replay.queue.wait_completed(replay.number, SOON));
+    publish(&publisher, "recorded", "{\"n\":7777}");
+    assert_eq!(texts(&take(&reader, &replay.queue, replay.number, 1)), ["{\"n\":7777}"]);
+    let last = messages.last().unwrap().bookmark().unwrap();
+    let resumed = subscribe(&reader, bookmark("recorded", &last.to_string()));
+    assert_eq!(texts(&take(&reader, &resumed.queue, resumed.number, 1)), ["{\"n\":7777}"]);
+}
+
+#[test]
+fn an_engine_that_is_stopped_and_started_again_has_everything_and_the_client_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = Arc::new(std::sync::Mutex::new(engine(Some(directory.path()))));
+    let link = {
+        let running = running.clone();
+        Link::Embedded(Arc::new(move || running.lock().unwrap().connect()))
+    };
+    let client = Client::start(Options {
+        links: vec![link],
+        config: ClientConfig {
+            name: "c".into(),
+            user: None,
+            password: None,
+            heartbeat: None,
+            ack_interval: Duration::ZERO,
+            reconnect: Reconnect { initial_delay: Duration::from_millis(5), ..Reconnect::default() },
+            address_count: 1,
+            publish_store_size_max: 64 << 20,
+            seed: 1,
+        },
+        connect_timeout: SOON,
+        receive_size_max: 64 << 20,
+    })
+    .unwrap();
+    let replay = subscribe(&client, bookmark("^recorded", "0"));
+    for round in 0..3 {
+        for i in 1..=300 {
+            publish(&client, "recorded", &(round * 300 + i).to_string());
+        }
+        // Stopped while publishes are under way; the client connects again by itself and sends what was not acknowledged.
+        let mut guard = running.lock().unwrap();
+        guard.close().unwrap();
+        *guard = engine(Some(directory.path()));
+        drop(guard);
+        for i in 301..=310 {
+            publish(&client, "recorded/more", &(round * 300 + i).to_string());
+        }
+        flush(&client);
+    }
+    let messages = take(&client, &replay.queue, replay.number, 3 * 310);
+    let mut sequences: Vec<u64> =
+        messages.iter().map(|message| message.bookmark().unwrap().sequence).collect();
+    assert_eq!(sequences, (1..=930).collect::<Vec<_>>());
+    sequences.dedup();
+    assert!(matches!(replay.queue.take(replay.number, 1, Duration::ZERO), Taken::Nothing));
+}
+
+#[test]
+fn what_the_server_refuses_is_told_with_its_code() {
+    let engine = engine(None);
+    let client = client(&engine, "c");
+    for (spec, code) in [
+        (bookmark("unrecorded", "0"), Code::NotJournaled),
+        (bookmark("recorded", "yesterday"), Code::BadBookmark),
+        (SubscriptionSpec { filter: Some("/a =".into()), ..SubscriptionSpec::new("t") }, Code::BadFilter),
+        (SubscriptionSpec::new("("), Code::BadTopic),
+    ] {
+        let subscribed = client.subscribe(spec, None).unwrap();
+        let failure = client.wait(subscribed.command, SOON).expect("in time").unwrap_err();
+        assert_eq!(failure.code, code, "{failure}");
+        assert_eq!(failure.column, if code == Code::BadFilter { 5 } else { 0 });
+    }
+}
+
+#[test]
+fn a_second_client_of_the_same_name_takes_it_over_and_the_first_does_not_come_back() {
+    let engine = engine(None);
+    let first = client(&engine, "same");
+    let second = client(&engine, "same");
+    let deadline = Instant::now() + SOON;
+    while !matches!(first.state(), State::Closed(_)) {
+        assert!(Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    assert!(matches!(first.state(), State::Closed(Some(failure)) if failure.code == Code::NameInUse));
+    publish(&second, "recorded", "x");
+    flush(&second);
+}
+
+#[test]
+fn a_subscriber_that_does_not_take_its_replay_does_not_hold_up_the_others() {
+    let engine = engine(None);
+    let publisher = client(&engine, "publisher");
+    let data = format!("\"{}\"", "x".repeat(10_000));
+    for _ in 0..2000 {
+        publish(&publisher, "recorded", &data);
+    }
+    flush(&publisher);
+    let slow = client(&engine, "slow");
+    let _untaken = subscribe(&slow, bookmark("recorded", "0"));
+    let quick = client(&engine, "quick");
+    let replay = subscribe(&quick, bookmark("recorded", "0"));
+    assert_eq!(take(&quick, &replay.queue, replay.number, 2000).len(), 2000);
+}
+
+#[test]
+fn a_directory_has_one_engine() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = engine(Some(directory.path()));
+    let config = format!(
+        r#"{{"name":"test","transaction_log":{{"journal_directory":{:?}}}}}"#,
+        directory.path().to_str().unwrap()
+    );
+    let second = Engine::open(BrokerConfig::from_json(&config).unwrap());
+    assert!(matches!(second, Err(EngineError::Journal(quire_journal::JournalError::Locked { .. }))));
+    drop(first);
+}
