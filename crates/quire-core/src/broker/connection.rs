@@ -106,6 +106,8 @@ impl Broker {
         self.touch(id);
         if !kept.is_empty() {
             self.receive(id, &kept);
+            // What the commands ask for may come too late for this turn.
+            self.wants_turn = true;
         }
     }
 

@@ -1,5 +1,11 @@
 //! The broker behaves as docs/protocol.md and the seeds say: a real codec on the client's side, a real journal below, virtual time.
 
-#[allow(dead_code)]
+mod bookmarks;
+mod connections;
+mod failures;
+mod limits;
+mod model;
 mod pair;
+mod pausing;
 mod publishing;
+mod subscribing;

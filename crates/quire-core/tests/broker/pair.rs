@@ -76,7 +76,11 @@ impl Pair {
 
     /// Over what is on the disk.
     pub fn on(disk: Arc<MemoryDisk>, config: BrokerConfig) -> Self {
-        let as_disk: Arc<dyn Disk> = disk.clone();
+        Pair::over(disk.clone(), disk, config)
+    }
+
+    /// Over `as_disk`, which passes on to `disk`.
+    pub fn over(as_disk: Arc<dyn Disk>, disk: Arc<MemoryDisk>, config: BrokerConfig) -> Self {
         let options = quire_journal::Options { segment_size: 256 * 1024, ..config.journal_options() };
         let (journal, _) = Journal::driven_by_hand(as_disk, Path::new("journal"), &options).unwrap();
         Pair {
@@ -178,13 +182,15 @@ impl Pair {
         panic!("the broker always wants another turn");
     }
 
-    /// Writes what the journal was handed; whether that was anything.
+    /// Writes what the journal was handed; whether there is any news.
     pub fn write(&mut self) -> bool {
         let before = self.broker.stats().persisted;
         self.broker.write_journal();
         let now = self.now();
         self.broker.handle(now, Input::Flushed);
-        self.broker.stats().persisted != before
+        let stats = self.broker.stats();
+        let failed = self.broker.journal().failure().is_some() && !stats.journal_failed;
+        stats.persisted != before || failed
     }
 
     /// Runs the reads that the broker asked for; whether there were any.

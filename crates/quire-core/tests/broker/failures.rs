@@ -1,0 +1,198 @@
+//! A journal that takes no more writes, and one that is damaged: publishers are told, reading goes on (reliability J4; protocol.md
+//! section 4). The disk below is a real one in memory whose writes can be made to fail.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use quire_core::broker::Event;
+use quire_core::wire::*;
+use quire_journal::{Disk, File, Mapping, MemoryDisk};
+
+use super::pair::*;
+
+/// Passes everything on until it is told to be full.
+struct FullDisk {
+    disk: Arc<MemoryDisk>,
+    is_full: Arc<AtomicBool>,
+}
+
+struct FullFile {
+    file: Box<dyn File>,
+    is_full: Arc<AtomicBool>,
+}
+
+impl FullDisk {
+    fn file(&self, file: Box<dyn File>) -> Box<dyn File> {
+        Box::new(FullFile { file, is_full: self.is_full.clone() })
+    }
+}
+
+impl Disk for FullDisk {
+    fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.disk.open(path).map(|file| self.file(file))
+    }
+    fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.disk.open_read_only(path)
+    }
+    fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>> {
+        self.disk.create(path, size).map(|file| self.file(file))
+    }
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.disk.read(path)
+    }
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        self.disk.list(directory)
+    }
+    fn create_directory(&self, directory: &Path) -> io::Result<()> {
+        self.disk.create_directory(directory)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        self.disk.sync_directory(directory)
+    }
+    fn lock(&self, directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
+        self.disk.lock(directory)
+    }
+}
+
+impl File for FullFile {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.file.write_at(bytes, offset)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+    fn map(&self) -> io::Result<Mapping> {
+        self.file.map()
+    }
+}
+
+/// A broker whose disk becomes full when the value is set.
+fn on_a_disk_that_fills() -> (Pair, Arc<AtomicBool>) {
+    let is_full = Arc::new(AtomicBool::new(false));
+    let disk = Arc::new(MemoryDisk::new(1 << 30));
+    let full = FullDisk { disk: disk.clone(), is_full: is_full.clone() };
+    (Pair::over(Arc::new(full), disk, config()), is_full)
+}
+
+fn all_from(sequence: u64) -> Said {
+    Said::Failed { sequence, code: Code::StorageFull, scope: FailureScope::AllFromHere }
+}
+
+#[test]
+fn publishers_are_told_from_where_on_nothing_is_persisted_and_reading_goes_on() {
+    let (mut pair, is_full) = on_a_disk_that_fills();
+    pair.client(1, "a");
+    pair.client(2, "reader");
+    pair.publish(1, 1, "orders", "1");
+    pair.turn();
+    pair.take(1);
+    is_full.store(true, Ordering::Relaxed);
+    pair.publish(1, 2, "orders", "2");
+    pair.publish(1, 3, "orders", "3");
+    pair.send(1, &ClientFrame::Flush { command: 8, acks: Acks::PROCESSED.and(Acks::PERSISTED) });
+    pair.turn();
+    let failed_flush =
+        Said::Ack { kind: AckKind::Persisted, code: Code::StorageFull, command: 8, subscription: 0 };
+    assert_eq!(pair.take(1), [ack(AckKind::Processed, 8, 0), all_from(2), failed_flush]);
+    assert!(
+        pair.log.iter().any(|event| matches!(event, Event::JournalFailed { code: Code::StorageFull, .. }))
+    );
+    pair.publish(1, 2, "orders", "repeated: neither a duplicate nor persisted");
+    pair.publish(1, 4, "orders", "4");
+    pair.send(1, &ClientFrame::Flush { command: 9, acks: Acks::PERSISTED });
+    pair.turn();
+    assert_eq!(pair.take(1), [refused(Code::StorageFull, 9, 0)], "it is said once");
+    pair.subscribe(2, &replay(7, "orders", "0"));
+    pair.turn();
+    let said = pair.take(2);
+    assert_eq!(said.last(), Some(&ack(AckKind::Completed, 7, 7)));
+    let messages = said.iter().filter(|said| matches!(said, Said::Message { .. })).count();
+    assert_eq!(messages, 1, "what was persisted, and nothing else");
+}
+
+#[test]
+fn one_who_publishes_after_the_failure_is_told_with_the_first_message() {
+    let (mut pair, is_full) = on_a_disk_that_fills();
+    pair.client(1, "a");
+    pair.client(2, "b");
+    pair.publish(2, 5, "orders", "before");
+    pair.turn();
+    pair.take(2);
+    is_full.store(true, Ordering::Relaxed);
+    pair.publish(1, 1, "orders", "x");
+    pair.turn();
+    pair.publish(2, 6, "orders", "after");
+    pair.publish(2, 0, "orders", "without a number");
+    pair.turn();
+    assert_eq!(pair.take(2), [all_from(6)]);
+    pair.connect(3);
+    pair.send(3, &ClientFrame::Logon(logon("a")));
+    pair.turn();
+    assert_eq!(pair.take(3), [Said::LoggedOn { last_sequence: 0 }], "only what is persisted is claimed");
+}
+
+#[test]
+fn a_subscription_waiting_for_completed_is_not_left_waiting() {
+    let (mut pair, is_full) = on_a_disk_that_fills();
+    pair.client(1, "a");
+    pair.publish(1, 1, "orders", "1");
+    pair.turn();
+    is_full.store(true, Ordering::Relaxed);
+    pair.writes_at_once = false;
+    pair.publish(1, 2, "orders", "2");
+    pair.subscribe(1, &replay(7, "orders", "0"));
+    pair.turn();
+    pair.write();
+    pair.turn();
+    let said = pair.take(1);
+    assert!(said.contains(&ack(AckKind::Completed, 7, 7)), "{said:?}");
+}
+
+#[test]
+fn a_replay_that_meets_damage_ends_with_the_place() {
+    let disk = Arc::new(MemoryDisk::new(1 << 30));
+    let mut pair = Pair::on(disk.clone(), config());
+    pair.client(1, "a");
+    let data = "x".repeat(1000);
+    for sequence in 1..=500 {
+        pair.publish(1, sequence, "orders", &data);
+        pair.turn();
+    }
+    pair.client(2, "reader");
+    pair.client(3, "other");
+    pair.subscribe(3, &subscribe(5, "orders"));
+    pair.turn();
+    pair.take(3);
+    let name = disk
+        .list(Path::new("journal"))
+        .unwrap()
+        .into_iter()
+        .find(|name| name.ends_with("0000000000.journal"));
+    let path = Path::new("journal").join(name.unwrap());
+    let bytes = disk.read(&path).unwrap();
+    let at = bytes.len() / 2;
+    disk.open(&path).unwrap().write_at(&[bytes[at] ^ 1], at as u64).unwrap();
+    pair.subscribe(2, &replay(7, "orders", "0"));
+    pair.turn();
+    let said = pair.take(2);
+    let count = said.iter().filter(|said| matches!(said, Said::Message { .. })).count();
+    assert!(count > 0 && count < 500, "{count}");
+    assert_eq!(said.last(), Some(&Said::Ended { subscription: 7, code: Code::JournalCorrupt }));
+    pair.publish(1, 501, "orders", "goes on");
+    pair.turn();
+    assert_eq!(pair.take_data(3), ["goes on"]);
+}

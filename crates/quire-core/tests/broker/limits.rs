@@ -1,0 +1,132 @@
+//! At every limit the stated thing happens (protocol.md section 6).
+
+use quire_core::broker::{BrokerConfig, Limits};
+use quire_core::wire::*;
+
+use super::pair::*;
+
+fn with(limits: Limits) -> Pair {
+    Pair::with(BrokerConfig { limits, ..config() })
+}
+
+#[test]
+fn one_connection_too_many_is_told_so() {
+    let mut pair = with(Limits { max_connections: 2, ..Limits::default() });
+    pair.client(1, "a");
+    pair.client(2, "b");
+    pair.connect(3);
+    pair.turn();
+    assert_eq!(pair.take(3), [Said::Error(Code::LimitExceeded), Said::Closed]);
+    pair.disconnect(1);
+    pair.client(4, "c");
+}
+
+#[test]
+fn a_message_above_the_limit_ends_the_connection() {
+    let mut pair = with(Limits { max_message_size: 10, ..Limits::default() });
+    pair.client(1, "a");
+    pair.publish(1, 1, "orders", "0123456789");
+    pair.publish(1, 2, "orders", "0123456789x");
+    pair.publish(1, 3, "orders", "after it");
+    pair.turn();
+    assert_eq!(pair.take(1), [Said::Error(Code::MessageTooLarge), Said::Closed]);
+    assert_eq!(pair.broker.stats().appended, 1);
+}
+
+#[test]
+fn a_slow_ordinary_subscriber_is_cut_off_and_disturbs_nobody() {
+    let limit = 64 * 1024;
+    let mut pair = with(Limits { max_client_backlog: limit, ..Limits::default() });
+    pair.client(1, "publisher");
+    pair.client(2, "slow");
+    pair.client(3, "other");
+    for client in [2, 3] {
+        pair.subscribe(client, &subscribe(7, "orders"));
+    }
+    pair.turn();
+    pair.take(2);
+    pair.set_writable(2, false);
+    let data = "x".repeat(1000);
+    for sequence in 1..=60 {
+        pair.publish(1, sequence, "orders", &data);
+        pair.turn();
+    }
+    assert_eq!(pair.take(2), [], "within the limit it is only waited for");
+    for sequence in 61..=70 {
+        pair.publish(1, sequence, "orders", &data);
+        pair.turn();
+    }
+    assert_eq!(pair.take(2), [Said::Error(Code::SlowConsumer), Said::Closed]);
+    assert_eq!(pair.take_data(3).len(), 70);
+    assert_eq!(pair.broker.stats().subscription_count, 1);
+}
+
+#[test]
+fn publishers_are_not_read_from_while_too_much_is_unpersisted() {
+    let mut pair = with(Limits { max_unpersisted: 10_000, ..Limits::default() });
+    pair.client(1, "publisher");
+    pair.client(2, "reader");
+    pair.writes_at_once = false;
+    pair.publish(1, 1, "orders", &"x".repeat(10_000));
+    pair.turn();
+    assert!(pair.clients[&1].is_reading_paused);
+    assert!(!pair.clients[&2].is_reading_paused, "only those who publish");
+    pair.publish(1, 2, "orders", "waits");
+    pair.turn();
+    assert_eq!(pair.broker.stats().appended, 1);
+    pair.write();
+    pair.turn();
+    assert!(!pair.clients[&1].is_reading_paused);
+    pair.turn();
+    assert_eq!(pair.broker.stats().appended, 2);
+}
+
+#[test]
+fn refusals_and_flushes_that_wait_are_bounded() {
+    let mut pair = Pair::new();
+    pair.client(1, "publisher");
+    pair.writes_at_once = false;
+    pair.publish(1, 1, "orders", "x");
+    for sequence in 2..20_000 {
+        pair.publish(1, sequence, "", "x");
+    }
+    pair.turn();
+    assert!(pair.clients[&1].is_reading_paused);
+    pair.write();
+    pair.turn();
+    let failed = pair.take(1).iter().filter(|said| matches!(said, Said::Failed { .. })).count();
+    assert_eq!(failed, 19_998);
+    assert!(!pair.clients[&1].is_reading_paused);
+    pair.publish(1, 20_000, "orders", "x");
+    for command in 1..20_000 {
+        pair.send(1, &ClientFrame::Flush { command, acks: Acks::PERSISTED });
+    }
+    pair.turn();
+    assert!(pair.clients[&1].is_reading_paused);
+    pair.write();
+    pair.turn();
+    assert_eq!(pair.take(1).len(), 20_000);
+    assert!(!pair.clients[&1].is_reading_paused);
+}
+
+#[test]
+fn many_replays_share_the_reads_and_all_arrive() {
+    let mut pair = Pair::new();
+    pair.client(1, "publisher");
+    let data = "x".repeat(1000);
+    for sequence in 1..=2000 {
+        pair.publish(1, sequence, "orders", &data);
+    }
+    pair.turn();
+    pair.take(1);
+    pair.reads_at_once = false;
+    pair.client(2, "reader");
+    for number in 0..300 {
+        pair.subscribe(2, &replay(number + 1, "orders", "0"));
+    }
+    pair.turn();
+    assert!(pair.reads.len() <= 128, "{}", pair.reads.len());
+    pair.reads_at_once = true;
+    pair.turn();
+    assert_eq!(pair.take_data(2).len(), 300 * 2000);
+}
