@@ -4,6 +4,7 @@ pub mod broker;
 pub mod client;
 pub mod filter;
 pub mod message_type;
+pub mod queue;
 pub mod replay;
 mod session;
 mod subscription;

@@ -1,0 +1,83 @@
+//! The subscriptions of a queue that share a filter, and the messages that match it.
+
+use std::collections::BTreeSet;
+
+use super::id::FilterId;
+use super::members::Members;
+use super::messages::{Key, Messages, State, ordinal_of};
+use super::ordinal_set::OrdinalSet;
+
+/// A set of matches is swept when it holds more than twice the messages of the queue and this many.
+const SLACK: u64 = 1024;
+
+#[derive(Debug)]
+pub(super) struct Class {
+    /// `None`: everything matches.
+    pub filter: Option<FilterId>,
+    /// Distinguishes this class from earlier ones in the same slot.
+    pub generation: u32,
+    pub members: Members,
+    pub matches: Matches,
+    /// The ordinal up to which messages have been asked about.
+    pub scanned: u64,
+    /// Under which key it is among the ready classes.
+    pub ready: Option<Key>,
+}
+
+/// The messages that match, as far as they are known. Those that left the queue or were leased through another class may still be
+/// among them: they are dropped when they come up.
+#[derive(Debug)]
+pub(super) enum Matches {
+    /// Everything that waits; nothing is kept.
+    All,
+    /// In log order.
+    Fifo(OrdinalSet),
+    /// In the order of priority.
+    Ranked(BTreeSet<Key>),
+}
+
+impl Matches {
+    pub fn first(&self) -> Option<Key> {
+        match self {
+            Matches::All => None,
+            Matches::Fifo(set) => set.first().map(|ordinal| (0, ordinal)),
+            Matches::Ranked(set) => set.first().copied(),
+        }
+    }
+
+    pub fn insert(&mut self, key: Key, messages: &Messages) {
+        let len = match self {
+            Matches::All => return,
+            Matches::Fifo(set) => {
+                set.insert(key.1);
+                set.len()
+            }
+            Matches::Ranked(set) => {
+                set.insert(key);
+                set.len() as u64
+            }
+        };
+        if len > 2 * messages.present() + SLACK {
+            self.sweep(messages);
+        }
+    }
+
+    pub fn remove(&mut self, key: Key) {
+        match self {
+            Matches::All => {}
+            Matches::Fifo(set) => set.remove(key.1),
+            Matches::Ranked(set) => {
+                set.remove(&key);
+            }
+        }
+    }
+
+    fn sweep(&mut self, messages: &Messages) {
+        let is_present = |ordinal: u64| messages.state(ordinal) != State::Gone;
+        match self {
+            Matches::All => {}
+            Matches::Fifo(set) => set.retain(is_present),
+            Matches::Ranked(set) => set.retain(|key| is_present(ordinal_of(*key))),
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The subscriptions of one filter of a queue that have room, and which of them is next.
+//!
+//! Members stand in the order of their creation. Those with room are bits: "first", "next after" and "fewest outstanding" are found in
+//! a few words, whatever their number. For the proportional model there is one set of bits for every pair of backlog and outstanding
+//! count, so a delivery or an acknowledgement moves one bit.
+
+use super::bits::Bits;
+use super::config::FairnessModel;
+
+/// How full a subscription is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Load {
+    pub outstanding: u32,
+    pub backlog: u32,
+}
+
+impl Load {
+    /// Whether another message fits.
+    pub fn has_room(self) -> bool {
+        self.outstanding < self.backlog
+    }
+
+    /// Compares the parts in use exactly: 1 of 2 equals 2 of 4 (seed 000).
+    fn cmp(self, other: Load) -> std::cmp::Ordering {
+        let left = u64::from(self.outstanding) * u64::from(other.backlog);
+        left.cmp(&(u64::from(other.outstanding) * u64::from(self.backlog)))
+    }
+}
+
+/// A member that would get the next message, and what it is compared by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub subscription: u32,
+    pub order: u64,
+    load: Load,
+}
+
+#[derive(Debug)]
+pub(super) struct Members {
+    model: FairnessModel,
+    /// In order of creation; `None` where one has left.
+    members: Vec<Option<Member>>,
+    /// The orders of the members, of those too that have left.
+    orders: Vec<u64>,
+    live: usize,
+    /// Those with room.
+    free: Bits,
+    groups: Vec<Group>,
+    /// Where round-robin went on last time: the first member after the cursor.
+    hint: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    subscription: u32,
+    order: u64,
+    load: Load,
+}
+
+/// The members with room that have the same backlog.
+#[derive(Debug)]
+struct Group {
+    backlog: u32,
+    /// By the outstanding count.
+    levels: Vec<Bits>,
+    occupied: Bits,
+}
+
+impl Members {
+    pub fn new(model: FairnessModel) -> Self {
+        Members {
+            model,
+            members: Vec::new(),
+            orders: Vec::new(),
+            live: 0,
+            free: Bits::default(),
+            groups: Vec::new(),
+            hint: 0,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.live
+    }
+
+    /// Whether any member has room.
+    pub fn any_free(&self) -> bool {
+        self.free.len() > 0
+    }
+
+    /// Adds a member after all others and returns its index.
+    pub fn add(&mut self, subscription: u32, order: u64, load: Load) -> u32 {
+        let index = self.members.len();
+        self.members.push(Some(Member { subscription, order, load }));
+        self.orders.push(order);
+        self.live += 1;
+        self.enter(index, load);
+        index as u32
+    }
+
+    /// Takes a member out; the indices of the others stay.
+    pub fn remove(&mut self, index: u32) {
+        let index = index as usize;
+        if let Some(member) = self.members[index].take() {
+            self.live -= 1;
+            self.leave(index, member.load);
+        }
+    }
+
+    /// Whether there are so many gaps that [`compact`](Self::compact) pays.
+    pub fn is_sparse(&self) -> bool {
+        self.members.len() > 64 && self.live * 2 < self.members.len()
+    }
+
+    /// Closes the gaps and reports every member with its new index.
+    pub fn compact(&mut self, mut moved: impl FnMut(u32, u32)) {
+        let members = std::mem::take(&mut self.members);
+        *self = Members::new(self.model);
+        for member in members.into_iter().flatten() {
+            let index = self.add(member.subscription, member.order, member.load);
+            moved(member.subscription, index);
+        }
+    }
+
+    /// Records that a member's load has changed.
+    #[inline]
+    pub fn set_load(&mut self, index: u32, load: Load) {
+        let index = index as usize;
+        let Some(member) = &mut self.members[index] else { return };
+        let before = std::mem::replace(&mut member.load, load);
+        if self.model == FairnessModel::Proportional {
+            self.leave(index, before);
+            self.enter(index, load);
+        } else if before.has_room() != load.has_room() {
+            if load.has_room() { self.free.insert(index) } else { self.free.remove(index) }
+        }
+    }
+
+    /// The member that gets the next message, if any has room. `cursor` is the order of the subscription that got the last one.
+    pub fn best(&mut self, cursor: u64) -> Option<Candidate> {
+        let index = match self.model {
+            FairnessModel::Fast => self.free.next(0),
+            FairnessModel::RoundRobin => {
+                self.hint = self.after(cursor);
+                self.free.next(self.hint).or_else(|| self.free.next(0))
+            }
+            FairnessModel::Proportional => self.least_loaded(),
+        }?;
+        let Member { subscription, order, load } = self.members[index]?;
+        Some(Candidate { subscription, order, load })
+    }
+
+    /// Whether `left` gets the message rather than `right`, which matches it through another filter.
+    pub fn prefers(model: FairnessModel, cursor: u64, left: &Candidate, right: &Candidate) -> bool {
+        match model {
+            FairnessModel::Fast => left.order < right.order,
+            FairnessModel::RoundRobin => {
+                (left.order <= cursor, left.order) < (right.order <= cursor, right.order)
+            }
+            FairnessModel::Proportional => {
+                left.load.cmp(right.load).then(left.order.cmp(&right.order)).is_lt()
+            }
+        }
+    }
+
+    /// All members, in order.
+    pub fn subscriptions(&self) -> impl Iterator<Item = u32> {
+        self.members.iter().flatten().map(|member| member.subscription)
+    }
+
+    /// The index of the first member created after `cursor`: usually where it was before, or one further.
+    fn after(&self, cursor: u64) -> usize {
+        let is_it = |index: usize| {
+            self.orders.get(index).is_none_or(|order| *order > cursor)
+                && index
+                    .checked_sub(1)
+                    .is_none_or(|before| self.orders.get(before).is_some_and(|order| *order <= cursor))
+        };
+        (self.hint..self.hint + 2)
+            .find(|index| is_it(*index))
+            .unwrap_or_else(|| self.orders.partition_point(|order| *order <= cursor))
+    }
+
+    fn least_loaded(&self) -> Option<usize> {
+        let first_of = |group: &Group| {
+            let outstanding = group.occupied.next(0)?;
+            let index = group.levels[outstanding].next(0)?;
+            Some((Load { outstanding: outstanding as u32, backlog: group.backlog }, index))
+        };
+        let candidates = self.groups.iter().filter_map(first_of);
+        candidates
+            .min_by(|left, right| left.0.cmp(right.0).then(left.1.cmp(&right.1)))
+            .map(|(_, index)| index)
+    }
+
+    fn enter(&mut self, index: usize, load: Load) {
+        if !load.has_room() {
+            return;
+        }
+        self.free.insert(index);
+        if self.model == FairnessModel::Proportional {
+            let at =
+                self.groups.iter().position(|group| group.backlog == load.backlog).unwrap_or_else(|| {
+                    self.groups.push(Group::new(load.backlog));
+                    self.groups.len() - 1
+                });
+            self.groups[at].enter(index, load.outstanding as usize);
+        }
+    }
+
+    fn leave(&mut self, index: usize, load: Load) {
+        if !load.has_room() {
+            return;
+        }
+        self.free.remove(index);
+        if self.model == FairnessModel::Proportional
+            && let Some(at) = self.groups.iter().position(|group| group.backlog == load.backlog)
+        {
+            self.groups[at].leave(index, load.outstanding as usize);
+        }
+    }
+}
+
+impl Group {
+    fn new(backlog: u32) -> Self {
+        Group { backlog, levels: Vec::new(), occupied: Bits::default() }
+    }
+
+    fn enter(&mut self, index: usize, outstanding: usize) {
+        if self.levels.len() <= outstanding {
+            self.levels.resize_with(outstanding + 1, Bits::default);
+        }
+        self.levels[outstanding].insert(index);
+        self.occupied.insert(outstanding);
+    }
+
+    fn leave(&mut self, index: usize, outstanding: usize) {
+        self.levels[outstanding].remove(index);
+        if self.levels[outstanding].len() == 0 {
+            self.occupied.remove(outstanding);
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! The queue engine against its promises: named behaviours on injected time, and a slow obvious model under random operations.
+
+mod model;
+mod random;
