@@ -111,7 +111,8 @@ impl Broker {
             replaced,
             is_bookmark,
             start,
-            held: self.journal.appended(),
+            // What will never be persisted is not waited for.
+            held: if self.failure.is_some() { self.journal.persisted() } else { self.journal.appended() },
         })
     }
 

@@ -4,7 +4,7 @@ use quire_journal::{Batch, JournalError, Position, Reader, Record, RecordKind, T
 
 use super::{CHUNK_SIZE_MAX, Place, ReplayId, SCAN_SIZE_MAX, Source};
 use crate::filter::MessageContext;
-use crate::message_type::MessageType;
+use crate::message_type::{Fields, MessageType};
 use crate::session::SessionId;
 use crate::subscription::{Member, Members, Start, bookmark};
 use crate::wire::Message;
@@ -173,11 +173,19 @@ struct Matcher<'a> {
     now: Timestamp,
     topic: String,
     topic_wanted: Vec<bool>,
+    /// Room for what filters read.
+    fields: Fields,
 }
 
 impl<'a> Matcher<'a> {
     fn new(members: &'a [Member], now: Timestamp) -> Self {
-        Matcher { members, now, topic: String::new(), topic_wanted: vec![false; members.len()] }
+        Matcher {
+            members,
+            now,
+            topic: String::new(),
+            topic_wanted: vec![false; members.len()],
+            fields: Fields::default(),
+        }
     }
 
     fn wants(&mut self, member: usize, record: &Record<'_>) -> bool {
@@ -192,11 +200,14 @@ impl<'a> Matcher<'a> {
             }
         }
         let Member { filter, taken_after, .. } = &self.members[member];
-        self.topic_wanted[member]
-            && taken_after.is_none_or(|instant| record.timestamp > instant)
-            && filter.as_ref().is_none_or(|filter| {
-                context_of(record, self.now).is_some_and(|context| filter.matches(&context))
-            })
+        if !self.topic_wanted[member] || taken_after.is_some_and(|instant| record.timestamp <= instant) {
+            return false;
+        }
+        match filter {
+            None => true,
+            Some(filter) => context_of(record, self.now)
+                .is_some_and(|context| filter.matches_with(&context, &mut self.fields)),
+        }
     }
 }
 

@@ -11,12 +11,14 @@ use super::pair::*;
 
 const TOPICS: [&str; 3] = ["a", "b", "a.b"];
 const SELECTORS: [&str; 5] = ["a", "b", "a.b", "^a", "b$"];
+const FILTERS: [Option<(&str, fn(usize) -> bool)>; 3] =
+    [None, Some(("/n >= 100", |n| n >= 100)), Some(("/third = 1", |n| n % 3 == 1))];
 const PUBLISHERS: [&str; 2] = ["p", "q"];
 
 #[derive(Clone, Debug)]
 enum Step {
     Publish { publisher: usize, topic: usize, count: u8, numbered: bool },
-    Subscribe { number: u32, selector: usize, kind: Kind },
+    Subscribe { number: u32, selector: usize, filter: usize, kind: Kind },
     Unsubscribe { number: u32 },
     Pause { number: u32 },
     Resume { number: u32 },
@@ -45,8 +47,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         20 => (0..2usize, 0..3usize, 1..40u8, any::<bool>())
             .prop_map(|(publisher, topic, count, numbered)| Step::Publish { publisher, topic, count, numbered }),
-        8 => (1..6u32, 0..5usize, kind)
-            .prop_map(|(number, selector, kind)| Step::Subscribe { number, selector, kind }),
+        8 => (1..6u32, 0..5usize, 0..3usize, kind)
+            .prop_map(|(number, selector, filter, kind)| Step::Subscribe { number, selector, filter, kind }),
         2 => (1..6u32).prop_map(|number| Step::Unsubscribe { number }),
         3 => (1..6u32).prop_map(|number| Step::Pause { number }),
         4 => (1..6u32).prop_map(|number| Step::Resume { number }),
@@ -61,6 +63,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// What the model knows of a subscription.
 struct Expected {
     selector: &'static str,
+    filter: usize,
     kind: Kind,
     /// Index into the model's log of the first message that it may get.
     from: usize,
@@ -109,7 +112,8 @@ impl Model {
         match *step {
             Step::Publish { publisher, topic, count, numbered } => {
                 for _ in 0..count {
-                    let data = self.log.len().to_string();
+                    let n = self.log.len();
+                    let data = format!(r#"{{"n": {n}, "third": {}}}"#, n % 3);
                     let sequence = if numbered { self.next[publisher] } else { 0 };
                     self.pair.publish(publisher as u64, sequence, TOPICS[topic], &data);
                     self.log.push((TOPICS[topic], data));
@@ -119,7 +123,7 @@ impl Model {
                     }
                 }
             }
-            Step::Subscribe { number, selector, kind } => {
+            Step::Subscribe { number, selector, filter, kind } => {
                 if self.subscriptions.contains_key(&number) {
                     return;
                 }
@@ -134,12 +138,15 @@ impl Model {
                     Kind::Now => replay(number, selector, "0|1|"),
                     Kind::Epoch | Kind::Live => replay(number, selector, "0"),
                 };
-                self.pair.subscribe(READER, &Subscribe { options, command, ..subscribe });
+                self.pair.subscribe(
+                    READER,
+                    &Subscribe { options, command, filter: FILTERS[filter].map(|f| f.0), ..subscribe },
+                );
                 let from = match kind {
                     Kind::Ordinary | Kind::Now => self.log.len(),
                     Kind::Epoch | Kind::Live => 0,
                 };
-                self.subscriptions.insert(number, Expected { selector, kind, from, got: Vec::new() });
+                self.subscriptions.insert(number, Expected { selector, filter, kind, from, got: Vec::new() });
             }
             Step::Unsubscribe { number } => {
                 // What waits to be sent belongs to the subscription that is now ended.
@@ -218,7 +225,7 @@ impl Model {
             match said {
                 Said::Message { subscription, data, bookmark, .. } => {
                     let expected = self.subscriptions.get_mut(&subscription).expect("it was ended");
-                    let index: usize = data.parse().unwrap();
+                    let index = number_of(&data);
                     assert!(bookmark.is_some());
                     if matches!(expected.kind, Kind::Epoch | Kind::Now) {
                         assert!(index < persisted, "delivered, not persisted");
@@ -246,31 +253,39 @@ impl Model {
         self.pair.turn();
         self.hear();
         assert_eq!(self.acked, self.next.map(|next| next - 1));
-        for expected in self.ended.iter().chain(self.subscriptions.values()) {
-            let wanted = |topic: &str| match expected.selector {
-                "^a" => topic.starts_with('a'),
-                "b$" => topic.ends_with('b'),
-                name => topic == name,
-            };
+        for (expected, is_running) in
+            self.ended.iter().map(|e| (e, false)).chain(self.subscriptions.values().map(|e| (e, true)))
+        {
             let want: Vec<&String> = self.log[expected.from..]
                 .iter()
-                .filter(|(topic, _)| wanted(topic))
+                .filter(|(topic, data)| expected.wants(topic, data))
                 .map(|(_, data)| data)
                 .collect();
             let got: Vec<&String> = expected.got.iter().collect();
             assert!(want.starts_with(&got), "{:?}: {got:?} instead of {want:?}", expected.kind);
-        }
-        for expected in self.subscriptions.values() {
-            let last = expected.got.last();
-            let topic = |(topic, _): &(&str, String)| match expected.selector {
-                "^a" => topic.starts_with('a'),
-                "b$" => topic.ends_with('b'),
-                name => *topic == name,
-            };
-            let want = self.log[expected.from..].iter().rfind(|entry| topic(entry)).map(|(_, data)| data);
-            assert_eq!(last, want, "a running subscription has everything: {:?}", expected.kind);
+            assert!(
+                !is_running || got.len() == want.len(),
+                "{:?}: {got:?} and no more of {want:?}",
+                expected.kind
+            );
         }
     }
+}
+
+impl Expected {
+    fn wants(&self, topic: &str, data: &str) -> bool {
+        let topic_matches = match self.selector {
+            "^a" => topic.starts_with('a'),
+            "b$" => topic.ends_with('b'),
+            name => topic == name,
+        };
+        topic_matches && FILTERS[self.filter].is_none_or(|(_, matches)| matches(number_of(data)))
+    }
+}
+
+/// The number in a message of the model.
+fn number_of(data: &str) -> usize {
+    data[6..].split(',').next().unwrap().parse().unwrap()
 }
 
 proptest! {

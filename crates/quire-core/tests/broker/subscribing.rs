@@ -144,3 +144,65 @@ fn a_replaced_subscription_changes_between_two_messages() {
     assert_eq!(pair.take_data(1), ["1", "4"]);
     assert_eq!(pair.broker.stats().subscription_count, 1);
 }
+
+#[test]
+fn a_filter_holds_at_once_at_the_live_edge_and_in_a_replay() {
+    let mut pair = Pair::new();
+    pair.client(1, "a");
+    let large = |subscribe| Subscribe { filter: Some("/qty > 50"), ..subscribe };
+    pair.subscribe(1, &large(subscribe(1, "orders")));
+    pair.subscribe(1, &large(replay(2, "^orders", "0")));
+    for (sequence, qty) in [(1, 10), (2, 60), (3, 50), (4, 70)] {
+        pair.publish(1, sequence, "orders", &format!(r#"{{"qty": {qty}}}"#));
+    }
+    pair.publish(1, 5, "orders", "not JSON");
+    pair.turn();
+    pair.subscribe(1, &large(replay(3, "orders", "0")));
+    pair.turn();
+    let mut got: Vec<_> = pair
+        .take(1)
+        .into_iter()
+        .filter_map(|said| match said {
+            Said::Message { subscription, data, .. } => Some((subscription, data)),
+            _ => None,
+        })
+        .collect();
+    got.sort();
+    let data = [r#"{"qty": 60}"#, r#"{"qty": 70}"#];
+    let want: Vec<_> = (1..=3).flat_map(|number| data.map(|data| (number, data.to_owned()))).collect();
+    assert_eq!(got, want);
+}
+
+#[test]
+fn the_log_records_what_its_filters_let_through_and_subscribers_get_the_rest_without_a_bookmark() {
+    let entry = |filter: &str| quire_core::broker::RecordedTopic {
+        name: "orders".into(),
+        message_type: "json".into(),
+        filter: Some(filter.into()),
+    };
+    let log = quire_core::broker::TransactionLogConfig {
+        topics: vec![entry("/qty > 50"), entry("/urgent = TRUE")],
+        ..Default::default()
+    };
+    let mut pair = Pair::with(BrokerConfig { transaction_log: log, ..config() });
+    pair.client(1, "a");
+    pair.subscribe(1, &subscribe(1, "orders"));
+    for (sequence, data) in
+        [(1, r#"{"qty": 60}"#), (2, r#"{"qty": 1}"#), (3, r#"{"qty": 1, "urgent": true}"#)]
+    {
+        pair.publish(1, sequence, "orders", data);
+    }
+    pair.turn();
+    let recorded: Vec<_> = pair
+        .take(1)
+        .into_iter()
+        .filter_map(|said| match said {
+            Said::Message { bookmark, .. } => Some(bookmark.is_some()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(recorded, [true, false, true]);
+    pair.subscribe(1, &replay(2, "orders", "0"));
+    pair.turn();
+    assert_eq!(pair.take_data(1).len(), 2);
+}
