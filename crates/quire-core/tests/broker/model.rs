@@ -11,7 +11,9 @@ use super::pair::*;
 
 const TOPICS: [&str; 3] = ["a", "b", "a.b"];
 const SELECTORS: [&str; 5] = ["a", "b", "a.b", "^a", "b$"];
-const FILTERS: [Option<(&str, fn(usize) -> bool)>; 3] =
+/// A filter, and what it means in the model.
+type Filter = (&'static str, fn(usize) -> bool);
+const FILTERS: [Option<Filter>; 3] =
     [None, Some(("/n >= 100", |n| n >= 100)), Some(("/third = 1", |n| n % 3 == 1))];
 const PUBLISHERS: [&str; 2] = ["p", "q"];
 
