@@ -1,8 +1,18 @@
 //! The extension module `quire._quire`: registration only.
 
+mod client;
+mod errors;
+mod interpreter;
+mod message;
+mod subscription;
+
 use pyo3::prelude::*;
 
 #[pymodule]
 fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("__version__", env!("CARGO_PKG_VERSION"))
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<client::Client>()?;
+    module.add_class::<subscription::Subscription>()?;
+    module.add_class::<message::Message>()?;
+    module.add_function(wrap_pyfunction!(client::forked, module)?)
 }

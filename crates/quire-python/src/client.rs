@@ -1,0 +1,386 @@
+//! The client as Python sees it: converts, leaves the interpreter, calls, converts back.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::mem::ManuallyDrop;
+use std::os::fd::IntoRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use quire_core::client::{
+    ClientConfig, CommandId, Failure, NewMessage, PublishError, Reconnect, Sequence, State, SubscriptionSpec,
+};
+use quire_core::wire::SubscribeOptions;
+use quire_driver::client::{self as driver, Link, Options, Queue, Taken};
+
+use crate::errors;
+use crate::interpreter;
+use crate::message::{Message, Progress};
+use crate::subscription::Subscription;
+
+/// How often this process came out of a fork.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// Called in a child after `fork`: the threads of its parent's clients do not exist in it.
+#[pyfunction]
+pub fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A driver's client that knows whether it came through a fork.
+pub struct Handle {
+    client: ManuallyDrop<driver::Client>,
+    forks: u64,
+}
+
+impl Handle {
+    pub fn client(&self) -> &driver::Client {
+        &self.client
+    }
+
+    fn is_forked(&self) -> bool {
+        self.forks != FORKS.load(Ordering::Relaxed)
+    }
+
+    pub fn check_fork(&self, _py: Python<'_>) -> PyResult<()> {
+        if self.is_forked() {
+            return Err(PyRuntimeError::new_err(
+                "this client was made before a fork, and its thread does not exist in this process: make a new one here",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Handle {
+    #[allow(unsafe_code)] // dropping a field early
+    fn drop(&mut self) {
+        // After a fork its locks may be held by threads that are not here, so that it is left as it is.
+        if !self.is_forked() {
+            // SAFETY: the field is not used again: this is the drop of its owner.
+            unsafe { ManuallyDrop::drop(&mut self.client) };
+        }
+    }
+}
+
+/// A client and its thread, without the conveniences of `quire.Client`.
+#[pyclass(frozen, module = "quire._quire")]
+pub struct Client {
+    handle: Arc<Handle>,
+    /// Where the messages of all subscriptions with a handler stand in the order in which they arrived.
+    handled: Arc<Queue>,
+    handled_progress: Mutex<HashMap<u32, Arc<Progress>>>,
+    ready: Arc<Ready>,
+}
+
+/// Tells a loop, through a descriptor, that something changed.
+#[derive(Default)]
+struct Ready {
+    /// Somebody waits, and was not told yet.
+    is_armed: AtomicBool,
+    writer: Mutex<Option<UnixStream>>,
+}
+
+#[pymethods]
+impl Client {
+    /// Starts the client, which begins to connect.
+    #[new]
+    #[pyo3(signature = (links, name, *, user, password, heartbeat, connect_timeout, reconnect, publish_store_size_max, receive_size_max, seed))]
+    #[allow(clippy::too_many_arguments)] // keywords on the other side
+    fn new(
+        links: Vec<(String, u16)>,
+        name: String,
+        user: Option<String>,
+        password: Option<String>,
+        heartbeat: Option<Duration>,
+        connect_timeout: Duration,
+        reconnect: (Duration, Duration, f64, f64, Option<Duration>),
+        publish_store_size_max: usize,
+        receive_size_max: usize,
+        seed: u64,
+    ) -> PyResult<Self> {
+        let (initial_delay, maximum_delay, factor, jitter, give_up_after) = reconnect;
+        let config = ClientConfig {
+            name,
+            user,
+            password,
+            heartbeat,
+            ack_interval: Duration::ZERO,
+            reconnect: Reconnect { initial_delay, maximum_delay, factor, jitter, give_up_after },
+            address_count: links.len(),
+            publish_store_size_max,
+            seed,
+        };
+        let links = links.into_iter().map(|(host, port)| Link::Tcp { host, port }).collect();
+        let client = driver::Client::start(Options { links, config, connect_timeout, receive_size_max })?;
+        let ready = Arc::new(Ready::default());
+        let its_ready = ready.clone();
+        client.set_on_ready(Some(Arc::new(move || its_ready.tell())));
+        let handled = client.queue();
+        let handle = Handle { client: ManuallyDrop::new(client), forks: FORKS.load(Ordering::Relaxed) };
+        Ok(Client { handle: Arc::new(handle), handled, handled_progress: Mutex::default(), ready })
+    }
+
+    /// Takes a message and gives its sequence. `sequence`: 0 = the next one, `None` = without one. When the store is full it waits, or,
+    /// without `wait`, raises `BlockingIOError`.
+    #[pyo3(signature = (topic, data, sequence=0, expiration_s=None, correlation_id=None, wait=true))]
+    #[allow(clippy::too_many_arguments)] // what a message is
+    fn publish(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        data: &[u8],
+        sequence: Option<u64>,
+        expiration_s: Option<u32>,
+        correlation_id: Option<&str>,
+        wait: bool,
+    ) -> PyResult<Option<u64>> {
+        self.handle.check_fork(py)?;
+        let sequence = match sequence {
+            Some(0) => Sequence::Auto,
+            Some(sequence) => Sequence::Given(sequence),
+            None => Sequence::None,
+        };
+        let correlation_id = correlation_id.unwrap_or_default().as_bytes();
+        let message = NewMessage { topic, data, sequence, expiration_s, correlation_id };
+        loop {
+            match self.handle.client().publish(&message) {
+                Ok(sequence) => return Ok(sequence),
+                Err(PublishError::Full { .. }) if wait => {
+                    interpreter::wait(py, None, |slice| self.handle.client().wait_room(slice).then_some(()))?;
+                }
+                Err(error) => return Err(errors::refused(py, &error)),
+            }
+        }
+    }
+
+    /// Whether it was logged on within `timeout` seconds.
+    #[pyo3(signature = (timeout=None))]
+    fn wait_connected(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        self.handle.check_fork(py)?;
+        let timeout = interpreter::timeout(timeout);
+        let connected = interpreter::wait(py, timeout, |slice| self.handle.client().wait_connected(slice))?;
+        is_done(py, connected)
+    }
+
+    /// Starts a flush; gives the command to wait for.
+    fn flush(&self, py: Python<'_>) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        number_of(py, self.handle.client().flush())
+    }
+
+    /// Whether the command was answered within `timeout` seconds; raises its failure. An answer is given once.
+    #[pyo3(signature = (command, timeout=None))]
+    fn wait(&self, py: Python<'_>, command: u32, timeout: Option<f64>) -> PyResult<bool> {
+        self.handle.check_fork(py)?;
+        let timeout = interpreter::timeout(timeout);
+        let answer =
+            interpreter::wait(py, timeout, |slice| self.handle.client().wait(CommandId(command), slice))?;
+        is_done(py, answer)
+    }
+
+    /// Starts a subscription; wait for its command. With `handled`, its messages come with `handled_batch`.
+    #[pyo3(signature = (topic, filter, bookmark, options, completed, sub_id, handled))]
+    #[allow(clippy::too_many_arguments)] // what a subscription is
+    fn subscribe(
+        &self,
+        py: Python<'_>,
+        topic: String,
+        filter: Option<String>,
+        bookmark: Option<String>,
+        options: u32,
+        completed: bool,
+        sub_id: String,
+        handled: bool,
+    ) -> PyResult<Subscription> {
+        self.handle.check_fork(py)?;
+        let spec = spec(topic, filter, bookmark, options, completed);
+        let progress = Progress::new(sub_id);
+        // Held meanwhile, so that no message is taken before its progress is known.
+        let mut by_number = self.handled_progress.lock();
+        let subscribed = self
+            .handle
+            .client()
+            .subscribe(spec, handled.then(|| self.handled.clone()))
+            .map_err(|failure| errors::to_python(py, &failure))?;
+        if handled {
+            by_number.insert(subscribed.number, progress.clone());
+        }
+        Ok(Subscription {
+            handle: self.handle.clone(),
+            queue: subscribed.queue,
+            progress,
+            number: subscribed.number,
+            command: subscribed.command.0,
+            ahead: Mutex::default(),
+        })
+    }
+
+    /// Starts a change of a subscription; gives the command.
+    #[allow(clippy::too_many_arguments)] // what a subscription is
+    fn replace(
+        &self,
+        py: Python<'_>,
+        number: u32,
+        topic: String,
+        filter: Option<String>,
+        bookmark: Option<String>,
+        options: u32,
+        completed: bool,
+    ) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        let spec = spec(topic, filter, bookmark, options, completed);
+        number_of(py, self.handle.client().replace(number, spec))
+    }
+
+    /// Starts the end of a subscription; gives the command.
+    fn unsubscribe(&self, py: Python<'_>, number: u32) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        number_of(py, self.handle.client().unsubscribe(number))
+    }
+
+    /// Starts pausing or resuming; gives the command.
+    fn set_paused(&self, py: Python<'_>, numbers: Vec<u32>, paused: bool) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        number_of(py, self.handle.client().set_paused(&numbers, paused))
+    }
+
+    /// Messages of the subscriptions with a handler, none when `timeout` seconds passed first, `None` when the client has ended and all
+    /// were taken.
+    #[pyo3(signature = (count_max, timeout=None))]
+    fn handled_batch<'py>(
+        &self,
+        py: Python<'py>,
+        count_max: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<Bound<'py, PyList>>> {
+        self.handle.check_fork(py)?;
+        let client = self.handle.client();
+        let taken = interpreter::wait(py, interpreter::timeout(timeout), |slice| {
+            // Looked at first: what arrived before the end is in the queue by then.
+            let is_closed = matches!(client.state(), State::Closed(_));
+            match self.handled.take(
+                NO_SUBSCRIPTION,
+                count_max,
+                if is_closed { Duration::ZERO } else { slice },
+            ) {
+                Taken::Messages(messages) => Some(messages),
+                _ => is_closed.then(Vec::new),
+            }
+        })?;
+        let Some(messages) = taken else { return Ok(Some(PyList::empty(py))) };
+        if messages.is_empty() {
+            return Ok(None);
+        }
+        client.taken();
+        let by_number = self.handled_progress.lock();
+        let messages = messages.into_iter().filter_map(|message| {
+            let progress = by_number.get(&message.subscription())?;
+            let ordinal = progress.hand_out(std::iter::once(message.bookmark()));
+            Some(Message::new(message, progress.clone(), ordinal))
+        });
+        PyList::new(py, messages.collect::<Vec<_>>()).map(Some)
+    }
+
+    #[getter]
+    fn state(&self) -> &'static str {
+        match self.handle.client().state() {
+            State::Connecting => "connecting",
+            State::Connected => "connected",
+            State::Reconnecting => "reconnecting",
+            State::Closed(_) => "closed",
+        }
+    }
+
+    #[getter]
+    fn last_error(&self) -> Option<String> {
+        self.handle.client().last_error()
+    }
+
+    #[getter]
+    fn persisted(&self) -> u64 {
+        self.handle.client().persisted()
+    }
+
+    #[getter]
+    fn unpersisted_count(&self) -> u64 {
+        self.handle.client().unpersisted_count()
+    }
+
+    /// The publishes that the server refused since the last call: sequence (0 = it had none) and exception.
+    fn take_failed_publishes<'py>(&self, py: Python<'py>) -> Vec<(u64, Bound<'py, PyAny>)> {
+        let failed = self.handle.client().take_failed_publishes();
+        let to_value =
+            |failure: &Failure| errors::to_python(py, failure).into_value(py).into_bound(py).into_any();
+        failed.iter().map(|(sequence, failure)| (*sequence, to_value(failure))).collect()
+    }
+
+    /// A descriptor that is readable when something changed after [`Client::arm`]. The caller owns it.
+    fn ready_descriptor(&self) -> PyResult<i32> {
+        let (reader, writer) = UnixStream::pair()?;
+        reader.set_nonblocking(true)?;
+        writer.set_nonblocking(true)?;
+        *self.ready.writer.lock() = Some(writer);
+        Ok(reader.into_raw_fd())
+    }
+
+    /// The next change is worth a wake-up. Look for what is waited for after this call, not before.
+    fn arm(&self) {
+        self.ready.is_armed.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends the client; gives how many publishes are not known to be persisted.
+    fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<u64> {
+        if self.handle.is_forked() {
+            return Ok(0);
+        }
+        let timeout = interpreter::timeout(Some(timeout));
+        let left = interpreter::wait(py, timeout, |slice| {
+            let left = self.handle.client().close(slice);
+            (left == 0).then_some(left)
+        })?;
+        Ok(left.unwrap_or_else(|| self.handle.client().unpersisted_count()))
+    }
+}
+
+/// No subscription has this number.
+const NO_SUBSCRIPTION: u32 = 0;
+
+impl Ready {
+    fn tell(&self) {
+        if self.is_armed.swap(false, Ordering::SeqCst)
+            && let Some(writer) = &mut *self.writer.lock()
+        {
+            // Full means that the loop was told already; broken, that it is gone.
+            let _ = writer.write(&[1]);
+        }
+    }
+}
+
+fn spec(
+    topic: String,
+    filter: Option<String>,
+    bookmark: Option<String>,
+    options: u32,
+    completed: bool,
+) -> SubscriptionSpec {
+    SubscriptionSpec { topic, filter, bookmark, options: SubscribeOptions(options), completed }
+}
+
+fn number_of(py: Python<'_>, command: Result<CommandId, Failure>) -> PyResult<u32> {
+    command.map(|command| command.0).map_err(|failure| errors::to_python(py, &failure))
+}
+
+fn is_done(py: Python<'_>, answer: Option<Result<(), Failure>>) -> PyResult<bool> {
+    match answer {
+        Some(Ok(())) => Ok(true),
+        Some(Err(failure)) => Err(errors::to_python(py, &failure)),
+        None => Ok(false),
+    }
+}

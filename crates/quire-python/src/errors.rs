@@ -1,0 +1,27 @@
+//! From the failures of the core to the exceptions that `quire._errors` defines.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use quire_core::client::{Failure, PublishError};
+
+/// The exception for a failure: its class goes by the stable code.
+pub fn to_python(py: Python<'_>, failure: &Failure) -> PyErr {
+    new_error(py, failure.code.name(), &failure.reason, failure.column)
+}
+
+/// The exception for a publish that was refused for good.
+pub fn refused(py: Python<'_>, error: &PublishError) -> PyErr {
+    match error {
+        PublishError::Refused(failure) => to_python(py, failure),
+        PublishError::Full { .. } => pyo3::exceptions::PyBlockingIOError::new_err(error.to_string()),
+    }
+}
+
+/// The exception with the class of `code`.
+pub fn new_error(py: Python<'_>, code: &str, reason: &str, column: u32) -> PyErr {
+    static FROM_CODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    FROM_CODE
+        .import(py, "quire._errors", "from_code")
+        .and_then(|from_code| from_code.call1((code, reason, column)))
+        .map_or_else(|error| error, PyErr::from_value)
+}

@@ -1,0 +1,35 @@
+//! The one place where the interpreter is left to wait, and entered again.
+
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+
+/// The longest that a wait leaves Ctrl-C unseen: short for a person, long for a processor.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// Waits outside the interpreter until `ready` gives something, `timeout` has passed (`None` is given), or a signal handler raises.
+///
+/// `ready` waits up to the time that it is given, and is called at least once.
+pub fn wait<T: Send>(
+    py: Python<'_>,
+    timeout: Option<Duration>,
+    mut ready: impl FnMut(Duration) -> Option<T> + Send,
+) -> PyResult<Option<T>> {
+    let started = Instant::now();
+    loop {
+        let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
+        let slice = left.map_or(SLICE, |left| left.min(SLICE));
+        if let Some(value) = py.detach(|| ready(slice)) {
+            return Ok(Some(value));
+        }
+        py.check_signals()?;
+        if timeout.is_some_and(|timeout| started.elapsed() >= timeout) {
+            return Ok(None);
+        }
+    }
+}
+
+/// A timeout in seconds as Python gives it; `None` = no bound, and so is more than this machine can count.
+pub fn timeout(seconds: Option<f64>) -> Option<Duration> {
+    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok())
+}

@@ -1,0 +1,200 @@
+//! A received message as Python sees it: a range of the receive buffer, whose fields are converted when they are asked for.
+
+#![allow(unsafe_code)] // the buffer protocol: see the SAFETY notes
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use quire_core::client::Message as Received;
+use quire_journal::Bookmark;
+
+/// One received message.
+#[pyclass(frozen, module = "quire", name = "Message")]
+pub struct Message {
+    received: Received,
+    progress: Arc<Progress>,
+    /// Which one it is among those that its subscription handed out.
+    ordinal: u64,
+}
+
+/// What became of the messages that a subscription handed out.
+///
+/// The place to resume at is behind the last message before which, itself included, every one was processed: one that is processed
+/// early does not move it past those that are not.
+pub struct Progress {
+    /// The user's name of the subscription.
+    pub sub_id: String,
+    state: Mutex<Outstanding>,
+}
+
+#[derive(Default)]
+struct Outstanding {
+    /// Messages that were handed out, from the first that is not processed: bookmark, and whether it is processed.
+    messages: VecDeque<(Option<Bookmark>, bool)>,
+    /// The ordinal of the first of them.
+    first: u64,
+    most_recent: Option<Bookmark>,
+}
+
+impl Progress {
+    pub fn new(sub_id: String) -> Arc<Self> {
+        Arc::new(Progress { sub_id, state: Mutex::default() })
+    }
+
+    /// Messages are handed out; gives the ordinal of the first.
+    pub fn hand_out(&self, bookmarks: impl Iterator<Item = Option<Bookmark>>) -> u64 {
+        let mut state = self.state.lock();
+        let ordinal = state.first + state.messages.len() as u64;
+        state.messages.extend(bookmarks.map(|bookmark| (bookmark, false)));
+        ordinal
+    }
+
+    /// The next message is asked for: all that were handed out are processed.
+    pub fn processed_all(&self) {
+        let mut state = self.state.lock();
+        let last = state.messages.iter().rev().find_map(|(bookmark, _)| *bookmark);
+        state.most_recent = last.or(state.most_recent);
+        state.first += state.messages.len() as u64;
+        state.messages.clear();
+    }
+
+    /// The bookmark behind which to resume.
+    pub fn most_recent(&self) -> Option<Bookmark> {
+        self.state.lock().most_recent
+    }
+
+    fn processed(&self, ordinal: u64) {
+        let mut state = self.state.lock();
+        let Some(index) = ordinal.checked_sub(state.first) else { return };
+        if let Some(message) = usize::try_from(index).ok().and_then(|index| state.messages.get_mut(index)) {
+            message.1 = true;
+        }
+        while let Some((bookmark, true)) = state.messages.front().copied() {
+            state.messages.pop_front();
+            state.first += 1;
+            state.most_recent = bookmark.or(state.most_recent);
+        }
+    }
+}
+
+impl Message {
+    pub fn new(received: Received, progress: Arc<Progress>, ordinal: u64) -> Self {
+        Message { received, progress, ordinal }
+    }
+}
+
+#[pymethods]
+impl Message {
+    #[getter]
+    fn topic(&self) -> String {
+        String::from_utf8_lossy(self.received.topic()).into_owned()
+    }
+
+    #[getter]
+    fn data<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.received.data())
+    }
+
+    fn json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        static LOADS: pyo3::sync::PyOnceLock<Py<PyAny>> = pyo3::sync::PyOnceLock::new();
+        LOADS.import(py, "json", "loads")?.call1((self.data(py),))
+    }
+
+    #[getter]
+    fn bookmark(&self) -> Option<String> {
+        self.received.bookmark().map(|bookmark| bookmark.to_string())
+    }
+
+    #[getter]
+    fn timestamp<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        static FROM_NS: pyo3::sync::PyOnceLock<Py<PyAny>> = pyo3::sync::PyOnceLock::new();
+        FROM_NS.import(py, "quire._message", "datetime_from_ns")?.call1((self.timestamp_ns(),))
+    }
+
+    #[getter]
+    fn timestamp_ns(&self) -> u64 {
+        self.received.timestamp().0
+    }
+
+    #[getter]
+    fn sequence(&self) -> Option<u64> {
+        self.received.bookmark().map(|bookmark| bookmark.sequence)
+    }
+
+    #[getter]
+    fn publisher(&self) -> Option<String> {
+        self.received.bookmark().map(|bookmark| bookmark.publisher.to_string())
+    }
+
+    #[getter]
+    fn correlation_id(&self) -> Option<String> {
+        let id = self.received.correlation_id();
+        (!id.is_empty()).then(|| String::from_utf8_lossy(id).into_owned())
+    }
+
+    #[getter]
+    fn command(&self) -> &'static str {
+        "publish"
+    }
+
+    #[getter]
+    fn sub_id(&self) -> &str {
+        &self.progress.sub_id
+    }
+
+    #[getter]
+    fn _number(&self) -> u32 {
+        self.received.subscription()
+    }
+
+    fn discard(&self) {
+        self.progress.processed(self.ordinal);
+    }
+
+    fn __len__(&self) -> usize {
+        self.received.data().len()
+    }
+
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "Message(topic={:?}, bookmark={:?}, {} bytes)",
+            self.topic(),
+            self.bookmark().unwrap_or_default(),
+            self.received.data().len()
+        )
+    }
+
+    /// A read-only view of the data, without a copy.
+    ///
+    /// # Safety
+    /// `view` is the interpreter's, to be filled.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no view to fill"));
+        }
+        let data = slf.get().received.data();
+        // SAFETY: `view` is not null. The bytes are never written, never move while the message lives (it is frozen), and the view
+        // holds a reference to the message until it is released. Asking for a writable view is refused by the call itself.
+        let filled = unsafe {
+            ffi::PyBuffer_FillInfo(
+                view,
+                slf.as_ptr(),
+                data.as_ptr().cast_mut().cast(),
+                data.len() as ffi::Py_ssize_t,
+                1,
+                flags,
+            )
+        };
+        if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+}

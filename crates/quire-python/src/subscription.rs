@@ -1,0 +1,144 @@
+//! A subscription as Python sees it: where its messages are taken.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use quire_core::client::{Failure, Message as Received, State};
+use quire_driver::client::{Queue, Taken};
+
+use crate::client::Handle;
+use crate::errors;
+use crate::interpreter;
+use crate::message::{Message, Progress};
+
+/// Messages that an iteration takes from the queue at a time, to lock it and leave the interpreter once for many.
+const AHEAD_COUNT: usize = 1024;
+
+/// One subscription: its queue, and what became of its messages.
+#[pyclass(frozen, module = "quire._quire")]
+pub struct Subscription {
+    pub handle: Arc<Handle>,
+    pub queue: Arc<Queue>,
+    pub progress: Arc<Progress>,
+    #[pyo3(get)]
+    pub number: u32,
+    /// The command whose answer says whether the server accepted it.
+    #[pyo3(get)]
+    pub command: u32,
+    /// Taken from the queue, but not handed out yet.
+    pub ahead: Mutex<VecDeque<Received>>,
+}
+
+enum Next {
+    Messages(Vec<Received>),
+    Ended(Option<Failure>),
+}
+
+#[pymethods]
+impl Subscription {
+    /// The next message, or `None` when the subscription has ended by the user's will.
+    ///
+    /// `TimeoutError` after `timeout` seconds; what ended the subscription, if the server did.
+    #[pyo3(signature = (timeout=None))]
+    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Message>> {
+        let list = self.messages(py, 1, AHEAD_COUNT, interpreter::timeout(timeout))?;
+        match list {
+            Some(messages) => match messages.into_iter().next() {
+                Some(message) => Ok(Some(message)),
+                None => Err(timed_out()),
+            },
+            None => Ok(None),
+        }
+    }
+
+    /// Up to `count_max` messages: at least one, none when `timeout` seconds passed first, `None` when the subscription has ended.
+    #[pyo3(signature = (count_max, timeout=None))]
+    fn batch<'py>(
+        &self,
+        py: Python<'py>,
+        count_max: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<Bound<'py, PyList>>> {
+        let messages = self.messages(py, count_max, count_max, interpreter::timeout(timeout))?;
+        messages.map(|messages| PyList::new(py, messages)).transpose()
+    }
+
+    fn is_completed(&self) -> bool {
+        self.queue.is_completed(self.number)
+    }
+
+    #[pyo3(signature = (timeout=None))]
+    fn wait_completed(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let ready = |slice| {
+            let closed = matches!(self.handle.client().state(), State::Closed(_));
+            let completed = self.queue.wait_completed(self.number, slice);
+            (completed || closed).then_some(completed)
+        };
+        Ok(interpreter::wait(py, interpreter::timeout(timeout), ready)?.unwrap_or(false))
+    }
+
+    #[getter]
+    fn most_recent(&self) -> Option<String> {
+        self.progress.most_recent().map(|bookmark| bookmark.to_string())
+    }
+}
+
+impl Subscription {
+    /// Up to `count_max` messages; when the queue has to be asked, up to `take_max` are taken from it.
+    fn messages(
+        &self,
+        py: Python<'_>,
+        count_max: usize,
+        take_max: usize,
+        timeout: Option<Duration>,
+    ) -> PyResult<Option<Vec<Message>>> {
+        self.handle.check_fork(py)?;
+        self.progress.processed_all();
+        let ready = self.take_ahead(count_max);
+        if !ready.is_empty() {
+            return Ok(Some(self.hand_out(ready)));
+        }
+        let next =
+            interpreter::wait(py, timeout, |slice| match self.queue.take(self.number, take_max, slice) {
+                Taken::Messages(messages) => Some(Next::Messages(messages)),
+                Taken::Ended(failure) => Some(Next::Ended(failure)),
+                Taken::Nothing => None,
+            })?;
+        match next {
+            Some(Next::Messages(messages)) => {
+                self.handle.client().taken();
+                if messages.len() <= count_max {
+                    return Ok(Some(self.hand_out(messages)));
+                }
+                self.ahead.lock().extend(messages);
+                Ok(Some(self.hand_out(self.take_ahead(count_max))))
+            }
+            // The user who closed the client did not ask for an error.
+            Some(Next::Ended(Some(failure))) if self.handle.client().state() != State::Closed(None) => {
+                Err(errors::to_python(py, &failure))
+            }
+            Some(Next::Ended(_)) => Ok(None),
+            None => Ok(Some(Vec::new())),
+        }
+    }
+
+    fn take_ahead(&self, count_max: usize) -> Vec<Received> {
+        let mut ahead = self.ahead.lock();
+        let count = count_max.min(ahead.len());
+        ahead.drain(..count).collect()
+    }
+
+    fn hand_out(&self, messages: Vec<Received>) -> Vec<Message> {
+        let first = self.progress.hand_out(messages.iter().map(Received::bookmark));
+        let with_ordinal = messages.into_iter().zip(first..);
+        with_ordinal.map(|(message, ordinal)| Message::new(message, self.progress.clone(), ordinal)).collect()
+    }
+}
+
+fn timed_out() -> PyErr {
+    pyo3::exceptions::PyTimeoutError::new_err("no message came in time")
+}

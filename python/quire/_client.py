@@ -1,0 +1,300 @@
+"""The blocking client. Every call that waits leaves the interpreter to other threads and obeys Ctrl-C."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+from quire import _quire
+from quire._bookmarks import Bookmark
+from quire._client_base import ClientBase, logger
+from quire._errors import QuireError
+from quire._message import Message, to_bytes
+from quire._options import (
+    AUTO,
+    DEFAULT_CLOSE_TIMEOUT,
+    DEFAULT_CONNECT_TIMEOUT,
+    DEFAULT_PUBLISH_STORE_SIZE_MAX,
+    DEFAULT_RECEIVE_SIZE_MAX,
+    ClientOptions,
+    DrainReport,
+    Health,
+    Reconnect,
+    SequenceArgument,
+    Spec,
+    expiration_to_core,
+    failure_of_publishes,
+    sequence_to_core,
+)
+from quire._subscription import DEFAULT_BATCH_COUNT, Subscription, timeout_to_core
+from quire._units import Duration, Size
+
+Handler = Callable[[Message], object]
+
+
+class Client(ClientBase[Subscription]):
+    """A connection to a server that comes back by itself. Thread-safe.
+
+    The constructor returns when the client is logged on. A lost connection is made again: unpersisted
+    publishes are sent again and
+    subscriptions go on behind the last message that they received.
+
+    - `url`: `quire://host:port`, or a list of them in the order in which they are tried
+    - `name`: the publisher's identity: unique, and the same after a restart. Left out, one is generated,
+      and then nothing can be
+      deduplicated across restarts
+    - `heartbeat`: how often each side says something; a peer silent for two of them is given up. `None` =
+      never
+    - `connect_timeout`: how long to wait for the first logon
+    - `publish_store_size_max`: bytes of unpersisted publishes to keep; above it `publish` waits
+    - `receive_size_max`: bytes of received messages that may wait for the program; above it the socket is
+      not read
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        *,
+        name: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        heartbeat: Duration | None = None,
+        connect_timeout: Duration = DEFAULT_CONNECT_TIMEOUT,
+        reconnect: Reconnect | None = None,
+        publish_store_size_max: Size = DEFAULT_PUBLISH_STORE_SIZE_MAX,
+        receive_size_max: Size = DEFAULT_RECEIVE_SIZE_MAX,
+    ) -> None:
+        options = ClientOptions.of(
+            url,
+            name=name,
+            user=user,
+            password=password,
+            heartbeat=heartbeat,
+            connect_timeout=connect_timeout,
+            reconnect=reconnect,
+            publish_store_size_max=publish_store_size_max,
+            receive_size_max=receive_size_max,
+        )
+        super().__init__(options)
+        self._lock = threading.Lock()
+        self._handlers: dict[int, Handler] = {}
+        self._handler_thread: threading.Thread | None = None
+        self._core: _quire.Client = options.start()
+        try:
+            connected = self._core.wait_connected(options.connect_timeout)
+            if not connected:
+                raise options.not_connected(self._core.last_error)
+        except BaseException:
+            self._core.close(0)
+            raise
+
+    def publish(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        sequence: SequenceArgument = AUTO,
+        expiration: Duration | None = None,
+        correlation_id: str | None = None,
+    ) -> int | None:
+        """Sends a message and returns its sequence number. Does not wait for persistence; waits when the
+        publish store is full.
+
+        - `data`: bytes, text, or anything that is JSON-serialisable
+        - `sequence`: `AUTO` counts by itself; a number is sent as given (not above the highest, it is a
+          duplicate that the server drops);
+          `None` sends without one, and then the message is not sent again after a lost connection
+        - `expiration`: lifetime in a queue, in whole seconds rounded up; 0 = never expires
+        """
+        return self._core.publish(
+            topic,
+            data if type(data) is bytes else to_bytes(data),
+            0 if sequence is AUTO else sequence_to_core(sequence),
+            None if expiration is None else expiration_to_core(expiration),
+            correlation_id,
+        )
+
+    def flush(self, timeout: Duration | None = None) -> None:
+        """Waits until everything published so far is persisted; goes on over reconnects.
+
+        Raises `TimeoutError`, and the error of a publish that the server refused since the last flush.
+        """
+        if not self._core.wait(self._core.flush(), timeout_to_core(timeout)):
+            raise TimeoutError(f"{self._core.unpersisted_count} publishes are not persisted yet")
+        failure = failure_of_publishes(self._core.take_failed_publishes())
+        if failure is not None:
+            raise failure
+
+    @property
+    def persisted(self) -> int:
+        """The highest sequence number acknowledged as persisted."""
+        return self._core.persisted
+
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        filter: str | None = None,
+        bookmark: Bookmark | None = None,
+        live: bool = False,
+        fully_durable: bool = False,
+        paused: bool = False,
+        completed: bool = False,
+        on_message: Handler | None = None,
+        sub_id: str | None = None,
+    ) -> Subscription:
+        """Subscribes and returns when the server has accepted it; raises what the server refuses.
+
+        - `topic`: exact, or a regular expression when it holds any of ``^ $ * + ? [ ] ( ) { } | \\``,
+          searched for unanchored
+        - `bookmark`: replay from there: `EPOCH`, `NOW`, `MOST_RECENT`, a bookmark, several of them, or a time
+        - `live`: after the replay, messages come before they are persisted
+        - `paused`: created without delivering until `resume`
+        - `on_message`: called with each message. The handlers of one client run one at a time, in the order
+          of arrival, on one thread
+        - `sub_id`: name under which `MOST_RECENT` finds the place again
+        """
+        with self._lock:
+            sub_id = self._new_sub_id(sub_id)
+            spec = self._spec(topic, filter, bookmark, live, fully_durable, paused, completed, sub_id)
+            core = self._core.subscribe(
+                spec.topic,
+                spec.filter,
+                spec.bookmark,
+                spec.options(),
+                spec.wants_completed(),
+                sub_id,
+                on_message is not None,
+            )
+            subscription = Subscription(self, core, spec, sub_id, on_message is not None)
+            self._subscriptions[sub_id] = subscription
+            if on_message is not None:
+                self._handlers[core.number] = on_message
+        try:
+            self._core.wait(core.command)
+        except BaseException as error:
+            with self._lock:
+                self._subscriptions.pop(sub_id, None)
+                self._handlers.pop(core.number, None)
+            if not isinstance(error, QuireError):
+                self._core.unsubscribe(core.number)
+            raise
+        if on_message is not None:
+            self._start_handlers()
+        return subscription
+
+    def unsubscribe(self, sub_id: str | None = None) -> None:
+        """Ends one subscription, or all of them."""
+        with self._lock:
+            names = list(self._subscriptions) if sub_id is None else [sub_id]
+            ended = [s for s in map(self._forget, names) if s is not None]
+        if self._core.state == "closed":
+            return
+        commands = []
+        for subscription in ended:
+            try:
+                commands.append(self._core.unsubscribe(subscription._core.number))
+            except QuireError as error:
+                # The server ended it before: what was asked for is so.
+                if error.code not in ("unknown_subscription", "shutting_down"):
+                    raise
+        for command in commands:
+            self._core.wait(command)
+
+    def pause(self, subscriptions: Iterable[Subscription] | None = None) -> None:
+        """Stops bookmark subscriptions, all with one command; left out: all of this client."""
+        self._set_paused(subscriptions, True)
+
+    def resume(self, subscriptions: Iterable[Subscription] | None = None) -> None:
+        """Continues bookmark subscriptions, all with one command (they may then share one replay)."""
+        self._set_paused(subscriptions, False)
+
+    @property
+    def state(self) -> str:
+        """`"connecting"`, `"connected"`, `"reconnecting"` or `"closed"`."""
+        return self._core.state
+
+    def health(self) -> Health:
+        """How the client and its subscriptions stand."""
+        return self._health_of(self._core)
+
+    def drain(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> DrainReport:
+        """Stops taking messages, waits for the handlers and for the publishes, and closes; tells what was
+        left."""
+        deadline = monotonic() + (timeout_to_core(timeout) or 0)
+        if self._core.state == "connected":
+            self.unsubscribe()
+        return self._close(max(0.0, deadline - monotonic()))
+
+    def close(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> None:
+        """Waits up to `timeout` for pending publishes, then leaves.
+
+        Iterations end. Harmless when it is closed.
+        """
+        report = self._close(timeout_to_core(timeout) or 0.0)
+        if not report.is_clean:
+            logger.warning("%r closed with %d publishes not persisted", self, report.unpersisted)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _close(self, timeout: float) -> DrainReport:
+        deadline = monotonic() + timeout
+        try:
+            if self._core.state != "closed" and self._core.unpersisted_count:
+                self._core.wait(self._core.flush(), timeout)
+        except QuireError as error:
+            logger.warning("%r: pending publishes were not persisted: %s", self, error)
+        finally:
+            left = self._core.close(max(0.0, deadline - monotonic()))
+            for sequence, refused in self._core.take_failed_publishes():
+                logger.error("%r: publish %d was refused: %s", self, sequence, refused)
+        thread = self._handler_thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - monotonic()))
+        return DrainReport(unpersisted=left)
+
+    def _set_paused(self, subscriptions: Iterable[Subscription] | None, paused: bool) -> None:
+        with self._lock:
+            chosen = self._chosen(subscriptions)
+        if chosen:
+            self._core.wait(self._core.set_paused([s._core.number for s in chosen], paused))
+        for subscription in chosen:
+            subscription._paused(paused)
+
+    def _replace(self, core: _quire.Subscription, spec: Spec) -> None:
+        command = self._core.replace(
+            core.number, spec.topic, spec.filter, spec.bookmark, spec.options(), spec.wants_completed()
+        )
+        self._core.wait(command)
+
+    def _start_handlers(self) -> None:
+        with self._lock:
+            if self._handler_thread is None:
+                self._handler_thread = threading.Thread(
+                    target=self._run_handlers, name=f"quire-handlers-{self.name}", daemon=True
+                )
+                self._handler_thread.start()
+
+    def _run_handlers(self) -> None:
+        while (batch := self._core.handled_batch(DEFAULT_BATCH_COUNT)) is not None:
+            for message in batch:
+                handler = self._handlers.get(message._number)
+                if handler is None:
+                    continue
+                try:
+                    handler(message)
+                except Exception:
+                    # One bad message must not stop the others; it stays unprocessed, so that a resumption
+                    # sees it again.
+                    logger.exception("the handler of %r failed on %r", message.sub_id, message)
+                else:
+                    message.discard()

@@ -1,0 +1,195 @@
+"""Every error that quire raises.
+
+    QuireError
+    ├── ConfigError             a setting or an option that cannot be
+    ├── AuthenticationError     user or password were not accepted
+    ├── NotEntitledError        the user may not do this
+    ├── NameInUseError          another connection holds, or took over, the client name
+    ├── DisconnectedError       no server, or not any more (also a ConnectionError)
+    │   └── ProtocolError       the peer does not speak the protocol
+    ├── BadFilterError          the filter does not parse; `column` says where
+    ├── BadTopicError           the topic is empty, too long or not a valid pattern
+    ├── BadBookmarkError        not a bookmark, or one that the log does not have
+    ├── NotJournaledError       a bookmark subscription on a topic that the transaction log does not record
+    ├── UnknownSubscriptionError
+    ├── MessageTooLargeError
+    ├── LimitExceededError      a named limit of the server was reached
+    ├── StorageFullError        the disk is full; the journal takes no more writes
+    ├── StorageFailedError      a write or a sync failed; the journal takes no more writes
+    ├── JournalCorruptError     the journal is damaged
+    └── InternalError           a bug on the side that says so
+
+Timeouts raise the built-in `TimeoutError`. `code` is the stable name of the case (docs/protocol.md section
+5).
+"""
+
+from __future__ import annotations
+
+
+class QuireError(Exception):
+    """Base of all errors of quire."""
+
+    #: The stable name of the case.
+    code: str = "internal"
+    #: How to mend it.
+    hint: str = ""
+
+    def __init__(self, reason: str, *, code: str | None = None) -> None:
+        #: What was wrong with what.
+        self.reason = reason
+        if code is not None:
+            self.code = code
+        super().__init__(f"{reason} ({self.hint})" if self.hint else reason)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (from_code, (self.code, self.reason, getattr(self, "column", 0)))
+
+
+class ConfigError(QuireError):
+    """A setting or an option that cannot be."""
+
+    code = "bad_option"
+
+
+class AuthenticationError(QuireError):
+    """User or password were not accepted. The client does not try again."""
+
+    code = "authentication_failed"
+    hint = "check user= and password="
+
+
+class NotEntitledError(QuireError):
+    """The user may not do this."""
+
+    code = "not_entitled"
+
+
+class NameInUseError(QuireError):
+    """Another connection holds, or took over, the client name. The client does not come back by itself."""
+
+    code = "name_in_use"
+    hint = "give every running instance a name= of its own"
+
+
+class DisconnectedError(QuireError, ConnectionError):
+    """There is no server, or not any more."""
+
+    code = "shutting_down"
+
+
+class ProtocolError(DisconnectedError):
+    """The peer does not speak the protocol, or not this version of it."""
+
+    code = "invalid_frame"
+
+
+class BadFilterError(QuireError):
+    """The content filter does not parse."""
+
+    code = "bad_filter"
+
+    def __init__(self, reason: str, *, code: str | None = None, column: int = 0) -> None:
+        #: Where, from 1; 0 = not known.
+        self.column = column
+        super().__init__(f"{reason}, at column {column}" if column else reason, code=code)
+        self.reason = reason
+
+
+class BadTopicError(QuireError):
+    """The topic is empty, too long, not text, or a pattern that does not compile."""
+
+    code = "bad_topic"
+
+
+class BadBookmarkError(QuireError):
+    """The text is not a bookmark, a list of them or a time, or the log does not have it."""
+
+    code = "bad_bookmark"
+
+
+class NotJournaledError(QuireError):
+    """A bookmark subscription on a topic that the transaction log does not record."""
+
+    code = "not_journaled"
+    hint = "add the topic to transaction_log.topic of the server, or subscribe without bookmark="
+
+
+class UnknownSubscriptionError(QuireError):
+    """The client has no such subscription, or had it already."""
+
+    code = "unknown_subscription"
+
+
+class MessageTooLargeError(QuireError):
+    """A message is above the limit of the server."""
+
+    code = "message_too_large"
+    hint = "raise max_message_size of the server's transport, or publish smaller messages"
+
+
+class LimitExceededError(QuireError):
+    """A named limit of the server was reached."""
+
+    code = "limit_exceeded"
+
+
+class StorageFullError(QuireError):
+    """The disk of the server is full; its journal takes no more writes."""
+
+    code = "storage_full"
+    hint = "make room on the server's disk and restart it; unpersisted publishes are kept and sent again"
+
+
+class StorageFailedError(QuireError):
+    """A write or a sync of the server failed; its journal takes no more writes."""
+
+    code = "storage_failed"
+
+
+class JournalCorruptError(QuireError):
+    """The journal is damaged at the place that the reason names."""
+
+    code = "journal_corrupt"
+
+
+class InternalError(QuireError):
+    """A bug on the side that says so."""
+
+    code = "internal"
+
+
+#: The class for every code that can come over the wire.
+CLASSES: dict[str, type[QuireError]] = {
+    "invalid_frame": ProtocolError,
+    "unsupported_version": ProtocolError,
+    "logon_required": ProtocolError,
+    "duplicate_logon": ProtocolError,
+    "authentication_failed": AuthenticationError,
+    "name_in_use": NameInUseError,
+    "not_entitled": NotEntitledError,
+    "bad_topic": BadTopicError,
+    "bad_filter": BadFilterError,
+    "bad_bookmark": BadBookmarkError,
+    "bookmark_not_found": BadBookmarkError,
+    "not_journaled": NotJournaledError,
+    "bad_option": ConfigError,
+    "unknown_subscription": UnknownSubscriptionError,
+    "subscription_in_use": UnknownSubscriptionError,
+    "message_too_large": MessageTooLargeError,
+    "limit_exceeded": LimitExceededError,
+    "storage_full": StorageFullError,
+    "storage_failed": StorageFailedError,
+    "journal_corrupt": JournalCorruptError,
+    "slow_consumer": DisconnectedError,
+    "heartbeat_timeout": DisconnectedError,
+    "shutting_down": DisconnectedError,
+    "internal": InternalError,
+}
+
+
+def from_code(code: str, reason: str, column: int = 0) -> QuireError:
+    """The error for a stable code."""
+    cls = CLASSES.get(code, InternalError)
+    if issubclass(cls, BadFilterError):
+        return cls(reason, code=code, column=column)
+    return cls(reason, code=code)

@@ -1,0 +1,256 @@
+"""The options that both clients take, checked and in the form that the core takes."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+from quire import _quire
+from quire._bookmarks import Bookmark, to_text
+from quire._errors import ConfigError, DisconnectedError, QuireError
+from quire._units import Duration, Size, seconds, size
+
+DEFAULT_PORT: Final = 9007
+DEFAULT_CONNECT_TIMEOUT: Final = 10.0
+DEFAULT_CLOSE_TIMEOUT: Final = 10.0
+#: Bytes of unpersisted publishes that a client keeps; above it `publish` waits.
+DEFAULT_PUBLISH_STORE_SIZE_MAX: Final = 256 * 1024 * 1024
+#: Bytes of received messages that wait for the program; above it the socket is not read.
+DEFAULT_RECEIVE_SIZE_MAX: Final = 64 * 1024 * 1024
+
+os.register_at_fork(after_in_child=_quire.forked)
+
+
+class _Auto(Enum):
+    AUTO = "auto"
+
+    def __repr__(self) -> str:
+        return "quire.AUTO"
+
+
+#: The next sequence number.
+AUTO: Final = _Auto.AUTO
+SequenceArgument = int | Literal[_Auto.AUTO] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconnect:
+    """How a client comes back after a lost connection: the delay grows from `initial` by `factor` up to
+    `maximum`."""
+
+    initial: Duration = 0.2
+    maximum: Duration = 20.0
+    factor: float = 2.0
+    #: A random time up to this share of `initial` is added to every delay.
+    jitter: float = 1.0
+    #: Stop trying after this long; `None` = never.
+    give_up_after: Duration | None = None
+
+    def to_core(self) -> tuple[timedelta, timedelta, float, float, timedelta | None]:
+        if not (math.isfinite(self.factor) and self.factor >= 1):
+            raise ConfigError(f"reconnect.factor: {self.factor!r} is not a number from 1 up")
+        if not 0 <= self.jitter <= 1:
+            raise ConfigError(f"reconnect.jitter: {self.jitter!r} is not between 0 and 1")
+        give_up = self.give_up_after
+        return (
+            _delta(self.initial, "reconnect.initial"),
+            _delta(self.maximum, "reconnect.maximum"),
+            self.factor,
+            self.jitter,
+            None if give_up is None else _delta(give_up, "reconnect.give_up_after"),
+        )
+
+
+@dataclass(frozen=True)
+class DrainReport:
+    """What was left when a client drained."""
+
+    #: Publishes that are not known to be persisted.
+    unpersisted: int
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was left."""
+        return self.unpersisted == 0
+
+
+@dataclass(frozen=True)
+class SubscriptionHealth:
+    """How one subscription stands."""
+
+    sub_id: str
+    topic: str
+    most_recent: str | None
+    completed: bool
+
+
+@dataclass(frozen=True)
+class Health:
+    """How a client stands."""
+
+    state: str
+    persisted: int
+    unpersisted: int
+    #: Why the last attempt to connect failed, if one did.
+    last_error: str | None
+    subscriptions: tuple[SubscriptionHealth, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientOptions:
+    """Everything that the constructors take."""
+
+    urls: tuple[str, ...]
+    links: tuple[tuple[str, int], ...]
+    name: str
+    user: str | None
+    password: str | None
+    heartbeat: timedelta | None
+    connect_timeout: float
+    reconnect: Reconnect
+    publish_store_size_max: int
+    receive_size_max: int
+
+    @classmethod
+    def of(
+        cls,
+        url: str | Sequence[str],
+        *,
+        name: str | None,
+        user: str | None,
+        password: str | None,
+        heartbeat: Duration | None,
+        connect_timeout: Duration,
+        reconnect: Reconnect | None,
+        publish_store_size_max: Size,
+        receive_size_max: Size,
+    ) -> ClientOptions:
+        urls = (url,) if isinstance(url, str) else tuple(url)
+        if not urls:
+            raise ConfigError("url: the list is empty")
+        name = generated_name() if name is None else name
+        if not 1 <= len(name.encode()) <= 255 or any(ord(c) < 32 or 127 <= ord(c) < 160 for c in name):
+            raise ConfigError("name: it must have 1 to 255 bytes and no control characters")
+        reconnect = reconnect or Reconnect()
+        reconnect.to_core()
+        return cls(
+            urls=urls,
+            links=tuple(parse_url(each) for each in urls),
+            name=name,
+            user=user,
+            password=password,
+            heartbeat=None if heartbeat is None else _delta(heartbeat, "heartbeat"),
+            connect_timeout=seconds(connect_timeout, "connect_timeout"),
+            reconnect=reconnect,
+            publish_store_size_max=size(publish_store_size_max, "publish_store_size_max"),
+            receive_size_max=size(receive_size_max, "receive_size_max"),
+        )
+
+    def start(self) -> _quire.Client:
+        """The running client of the core, which begins to connect."""
+        return _quire.Client(
+            self.links,
+            self.name,
+            user=self.user,
+            password=self.password,
+            heartbeat=self.heartbeat,
+            connect_timeout=timedelta(seconds=max(self.connect_timeout, 0.001)),
+            reconnect=self.reconnect.to_core(),
+            publish_store_size_max=self.publish_store_size_max,
+            receive_size_max=self.receive_size_max,
+            seed=secrets.randbits(64),
+        )
+
+    def not_connected(self, last_error: str | None) -> Exception:
+        """What to raise when no server answered in time."""
+        where = ", ".join(self.urls)
+        if last_error is None:
+            return TimeoutError(f"{where} did not answer within {self.connect_timeout:g} s")
+        return DisconnectedError(
+            f"no connection to {where} within {self.connect_timeout:g} s: {last_error}; is it running?"
+        )
+
+
+def parse_url(url: str) -> tuple[str, int]:
+    """Host and port of `quire://host:port`."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"url: {url!r}: {error}") from None
+    if parts.scheme != "quire":
+        raise ConfigError(f"url: {url!r} does not begin with quire://")
+    if not parts.hostname:
+        raise ConfigError(f"url: {url!r} names no host, as quire://127.0.0.1:{DEFAULT_PORT} does")
+    if parts.username is not None or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ConfigError(f"url: {url!r} has more than a host and a port; user and password are arguments")
+    return parts.hostname, DEFAULT_PORT if port is None else port
+
+
+def generated_name() -> str:
+    """A name that no other client has; with it nothing can be deduplicated across restarts."""
+    return f"{socket.gethostname()[:100]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def sequence_to_core(sequence: SequenceArgument) -> int | None:
+    """0 = the next one, `None` = without one."""
+    if sequence is AUTO:
+        return 0
+    if sequence is not None and not 0 < sequence < 2**64:
+        raise ConfigError(f"sequence: {sequence} is not between 1 and 2**64 - 1")
+    return sequence
+
+
+def expiration_to_core(expiration: Duration | None) -> int | None:
+    """Whole seconds, rounded up: a message never expires early. 0 = never."""
+    if expiration is None:
+        return None
+    result = math.ceil(seconds(expiration, "expiration"))
+    return min(result, 2**32 - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """What a subscription asks for."""
+
+    topic: str
+    filter: str | None = None
+    bookmark: str | None = None
+    live: bool = False
+    fully_durable: bool = False
+    paused: bool = False
+    completed: bool = False
+
+    def options(self) -> int:
+        """The option bits of the wire (docs/protocol.md, `subscribe`)."""
+        return self.live << 1 | self.fully_durable << 2 | self.paused << 3
+
+    def wants_completed(self) -> bool:
+        """A replay is always asked to say when it has caught up, so that `completed` is true to its name."""
+        return self.completed or self.bookmark is not None
+
+
+def bookmark_to_core(bookmark: Bookmark | None) -> str | None:
+    return None if bookmark is None else to_text(bookmark)
+
+
+def failure_of_publishes(failed: list[tuple[int, BaseException]]) -> BaseException | None:
+    """One exception for all refused publishes, the first of them with a note about the others."""
+    if not failed:
+        return None
+    sequence, error = failed[0]
+    if isinstance(error, QuireError):
+        error.add_note(f"publish {sequence} was refused, and {len(failed) - 1} more since the last flush")
+    return error
+
+
+def _delta(value: Duration, key: str) -> timedelta:
+    return timedelta(seconds=seconds(value, key))

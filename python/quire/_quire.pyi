@@ -1,0 +1,132 @@
+"""The compiled core. Nobody imports it directly."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, final
+
+__version__: str
+
+def forked() -> None: ...
+
+@final
+class Message:
+    """One received message: a range of the receive buffer.
+
+    It supports the buffer protocol: `memoryview(message)` is its data, uncopied.
+    """
+
+    @property
+    def topic(self) -> str:
+        """The topic that it was published to."""
+    @property
+    def data(self) -> bytes:
+        """The data, copied at each use; `memoryview(message)` does not copy."""
+    def json(self) -> Any:
+        """The data read as JSON."""
+    @property
+    def bookmark(self) -> str | None:
+        """The name of the message in the log, `None` when the log does not record its topic."""
+    @property
+    def timestamp(self) -> datetime:
+        """When the server took it (UTC)."""
+    @property
+    def timestamp_ns(self) -> int:
+        """When the server took it, in nanoseconds since 1970 UTC."""
+    @property
+    def sequence(self) -> int | None:
+        """Its number among those of its publisher."""
+    @property
+    def publisher(self) -> str | None:
+        """The id of its publisher, as in the bookmark."""
+    @property
+    def correlation_id(self) -> str | None:
+        """As published."""
+    @property
+    def command(self) -> str:
+        """`"publish"`."""
+    @property
+    def sub_id(self) -> str:
+        """The subscription that it came on."""
+    @property
+    def _number(self) -> int: ...
+    def discard(self) -> None:
+        """The message is processed: `most_recent` may move past it."""
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Subscription:
+    @property
+    def number(self) -> int: ...
+    @property
+    def command(self) -> int: ...
+    @property
+    def most_recent(self) -> str | None: ...
+    def next(self, timeout: float | None = None) -> Message | None: ...
+    def batch(self, count_max: int, timeout: float | None = None) -> list[Message] | None: ...
+    def is_completed(self) -> bool: ...
+    def wait_completed(self, timeout: float | None = None) -> bool: ...
+
+@final
+class Client:
+    def __new__(
+        cls,
+        links: Sequence[tuple[str, int]],
+        name: str,
+        *,
+        user: str | None,
+        password: str | None,
+        heartbeat: timedelta | None,
+        connect_timeout: timedelta,
+        reconnect: tuple[timedelta, timedelta, float, float, timedelta | None],
+        publish_store_size_max: int,
+        receive_size_max: int,
+        seed: int,
+    ) -> Client: ...
+    def publish(
+        self,
+        topic: str,
+        data: bytes,
+        sequence: int | None = 0,
+        expiration_s: int | None = None,
+        correlation_id: str | None = None,
+        wait: bool = True,
+    ) -> int | None: ...
+    def wait_connected(self, timeout: float | None = None) -> bool: ...
+    def flush(self) -> int: ...
+    def wait(self, command: int, timeout: float | None = None) -> bool: ...
+    def subscribe(
+        self,
+        topic: str,
+        filter: str | None,
+        bookmark: str | None,
+        options: int,
+        completed: bool,
+        sub_id: str,
+        handled: bool,
+    ) -> Subscription: ...
+    def replace(
+        self,
+        number: int,
+        topic: str,
+        filter: str | None,
+        bookmark: str | None,
+        options: int,
+        completed: bool,
+    ) -> int: ...
+    def unsubscribe(self, number: int) -> int: ...
+    def set_paused(self, numbers: Sequence[int], paused: bool) -> int: ...
+    def handled_batch(self, count_max: int, timeout: float | None = None) -> list[Message] | None: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def last_error(self) -> str | None: ...
+    @property
+    def persisted(self) -> int: ...
+    @property
+    def unpersisted_count(self) -> int: ...
+    def take_failed_publishes(self) -> list[tuple[int, BaseException]]: ...
+    def ready_descriptor(self) -> int: ...
+    def arm(self) -> None: ...
+    def close(self, timeout: float) -> int: ...

@@ -1,0 +1,206 @@
+"""A subscription of a blocking client: where its messages are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from quire import _quire
+from quire._bookmarks import Bookmark
+from quire._errors import ConfigError, DisconnectedError
+from quire._message import Message
+from quire._options import Spec, SubscriptionHealth, bookmark_to_core
+from quire._units import Duration, seconds
+
+if TYPE_CHECKING:
+    from quire._client import Client
+
+#: Messages of a list of `batches()` when nothing else is asked for.
+DEFAULT_BATCH_COUNT = 1024
+
+
+class Completed:
+    """An event: the replay of a subscription has caught up with what the log held as it was made."""
+
+    def __init__(self, core: _quire.Subscription) -> None:
+        self._core = core
+
+    def is_set(self) -> bool:
+        return self._core.is_completed()
+
+    def wait(self, timeout: Duration | None = None) -> bool:
+        """True when it has; false when `timeout` passed first or the subscription ended before."""
+        return self._core.wait_completed(timeout_to_core(timeout))
+
+
+class SubscriptionBase:
+    """What the subscriptions of both clients share."""
+
+    def __init__(self, core: _quire.Subscription, spec: Spec, sub_id: str, handled: bool) -> None:
+        self._core = core
+        self._spec = spec
+        self._sub_id = sub_id
+        self._handled = handled
+
+    @property
+    def sub_id(self) -> str:
+        """The name of the subscription, under which its place in the log is kept."""
+        return self._sub_id
+
+    @property
+    def topic(self) -> str:
+        """What it is subscribed to."""
+        return self._spec.topic
+
+    @property
+    def filter(self) -> str | None:
+        """The content filter in force."""
+        return self._spec.filter
+
+    @property
+    def most_recent(self) -> str | None:
+        """The bookmark to resume at: behind the last message before which, itself included, all are
+        processed.
+
+        The bookmark that the subscription began with, when none was processed yet.
+        """
+        return self._core.most_recent or self._spec.bookmark
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(topic={self.topic!r}, sub_id={self.sub_id!r})"
+
+    def _check_not_handled(self) -> None:
+        if self._handled:
+            raise ConfigError("the messages of this subscription go to its on_message handler")
+
+    def _paused(self, paused: bool) -> None:
+        """Remembered, because a replacement says it again."""
+        self._spec = replace(self._spec, paused=paused)
+
+    def _health(self) -> SubscriptionHealth:
+        return SubscriptionHealth(
+            sub_id=self.sub_id,
+            topic=self.topic,
+            most_recent=self.most_recent,
+            completed=self._core.is_completed(),
+        )
+
+    def _replaced(
+        self,
+        topic: str | None,
+        filter: str | None,
+        bookmark: Bookmark | None,
+        live: bool | None,
+        fully_durable: bool | None,
+    ) -> tuple[Spec, Spec]:
+        """What the subscription will be, and what the server is told."""
+        spec = replace(
+            self._spec,
+            topic=self._spec.topic if topic is None else topic,
+            filter=filter,
+            live=self._spec.live if live is None else live,
+            fully_durable=self._spec.fully_durable if fully_durable is None else fully_durable,
+        )
+        new_bookmark = bookmark_to_core(bookmark)
+        kept = self._spec.bookmark if new_bookmark is None else new_bookmark
+        return replace(spec, bookmark=kept), replace(spec, bookmark=new_bookmark)
+
+
+class Subscription(SubscriptionBase):
+    """A subscription: iterate over it, or take messages with `get` or `batches`.
+
+    A message is processed when the next one is asked for or it was discarded. The iteration ends when the
+    subscription or the client is
+    closed, and raises what the server ended it with.
+    """
+
+    def __init__(
+        self, client: Client, core: _quire.Subscription, spec: Spec, sub_id: str, handled: bool
+    ) -> None:
+        super().__init__(core, spec, sub_id, handled)
+        self._client = client
+        self.completed = Completed(core)
+
+    def __iter__(self) -> Iterator[Message]:
+        self._check_not_handled()
+        take = self._core.next
+        while (message := take()) is not None:
+            yield message
+
+    def get(self, timeout: Duration | None = None) -> Message:
+        """The next message.
+
+        Raises `TimeoutError` when none comes in time, `DisconnectedError` when there will be no more.
+        """
+        self._check_not_handled()
+        message = self._core.next(timeout_to_core(timeout))
+        if message is None:
+            raise DisconnectedError(f"the subscription {self.sub_id!r} is closed")
+        return message
+
+    def batches(
+        self, max_messages: int = DEFAULT_BATCH_COUNT, timeout: Duration | None = None
+    ) -> Iterator[list[Message]]:
+        """Lists of what is there, at least one message each and at most `max_messages`.
+
+        With a `timeout`, an empty list when nothing came for so long, so that the loop gets its turn.
+        """
+        self._check_not_handled()
+        check_count(max_messages)
+        seconds_or_none = timeout_to_core(timeout)
+        return self._batches(max_messages, seconds_or_none)
+
+    def _batches(self, max_messages: int, timeout: float | None) -> Iterator[list[Message]]:
+        take = self._core.batch
+        while (batch := take(max_messages, timeout)) is not None:
+            yield batch
+
+    def pause(self) -> None:
+        """Stops a bookmark subscription until `resume`."""
+        self._client.pause([self])
+
+    def resume(self) -> None:
+        """Continues after `pause`."""
+        self._client.resume([self])
+
+    def replace(
+        self,
+        *,
+        filter: str | None = None,
+        topic: str | None = None,
+        bookmark: Bookmark | None = None,
+        live: bool | None = None,
+        fully_durable: bool | None = None,
+    ) -> None:
+        """Changes the subscription atomically; `filter=None` takes the filter off, everything else left out
+        stays as it is.
+
+        It keeps its place in the log unless `bookmark` is given. When the server refuses, nothing has
+        changed.
+        """
+        spec, told = self._replaced(topic, filter, bookmark, live, fully_durable)
+        self._client._replace(self._core, told)
+        self._spec = spec
+
+    def unsubscribe(self) -> None:
+        """Ends the subscription. Harmless when it has ended."""
+        self._client.unsubscribe(self.sub_id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.unsubscribe()
+
+
+def check_count(max_messages: int) -> None:
+    if max_messages < 1:
+        raise ConfigError(f"max_messages: {max_messages} is not at least 1")
+
+
+def timeout_to_core(timeout: Duration | None) -> float | None:
+    return None if timeout is None else seconds(timeout, "timeout")

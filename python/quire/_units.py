@@ -1,0 +1,43 @@
+"""Durations and sizes as people write them: "100ms", "5m", "64MB"."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from quire._errors import ConfigError
+
+Duration = timedelta | float | int | str
+Size = int | str
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4}
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+def seconds(value: Duration, key: str) -> float:
+    """The seconds of a `timedelta`, a number of seconds, or text such as "30us", "100ms", "10s", "5m",
+    "4h", "7d"."""
+    if isinstance(value, timedelta):
+        result = value.total_seconds()
+    elif isinstance(value, str):
+        match = _QUANTITY.fullmatch(value)
+        if match is None or match[2] not in _SECONDS:
+            raise ConfigError(f"{key}: {value!r} is not a duration such as '100ms', '10s' or '5m'")
+        result = float(match[1]) * _SECONDS[match[2]]
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        result = float(value)
+    else:
+        raise ConfigError(f"{key}: {value!r} is not a duration: a timedelta, seconds, or text such as '10s'")
+    if not 0 <= result < 1e9:
+        raise ConfigError(f"{key}: {value!r} is not between 0 and 31 years")
+    return result
+
+
+def size(value: Size, key: str) -> int:
+    """The bytes of a number or of text such as "500KB" (KB = 1024 bytes)."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and (match := _QUANTITY.fullmatch(value)) and match[2].upper() in _BYTES:
+        return int(float(match[1]) * _BYTES[match[2].upper()])
+    raise ConfigError(f"{key}: {value!r} is not a size: bytes, or text such as '64MB'")

@@ -1,0 +1,215 @@
+"""The asyncio client over real sockets against a scripted server: the same behaviour, with `await`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import quire
+from scripted_server import ScriptedServer
+
+SOON = 10.0
+FAST = quire.Reconnect(initial=0.01, maximum=0.05, jitter=0.0)
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def client(server: ScriptedServer) -> AsyncIterator[quire.AsyncClient]:
+    async with quire.AsyncClient(server.url, name="client", reconnect=FAST) as client:
+        yield client
+
+
+async def take(subscription: quire.AsyncSubscription, count: int) -> list[bytes]:
+    return [(await subscription.get(SOON)).data for _ in range(count)]
+
+
+def test_both_clients_have_the_same_calls_and_options() -> None:
+    for blocking, asynchronous in [
+        (quire.Client, quire.AsyncClient),
+        (quire.Subscription, quire.AsyncSubscription),
+    ]:
+        for name, method in inspect.getmembers(blocking, inspect.isfunction):
+            if name.startswith("_") and (name != "__init__" or blocking is quire.Subscription):
+                continue
+            other = getattr(asynchronous, name)
+            assert list(inspect.signature(method).parameters) == list(inspect.signature(other).parameters), (
+                name
+            )
+
+
+async def test_publish_flush_and_replay(server: ScriptedServer, client: quire.AsyncClient) -> None:
+    assert [await client.publish("orders", {"n": n}) for n in range(3)] == [1, 2, 3]
+    assert await client.publish("orders", b"", sequence=None) is None
+    await client.flush(SOON)
+    assert client.persisted == 3
+    subscription = await client.subscribe("orders", bookmark=quire.EPOCH, filter='"n"', sub_id="mine")
+    assert [(await subscription.get(SOON)).json() for _ in range(3)] == [{"n": n} for n in range(3)]
+    assert await subscription.completed.wait(SOON)
+    assert subscription.most_recent == f"{server.log[0].publisher}|2|"
+    assert client.health().subscriptions[0].sub_id == "mine"
+    await subscription.unsubscribe()
+    again = await client.subscribe("orders", bookmark=quire.MOST_RECENT, sub_id="mine")
+    assert await take(again, 1) == [b'{"n":2}']
+
+
+async def test_a_wait_ends_at_its_timeout_and_leaves_the_loop_free(client: quire.AsyncClient) -> None:
+    subscription = await client.subscribe("orders")
+    waiting = asyncio.ensure_future(subscription.get(SOON))
+    with pytest.raises(TimeoutError):
+        await subscription.get("10ms")
+    await client.publish("orders", b"1")
+    assert (await waiting).data == b"1"
+
+
+async def test_an_iteration_ends_when_the_client_is_closed(client: quire.AsyncClient) -> None:
+    subscription = await client.subscribe("orders", bookmark=quire.EPOCH)
+    seen: list[bytes] = []
+
+    async def iterate() -> None:
+        async for message in subscription:
+            seen.append(message.data)
+            if len(seen) == 3:
+                await client.close()
+
+    for n in range(3):
+        await client.publish("orders", b"%d" % n)
+    await asyncio.wait_for(iterate(), SOON)
+    assert seen == [b"0", b"1", b"2"]
+    with pytest.raises(quire.DisconnectedError):
+        await client.publish("orders", b"")
+    await client.close()
+
+
+async def test_batches_are_bounded_and_in_order(client: quire.AsyncClient) -> None:
+    for n in range(100):
+        await client.publish("orders", b"%d" % n)
+    subscription = await client.subscribe("orders", bookmark=quire.EPOCH)
+    data: list[bytes] = []
+    async for batch in subscription.batches(30, timeout=SOON):
+        assert 1 <= len(batch) <= 30
+        data += [message.data for message in batch]
+        if len(data) == 100:
+            break
+    assert data == [b"%d" % n for n in range(100)]
+    async for batch in subscription.batches(timeout=0):
+        assert batch == []
+        break
+
+
+async def test_pausing_replacing_and_refusals(client: quire.AsyncClient) -> None:
+    subscription = await client.subscribe("orders", bookmark=quire.EPOCH, paused=True, filter="a")
+    await client.publish("orders", b"a")
+    await client.flush(SOON)
+    with pytest.raises(TimeoutError):
+        await subscription.get(0)
+    await subscription.resume()
+    assert await take(subscription, 1) == [b"a"]
+    with pytest.raises(quire.BadFilterError):
+        await subscription.replace(filter="/qty >")
+    await subscription.replace(filter="b")
+    await client.publish("orders", b"b")
+    assert await take(subscription, 1) == [b"b"]
+    with pytest.raises(quire.NotJournaledError):
+        await client.subscribe("unrecorded", bookmark=quire.EPOCH)
+
+
+async def test_a_killed_server_that_comes_back_has_everything_once(
+    server: ScriptedServer, client: quire.AsyncClient
+) -> None:
+    subscription = await client.subscribe("orders", bookmark=quire.EPOCH)
+    for n in range(50):
+        await client.publish("orders", b"%d" % n)
+    assert await take(subscription, 50) == [b"%d" % n for n in range(50)]
+    server.stop()
+    for n in range(50, 100):
+        await client.publish("orders", b"%d" % n)
+    server.start()
+    await client.flush(SOON)
+    assert await take(subscription, 50) == [b"%d" % n for n in range(50, 100)]
+    assert [record.sequence for record in server.log] == list(range(1, 101))
+
+
+async def test_a_full_store_makes_publish_wait_and_loses_nothing(server: ScriptedServer) -> None:
+    async with quire.AsyncClient(server.url, publish_store_size_max="4KB") as client:
+        for n in range(100):
+            await client.publish("orders", b"%03d" % n + b"x" * 500)
+    assert [record.data[:3] for record in server.log] == [b"%03d" % n for n in range(100)]
+
+
+async def test_handlers_run_in_the_order_of_arrival_one_at_a_time(
+    client: quire.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[bytes] = []
+    done = asyncio.Event()
+
+    async def slow(message: quire.Message) -> None:
+        before = len(seen)
+        await asyncio.sleep(0)
+        assert len(seen) == before
+        quick(message)
+        if message.data == b"3":
+            raise ValueError("on purpose")
+
+    def quick(message: quire.Message) -> None:
+        seen.append(message.data)
+        if message.data == b"9":
+            done.set()
+
+    await client.subscribe("even", on_message=slow)
+    odd = await client.subscribe("odd", on_message=slow, bookmark=quire.EPOCH)
+    with caplog.at_level(logging.CRITICAL, "quire.client"):
+        for n in range(10):
+            await client.publish("odd" if n % 2 else "even", b"%d" % n)
+            await client.flush(SOON)
+        await asyncio.wait_for(done.wait(), SOON)
+        assert (await client.drain(SOON)).is_clean
+    assert seen == [b"%d" % n for n in range(10)]
+    assert odd.most_recent is not None
+    assert odd.most_recent.endswith("|2|")
+
+
+async def test_a_lost_name_is_said_to_whoever_waits(
+    server: ScriptedServer, client: quire.AsyncClient
+) -> None:
+    subscription = await client.subscribe("orders")
+    waiting = asyncio.ensure_future(subscription.get(SOON))
+    async with quire.AsyncClient(server.url, name="client"):
+        with pytest.raises(quire.NameInUseError):
+            await waiting
+        with pytest.raises(quire.NameInUseError):
+            await client.publish("orders", b"")
+
+
+async def test_a_server_that_is_not_there_is_named(server: ScriptedServer) -> None:
+    server.stop()
+    with pytest.raises(quire.DisconnectedError, match=server.url):
+        await quire.AsyncClient(server.url, connect_timeout="50ms").connect()
+    server.start()
+
+
+async def test_a_cancelled_wait_takes_no_message(client: quire.AsyncClient) -> None:
+    subscription = await client.subscribe("orders")
+    waiting = asyncio.ensure_future(subscription.get())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await client.publish("orders", b"1")
+    assert await take(subscription, 1) == [b"1"]
+
+
+def test_a_client_belongs_to_the_loop_of_its_first_await(server: ScriptedServer) -> None:
+    client = quire.AsyncClient(server.url)
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        first.run(client.connect())
+        with pytest.raises(RuntimeError, match="another event loop"):
+            second.run(client.flush())
+        first.run(client.close())

@@ -1,0 +1,468 @@
+"""The blocking client over real sockets against a scripted server: what users see, not how frames look."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+import quire
+from hypothesis import given
+from hypothesis import strategies as st
+from quire._bookmarks import to_text
+from quire._errors import CLASSES, from_code
+from quire._message import datetime_from_ns, to_bytes
+from quire._options import parse_url
+from quire._units import seconds, size
+from scripted_server import NAME_IN_USE, TIMESTAMP_NS, ScriptedServer
+
+SOON = 10.0
+FAST = quire.Reconnect(initial=0.01, maximum=0.05, jitter=0.0)
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: ScriptedServer) -> Iterator[quire.Client]:
+    with quire.Client(server.url, name="client", reconnect=FAST) as client:
+        yield client
+
+
+def take(subscription: quire.Subscription, count: int) -> list[bytes]:
+    return [subscription.get(SOON).data for _ in range(count)]
+
+
+def test_publishes_are_numbered_and_a_flush_returns_when_they_are_persisted(
+    server: ScriptedServer, client: quire.Client
+) -> None:
+    assert [client.publish("orders", {"n": n}) for n in range(3)] == [1, 2, 3]
+    client.flush(SOON)
+    assert client.persisted == 3
+    assert [record.data for record in server.log] == [b'{"n":0}', b'{"n":1}', b'{"n":2}']
+
+
+def test_a_flush_that_takes_too_long_is_a_timeout_and_may_be_repeated(
+    server: ScriptedServer, client: quire.Client
+) -> None:
+    server.stop()
+    client.publish("orders", b"kept")
+    with pytest.raises(TimeoutError, match="1 publishes are not persisted"):
+        client.flush("20ms")
+    server.start()
+    client.flush(SOON)
+    assert [record.data for record in server.log] == [b"kept"]
+
+
+def test_a_given_sequence_is_sent_as_it_is_and_none_sends_without(
+    server: ScriptedServer, client: quire.Client
+) -> None:
+    assert client.publish("orders", b"a", sequence=7) == 7
+    assert client.publish("orders", b"duplicate", sequence=7) == 7
+    assert client.publish("orders", b"b") == 8
+    assert client.publish("orders", b"c", sequence=None) is None
+    client.flush(SOON)
+    assert [(record.sequence, record.data) for record in server.log] == [(7, b"a"), (8, b"b"), (0, b"c")]
+    with pytest.raises(quire.ConfigError, match="sequence"):
+        client.publish("orders", b"", sequence=0)
+
+
+def test_a_replay_gives_what_was_published_and_goes_on_live(client: quire.Client) -> None:
+    client.publish("orders", "ä€😀", correlation_id="c-1")
+    client.publish("other", b"no")
+    client.flush(SOON)
+    subscription = client.subscribe("orders", bookmark=quire.EPOCH, sub_id="mine")
+    message = subscription.get(SOON)
+    assert (message.topic, message.data.decode(), message.correlation_id) == ("orders", "ä€😀", "c-1")
+    assert (message.sequence, message.sub_id, message.command) == (1, "mine", "publish")
+    assert message.bookmark == f"{message.publisher}|1|"
+    assert message.timestamp_ns == TIMESTAMP_NS
+    assert message.timestamp == datetime(2015, 1, 2, 12, 35, 0, 123456, tzinfo=UTC)
+    assert bytes(memoryview(message)) == message.data
+    assert memoryview(message).readonly
+    assert subscription.completed.wait(SOON)
+    assert subscription.completed.is_set()
+    client.publish("orders", {"live": True})
+    assert subscription.get(SOON).json() == {"live": True}
+
+
+def test_a_view_of_the_data_outlives_its_message(client: quire.Client) -> None:
+    subscription = client.subscribe("orders")
+    client.publish("orders", b"x" * 1000)
+    message = subscription.get(SOON)
+    view = memoryview(message)
+    del message
+    assert bytes(view) == b"x" * 1000
+
+
+def test_a_pattern_and_a_filter_select(client: quire.Client) -> None:
+    by_pattern = client.subscribe("^orders-[0-9]$")
+    by_filter = client.subscribe("orders-1", filter="IBM")
+    for topic, data in [
+        ("orders-1", b"IBM"),
+        ("orders-x", b"IBM"),
+        ("orders-2", b"MSFT"),
+        ("orders-1", b"MSFT"),
+    ]:
+        client.publish(topic, data)
+    assert take(by_pattern, 3) == [b"IBM", b"MSFT", b"MSFT"]
+    assert take(by_filter, 1) == [b"IBM"]
+
+
+def test_a_replaced_filter_keeps_the_place_and_a_refused_one_changes_nothing(client: quire.Client) -> None:
+    subscription = client.subscribe("orders", filter="a", bookmark=quire.EPOCH)
+    client.publish("orders", b"a1")
+    assert take(subscription, 1) == [b"a1"]
+    with pytest.raises(quire.BadFilterError) as raised:
+        subscription.replace(filter="/qty >")
+    assert raised.value.column == 7
+    assert subscription.filter == "a"
+    subscription.replace(filter="b")
+    client.publish("orders", b"a2")
+    client.publish("orders", b"b1")
+    assert take(subscription, 1) == [b"b1"]
+
+
+def test_a_paused_subscription_delivers_when_it_is_resumed(client: quire.Client) -> None:
+    subscription = client.subscribe("orders", bookmark=quire.EPOCH, paused=True)
+    client.publish("orders", b"1")
+    client.flush(SOON)
+    with pytest.raises(TimeoutError):
+        subscription.get(0)
+    subscription.resume()
+    assert take(subscription, 1) == [b"1"]
+    client.pause()
+    client.publish("orders", b"2")
+    client.flush(SOON)
+    with pytest.raises(TimeoutError):
+        subscription.get(0)
+    client.resume([subscription])
+    assert take(subscription, 1) == [b"2"]
+
+
+def test_what_the_server_refuses_is_raised_and_leaves_no_subscription(client: quire.Client) -> None:
+    with pytest.raises(quire.NotJournaledError, match=r"transaction_log\.topic"):
+        client.subscribe("unrecorded", bookmark=quire.EPOCH, sub_id="x")
+    with pytest.raises(quire.BadFilterError, match="column 7"):
+        client.subscribe("orders", filter="/qty >", sub_id="x")
+    assert client.health().subscriptions == ()
+    client.subscribe("orders", sub_id="x")
+    with pytest.raises(quire.ConfigError, match="already has"):
+        client.subscribe("orders", sub_id="x")
+
+
+def test_a_refused_publish_is_raised_by_the_flush_once(server: ScriptedServer, client: quire.Client) -> None:
+    server.refused = b"bad"
+    client.publish("orders", b"good")
+    client.publish("orders", b"bad")
+    with pytest.raises(quire.NotEntitledError, match="refused by the test"):
+        client.flush(SOON)
+    client.flush(SOON)
+
+
+def test_a_message_above_the_limit_of_the_server_is_refused_and_one_at_the_limit_arrives(
+    client: quire.Client,
+) -> None:
+    subscription = client.subscribe("orders")
+    with pytest.raises(quire.MessageTooLargeError):
+        client.publish("orders", bytes((1 << 20) + 1))
+    client.publish("orders", bytes(1 << 20))
+    assert len(subscription.get(SOON)) == 1 << 20
+
+
+def test_publish_waits_while_the_store_is_full_and_loses_nothing(server: ScriptedServer) -> None:
+    with quire.Client(server.url, name="full", reconnect=FAST, publish_store_size_max="4KB") as client:
+        for n in range(100):
+            client.publish("orders", b"%03d" % n + b"x" * 500)
+        client.flush(SOON)
+    assert [record.data[:3] for record in server.log] == [b"%03d" % n for n in range(100)]
+
+
+def test_a_killed_server_that_comes_back_has_everything_once_and_in_order(
+    server: ScriptedServer, client: quire.Client
+) -> None:
+    subscription = client.subscribe("orders", bookmark=quire.EPOCH)
+    ordinary = client.subscribe("orders")
+    for n in range(50):
+        client.publish("orders", b"%d" % n)
+    first = take(subscription, 50)
+    server.stop()
+    for n in range(50, 100):
+        client.publish("orders", b"%d" % n)
+    server.start()
+    client.flush(SOON)
+    assert first + take(subscription, 50) == [b"%d" % n for n in range(100)]
+    assert [record.sequence for record in server.log] == list(range(1, 101))
+    assert server.entered[-2][0] == server.entered[-1][0] == "orders"
+    assert server.entered[-2][1] == f"{server.log[0].publisher}|50|"
+    assert client.state == "connected"
+    assert take(ordinary, 50) == first
+
+
+def test_a_client_that_lost_its_name_stays_away_and_says_so(
+    server: ScriptedServer, client: quire.Client
+) -> None:
+    subscription = client.subscribe("orders")
+    with quire.Client(server.url, name="client") as other:
+        with pytest.raises(quire.NameInUseError) as raised:
+            subscription.get(SOON)
+        assert raised.value.code == "name_in_use"
+        with pytest.raises(quire.NameInUseError):
+            client.publish("orders", b"")
+        with pytest.raises(quire.NameInUseError):
+            client.flush()
+        assert (client.state, other.state) == ("closed", "connected")
+
+
+def test_handlers_run_in_the_order_of_arrival_on_one_thread_and_outlive_their_errors(
+    client: quire.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[tuple[bytes, int]] = []
+    done = threading.Event()
+
+    def handler(message: quire.Message) -> None:
+        seen.append((message.data, threading.get_ident()))
+        if message.data == b"3":
+            raise ValueError("on purpose")
+        if message.data == b"9":
+            done.set()
+
+    odd = client.subscribe("odd", on_message=handler, bookmark=quire.EPOCH)
+    even = client.subscribe("even", on_message=handler, bookmark=quire.EPOCH)
+    with caplog.at_level(logging.CRITICAL, "quire.client"):
+        for n in range(10):
+            client.publish("odd" if n % 2 else "even", b"%d" % n)
+            client.flush(SOON)
+        assert done.wait(SOON)
+        report = client.drain(SOON)
+    assert report.is_clean
+    assert [data for data, _ in seen] == [b"%d" % n for n in range(10)]
+    assert len({thread for _, thread in seen}) == 1
+    # The one that failed is not processed, and nothing behind it counts.
+    assert odd.most_recent is not None
+    assert odd.most_recent.endswith("|2|")
+    assert even.most_recent is not None
+    assert even.most_recent.endswith("|9|")
+    with pytest.raises(quire.ConfigError, match="on_message"):
+        next(iter(odd))
+
+
+def test_most_recent_moves_when_the_next_message_is_asked_for_or_one_is_discarded(
+    client: quire.Client,
+) -> None:
+    for n in range(5):
+        client.publish("orders", b"%d" % n)
+    client.flush(SOON)
+    subscription = client.subscribe("orders", bookmark=quire.EPOCH, sub_id="mine")
+    assert subscription.most_recent == quire.EPOCH
+    first = subscription.get(SOON)
+    assert subscription.most_recent == quire.EPOCH
+    second = subscription.get(SOON)
+    assert subscription.most_recent == first.bookmark
+    second.discard()
+    assert subscription.most_recent == second.bookmark
+    third, fourth = next(subscription.batches(2))
+    fourth.discard()
+    assert subscription.most_recent == second.bookmark
+    third.discard()
+    third.discard()
+    assert subscription.most_recent == fourth.bookmark
+    subscription.unsubscribe()
+    again = client.subscribe("orders", bookmark=quire.MOST_RECENT, sub_id="mine")
+    assert take(again, 1) == [b"4"]
+
+
+def test_batches_are_bounded_in_order_and_empty_after_the_timeout(client: quire.Client) -> None:
+    for n in range(100):
+        client.publish("orders", b"%d" % n)
+    client.flush(SOON)
+    subscription = client.subscribe("orders", bookmark=quire.EPOCH)
+    assert subscription.completed.wait(SOON)
+    sizes, data = [], []
+    for batch in subscription.batches(30, timeout=0):
+        if not batch:
+            break
+        sizes.append(len(batch))
+        data += [message.data for message in batch]
+    assert data == [b"%d" % n for n in range(100)]
+    assert max(sizes) == 30
+    with pytest.raises(quire.ConfigError):
+        subscription.batches(0)
+
+
+@pytest.mark.parametrize("end", ["close", "unsubscribe"])
+def test_an_iteration_ends_when_the_subscription_or_the_client_is_closed(
+    client: quire.Client, end: str
+) -> None:
+    subscription = client.subscribe("orders")
+    seen: list[bytes] = []
+    got_one = threading.Event()
+
+    def iterate() -> None:
+        for message in subscription:
+            seen.append(message.data)
+            got_one.set()
+        seen.append(b"end")
+
+    thread = threading.Thread(target=iterate)
+    thread.start()
+    client.publish("orders", b"1")
+    assert got_one.wait(SOON)
+    (client if end == "close" else subscription).__exit__(None, None, None)
+    thread.join(SOON)
+    assert seen == [b"1", b"end"]
+    with pytest.raises(quire.DisconnectedError, match="closed"):
+        subscription.get(0)
+
+
+def test_a_closed_client_says_so_and_closing_again_is_harmless(client: quire.Client) -> None:
+    client.publish("orders", b"1")
+    client.close()
+    client.close()
+    assert client.state == "closed"
+    with pytest.raises(quire.DisconnectedError, match="closed"):
+        client.publish("orders", b"2")
+
+
+def test_close_waits_for_publishes_and_tells_what_it_could_not(server: ScriptedServer) -> None:
+    with quire.Client(server.url, reconnect=FAST) as client:
+        for _ in range(1000):
+            client.publish("orders", b"x")
+    assert len(server.log) == 1000
+    unlucky = quire.Client(server.url, reconnect=FAST)
+    server.stop()
+    unlucky.publish("orders", b"lost")
+    assert unlucky.drain(0.05).unpersisted == 1
+    server.start()
+
+
+def test_a_server_that_is_not_there_is_named(server: ScriptedServer) -> None:
+    server.stop()
+    with pytest.raises(quire.DisconnectedError, match=server.url) as raised:
+        quire.Client(server.url, connect_timeout="50ms")
+    assert isinstance(raised.value, ConnectionError)
+    server.start()
+
+
+def test_the_next_url_is_tried_when_the_first_has_no_server(server: ScriptedServer) -> None:
+    with ScriptedServer() as dead:
+        dead.stop()
+        with quire.Client([dead.url, server.url], reconnect=FAST) as client:
+            client.publish("orders", b"1")
+            client.flush(SOON)
+        dead.start()
+    assert len(server.log) == 1
+
+
+def test_publishing_from_many_threads_loses_nothing(server: ScriptedServer, client: quire.Client) -> None:
+    def publish(thread: int) -> None:
+        for n in range(200):
+            client.publish("orders", b"%d %d" % (thread, n))
+
+    threads = [threading.Thread(target=publish, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    client.flush(SOON)
+    by_thread = [[r.data for r in server.log if r.data.startswith(b"%d " % n)] for n in range(4)]
+    assert by_thread == [[b"%d %d" % (thread, n) for n in range(200)] for thread in range(4)]
+    assert [record.sequence for record in server.log] == list(range(1, 801))
+
+
+def test_a_client_that_came_through_a_fork_explains_itself(client: quire.Client) -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            client.publish("orders", b"")
+            os.write(writer, b"published")
+        except RuntimeError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        assert b"fork" in pipe.read()
+    client.publish("orders", b"the parent goes on")
+    client.flush(SOON)
+
+
+def test_every_code_has_a_class_and_errors_survive_pickling() -> None:
+    for code, cls in CLASSES.items():
+        error = from_code(code, "reason", 3)
+        assert type(error) is cls
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), copy.code, str(copy)) == (cls, code, str(error))
+    assert NAME_IN_USE == 6
+    assert isinstance(from_code("of a later version", "reason"), quire.InternalError)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [("quire://h:1", ("h", 1)), ("quire://h", ("h", 9007)), ("quire://[::1]:5/", ("::1", 5))],
+)
+def test_urls_are_read(url: str, expected: tuple[str, int]) -> None:
+    assert parse_url(url) == expected
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h", "quire://", "h:1", "quire://h:x", "quire://u@h", "quire://h/p", ""]
+)
+def test_bad_urls_are_explained(url: str) -> None:
+    with pytest.raises(quire.ConfigError, match="url"):
+        parse_url(url)
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 256])
+def test_bad_names_are_explained(name: str) -> None:
+    with pytest.raises(quire.ConfigError, match="name"):
+        quire.Client("quire://127.0.0.1:1", name=name)
+
+
+def test_durations_and_sizes_take_units() -> None:
+    texts = ["30us", "100ms", "10s", "5m", "4h", "7d"]
+    assert [seconds(text, "k") for text in texts] == pytest.approx([3e-5, 0.1, 10, 300, 14400, 604800])
+    assert seconds(timedelta(minutes=1), "k") == 60
+    assert [size("500KB", "k"), size("64MB", "k"), size("12", "k"), size(7, "k")] == [512000, 67108864, 12, 7]
+    for bad in ["", "10", "s", "-1s", "1 parsec", float("nan"), True, None]:
+        with pytest.raises(quire.ConfigError, match="some_key"):
+            seconds(bad, "some_key")  # type: ignore[arg-type]
+    bad_sizes: list[int | str] = ["", "KB", "-1", -1, True]
+    for bad_size in bad_sizes:
+        with pytest.raises(quire.ConfigError, match="some_key"):
+            size(bad_size, "some_key")
+
+
+def test_bookmarks_take_all_their_forms() -> None:
+    assert to_text("1|2|") == "1|2|"
+    assert to_text(["1|2|", "3|4|"]) == "1|2|,3|4|"
+    east = timezone(timedelta(hours=2))
+    assert to_text(datetime(2015, 1, 2, 14, 35, tzinfo=east)) == "20150102T123500Z"
+    assert to_text(datetime(2015, 1, 2, 12, 35, 0, 5, tzinfo=UTC)) == "20150102T123500.000005Z"
+    for bad in [datetime(2015, 1, 2), [], [1], 5]:
+        with pytest.raises(quire.BadBookmarkError):
+            to_text(bad)  # type: ignore[arg-type]
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
+def test_data_that_is_json_comes_back(value: object) -> None:
+    import json
+
+    data = to_bytes(value)
+    assert (data.decode() if isinstance(value, str) else json.loads(data)) == value
+
+
+@given(st.integers(0, 253_402_300_799_999_999_999))
+def test_timestamps_are_exact_to_the_microsecond(timestamp_ns: int) -> None:
+    moment = datetime_from_ns(timestamp_ns)
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    assert since // timedelta(microseconds=1) == timestamp_ns // 1000
