@@ -13,6 +13,7 @@ from quire._errors import (
     DisconnectedError,
     InternalError,
     JournalCorruptError,
+    JournalLockedError,
     LimitExceededError,
     MessageTooLargeError,
     NameInUseError,
@@ -30,6 +31,8 @@ from quire._subscription import Subscription
 
 if TYPE_CHECKING:
     from quire._aio import AsyncClient, AsyncSubscription
+    from quire._config import Config
+    from quire._server import Server
 
 __all__ = [
     "AUTO",
@@ -43,12 +46,14 @@ __all__ = [
     "BadFilterError",
     "BadTopicError",
     "Client",
+    "Config",
     "ConfigError",
     "DisconnectedError",
     "DrainReport",
     "Health",
     "InternalError",
     "JournalCorruptError",
+    "JournalLockedError",
     "LimitExceededError",
     "Message",
     "MessageTooLargeError",
@@ -58,6 +63,7 @@ __all__ = [
     "ProtocolError",
     "QuireError",
     "Reconnect",
+    "Server",
     "StorageFailedError",
     "StorageFullError",
     "Subscription",
@@ -66,10 +72,18 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """The asyncio client, imported at its first use: asyncio is most of what an import would cost."""
-    if name in ("AsyncClient", "AsyncSubscription"):
-        from quire import _aio
+_LAZY = {
+    "AsyncClient": "quire._aio",
+    "AsyncSubscription": "quire._aio",
+    "Config": "quire._config",
+    "Server": "quire._server",
+}
 
-        return getattr(_aio, name)
+
+def __getattr__(name: str) -> Any:
+    """What asyncio or pydantic would make expensive to import, at its first use."""
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'quire' has no attribute {name!r}")

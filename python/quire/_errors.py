@@ -17,6 +17,7 @@
     ├── StorageFullError        the disk is full; the journal takes no more writes
     ├── StorageFailedError      a write or a sync failed; the journal takes no more writes
     ├── JournalCorruptError     the journal is damaged
+    ├── JournalLockedError      another process has the journal open
     └── InternalError           a bug on the side that says so
 
 Timeouts raise the built-in `TimeoutError`. `code` is the stable name of the case (docs/protocol.md section
@@ -152,6 +153,13 @@ class JournalCorruptError(QuireError):
     code = "journal_corrupt"
 
 
+class JournalLockedError(QuireError):
+    """Another process, or another engine of this one, has the journal open."""
+
+    code = "journal_locked"
+    hint = "stop it, or use another directory"
+
+
 class InternalError(QuireError):
     """A bug on the side that says so."""
 
@@ -180,6 +188,7 @@ CLASSES: dict[str, type[QuireError]] = {
     "storage_full": StorageFullError,
     "storage_failed": StorageFailedError,
     "journal_corrupt": JournalCorruptError,
+    "journal_locked": JournalLockedError,
     "slow_consumer": DisconnectedError,
     "heartbeat_timeout": DisconnectedError,
     "shutting_down": DisconnectedError,

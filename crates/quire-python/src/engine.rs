@@ -1,0 +1,208 @@
+//! The broker under the asyncio server: one call per turn of the event loop, with everything that arrived in and everything to send out.
+
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+use quire_core::broker::{BrokerConfig, ConnectionId, Input, Level};
+use quire_driver::{Deed, EngineError, Host};
+use quire_journal::{JournalError, Progress};
+
+use crate::errors;
+
+/// What an event of a turn is; `python/quire/_server.py` has the same numbers.
+const CONNECTED: u8 = 0;
+const RECEIVED: u8 = 1;
+const WRITABLE: u8 = 2;
+const NOT_WRITABLE: u8 = 3;
+const DISCONNECTED: u8 = 4;
+const SHUTDOWN: u8 = 5;
+
+/// A broker with its journal, without sockets.
+#[pyclass(frozen, module = "quire._quire")]
+pub struct Engine {
+    host: Mutex<Option<Host>>,
+    /// Becomes readable when a turn is due.
+    bell: UnixStream,
+}
+
+/// What the event loop has to do after a turn.
+#[pyclass(frozen, get_all, module = "quire._quire")]
+pub struct Turn {
+    /// Connection and bytes to write; at most once per connection.
+    sends: Vec<(u64, Py<PyBytes>)>,
+    /// Connections to close once everything is written.
+    closes: Vec<u64>,
+    /// Connections to read no more from, until they are among `resumes`.
+    pauses: Vec<u64>,
+    /// Connections to read from again.
+    resumes: Vec<u64>,
+    /// Level (of `logging`) and text.
+    logs: Vec<(u8, String)>,
+    /// Seconds after which the next turn is due at the latest; `None` = when something happens.
+    sleep: Option<f64>,
+    /// After a shutdown: everything owed was said.
+    drained: bool,
+}
+
+#[pymethods]
+impl Engine {
+    /// Opens, and recovers, the journal that the configuration names. `on_progress(done_bytes, total_bytes)` is called meanwhile.
+    #[new]
+    #[pyo3(signature = (config, on_progress=None))]
+    fn new(py: Python<'_>, config: &str, on_progress: Option<Py<PyAny>>) -> PyResult<Self> {
+        let config = BrokerConfig::from_json(config).map_err(|error| to_python(py, error.into()))?;
+        let mut interrupted = None;
+        let opened = py.detach(|| -> Result<Self, EngineError> {
+            let (bell, rope) = UnixStream::pair().map_err(EngineError::Thread)?;
+            bell.set_nonblocking(true).map_err(EngineError::Thread)?;
+            rope.set_nonblocking(true).map_err(EngineError::Thread)?;
+            // Fails only when the bell is ringing already for hundreds of turns, which is as good.
+            let wake = Box::new(move || drop((&rope).write(&[1])));
+            let (host, _) = Host::open(config, wake, &mut |Progress { done_bytes, total_bytes }| {
+                if let Some(on_progress) = &on_progress
+                    && interrupted.is_none()
+                {
+                    interrupted = Python::attach(|py| on_progress.call1(py, (done_bytes, total_bytes))).err();
+                }
+            })?;
+            Ok(Engine { host: Mutex::new(Some(host)), bell })
+        });
+        match interrupted {
+            Some(error) => Err(error),
+            None => opened.map_err(|error| to_python(py, error)),
+        }
+    }
+
+    /// The descriptor that becomes readable when a turn is due.
+    fn wake_fd(&self) -> i32 {
+        self.bell.as_raw_fd()
+    }
+
+    /// A turn: hands in `(event, connection, bytes)` in the order in which they happened.
+    fn turn(&self, py: Python<'_>, events: Vec<(u8, u64, PyBackedBytes)>) -> PyResult<Turn> {
+        let (deeds, sleep, drained) = py
+            .detach(|| {
+                while matches!((&self.bell).read(&mut [0; 64]), Ok(64)) {}
+                let mut host = self.host.lock();
+                let host = host.as_mut()?;
+                host.begin_turn();
+                for (event, connection, bytes) in &events {
+                    let connection = ConnectionId(*connection);
+                    host.handle(match *event {
+                        CONNECTED => {
+                            Input::Connected { connection, peer: std::str::from_utf8(bytes).unwrap_or("?") }
+                        }
+                        RECEIVED => Input::Received { connection, bytes },
+                        WRITABLE => Input::Writable { connection, writable: true },
+                        NOT_WRITABLE => Input::Writable { connection, writable: false },
+                        DISCONNECTED => Input::Disconnected { connection },
+                        SHUTDOWN => Input::Shutdown,
+                        _ => continue,
+                    });
+                }
+                host.end_turn();
+                let deeds: Vec<Deed> = std::iter::from_fn(|| host.poll_output()).collect();
+                Some((deeds, host.sleep().map(|sleep| sleep.as_secs_f64()), host.is_drained()))
+            })
+            .ok_or_else(|| errors::new_error(py, "shutting_down", "the server is closed", 0))?;
+        let mut turn = Turn {
+            sends: vec![],
+            closes: vec![],
+            pauses: vec![],
+            resumes: vec![],
+            logs: vec![],
+            sleep,
+            drained,
+        };
+        let mut buffers = Vec::new();
+        for deed in deeds {
+            match deed {
+                Deed::Send { connection, bytes } => {
+                    turn.sends.push((connection.0, PyBytes::new(py, &bytes).unbind()));
+                    buffers.push(bytes);
+                }
+                Deed::Close { connection } => turn.closes.push(connection.0),
+                Deed::PauseReading { connection } => turn.pauses.push(connection.0),
+                Deed::ResumeReading { connection } => turn.resumes.push(connection.0),
+                Deed::Log(event) => turn.logs.push((log_level(event.level()), event.to_string())),
+            }
+        }
+        if let Some(host) = self.host.lock().as_mut() {
+            buffers.into_iter().for_each(|buffer| host.recycle(buffer));
+        }
+        Ok(turn)
+    }
+
+    /// What the broker counts, as JSON.
+    fn stats(&self, py: Python<'_>) -> PyResult<String> {
+        let stats = py.detach(|| self.host.lock().as_ref().map(Host::stats));
+        let stats = stats.ok_or_else(|| errors::new_error(py, "shutting_down", "the server is closed", 0))?;
+        Ok(serde_json::json!({
+            "connections": stats.connection_count,
+            "subscriptions": stats.subscription_count,
+            "replays": stats.replay_count,
+            "published": stats.published_count,
+            "duplicates": stats.duplicate_count,
+            "refused": stats.refused_count,
+            "delivered": stats.delivered_count,
+            "received_bytes": stats.received_bytes,
+            "sent_bytes": stats.sent_bytes,
+            "unpersisted_bytes": stats.unpersisted_bytes,
+            "appended": stats.appended,
+            "persisted": stats.persisted,
+            "journal_failed": stats.journal_failed,
+            "clients": stats.connections.iter().map(|connection| serde_json::json!({
+                "connection": connection.connection.0,
+                "peer": connection.peer,
+                "client_name": connection.client_name,
+                "subscriptions": connection.subscription_count,
+                "backlog_bytes": connection.backlog_bytes,
+                "writable": connection.writable,
+            })).collect::<Vec<_>>(),
+        })
+        .to_string())
+    }
+
+    /// Closes the journal cleanly. A second call does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let closed = py.detach(|| self.host.lock().take().map_or(Ok(()), Host::close));
+        closed.map_err(|error| to_python(py, error.into()))
+    }
+}
+
+/// The exception for what keeps an engine from running.
+pub fn to_python(py: Python<'_>, error: EngineError) -> PyErr {
+    let code = match &error {
+        EngineError::Config(_) | EngineError::ConfigDiffers { .. } => "bad_option",
+        EngineError::Journal(error) => journal_code(error),
+        EngineError::Stopped => "shutting_down",
+        _ => "internal",
+    };
+    errors::new_error(py, code, &error.to_string(), 0)
+}
+
+/// The stable code of an error of the journal.
+pub fn journal_code(error: &JournalError) -> &'static str {
+    match error {
+        JournalError::Locked { .. } => "journal_locked",
+        JournalError::Full { .. } => "storage_full",
+        JournalError::Corrupt { .. } | JournalError::Gap { .. } | JournalError::Version { .. } => {
+            "journal_corrupt"
+        }
+        JournalError::BadOption { .. } => "bad_option",
+        _ => "storage_failed",
+    }
+}
+
+fn log_level(level: Level) -> u8 {
+    match level {
+        Level::Info => 20,
+        Level::Warning => 30,
+        Level::Error => 40,
+    }
+}

@@ -1,0 +1,279 @@
+"""The configuration of an engine: a validated model, from TOML or from Python with the same keys."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from quire._errors import ConfigError, QuireError
+from quire._units import seconds, size
+
+DEFAULT_ADDRESS = "127.0.0.1:9007"
+
+
+def _size(value: object) -> int:
+    try:
+        return size(value, "size")  # type: ignore[arg-type]
+    except ConfigError:
+        raise ValueError(f"{value!r} is not a size: bytes, or text such as '64MB'") from None
+
+
+def _seconds(value: object) -> float:
+    try:
+        return round(seconds(value, "duration"), 9)  # type: ignore[arg-type]
+    except QuireError:
+        raise ValueError(
+            f"{value!r} is not a duration: a timedelta, seconds, or text such as '100ms'"
+        ) from None
+
+
+Size = Annotated[int, BeforeValidator(_size)]
+Duration = Annotated[float, BeforeValidator(_seconds)]
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Reads `host:port` or `[ipv6]:port`; port 0 = a free one."""
+        host, colon, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not colon or not host or not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"{text!r} is not an address such as '127.0.0.1:9007'")
+        return cls(host, int(port))
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Transport(_Model):
+    """Where clients connect, and what they may send."""
+
+    name: str = "clients"
+    address: str = DEFAULT_ADDRESS
+    max_message_size: Annotated[Size, Field(ge=1024, le=1 << 30)] = 16 << 20
+    max_connections: Annotated[int, Field(ge=1)] = 10_000
+    max_subscriptions_per_connection: Annotated[int, Field(ge=1)] = 1024
+    #: Bytes that may wait for a connection with ordinary subscriptions before it is cut off.
+    max_client_backlog: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
+    logon_timeout: Annotated[Duration, Field(gt=0)] = 5.0
+
+    @field_validator("address")
+    @classmethod
+    def _check_address(cls, value: str) -> str:
+        Address.parse(value)
+        return value
+
+
+class RecordedTopic(_Model):
+    """Topics that the transaction log records.
+
+    The name is exact, or a regular expression when it holds any of ``^ $ * + ? [ ] ( ) { } | \\``.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    message_type: Literal["json", "binary"]
+    filter: str | None = None
+
+
+class TransactionLog(_Model):
+    """What is recorded, where and how durably (reference: queues-and-transaction-log 2.2)."""
+
+    journal_directory: Path = Path("journal")
+    journal_size: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
+    preallocated_journal_files: Annotated[int, Field(ge=1)] = 2
+    flush_interval: Annotated[Duration, Field(ge=30e-6, le=0.1)] = 0.1
+    durability: Literal["fsync", "os"] = "fsync"
+    #: Bytes that may wait to become persistent before publishers are paused.
+    max_unpersisted: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
+    #: Without an entry nothing is recorded.
+    topic: tuple[RecordedTopic, ...] = ()
+
+
+#: What is recorded when nothing is configured: everything.
+EVERYTHING = TransactionLog(topic=(RecordedTopic(name="^", message_type="json"),))
+
+
+class Config(_Model):
+    """The configuration of a server: `Config.load(path)`, or built with the same keys.
+
+    Without a `transaction_log` every topic is recorded as JSON. Raises `ConfigError` that names the key,
+    and for a file the line.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}$")] = "quire"
+    #: Relative directories are below it; itself it is below the file that names it, or the working directory.
+    data_directory: Path = Path("quire-data")
+    transport: Annotated[tuple[Transport, ...], Field(min_length=1, max_length=1)] = (Transport(),)
+    transaction_log: TransactionLog = EVERYTHING
+
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except ValidationError as error:
+            raise ConfigError(_describe(error)) from error
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, values: Any) -> Any:
+        # A single table stands for a list of one.
+        if isinstance(values, Mapping) and isinstance(values.get("transport"), (Mapping, Transport)):
+            return {**values, "transport": (values["transport"],)}
+        return values
+
+    @classmethod
+    def load(cls, path: str | Path) -> Config:
+        """Reads a TOML file. Raises `ConfigError` with file, line and key, `OSError` when it cannot be read."""
+        path = Path(path)
+        text = path.read_text(encoding="utf-8")
+        try:
+            settings = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path}: {error}") from None
+        try:
+            config = cls(**settings)
+        except ConfigError as error:
+            mistakes = error.__cause__
+            reason = _describe(mistakes, text) if isinstance(mistakes, ValidationError) else error.reason
+            raise ConfigError(f"{path}: {reason}") from None
+        return config.replace(data_directory=path.parent / config.data_directory)
+
+    @property
+    def address(self) -> Address:
+        """Where the server listens."""
+        return Address.parse(self.transport[0].address)
+
+    @property
+    def journal_directory(self) -> Path:
+        """Where the journal is."""
+        return self.data_directory / self.transaction_log.journal_directory
+
+    def replace(self, *, address: str | None = None, data_directory: str | Path | None = None) -> Config:
+        """The same with another address or data directory."""
+        transport = (
+            self.transport[0]
+            if address is None
+            else self.transport[0].model_copy(update={"address": address})
+        )
+        directory = self.data_directory if data_directory is None else Path(data_directory)
+        return Config(
+            name=self.name,
+            data_directory=directory,
+            transport=(Transport(**transport.model_dump()),),
+            transaction_log=self.transaction_log,
+        )
+
+    def to_core(self, *, in_memory: bool = False) -> str:
+        """The JSON that the core reads: bytes and nanoseconds."""
+        log, transport = self.transaction_log, self.transport[0]
+        return json.dumps(
+            {
+                "name": self.name,
+                "transaction_log": {
+                    "journal_directory": None if in_memory else str(self.journal_directory),
+                    "journal_size": log.journal_size,
+                    "preallocated_journal_files": log.preallocated_journal_files,
+                    "flush_interval_ns": round(log.flush_interval * 1e9),
+                    "durability": log.durability,
+                    "topics": [topic.model_dump() for topic in log.topic],
+                },
+                "limits": {
+                    "max_message_size": transport.max_message_size,
+                    "max_connections": transport.max_connections,
+                    "max_subscriptions_per_connection": transport.max_subscriptions_per_connection,
+                    "max_client_backlog": transport.max_client_backlog,
+                    "max_unpersisted": log.max_unpersisted,
+                    "logon_timeout_ns": round(transport.logon_timeout * 1e9),
+                },
+            }
+        )
+
+
+EXAMPLE = """\
+# A quire server. Every key may be left out; the values are the defaults unless a comment says otherwise.
+name = "quire"                        # part of the journal files' names
+data_directory = "quire-data"         # relative to this file
+
+[[transport]]
+name = "clients"
+address = "127.0.0.1:9007"            # port 0: a free one
+max_message_size = "16MB"
+max_connections = 10000
+max_client_backlog = "64MB"           # a slower ordinary subscriber is cut off
+
+[transaction_log]
+journal_directory = "journal"         # relative to data_directory
+journal_size = "64MB"                 # at least 64KB
+preallocated_journal_files = 2
+flush_interval = "100ms"              # 30us to 100ms; an idle disk flushes at once
+durability = "fsync"                  # "os" survives the process, not the machine
+
+# What is recorded. A file with a transaction_log but without an entry records nothing.
+[[transaction_log.topic]]
+name = "^"                            # a pattern: every topic
+message_type = "json"
+"""
+
+
+def _describe(error: ValidationError, text: str | None = None) -> str:
+    """Every mistake with its key, and its line when the text is there."""
+    mistakes: list[str] = []
+    for mistake in error.errors():
+        if mistake["type"] == "too_short" and mistakes:
+            continue  # an item was refused, and that was said
+        key = ".".join(str(part) for part in mistake["loc"] if not isinstance(part, int)) or "configuration"
+        reason = mistake["msg"].removeprefix("Value error, ")
+        if mistake["type"] == "extra_forbidden":
+            reason = "unknown key"
+        line = (
+            None
+            if text is None
+            else _line_of(text, [str(part) for part in mistake["loc"] if not isinstance(part, int)])
+        )
+        mistakes.append(f"{key}: {reason}" if line is None else f"line {line}: {key}: {reason}")
+    return "; ".join(mistakes)
+
+
+def _line_of(text: str, keys: list[str]) -> int | None:
+    """The line on which the last key of a path is set, below the table that the others name."""
+    if not keys:
+        return None
+    table: list[str] = []
+    fallback = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[{1,2}\s*([^\]]+?)\s*\]", line):
+            table = [part.strip().strip("\"'") for part in header[1].split(".")]
+            if table == keys:
+                return number
+            if table == keys[: len(table)]:
+                fallback = number
+        elif (key := re.match(r"\s*([A-Za-z0-9_.\"'-]+?)\s*=", line)) and [
+            *table,
+            *key[1].split("."),
+        ] == keys:
+            return number
+    return fallback

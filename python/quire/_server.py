@@ -1,0 +1,272 @@
+"""The asyncio server: it moves bytes, the core moves messages.
+
+Everything that arrives during one turn of the event loop goes into the core with one call, which leaves the
+interpreter; what comes back is written with one `write` per connection. No Python runs per message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, cast
+
+from quire import _quire
+from quire._config import Config
+from quire._errors import QuireError
+
+_CONNECTED: Final = 0
+_RECEIVED: Final = 1
+_WRITABLE: Final = 2
+_NOT_WRITABLE: Final = 3
+_DISCONNECTED: Final = 4
+_SHUTDOWN: Final = 5
+
+#: Bytes that may wait in a connection's transport before the core is told to feed its replays no further, and
+#: the mark at which it goes on.
+HIGH_WATER: Final = 1024 * 1024
+LOW_WATER: Final = 256 * 1024
+#: Seconds that a peer which does not read may hold up the close of its connection.
+CLOSE_GRACE: Final = 2.0
+#: Seconds that a stop may take: after it, connections are cut.
+STOP_TIMEOUT: Final = 10.0
+
+_log = logging.getLogger("quire.server")
+
+Progress = Callable[[int, int], None]
+
+
+class Server:
+    """A quire server.
+
+    As a context manager it runs on a thread of its own; `await server.serve()` runs it on the caller's event loop
+    until `close` is called or the task is cancelled. Either way the journal is recovered before the first
+    connection is accepted.
+
+    Raises `ConfigError` for a setting that cannot be, `JournalLockedError` when another process has the journal,
+    `JournalCorruptError` when it is damaged, `OSError` when the address cannot be had.
+    """
+
+    def __init__(self, config: Config | None = None, *, on_progress: Progress | None = None) -> None:
+        self.config = config if config is not None else Config()
+        self._on_progress = on_progress
+        self._engine: _quire.Engine | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connections: dict[int, _Connection] = {}
+        self._last_connection = 0
+        self._events: list[tuple[int, int, bytes]] = []
+        self._turn_is_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._drained: asyncio.Event | None = None
+        self._stop: asyncio.Event | None = None
+        self._url: str | None = None
+        self._thread: threading.Thread | None = None
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self._stop_requested = False
+
+    @property
+    def url(self) -> str:
+        """Where clients connect: `quire://host:port`."""
+        if self._url is None:
+            raise QuireError("the server is not running", code="shutting_down")
+        return self._url
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since the start, and what there is at the moment."""
+        if self._engine is None:
+            raise QuireError("the server is not running", code="shutting_down")
+        stats: dict[str, Any] = json.loads(self._engine.stats())
+        return stats
+
+    def start(self) -> Server:
+        """Starts the server on a thread of its own; returns when it accepts connections."""
+        if self._thread is not None:
+            raise QuireError("the server was started already", code="bad_option")
+        self._thread = threading.Thread(target=self._run, name="quire-server", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+        return self
+
+    def close(self) -> None:
+        """Tells the clients, makes persistent what was taken, closes the journal. From any thread."""
+        self._stop_requested = True
+        loop, stop = self._loop, self._stop
+        if loop is not None and stop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed already
+                loop.call_soon_threadsafe(stop.set)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+            if self._failure is not None and self._started.is_set():
+                failure, self._failure = self._failure, None
+                raise failure
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def serve(self, *, started: Callable[[], None] | None = None) -> None:
+        """Serves on the running event loop until `close` is called or the task is cancelled.
+
+        `started` is called when connections are accepted.
+        """
+        loop = asyncio.get_running_loop()
+        self._loop, self._stop, self._drained = loop, asyncio.Event(), asyncio.Event()
+        if self._stop_requested:
+            self._stop.set()
+        engine = await loop.run_in_executor(None, _quire.Engine, self.config.to_core(), self._on_progress)
+        self._engine = engine
+        try:
+            address = self.config.address
+            try:
+                listener = await loop.create_server(
+                    lambda: _Connection(self), address.host, address.port, backlog=1024, start_serving=False
+                )
+            except OSError as error:
+                raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from None
+            async with listener:
+                host, port = listener.sockets[0].getsockname()[:2]
+                self._url = f"quire://[{host}]:{port}" if ":" in host else f"quire://{host}:{port}"
+                loop.add_reader(engine.wake_fd(), self._schedule)
+                try:
+                    await listener.start_serving()
+                    if started is not None:
+                        started()
+                    await self._stop.wait()
+                finally:
+                    listener.close()
+                    await self._shut_down()
+                    loop.remove_reader(engine.wake_fd())
+                    if self._timer is not None:
+                        self._timer.cancel()
+        finally:
+            self._url = None
+            # Waits for the disk, not for peers: nothing else is left to do on this loop.
+            engine.close()
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(self.serve(started=self._started.set))
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._started.set()
+
+    async def _shut_down(self) -> None:
+        assert self._drained is not None
+        self._event(_SHUTDOWN, 0)
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT):
+                await self._drained.wait()
+        except TimeoutError:
+            _log.warning("%d connections were cut, they did not close in time", len(self._connections))
+        for connection in list(self._connections.values()):
+            connection.transport.abort()
+
+    def _event(self, event: int, connection: int, data: bytes = b"") -> None:
+        self._events.append((event, connection, data))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        """A turn after everything that this turn of the loop still brings."""
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            assert self._loop is not None
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        assert self._engine is not None
+        assert self._loop is not None
+        assert self._drained is not None
+        self._turn_is_due = False
+        events, self._events = self._events, []
+        turn = self._engine.turn(events)
+        for number, data in turn.sends:
+            if (connection := self._connections.get(number)) is not None:
+                connection.transport.write(data)
+        for number in turn.closes:
+            if (connection := self._connections.get(number)) is not None:
+                connection.close()
+        for number in turn.pauses:
+            if (connection := self._connections.get(number)) is not None:
+                connection.transport.pause_reading()
+        for number in turn.resumes:
+            if (
+                connection := self._connections.get(number)
+            ) is not None and not connection.transport.is_closing():
+                connection.transport.resume_reading()
+        for level, text in turn.logs:
+            _log.log(level, "%s", text)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if turn.sleep is not None:
+            self._timer = self._loop.call_later(turn.sleep, self._schedule)
+        if turn.drained:
+            self._drained.set()
+
+    def _connected(self, connection: _Connection) -> int:
+        self._last_connection += 1
+        self._connections[self._last_connection] = connection
+        return self._last_connection
+
+    def _disconnected(self, number: int) -> None:
+        self._connections.pop(number, None)
+        self._event(_DISCONNECTED, number)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: hands its bytes on, and says when its transport is full."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._number = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are not subclasses of asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
+        self._number = self._server._connected(self)
+        peer = transport.get_extra_info("peername")
+        name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "?"
+        self._server._event(_CONNECTED, self._number, name.encode())
+
+    def data_received(self, data: bytes) -> None:
+        self._server._event(_RECEIVED, self._number, data)
+
+    def pause_writing(self) -> None:
+        self._server._event(_NOT_WRITABLE, self._number)
+
+    def resume_writing(self) -> None:
+        self._server._event(_WRITABLE, self._number)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server._disconnected(self._number)
+
+    def close(self) -> None:
+        """Closes once everything is written, or the peer took too long."""
+        self.transport.close()
+        assert self._server._loop is not None
+        self._server._loop.call_later(CLOSE_GRACE, self.transport.abort)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,95 @@
+"""The configuration says what is wrong with which key on which line, and starts nothing half-configured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import quire
+from quire._config import EXAMPLE, Config
+
+
+def load(directory: Path, text: str) -> Config:
+    path = directory / "quire.toml"
+    path.write_text(text)
+    return Config.load(path)
+
+
+def test_without_settings_everything_is_recorded_as_json_below_the_working_directory() -> None:
+    core = json.loads(Config().to_core())
+    assert core["transaction_log"]["journal_directory"] == "quire-data/journal"
+    assert core["transaction_log"]["topics"] == [{"name": "^", "message_type": "json", "filter": None}]
+    assert str(Config().address) == "127.0.0.1:9007"
+
+
+def test_the_example_is_a_configuration_with_the_defaults(tmp_path: Path) -> None:
+    config = load(tmp_path, EXAMPLE)
+    assert config == Config(data_directory=tmp_path / "quire-data")
+
+
+def test_sizes_intervals_and_directories_are_read(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        """
+        data_directory = "d"
+        [[transport]]
+        address = "127.0.0.1:0"
+        max_message_size = "2MB"
+        [transaction_log]
+        journal_directory = "/elsewhere"
+        journal_size = "1MB"
+        flush_interval = "30us"
+        [[transaction_log.topic]]
+        name = "^ORDERS"
+        message_type = "json"
+        filter = "/qty > 0"
+        """,
+    )
+    core = json.loads(config.to_core())
+    assert core["limits"]["max_message_size"] == 2 * 1024**2
+    assert core["transaction_log"]["journal_directory"] == "/elsewhere"
+    assert core["transaction_log"]["journal_size"] == 1024**2
+    assert core["transaction_log"]["flush_interval_ns"] == 30_000
+    assert config.data_directory == tmp_path / "d"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nme = 'x'", "line 1: nme: unknown key"),
+        (
+            "name = 'x'\n[transaction_log]\njournal_sise = '1MB'",
+            "line 3: transaction_log.journal_sise: unknown key",
+        ),
+        ("[transaction_log]\njournal_size = '1KB'", "line 2: transaction_log.journal_size: .*65536"),
+        (
+            "[transaction_log]\njournal_size = 'large'",
+            "line 2: transaction_log.journal_size: 'large' is not a size",
+        ),
+        ("[transaction_log]\nflush_interval = '1s'", "line 2: transaction_log.flush_interval: .*0.1"),
+        ("[[transport]]\naddress = 'here'", "line 2: transport.address: 'here' is not an address"),
+        ("[[transaction_log.topic]]\nname = 'a'", "line 1: transaction_log.topic.message_type: .*required"),
+        ("[transaction_log]\ndurability = 'maybe'", "line 2: transaction_log.durability: "),
+        ("= 3", "at line 1"),
+        ("name = 'a b'", "line 1: name: "),
+    ],
+)
+def test_a_mistake_names_file_line_and_key(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(quire.ConfigError, match=message) as caught:
+        load(tmp_path, text)
+    assert "quire.toml" in str(caught.value)
+
+
+def test_a_mistake_in_python_names_the_key() -> None:
+    with pytest.raises(quire.ConfigError, match=r"transaction_log\.durability"):
+        Config(transaction_log={"durability": "maybe"})
+
+
+def test_a_filter_or_pattern_that_does_not_parse_stops_the_start(tmp_path: Path) -> None:
+    topic = {"name": "t", "message_type": "json", "filter": "/a ="}
+    config = Config(
+        data_directory=tmp_path, transport={"address": "127.0.0.1:0"}, transaction_log={"topic": [topic]}
+    )
+    with pytest.raises(quire.ConfigError, match="filter"):
+        quire.Server(config).start()

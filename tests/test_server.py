@@ -1,0 +1,98 @@
+"""The asyncio server with real clients: publish, persist, replay, restart, and what goes wrong at the start."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import quire
+
+
+def config(directory: Path, **settings: object) -> quire.Config:
+    return quire.Config(data_directory=directory, transport={"address": "127.0.0.1:0", **settings})
+
+
+def test_what_was_published_is_replayed_after_a_restart(tmp_path: Path) -> None:
+    with (
+        quire.Server(config(tmp_path)) as server,
+        quire.Client(server.url, name="publisher") as client,
+    ):
+        for number in range(1000):
+            client.publish("orders", {"n": number})
+        client.flush(timeout=20)
+        assert client.persisted == 1000
+    with quire.Server(config(tmp_path)) as server, quire.Client(server.url, name="publisher") as client:
+        subscription = client.subscribe("orders", filter="/n >= 990", bookmark=quire.EPOCH)
+        numbers = []
+        while (message := subscription.get(timeout=20)) is not None:
+            numbers.append(message.json()["n"])
+            if len(numbers) == 10:
+                break
+        assert numbers == list(range(990, 1000))
+        assert client.publish("orders", b"{}") == 1001
+
+
+def test_ordinary_subscriptions_are_served_at_once(tmp_path: Path) -> None:
+    with quire.Server(config(tmp_path)) as server:
+        with quire.Client(server.url) as publisher, quire.Client(server.url) as subscriber:
+            every = subscriber.subscribe("^ticks", filter="/price > 10")
+            publisher.publish("ticks/a", {"price": 9})
+            publisher.publish("ticks/b", {"price": 11})
+            message = every.get(timeout=20)
+            assert message is not None
+            assert (message.topic, message.json()) == ("ticks/b", {"price": 11})
+        stats = server.stats()
+        assert stats["published"] == 2
+        assert stats["delivered"] == 1
+
+
+def test_a_journal_that_another_server_has_is_refused(tmp_path: Path) -> None:
+    with quire.Server(config(tmp_path)), pytest.raises(quire.JournalLockedError, match="another process"):
+        quire.Server(config(tmp_path)).start()
+
+
+def test_an_address_that_is_taken_is_said_so(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}"):
+            quire.Server(config(tmp_path, address=f"127.0.0.1:{port}")).start()
+    # The journal was let go again.
+    with quire.Server(config(tmp_path)):
+        pass
+
+
+async def test_a_server_runs_on_the_callers_loop_until_it_is_closed(tmp_path: Path) -> None:
+    import asyncio
+
+    server = quire.Server(config(tmp_path))
+    started = asyncio.Event()
+    task = asyncio.create_task(server.serve(started=started.set))
+    await asyncio.wait_for(started.wait(), 20)
+    async with quire.AsyncClient(server.url) as client:
+        await client.publish("t", b"x")
+        await client.flush(timeout=20)
+    server.close()
+    await asyncio.wait_for(task, 20)
+
+
+def test_bytes_that_are_no_protocol_end_the_connection_and_nothing_else(tmp_path: Path) -> None:
+    with quire.Server(config(tmp_path)) as server, quire.Client(server.url) as client:
+        port = int(server.url.rsplit(":", 1)[1])
+        for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 64, b"\xff" * 64, b"\1\0\0\0\2"):
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as stranger:
+                stranger.sendall(garbage)
+                answer = b""
+                while piece := stranger.recv(4096):
+                    answer += piece
+                assert answer[4:5] == b"\x45", "an error frame"
+        client.publish("t", b"x")
+        client.flush(timeout=20)
+
+
+def test_a_message_above_the_limit_is_refused_by_the_client(tmp_path: Path) -> None:
+    with quire.Server(config(tmp_path, max_message_size="1KB")) as server, quire.Client(server.url) as client:
+        with pytest.raises(quire.MessageTooLargeError):
+            client.publish("t", b"x" * 1025)
+        client.publish("t", b"x" * 1024)
+        client.flush(timeout=20)
