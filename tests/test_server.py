@@ -1,4 +1,4 @@
-"""The asyncio server with real clients: publish, persist, replay, restart, and what goes wrong at the start."""
+"""The asyncio server with real clients: publish, replay, restart, and what goes wrong at the start."""
 
 from __future__ import annotations
 

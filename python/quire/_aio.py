@@ -14,7 +14,7 @@ import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from quire import _quire
 from quire._bookmarks import Bookmark
@@ -42,6 +42,8 @@ from quire._units import Duration, Size
 
 AsyncHandler = Callable[[Message], object | Awaitable[object]]
 T = TypeVar("T")
+if TYPE_CHECKING:
+    from quire._config import Config
 
 
 class AsyncCompleted:
@@ -171,6 +173,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         self,
         url: str | Sequence[str],
         *,
+        config: Config | None = None,
         name: str | None = None,
         user: str | None = None,
         password: str | None = None,
@@ -182,6 +185,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
     ) -> None:
         options = ClientOptions.of(
             url,
+            config=config,
             name=name,
             user=user,
             password=password,

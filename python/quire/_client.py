@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from quire import _quire
 from quire._bookmarks import Bookmark
@@ -32,6 +32,9 @@ from quire._options import (
 from quire._subscription import DEFAULT_BATCH_COUNT, Subscription, timeout_to_core
 from quire._units import Duration, Size
 
+if TYPE_CHECKING:
+    from quire._config import Config
+
 Handler = Callable[[Message], object]
 
 
@@ -42,7 +45,9 @@ class Client(ClientBase[Subscription]):
     publishes are sent again and
     subscriptions go on behind the last message that they received.
 
-    - `url`: `quire://host:port`, or a list of them in the order in which they are tried
+    - `url`: `quire://host:port` (a server), `file:DIRECTORY` or `memory:` (an engine in this process), or a list
+      of them in the order in which they are tried
+    - `config`: settings of an engine in this process; by default every topic is recorded as JSON
     - `name`: the publisher's identity: unique, and the same after a restart. Left out, one is generated,
       and then nothing can be
       deduplicated across restarts
@@ -58,6 +63,7 @@ class Client(ClientBase[Subscription]):
         self,
         url: str | Sequence[str],
         *,
+        config: Config | None = None,
         name: str | None = None,
         user: str | None = None,
         password: str | None = None,
@@ -69,6 +75,7 @@ class Client(ClientBase[Subscription]):
     ) -> None:
         options = ClientOptions.of(
             url,
+            config=config,
             name=name,
             user=user,
             password=password,

@@ -147,7 +147,10 @@ class Config(_Model):
 
     @classmethod
     def load(cls, path: str | Path) -> Config:
-        """Reads a TOML file. Raises `ConfigError` with file, line and key, `OSError` when it cannot be read."""
+        """Reads a TOML file.
+
+        Raises `ConfigError` with file, line and key, `OSError` when it cannot be read.
+        """
         path = Path(path)
         text = path.read_text(encoding="utf-8")
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import secrets
@@ -10,13 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Final, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from quire import _quire
 from quire._bookmarks import Bookmark, to_text
 from quire._errors import ConfigError, DisconnectedError, QuireError
 from quire._units import Duration, Size, seconds, size
+
+if TYPE_CHECKING:
+    from quire._config import Config
 
 DEFAULT_PORT: Final = 9007
 DEFAULT_CONNECT_TIMEOUT: Final = 10.0
@@ -109,7 +114,8 @@ class ClientOptions:
     """Everything that the constructors take."""
 
     urls: tuple[str, ...]
-    links: tuple[tuple[str, int], ...]
+    links: tuple[tuple[str, int] | Place, ...]
+    config: Config | None
     name: str
     user: str | None
     password: str | None
@@ -124,6 +130,7 @@ class ClientOptions:
         cls,
         url: str | Sequence[str],
         *,
+        config: Config | None,
         name: str | None,
         user: str | None,
         password: str | None,
@@ -144,6 +151,7 @@ class ClientOptions:
         return cls(
             urls=urls,
             links=tuple(parse_url(each) for each in urls),
+            config=config,
             name=name,
             user=user,
             password=password,
@@ -157,7 +165,7 @@ class ClientOptions:
     def start(self) -> _quire.Client:
         """The running client of the core, which begins to connect."""
         return _quire.Client(
-            self.links,
+            [self._engine(link) if isinstance(link, Place) else link for link in self.links],
             self.name,
             user=self.user,
             password=self.password,
@@ -169,6 +177,17 @@ class ClientOptions:
             seed=secrets.randbits(64),
         )
 
+    def _engine(self, place: Place) -> _quire.Embedded:
+        """The engine of this process at that place; everything is recorded as JSON unless `config` says otherwise."""
+        directory = None if place.directory is None else str(place.directory)
+        if self.config is not None:
+            settings = json.loads(self.config.to_core())
+            settings["transaction_log"]["journal_directory"] = directory
+        else:
+            everything = {"name": "^", "message_type": "json"}
+            settings = {"transaction_log": {"journal_directory": directory, "topics": [everything]}}
+        return _quire.Embedded(json.dumps(settings), directory, place.name)
+
     def not_connected(self, last_error: str | None) -> Exception:
         """What to raise when no server answered in time."""
         where = ", ".join(self.urls)
@@ -179,15 +198,32 @@ class ClientOptions:
         )
 
 
-def parse_url(url: str) -> tuple[str, int]:
-    """Host and port of `quire://host:port`."""
+@dataclass(frozen=True)
+class Place:
+    """Where an engine inside this process keeps its journal."""
+
+    #: Absolute; `None` = in memory.
+    directory: Path | None
+    #: In memory: clients of one name share an engine.
+    name: str
+
+
+def parse_url(url: str) -> tuple[str, int] | Place:
+    """Host and port of `quire://host:port`, or the place of `file:DIRECTORY` and `memory:NAME`."""
+    scheme, colon, rest = url.partition(":")
+    if colon and scheme == "memory":
+        return Place(None, rest)
+    if colon and scheme == "file":
+        if not rest:
+            raise ConfigError(f"url: {url!r} names no directory, as file:./trades does")
+        return Place(Path(rest.removeprefix("//")).expanduser().resolve(), "")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
         raise ConfigError(f"url: {url!r}: {error}") from None
     if parts.scheme != "quire":
-        raise ConfigError(f"url: {url!r} does not begin with quire://")
+        raise ConfigError(f"url: {url!r} does not begin with quire://, file: or memory:")
     if not parts.hostname:
         raise ConfigError(f"url: {url!r} names no host, as quire://127.0.0.1:{DEFAULT_PORT} does")
     if parts.username is not None or parts.path not in ("", "/") or parts.query or parts.fragment:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from os import PathLike
 from typing import Any, final
 
 __version__: str
@@ -72,7 +73,7 @@ class Subscription:
 class Client:
     def __new__(
         cls,
-        links: Sequence[tuple[str, int]],
+        links: Sequence[tuple[str, int] | Embedded],
         name: str,
         *,
         user: str | None,
@@ -130,6 +131,10 @@ class Client:
     def ready_descriptor(self) -> int: ...
     def arm(self) -> None: ...
     def close(self, timeout: float) -> int: ...
+
+@final
+class Embedded:
+    def __new__(cls, config: str, directory: str | PathLike[str] | None, name: str) -> Embedded: ...
 
 @final
 class Engine:

@@ -43,12 +43,12 @@ Progress = Callable[[int, int], None]
 class Server:
     """A quire server.
 
-    As a context manager it runs on a thread of its own; `await server.serve()` runs it on the caller's event loop
-    until `close` is called or the task is cancelled. Either way the journal is recovered before the first
+    As a context manager it runs on a thread of its own; `await server.serve()` runs it on the caller's event
+    loop until `close` is called or the task is cancelled. Either way the journal is recovered before the first
     connection is accepted.
 
-    Raises `ConfigError` for a setting that cannot be, `JournalLockedError` when another process has the journal,
-    `JournalCorruptError` when it is damaged, `OSError` when the address cannot be had.
+    Raises `ConfigError` for a setting that cannot be, `JournalLockedError` when another process has the
+    journal, `JournalCorruptError` when it is damaged, `OSError` when the address cannot be had.
     """
 
     def __init__(self, config: Config | None = None, *, on_progress: Progress | None = None) -> None:

@@ -19,6 +19,7 @@ use quire_core::client::{
 use quire_core::wire::SubscribeOptions;
 use quire_driver::client::{self as driver, Link, Options, Queue, Taken};
 
+use crate::embedded::LinkArgument;
 use crate::errors;
 use crate::interpreter;
 use crate::message::{Message, Progress};
@@ -94,7 +95,7 @@ impl Client {
     #[pyo3(signature = (links, name, *, user, password, heartbeat, connect_timeout, reconnect, publish_store_size_max, receive_size_max, seed))]
     #[allow(clippy::too_many_arguments)] // keywords on the other side
     fn new(
-        links: Vec<(String, u16)>,
+        links: Vec<LinkArgument<'_>>,
         name: String,
         user: Option<String>,
         password: Option<String>,
@@ -117,7 +118,7 @@ impl Client {
             publish_store_size_max,
             seed,
         };
-        let links = links.into_iter().map(|(host, port)| Link::Tcp { host, port }).collect();
+        let links = links.into_iter().map(Link::from).collect();
         let client = driver::Client::start(Options { links, config, connect_timeout, receive_size_max })?;
         let ready = Arc::new(Ready::default());
         let its_ready = ready.clone();

@@ -1,6 +1,7 @@
 //! The extension module `quire._quire`: registration only.
 
 mod client;
+mod embedded;
 mod engine;
 mod errors;
 mod interpreter;
@@ -15,6 +16,7 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::Client>()?;
     module.add_class::<subscription::Subscription>()?;
     module.add_class::<message::Message>()?;
+    module.add_class::<embedded::Embedded>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::Turn>()?;
     module.add_function(wrap_pyfunction!(client::forked, module)?)

@@ -1,0 +1,102 @@
+"""One program runs unchanged on a server, on an engine in this process with files, and in memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import quire
+
+
+@pytest.fixture(params=["server", "file", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "server":
+        config = quire.Config(data_directory=tmp_path, transport={"address": "127.0.0.1:0"})
+        with quire.Server(config) as server:
+            yield server.url
+    else:
+        yield f"file:{tmp_path}/journal" if request.param == "file" else f"memory:{tmp_path}"
+
+
+def test_publish_flush_replay_and_follow(url: str) -> None:
+    with quire.Client(url, name="loader-1") as client:
+        assert client.publish("trades", {"symbol": "IBM", "qty": 100}) == 1
+        assert client.publish("trades", {"symbol": "HPQ", "qty": 10}) == 2
+        client.flush(timeout=20)
+        assert client.persisted == 2
+        subscription = client.subscribe("trades", filter="/qty > 50", bookmark=quire.EPOCH)
+        message = subscription.get(timeout=20)
+        assert message is not None
+        assert message.json() == {"symbol": "IBM", "qty": 100}
+        assert message.sequence == 1
+        client.publish("trades", {"symbol": "IBM", "qty": 60})
+        later = subscription.get(timeout=20)
+        assert later is not None
+        assert later.json()["qty"] == 60
+        assert later.bookmark == f"{later.publisher}|3|"
+        resumed = client.subscribe("trades", bookmark=message.bookmark)
+        assert next(resumed.batches(timeout=20))[0].sequence == 2
+
+
+def test_two_clients_of_one_url_share_what_is_published(url: str) -> None:
+    with quire.Client(url) as publisher, quire.Client(url) as subscriber:
+        subscription = subscriber.subscribe("^orders/")
+        publisher.publish("orders/1", b"\x00\xff", correlation_id="c-1")
+        message = subscription.get(timeout=20)
+        assert message is not None
+        assert (message.topic, message.data, message.correlation_id) == ("orders/1", b"\x00\xff", "c-1")
+
+
+def test_mistakes_are_the_same_errors_everywhere(url: str) -> None:
+    with quire.Client(url) as client:
+        with pytest.raises(quire.BadFilterError) as caught:
+            client.subscribe("t", filter="/a = ")
+        assert caught.value.column == 6
+        with pytest.raises(quire.BadTopicError):
+            client.subscribe("(")
+        with pytest.raises(quire.BadBookmarkError):
+            client.subscribe("t", bookmark="yesterday")
+
+
+async def test_the_asyncio_client_does_the_same(url: str) -> None:
+    async with quire.AsyncClient(url, name="a") as client:
+        for number in range(100):
+            await client.publish("t", {"n": number})
+        await client.flush(timeout=20)
+        subscription = await client.subscribe("t", bookmark=quire.EPOCH)
+        numbers = []
+        async for message in subscription:
+            numbers.append(message.json()["n"])
+            if len(numbers) == 100:
+                break
+        assert numbers == list(range(100))
+
+
+def test_an_embedded_journal_outlives_its_engine_and_is_held_by_one_process(tmp_path: Path) -> None:
+    url = f"file:{tmp_path}/journal"
+    with quire.Client(url, name="n") as client:
+        client.publish("t", b"1")
+        client.flush(timeout=20)
+        program = f"import quire\ntry:\n quire.Client({url!r})\nexcept quire.JournalLockedError as e: print('locked')"
+        other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        assert other.stdout.strip() == "locked", other.stderr
+    with quire.Client(url, name="n") as client:
+        message = client.subscribe("t", bookmark=quire.EPOCH).get(timeout=20)
+        assert message is not None
+        assert message.data == b"1"
+        assert client.publish("t", b"2") == 2
+
+
+def test_an_embedded_engine_takes_a_configuration(tmp_path: Path) -> None:
+    config = quire.Config(transaction_log={"topic": [{"name": "kept", "message_type": "json"}]})
+    with quire.Client("memory:configured", config=config) as client, pytest.raises(quire.NotJournaledError):
+        client.subscribe("lost", bookmark=quire.EPOCH)
+
+
+def test_a_url_that_names_nothing_is_said_so() -> None:
+    for url in ("file:", "http://localhost", "trades", "quire://"):
+        with pytest.raises(quire.ConfigError, match="url"):
+            quire.Client(url)
