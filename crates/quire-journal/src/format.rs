@@ -212,6 +212,7 @@ pub(crate) fn put_record(body: &mut Vec<u8>, record: &NewRecord<'_>) {
 
 /// The record at the front of `body`, and what follows it. `None` when the bytes are not a record, which a matching checksum makes a
 /// bug of the writer.
+#[inline]
 pub(crate) fn split_record(body: &[u8], position: Position) -> Option<(Record<'_>, &[u8])> {
     let head = body.first_chunk::<RECORD_HEADER_SIZE>()?;
     let (record, rest) = body.split_at_checked(u32_at(head, 0) as usize)?;
@@ -235,10 +236,12 @@ pub(crate) fn split_record(body: &[u8], position: Position) -> Option<(Record<'_
     Some((record, rest))
 }
 
+#[inline]
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
+#[inline]
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }

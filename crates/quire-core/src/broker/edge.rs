@@ -168,6 +168,8 @@ impl Broker {
         if !session.can_be_fed() {
             return self.fall_behind(id, Position::new(record.position.get() - 1));
         }
+        self.give_buffer(session_id);
+        let session = &mut self.sessions[session_id.0 as usize];
         let size_before = session.outbox.size();
         message_of(record, number).encode(session.outbox.bytes_mut());
         let size = session.outbox.size() - size_before;

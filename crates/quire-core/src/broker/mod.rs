@@ -51,8 +51,8 @@ use feed::ReadLine;
 use publishers::Publishers;
 use subscribe::PendingSubscribe;
 
-/// Buffers kept for the next turn's output: as many as connections that are usually served in one turn.
-const SPARES_MAX: usize = 64;
+/// Bytes of buffers kept for the next turn's output: enough for a fan-out to a thousand connections.
+const SPARES_SIZE_MAX: usize = 16 * 1024 * 1024;
 
 /// A spare buffer larger than this is given back to the allocator: one huge message must not stay in memory.
 const SPARE_SIZE_MAX: usize = 1024 * 1024;
@@ -95,6 +95,8 @@ pub struct Broker {
     outputs: VecDeque<Output>,
     dirty: Vec<SessionId>,
     spares: Vec<Vec<u8>>,
+    /// Their capacity in bytes.
+    spares_size: usize,
     failure: Option<Failure>,
     /// The last timestamp given to a message.
     stamped: Timestamp,
@@ -163,6 +165,7 @@ impl Broker {
             outputs: VecDeque::new(),
             dirty: Vec::new(),
             spares: Vec::new(),
+            spares_size: 0,
             failure: None,
             stamped: Timestamp::default(),
             is_pushing_back: false,
@@ -229,8 +232,10 @@ impl Broker {
 
     /// Gives back the buffer of an [`Output::Send`]; saves allocations, is never required.
     pub fn recycle(&mut self, mut buffer: Vec<u8>) {
-        if self.spares.len() < SPARES_MAX && buffer.capacity() <= SPARE_SIZE_MAX {
+        let size = buffer.capacity();
+        if size > 0 && size <= SPARE_SIZE_MAX && self.spares_size + size <= SPARES_SIZE_MAX {
             buffer.clear();
+            self.spares_size += size;
             self.spares.push(buffer);
         }
     }
@@ -327,7 +332,7 @@ impl Broker {
             let connection = session.connection;
             let is_closed = session.phase == Phase::Closed;
             if !session.outbox.is_empty() && (session.is_writable || is_closed) {
-                let bytes = session.outbox.take(self.spares.pop().unwrap_or_default());
+                let bytes = session.outbox.take();
                 session.sent_at = self.now.instant;
                 self.counters.sent_bytes += bytes.len() as u64;
                 self.outputs.push_back(Output::Send { connection, bytes });
@@ -391,6 +396,17 @@ impl Broker {
 
     fn replay(&mut self, id: ReplayId) -> &mut Replay {
         &mut self.replays[id.0 as usize]
+    }
+
+    /// Gives the session a used buffer for its output, when there is one.
+    fn give_buffer(&mut self, id: SessionId) {
+        let outbox = &mut self.sessions[id.0 as usize].outbox;
+        if outbox.wants_buffer()
+            && let Some(buffer) = self.spares.pop()
+        {
+            self.spares_size -= buffer.capacity();
+            outbox.give_buffer(buffer);
+        }
     }
 
     /// Makes the end of the turn look at the session.

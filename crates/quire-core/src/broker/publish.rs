@@ -159,8 +159,10 @@ impl Broker {
 
     fn deliver_published(&mut self, id: SubscriptionId, message: &Message<'_>) {
         // A connection that was ended while this message was served took its subscriptions along.
-        let Some(subscription) = self.subscriptions.get_mut(id.0 as usize) else { return };
+        let Some(subscription) = self.subscriptions.get(id.0 as usize) else { return };
         let session_id = subscription.session;
+        self.give_buffer(session_id);
+        let Some(subscription) = self.subscriptions.get_mut(id.0 as usize) else { return };
         let message = Message { subscription: subscription.number, ..*message };
         let session = &mut self.sessions[session_id.0 as usize];
         let size = match &mut subscription.course {

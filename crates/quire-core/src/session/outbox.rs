@@ -50,10 +50,21 @@ impl Outbox {
         self.bytes.is_empty()
     }
 
-    /// Everything, to be sent; goes on with `spare`, which is empty.
-    pub(crate) fn take(&mut self, spare: Vec<u8>) -> Vec<u8> {
+    /// Everything, to be sent.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
         self.replayed_size = 0;
-        std::mem::replace(&mut self.bytes, spare)
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// Whether there is no buffer yet.
+    pub(crate) fn wants_buffer(&self) -> bool {
+        self.bytes.capacity() == 0
+    }
+
+    /// Goes on with `buffer`, which is empty.
+    pub(crate) fn give_buffer(&mut self, buffer: Vec<u8>) {
+        debug_assert!(self.bytes.is_empty() && buffer.is_empty());
+        self.bytes = buffer;
     }
 
     /// Drops what waits: the connection will not get it.

@@ -1,7 +1,7 @@
 //! Frames that go from a server to a client (protocol.md section 4).
 
 use super::code::Code;
-use super::frame::{Body, Fields, RawFrame, WireError, put_field, put_frame};
+use super::frame::{Body, Fields, LENGTH_SIZE, RawFrame, WireError, put_field, put_frame};
 
 const LOGGED_ON: u8 = 64;
 const ACK: u8 = 65;
@@ -13,6 +13,9 @@ const HEARTBEAT: u8 = 70;
 const SUBSCRIPTION_ENDED: u8 = 71;
 
 const FLAG_BOOKMARK: u8 = 1;
+
+/// Bytes of a `message` before its topic.
+const HEAD_SIZE: usize = 32;
 
 /// Anything that a server says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,20 +184,24 @@ impl<'a> ServerFrame<'a> {
 impl<'a> Message<'a> {
     /// Appends the frame to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        put_frame(out, MESSAGE, |out| {
-            let (publisher, sequence) = self.bookmark.unwrap_or((0, 0));
-            out.reserve(32 + self.topic.len() + self.correlation_id.len() + self.data.len());
-            out.push(if self.bookmark.is_some() { FLAG_BOOKMARK } else { 0 });
-            out.push(self.correlation_id.len() as u8);
-            out.extend_from_slice(&(self.topic.len() as u16).to_le_bytes());
-            out.extend_from_slice(&self.subscription.to_le_bytes());
-            out.extend_from_slice(&publisher.to_le_bytes());
-            out.extend_from_slice(&sequence.to_le_bytes());
-            out.extend_from_slice(&self.timestamp_ns.to_le_bytes());
-            out.extend_from_slice(self.topic);
-            out.extend_from_slice(self.correlation_id);
-            out.extend_from_slice(self.data);
-        });
+        let (publisher, sequence) = self.bookmark.unwrap_or((0, 0));
+        let size = 1 + HEAD_SIZE + self.topic.len() + self.correlation_id.len() + self.data.len();
+        // The frame that is written most: its fixed part is put together first and copied once.
+        let mut head = [0; LENGTH_SIZE + 1 + HEAD_SIZE];
+        head[0..4].copy_from_slice(&(size as u32).to_le_bytes());
+        head[4] = MESSAGE;
+        head[5] = if self.bookmark.is_some() { FLAG_BOOKMARK } else { 0 };
+        head[6] = self.correlation_id.len() as u8;
+        head[7..9].copy_from_slice(&(self.topic.len() as u16).to_le_bytes());
+        head[9..13].copy_from_slice(&self.subscription.to_le_bytes());
+        head[13..21].copy_from_slice(&publisher.to_le_bytes());
+        head[21..29].copy_from_slice(&sequence.to_le_bytes());
+        head[29..37].copy_from_slice(&self.timestamp_ns.to_le_bytes());
+        out.reserve(LENGTH_SIZE + size);
+        out.extend_from_slice(&head);
+        out.extend_from_slice(self.topic);
+        out.extend_from_slice(self.correlation_id);
+        out.extend_from_slice(self.data);
     }
 
     fn decode(body: &'a [u8]) -> Result<Self, WireError> {
