@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -394,6 +395,38 @@ def test_a_client_that_came_through_a_fork_explains_itself(client: quire.Client)
         assert b"fork" in pipe.read()
     client.publish("orders", b"the parent goes on")
     client.flush(SOON)
+
+
+class Interrupted(Exception):
+    """Raised by the signal handler, as `KeyboardInterrupt` is by that of Ctrl-C."""
+
+
+@pytest.mark.parametrize("call", ["get", "iterate", "flush", "completed", "subscribe", "full store"])
+def test_a_signal_ends_every_wait(server: ScriptedServer, call: str) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    client = quire.Client(server.url, reconnect=FAST, publish_store_size_max=100)
+    subscription = client.subscribe("orders", bookmark=quire.EPOCH, paused=True)
+    ordinary = client.subscribe("orders")
+    server.stop()
+    waits: dict[str, Callable[[], object]] = {
+        "get": subscription.get,
+        "iterate": lambda: list(subscription),
+        "flush": client.flush,
+        "completed": ordinary.completed.wait,
+        "subscribe": lambda: client.subscribe("others"),
+        "full store": lambda: client.publish("orders", bytes(1000)) and client.publish("orders", b""),
+    }
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(Interrupted):
+            waits[call]()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        client.close(0)
+        server.start()
 
 
 def test_every_code_has_a_class_and_errors_survive_pickling() -> None:

@@ -5,6 +5,8 @@ from datetime import datetime, timedelta
 from os import PathLike
 from typing import Any, final
 
+__all__ = ["Client", "Message", "Subscription", "__version__", "forked"]
+
 __version__: str
 
 def forked() -> None: ...
