@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 import quire
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from quire._bookmarks import to_text
 from quire._errors import CLASSES, from_code
@@ -486,6 +486,7 @@ def test_bookmarks_take_all_their_forms() -> None:
             to_text(bad)  # type: ignore[arg-type]
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
 def test_data_that_is_json_comes_back(value: object) -> None:
     import json
@@ -494,6 +495,7 @@ def test_data_that_is_json_comes_back(value: object) -> None:
     assert (data.decode() if isinstance(value, str) else json.loads(data)) == value
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.integers(0, 253_402_300_799_999_999_999))
 def test_timestamps_are_exact_to_the_microsecond(timestamp_ns: int) -> None:
     moment = datetime_from_ns(timestamp_ns)

@@ -150,15 +150,23 @@ impl Client {
         };
         let correlation_id = correlation_id.unwrap_or_default().as_bytes();
         let message = NewMessage { topic, data, sequence, expiration_s, correlation_id };
-        loop {
-            match self.handle.client().publish(&message) {
-                Ok(sequence) => return Ok(sequence),
-                Err(PublishError::Full { .. }) if wait => {
-                    interpreter::wait(py, None, |slice| self.handle.client().wait_room(slice).then_some(()))?;
+        let client = self.handle.client();
+        match client.publish(&message) {
+            Err(PublishError::Full { .. }) if wait => interpreter::wait(py, None, |slice| {
+                let seen = client.persisted();
+                match client.publish(&message) {
+                    Err(PublishError::Full { .. }) => {
+                        client.wait_room(seen, slice);
+                        None
+                    }
+                    result => Some(result),
                 }
-                Err(error) => return Err(errors::refused(py, &error)),
-            }
+            })?
+            // Not reached: a wait without a bound ends with a result or an exception.
+            .unwrap_or(Ok(None)),
+            result => result,
         }
+        .map_err(|error| errors::refused(py, &error))
     }
 
     /// Whether it was logged on within `timeout` seconds.

@@ -152,12 +152,12 @@ impl Client {
         Ok((count, last))
     }
 
-    /// Waits until the publish store may have room again; false when `timeout` passed first.
-    pub fn wait_room(&self, timeout: Duration) -> bool {
+    /// Waits until more than `seen` is persisted, so that the publish store may have room again; false when `timeout` passed first.
+    /// Read `seen` with [`Client::persisted`] before the publish that found the store full: what is persisted in between is then not missed.
+    pub fn wait_room(&self, seen: u64, timeout: Duration) -> bool {
         let mut inner = self.shared.inner.lock();
-        let before = inner.core.persisted();
         let deadline = Instant::now() + timeout;
-        while inner.core.persisted() == before && !matches!(inner.core.state(), State::Closed(_)) {
+        while inner.core.persisted() == seen && !matches!(inner.core.state(), State::Closed(_)) {
             if self.shared.changed.wait_until(&mut inner, deadline).timed_out() {
                 return false;
             }
