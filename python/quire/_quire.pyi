@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from os import PathLike
 from typing import Any, final
 
-__all__ = ["Client", "Message", "Subscription", "__version__", "forked"]
+__all__ = ["Client", "Embedded", "Engine", "Message", "Subscription", "Turn", "__version__", "forked"]
 
 __version__: str
 
