@@ -27,6 +27,7 @@ from quire._errors import (
 )
 from quire._message import Message
 from quire._options import AUTO, DrainReport, Health, Reconnect, SubscriptionHealth
+from quire._quire import __version__
 from quire._subscription import Subscription
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ __all__ = [
     "Subscription",
     "SubscriptionHealth",
     "UnknownSubscriptionError",
+    "__version__",
 ]
 
 

@@ -175,6 +175,12 @@ class Config(_Model):
         """Where the journal is."""
         return self.data_directory / self.transaction_log.journal_directory
 
+    def check(self) -> None:
+        """Also checks what only the core knows: filters, patterns, combinations. Raises `ConfigError`."""
+        from quire import _quire
+
+        _quire.check_config(self.to_core())
+
     def replace(self, *, address: str | None = None, data_directory: str | Path | None = None) -> Config:
         """The same with another address or data directory."""
         transport = (
@@ -186,7 +192,7 @@ class Config(_Model):
         return Config(
             name=self.name,
             data_directory=directory,
-            transport=(Transport(**transport.model_dump()),),
+            transport=(transport.model_dump(),),
             transaction_log=self.transaction_log,
         )
 

@@ -10,6 +10,7 @@ __all__ = ["Client", "Embedded", "Engine", "Message", "Subscription", "Turn", "_
 __version__: str
 
 def forked() -> None: ...
+def check_config(config: str) -> None: ...
 
 @final
 class Message:

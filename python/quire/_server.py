@@ -76,6 +76,11 @@ class Server:
             raise QuireError("the server is not running", code="shutting_down")
         return self._url
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it accepts connections."""
+        return self._url is not None
+
     def stats(self) -> dict[str, Any]:
         """Counters since the start, and what there is at the moment."""
         if self._engine is None:

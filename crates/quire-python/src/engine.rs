@@ -175,6 +175,12 @@ impl Engine {
     }
 }
 
+/// Checks a configuration as an engine would, without starting one.
+#[pyfunction]
+pub fn check_config(py: Python<'_>, config: &str) -> PyResult<()> {
+    BrokerConfig::from_json(config).map(drop).map_err(|error| to_python(py, error.into()))
+}
+
 /// The exception for what keeps an engine from running.
 pub fn to_python(py: Python<'_>, error: EngineError) -> PyErr {
     let code = match &error {

@@ -19,5 +19,6 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<embedded::Embedded>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::Turn>()?;
+    module.add_function(wrap_pyfunction!(engine::check_config, module)?)?;
     module.add_function(wrap_pyfunction!(client::forked, module)?)
 }

@@ -154,7 +154,7 @@ impl BrokerConfig {
                 return Err(ConfigError::new(key, reason));
             }
         }
-        Ok(())
+        crate::topic::RecordingRule::compile(&log.topics).map(drop)
     }
 }
 

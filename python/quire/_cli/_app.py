@@ -1,0 +1,170 @@
+"""The commands and their help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from quire import __version__
+from quire._cli import default_url
+
+app = App(
+    name="quire",
+    version=__version__,
+    help="A messaging engine: one append-only, bookmarked transaction log, and everything else a reader of it.",
+)
+config_app = App(name="config", help="Check a configuration file, or print an example.")
+app.command(config_app)
+
+Url = Annotated[
+    str | None, Parameter(help="Server, or file:DIRECTORY. Default: $QUIRE_URL, else quire://127.0.0.1:9007.")
+]
+Json = Annotated[bool, Parameter(negative="", help="Output for machines: one JSON object per line.")]
+
+
+@app.command
+def serve(
+    config: Path | None = None,
+    *,
+    address: str | None = None,
+    data_directory: Path | None = None,
+    json: Json = False,
+) -> int:
+    """Run a server until Ctrl-C or SIGTERM.
+
+    Without a file everything is recorded as JSON below ./quire-data, on 127.0.0.1:9007.
+
+    Examples: `quire serve`, `quire serve orders.toml`, `quire serve --address 127.0.0.1:0 --json`
+
+    Parameters
+    ----------
+    config
+        A TOML file; `quire config example` prints one.
+    address
+        HOST:PORT to listen on instead of that of the file; port 0 = a free one.
+    data_directory
+        Where the journal goes instead of where the file says.
+    """
+    from quire._cli._serve import serve as run
+
+    return run(config, address=address, data_directory=data_directory, as_json=json)
+
+
+@app.command
+def publish(
+    topic: str,
+    file: str = "-",
+    *,
+    url: Url = None,
+    name: str | None = None,
+    rate: float | None = None,
+    csv: Annotated[
+        bool, Parameter(negative="", help="The file is CSV with a header: each row becomes a JSON object.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Publish every line of a file, or of the standard input, and wait until all of it is persisted.
+
+    Examples: `quire publish orders orders.jsonl`, `quire publish flights flights.csv --csv --rate 1000`,
+    `echo '{"qty": 1}' | quire publish orders`
+
+    Parameters
+    ----------
+    topic
+        Where to publish.
+    file
+        One message per line; - = standard input.
+    name
+        The publisher's identity. With a name of its own a publish that is run again is deduplicated by sequence.
+    rate
+        Messages per second, at most.
+    """
+    from quire._cli._messages import publish as run
+
+    return run(topic, file, url=url or default_url(), name=name, rate=rate, as_csv=csv, as_json=json)
+
+
+@app.command
+def subscribe(
+    topic: str,
+    *,
+    url: Url = None,
+    filter: str | None = None,
+    bookmark: str | None = None,
+    live: Annotated[bool, Parameter(negative="")] = False,
+    count: int | None = None,
+    timeout: float | None = None,
+    format: Literal["json", "raw", "table"] = "json",
+) -> int:
+    """Print messages as they come, or from any point of the log.
+
+    Examples: `quire subscribe orders --filter "/qty > 50"`, `quire subscribe "^orders/" --bookmark epoch --count 10`,
+    `quire subscribe orders --bookmark 20260101T000000Z --format raw | head`
+
+    Parameters
+    ----------
+    topic
+        Exact, or a regular expression when it holds any of ^ $ * + ? [ ] ( ) { } | \\.
+    filter
+        Only messages that match.
+    bookmark
+        Where to begin: epoch, now, a bookmark, a comma-separated list, or a time. Without it: what is published from now on.
+    live
+        After the replay, show messages before they are persisted.
+    count
+        Stop after this many.
+    timeout
+        Stop when nothing came for this many seconds.
+    format
+        json: one object per line; raw: the data alone; table: for people.
+    """
+    from quire._cli._messages import subscribe as run
+
+    return run(
+        topic,
+        url=url or default_url(),
+        filter=filter,
+        bookmark=bookmark,
+        live=live,
+        count=count,
+        timeout=timeout,
+        style=format,
+    )
+
+
+@app.command
+def demo(*, directory: Path | None = None, flights: int | None = None) -> int:
+    """A real server on real data: 336,776 flights published, filtered, replayed, with a kill -9 in the middle.
+
+    Parameters
+    ----------
+    directory
+        Where the journal goes; by default a temporary directory that is removed at the end.
+    flights
+        Use only the first so many.
+    """
+    from quire._demo import run
+
+    return run(directory, flights)
+
+
+@config_app.command
+def check(file: Path) -> int:
+    """Say what is wrong with a configuration file, without starting anything. Example: `quire config check orders.toml`"""
+    from quire._config import Config
+
+    config = Config.load(file)
+    config.check()
+    print(f"{file}: sound; listens on {config.address}, journal in {config.journal_directory}")
+    return 0
+
+
+@config_app.command
+def example() -> int:
+    """Print a configuration file with every key. Example: `quire config example > quire.toml`"""
+    from quire._config import EXAMPLE
+
+    print(EXAMPLE, end="")
+    return 0

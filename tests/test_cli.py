@@ -1,0 +1,152 @@
+"""The command line as a person uses it: real processes over loopback, exit codes, messages without tracebacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+def quire(*arguments: str, stdin: str = "", url: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **({} if url is None else {"QUIRE_URL": url})}
+    command = [sys.executable, "-m", "quire", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, env=environment)
+
+
+@contextmanager
+def serving(directory: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [
+        sys.executable,
+        "-m",
+        "quire",
+        "serve",
+        "--address",
+        "127.0.0.1:0",
+        "--data-directory",
+        str(directory),
+    ]
+    with subprocess.Popen(
+        [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline()
+        finally:
+            process.kill()
+
+
+def url_of(line: str) -> str:
+    return line.removeprefix("listening on ").split(",")[0]
+
+
+def test_serve_publish_subscribe_and_a_clean_stop(tmp_path: Path) -> None:
+    with serving(tmp_path) as (process, line):
+        assert line == f"listening on {url_of(line)}, journal in {tmp_path}/journal\n"
+        url = url_of(line)
+        published = quire("publish", "orders", stdin='{"qty": 1}\n\n{"qty": 99}\n', url=url)
+        assert published.returncode == 0, published.stderr
+        assert published.stdout.startswith("2 messages, ")
+        read = quire(
+            "subscribe", "orders", "--bookmark", "epoch", "--filter", "/qty > 50", "--count", "1", url=url
+        )
+        assert read.returncode == 0, read.stderr
+        message = json.loads(read.stdout)
+        assert (message["topic"], message["data"]) == ("orders", {"qty": 99})
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+    with serving(tmp_path, "--json") as (_, line):
+        answer = json.loads(line)
+        assert answer["journal"] == f"{tmp_path}/journal"
+        raw = quire(
+            "subscribe", "orders", "--bookmark", "epoch", "--count", "2", "--format", "raw", url=answer["url"]
+        )
+        assert raw.stdout == '{"qty": 1}\n{"qty": 99}\n'
+
+
+def test_what_was_flushed_survives_a_kill(tmp_path: Path) -> None:
+    with serving(tmp_path) as (process, line):
+        lines = "".join(f'{{"n": {n}}}\n' for n in range(2000))
+        assert quire("publish", "t", stdin=lines, url=url_of(line)).returncode == 0
+        process.kill()
+        process.wait(timeout=30)
+    with serving(tmp_path) as (_, line):
+        read = quire("subscribe", "t", "--bookmark", "epoch", "--count", "2000", url=url_of(line))
+        assert [json.loads(text)["data"]["n"] for text in read.stdout.splitlines()] == list(range(2000))
+
+
+def test_csv_rows_become_json_objects(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("symbol,qty,price\nIBM,100,1.5\nHPQ,,x\n")
+    with serving(tmp_path) as (_, line):
+        url = url_of(line)
+        assert quire("publish", "rows", str(tmp_path / "rows.csv"), "--csv", url=url).returncode == 0
+        read = quire("subscribe", "rows", "--bookmark", "epoch", "--count", "2", url=url)
+        data = [json.loads(text)["data"] for text in read.stdout.splitlines()]
+        assert data == [
+            {"symbol": "IBM", "qty": 100, "price": 1.5},
+            {"symbol": "HPQ", "qty": None, "price": "x"},
+        ]
+
+
+def test_a_bad_filter_is_shown_with_a_caret(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, line):
+        result = quire("subscribe", "t", "--filter", "/qty > > 5", url=url_of(line))
+    assert result.returncode == 2
+    assert "/qty > > 5\n       ^\n" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("subscribe", "t", "--url", "quire://127.0.0.1:1"), 1, "no connection"),
+        (("subscribe", "t", "--url", "http://x"), 2, "quire://"),
+        (("publish", "t", "/nowhere/at/all"), 1, "No such file"),
+        (("config", "check", "/nowhere/at/all"), 1, "No such file"),
+        (("serve", "--address", "nowhere"), 2, "not an address"),
+        (("nonsense",), 2, "nonsense"),
+    ],
+)
+def test_a_mistake_is_said_without_a_traceback(arguments: tuple[str, ...], code: int, text: str) -> None:
+    result = quire(*arguments)
+    assert result.returncode == code, result.stderr
+    assert text in result.stderr + result.stdout
+    assert "Traceback" not in result.stderr
+
+
+def test_a_configuration_is_checked_without_starting_anything(tmp_path: Path) -> None:
+    example = quire("config", "example")
+    good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
+    good.write_text(example.stdout)
+    assert quire("config", "check", str(good)).returncode == 0
+    bad.write_text("[transaction_log]\njournal_sise = '64MB'\n")
+    result = quire("config", "check", str(bad))
+    assert result.returncode == 2
+    assert "line 2: transaction_log.journal_sise: unknown key" in result.stderr
+    bad.write_text("[[transaction_log.topic]]\nname = 't'\nmessage_type = 'json'\nfilter = '/a ='\n")
+    result = quire("config", "check", str(bad))
+    assert result.returncode == 2
+    assert "filter" in result.stderr
+    assert not (tmp_path / "quire-data").exists()
+
+
+def test_output_that_is_not_wanted_any_more_ends_quietly(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, line):
+        url = url_of(line)
+        assert quire("publish", "t", stdin="x\n" * 5000, url=url).returncode == 0
+        shell = f"{sys.executable} -m quire subscribe t --bookmark epoch --count 5000 --format raw --url {url} | head -n 3"
+        result = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60)
+    assert result.stdout == "x\nx\nx\n"
+    assert result.stderr == ""
+
+
+def test_an_import_loads_nothing_that_a_client_does_not_need() -> None:
+    program = "import sys, quire; print([m for m in ('asyncio', 'pydantic', 'cyclopts', 'rich') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert result.stdout.strip() == "[]", result.stderr

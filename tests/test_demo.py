@@ -1,0 +1,13 @@
+"""The demo holds its promise, on a part of the data."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_the_demo_loses_nothing_over_a_kill() -> None:
+    command = [sys.executable, "-m", "quire", "demo", "--flights", "20000"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "nothing was lost, doubled or out of order" in result.stdout.replace("\n", " ")
