@@ -33,11 +33,8 @@ impl Broker {
     pub(super) fn settle(&mut self) {
         let persisted = self.journal.persisted();
         for key in self.publishers.unsettled() {
-            let publisher = self.publishers.get_mut(key);
-            let Some(id) = publisher.session else {
-                publisher.settle(persisted, |_| ());
-                publisher.take_due();
-                self.publishers.tidy(key, &self.journal);
+            let Some(id) = self.publishers.get(key).session else {
+                self.publishers.settle_absent(key, &self.journal);
                 continue;
             };
             if self.session(id).phase == Phase::Entering {
@@ -217,6 +214,7 @@ impl Broker {
                     self.enter(id);
                     self.end_stall(id);
                 }
+                self.leave_if_settled(id);
             }
             self.publishers.tidy(key, &self.journal);
         }

@@ -140,6 +140,7 @@ impl Broker {
     /// The client said goodbye: nothing is delivered any more, what it published is still acknowledged.
     fn leave(&mut self, id: SessionId) {
         self.drop_subscriptions(id);
+        self.publishers.note();
         self.session(id).phase = Phase::Leaving;
         self.touch(id);
         self.leave_if_settled(id);

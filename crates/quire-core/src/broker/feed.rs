@@ -149,7 +149,6 @@ impl Broker {
             self.read_line.ready -= 1;
         }
         replay.rewind();
-        self.serve_line();
     }
 
     /// A connection that takes nothing keeps no chunk that others could use.
@@ -164,22 +163,21 @@ impl Broker {
         }
     }
 
-    fn serve_line(&mut self) {
-        while self.read_line.has_room() {
-            let Some(id) = self.read_line.waiting.pop_front() else { return };
-            self.replay(id).in_line = false;
-            self.to_feed.push_back(id);
-            if self.read_line.waiting.len() + self.to_feed.len() > READS_MAX {
-                return;
-            }
-        }
-    }
-
+    /// Takes every replay as far as it can go, then those in line for as long as there is room.
     pub(super) fn feed_replays(&mut self) {
         self.to_feed.extend(std::mem::take(&mut self.fed_later));
         let mut inline_reads_left = INLINE_READS_MAX;
-        while let Some(id) = self.to_feed.pop_front() {
-            self.feed(id, &mut inline_reads_left);
+        loop {
+            while let Some(id) = self.to_feed.pop_front() {
+                self.feed(id, &mut inline_reads_left);
+            }
+            // One at a time: who was in line may have nothing to read any more, or a connection that takes nothing.
+            if !self.read_line.has_room() {
+                return;
+            }
+            let Some(id) = self.read_line.waiting.pop_front() else { return };
+            self.replay(id).in_line = false;
+            self.to_feed.push_back(id);
         }
     }
 
@@ -199,7 +197,6 @@ impl Broker {
                     self.session(session_id).outbox.put_replayed(chunk.frames);
                     self.touch(session_id);
                 }
-                self.serve_line();
                 self.complete_replay(id);
                 continue;
             }
@@ -285,7 +282,6 @@ impl Broker {
                 self.give_back_reads(session);
             }
         }
-        self.serve_line();
     }
 
     /// Sends the `completed` acknowledgements that have become true.

@@ -197,6 +197,8 @@ impl fmt::Display for ConnectionId {
 pub struct Stats {
     /// Connections, those not yet logged on included.
     pub connection_count: usize,
+    /// Client names that the broker keeps account of: those connected, and those of which something is not persisted or not said.
+    pub publisher_count: usize,
     /// Subscriptions of all connections.
     pub subscription_count: usize,
     /// Replays that have not caught up.

@@ -20,7 +20,7 @@ impl Broker {
         }
         // Ending the holder may have let go of the publisher.
         let key = self.publishers.of_client_name(logon.client_name, &self.journal);
-        self.publishers.get_mut(key).session = Some(id);
+        self.publishers.hold(key, id);
         let now = self.now.instant;
         let session = &mut self.sessions[id.0 as usize];
         session.identity = Some(Identity {

@@ -285,6 +285,7 @@ impl Broker {
         };
         Stats {
             connection_count: self.sessions.len(),
+            publisher_count: self.publishers.count(),
             subscription_count: self.subscriptions.len(),
             replay_count: self.replays.len(),
             published_count: self.counters.published,

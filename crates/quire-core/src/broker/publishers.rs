@@ -7,11 +7,15 @@ use quire_journal::{Journal, PublisherId};
 use rustc_hash::FxBuildHasher;
 use slab::Slab;
 
-use crate::session::{Publisher, PublisherKey};
+use crate::session::{Publisher, PublisherKey, SessionId};
 
 /// Publishers that are gone and whose highest sequence is above what the journal knows of them, because their last publishes were not
 /// recorded or were refused. At the limit the one gone longest is forgotten; if it comes back and repeats those publishes, they are taken again.
 const DEPARTED_MAX: usize = 65_536;
+
+/// Publishers that are gone and are still to be told of refusals when they come back. At the limit the one gone longest is
+/// forgotten, and never learns why its messages are not there.
+const ABSENT_MAX: usize = 64;
 
 pub(super) struct Publishers {
     instance: String,
@@ -21,6 +25,8 @@ pub(super) struct Publishers {
     active: Vec<PublisherKey>,
     /// Have something to be told that is not yet true.
     unsettled: BTreeSet<PublisherKey>,
+    /// Are gone, and owed nothing but refusals.
+    absent: VecDeque<PublisherKey>,
     departed: HashMap<PublisherId, u64, FxBuildHasher>,
     departed_order: VecDeque<PublisherId>,
 }
@@ -33,6 +39,7 @@ impl Publishers {
             by_id: HashMap::default(),
             active: Vec::new(),
             unsettled: BTreeSet::new(),
+            absent: VecDeque::new(),
             departed: HashMap::default(),
             departed_order: VecDeque::new(),
         }
@@ -75,10 +82,15 @@ impl Publishers {
             let publisher = &mut self.all[key.0 as usize];
             publisher.is_active = false;
             publisher.note();
-            if !publisher.is_settled() {
+            // One that is gone and settled is to be forgotten.
+            if !publisher.is_settled() || publisher.session.is_none() {
                 self.unsettled.insert(key);
             }
         }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.all.len()
     }
 
     pub(super) fn is_settled(&self, key: PublisherKey) -> bool {
@@ -88,6 +100,34 @@ impl Publishers {
     /// Those that have something to be told.
     pub(super) fn unsettled(&self) -> Vec<PublisherKey> {
         self.unsettled.iter().copied().collect()
+    }
+
+    /// Gives the name to a connection.
+    pub(super) fn hold(&mut self, key: PublisherKey, session: SessionId) {
+        self.absent.retain(|other| *other != key);
+        self.all[key.0 as usize].session = Some(session);
+    }
+
+    /// Settles a publisher that has no connection: what is persisted needs no telling, what was refused is kept for its return.
+    pub(super) fn settle_absent(&mut self, key: PublisherKey, journal: &Journal) {
+        let publisher = &mut self.all[key.0 as usize];
+        if !publisher.is_persisted(journal.persisted()) {
+            return;
+        }
+        self.unsettled.remove(&key);
+        if publisher.refusal_count() == 0 {
+            publisher.enter();
+            return self.tidy(key, journal);
+        }
+        if !self.absent.contains(&key) {
+            self.absent.push_back(key);
+        }
+        if self.absent.len() > ABSENT_MAX
+            && let Some(oldest) = self.absent.pop_front()
+        {
+            self.all[oldest.0 as usize].enter();
+            self.tidy(oldest, journal);
+        }
     }
 
     /// To be called when something was settled or the connection was lost: forgets what needs no account.
@@ -101,6 +141,7 @@ impl Publishers {
             return;
         }
         let publisher = self.all.remove(key.0 as usize);
+        self.absent.retain(|other| *other != key);
         self.by_id.remove(&publisher.id);
         if publisher.highest() > journal.highest_sequence(publisher.id).unwrap_or(0) {
             self.remember(publisher.id, publisher.highest());

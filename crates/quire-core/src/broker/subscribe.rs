@@ -85,6 +85,14 @@ impl Broker {
         let selector = TopicSelector::new(subscribe.topic)
             .map_err(|error| Refused::new(Code::BadTopic, error.to_string()))?;
         let filter = subscribe.filter.map(parse_filter).transpose()?;
+        if let (TopicSelector::Name(name), Some(filter)) = (&selector, &filter) {
+            let topic = self.topics.intern(name);
+            let message_type = self.topics.topic(topic).recording.message_type;
+            if filter.fields().next().is_some() && !message_type.format().has_fields() {
+                let reason = format!("messages of type {} have no fields", message_type.name());
+                return Err(Refused { code: Code::BadFilter, column: 1, reason });
+            }
+        }
         let start = subscribe
             .bookmark
             .map(str::parse::<Start>)

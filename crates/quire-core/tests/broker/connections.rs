@@ -137,6 +137,24 @@ fn goodbye_waits_for_the_acknowledgements_that_are_owed() {
 }
 
 #[test]
+fn nothing_remains_of_publishers_that_are_gone_and_settled() {
+    let mut pair = Pair::new();
+    pair.client(1, "a");
+    pair.publish(1, 1, "orders", "x");
+    pair.turn();
+    assert_eq!(pair.broker.stats().publisher_count, 1);
+    pair.publish(1, 1, "orders", "a duplicate");
+    pair.disconnect(1);
+    pair.turn();
+    assert_eq!(pair.broker.stats().publisher_count, 0);
+    pair.client(2, "b");
+    pair.publish(2, 1, "orders", "x");
+    pair.disconnect(2);
+    pair.turn();
+    assert_eq!(pair.broker.stats().publisher_count, 0);
+}
+
+#[test]
 fn a_shutdown_flushes_acknowledges_and_says_so() {
     let mut pair = Pair::new();
     pair.client(1, "a");

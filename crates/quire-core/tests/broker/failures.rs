@@ -146,6 +146,17 @@ fn one_who_publishes_after_the_failure_is_told_with_the_first_message() {
 }
 
 #[test]
+fn one_who_said_goodbye_is_told_of_the_failure_and_let_go() {
+    let (mut pair, is_full) = on_a_disk_that_fills();
+    pair.client(1, "a");
+    is_full.store(true, Ordering::Relaxed);
+    pair.publish(1, 1, "orders", "x");
+    pair.send(1, &ClientFrame::Goodbye);
+    pair.turn();
+    assert_eq!(pair.take(1), [all_from(1), Said::Closed]);
+}
+
+#[test]
 fn a_subscription_waiting_for_completed_is_not_left_waiting() {
     let (mut pair, is_full) = on_a_disk_that_fills();
     pair.client(1, "a");

@@ -130,3 +130,31 @@ fn many_replays_share_the_reads_and_all_arrive() {
     pair.turn();
     assert_eq!(pair.take_data(2).len(), 300 * 2000);
 }
+
+#[test]
+fn a_connection_that_takes_nothing_keeps_no_read_from_the_others() {
+    let mut pair = Pair::new();
+    pair.client(1, "publisher");
+    let data = "x".repeat(1000);
+    for sequence in 1..=2000 {
+        pair.publish(1, sequence, "orders", &data);
+    }
+    pair.turn();
+    pair.reads_at_once = false;
+    pair.client(2, "stuck");
+    for number in 1..=300 {
+        pair.subscribe(2, &replay(number, "orders", "0"));
+    }
+    pair.turn();
+    pair.client(3, "reader");
+    pair.subscribe(3, &replay(1, "orders", "0"));
+    pair.turn();
+    pair.set_writable(2, false);
+    pair.reads_at_once = true;
+    pair.turn();
+    assert_eq!(pair.take_data(3).len(), 2000);
+    pair.take(2);
+    pair.set_writable(2, true);
+    pair.turn();
+    assert_eq!(pair.take_data(2).len(), 300 * 2000);
+}

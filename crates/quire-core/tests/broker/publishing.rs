@@ -163,6 +163,40 @@ fn a_refusal_that_a_lost_connection_was_not_told_is_told_to_the_next() {
 }
 
 #[test]
+fn a_refusal_is_also_kept_for_a_publisher_that_stays_away_longer() {
+    let mut pair = Pair::new();
+    pair.client(1, "publisher");
+    pair.writes_at_once = false;
+    pair.publish(1, 1, "orders", "a");
+    pair.publish(1, 2, "", "b");
+    pair.turn();
+    pair.disconnect(1);
+    pair.write();
+    pair.turn();
+    pair.connect(2);
+    pair.send(2, &ClientFrame::Logon(logon("publisher")));
+    pair.turn();
+    let failed = Said::Failed { sequence: 2, code: Code::BadTopic, scope: FailureScope::One };
+    assert_eq!(pair.take(2), [Said::LoggedOn { last_sequence: 2 }, failed]);
+    // Of those who stay away only so many are kept.
+    for client in 100..300 {
+        pair.client(client, &client.to_string());
+        pair.publish(client, 1, "orders", "a");
+        pair.publish(client, 2, "", "b");
+        pair.turn();
+        pair.disconnect(client);
+    }
+    pair.write();
+    pair.turn();
+    for (client, count) in [(100, 1), (299, 2)] {
+        pair.connect(client);
+        pair.send(client, &ClientFrame::Logon(logon(&client.to_string())));
+        pair.turn();
+        assert_eq!(pair.take(client).len(), count, "{client}");
+    }
+}
+
+#[test]
 fn unrecorded_topics_count_in_the_sequence_and_have_no_bookmark() {
     let mut pair = Pair::with(partly_recorded());
     pair.client(1, "publisher");

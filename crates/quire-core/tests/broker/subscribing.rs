@@ -206,3 +206,18 @@ fn the_log_records_what_its_filters_let_through_and_subscribers_get_the_rest_wit
     pair.turn();
     assert_eq!(pair.take_data(1).len(), 2);
 }
+
+#[test]
+fn a_filter_on_fields_is_refused_where_messages_have_none() {
+    let topic = quire_core::broker::RecordedTopic {
+        name: "blobs".into(),
+        message_type: "binary".into(),
+        filter: None,
+    };
+    let log = quire_core::broker::TransactionLogConfig { topics: vec![topic], ..Default::default() };
+    let mut pair = Pair::with(BrokerConfig { transaction_log: log, ..config() });
+    pair.client(1, "a");
+    pair.subscribe(1, &Subscribe { filter: Some("/a = 1"), ..subscribe(1, "blobs") });
+    pair.turn();
+    assert_eq!(pair.take(1), [refused(Code::BadFilter, 1, 1)]);
+}

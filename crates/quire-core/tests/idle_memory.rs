@@ -1,0 +1,93 @@
+//! An idle subscription costs less than 1 KiB, whatever its kind; counted by the allocator, not estimated.
+#![allow(unsafe_code)] // the counting allocator, here and nowhere else
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use quire_core::broker::{Broker, BrokerConfig, ConnectionId, Input, Output};
+use quire_core::time::{Instant, Now};
+use quire_core::wire::*;
+use quire_journal::{Journal, MemoryDisk, Options, Timestamp};
+
+struct Counting;
+
+static SIZE: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is passed on to the system's allocator as it came; the counter beside it changes nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        SIZE.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are the system allocator's conditions.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        SIZE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const NOW: Now = Now { instant: Instant(0), wall: Timestamp(1) };
+const COUNT: u32 = 1000;
+
+fn turn(broker: &mut Broker) {
+    loop {
+        broker.finish_turn(NOW);
+        let mut did = false;
+        while let Some(output) = broker.poll_output() {
+            if let Output::Read(request) = output {
+                broker.handle(NOW, Input::ReadDone(request.run()));
+                did = true;
+            }
+        }
+        if !did {
+            return;
+        }
+    }
+}
+
+/// Bytes that each of [`COUNT`] subscriptions costs: on as many topics, or on one with as many filters.
+fn cost(bookmark: Option<&str>, is_filtered: bool) -> usize {
+    let options = Options { segment_size: 64 * 1024, ..Options::default() };
+    let disk = Arc::new(MemoryDisk::new(1 << 20));
+    let (journal, _) = Journal::driven_by_hand(disk, Path::new("journal"), &options).unwrap();
+    let mut broker = Broker::new(BrokerConfig::default(), journal).unwrap();
+    let connection = ConnectionId(1);
+    broker.handle(NOW, Input::Connected { connection, peer: "test" });
+    let send = |broker: &mut Broker, frame: &ClientFrame<'_>| {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        broker.handle(NOW, Input::Received { connection, bytes: &bytes });
+    };
+    send(&mut broker, &ClientFrame::Logon(Logon { version: VERSION, client_name: "a", ..Logon::default() }));
+    turn(&mut broker);
+    let before = SIZE.load(Ordering::Relaxed);
+    for subscription in 1..=COUNT {
+        let (topic, filter) = match is_filtered {
+            false => (format!("orders/{subscription}"), None),
+            true => ("orders".to_owned(), Some(format!("/qty > {subscription} AND /symbol = 'IBM'"))),
+        };
+        let filter = filter.as_deref();
+        let subscribe =
+            Subscribe { command: 1, subscription, topic: &topic, bookmark, filter, ..Subscribe::default() };
+        send(&mut broker, &ClientFrame::Subscribe(subscribe));
+    }
+    turn(&mut broker);
+    assert_eq!(broker.stats().subscription_count, COUNT as usize);
+    (SIZE.load(Ordering::Relaxed) - before) / COUNT as usize
+}
+
+#[test]
+fn an_idle_subscription_costs_less_than_a_kibibyte() {
+    for (bookmark, is_filtered) in [(None, false), (Some("0"), false), (Some("0|1|"), false), (None, true)] {
+        let cost = cost(bookmark, is_filtered);
+        println!("bookmark {bookmark:?}, filtered {is_filtered}: {cost} bytes");
+        assert!((100..1024).contains(&cost), "{bookmark:?} {is_filtered}: {cost} bytes");
+    }
+}
