@@ -291,7 +291,6 @@ fn number_of(data: &str) -> usize {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
     #[test]
     fn nothing_is_missing_nothing_comes_twice_and_acknowledgements_are_true(
         steps in proptest::collection::vec(step(), 1..150),
