@@ -44,5 +44,9 @@ sim:
 python-test: setup
 	$(BIN)/python -m pytest -n auto -q tests
 
+# A publishing server is killed with `kill -9` again and again; a bounded number of rounds is part of `make test`.
+crash: setup
+	$(BIN)/python tests/crashes.py $(or $(ROUNDS),1000)
+
 clean:
 	rm -rf target $(VENV) dist

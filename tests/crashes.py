@@ -1,0 +1,152 @@
+"""Kill a publishing server with `kill -9` at random moments, restart it, compare what it has with what it promised.
+
+`tests/test_crash.py` runs a few rounds; as a program it runs as many as it is told:
+
+    python tests/crashes.py ROUNDS [SEED]
+
+Two publishers and a follower outlive the server: they reconnect, send again what was not acknowledged, and go on
+where they were. What must hold after each kill:
+
+- a publish that was acknowledged as persisted before the kill is in the log;
+- each publisher's messages stand in the log once each, in the order of their sequence numbers, without a gap,
+  with the data that was published;
+- the follower, which subscribed once, gets exactly that, across all kills.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import quire
+from server_process import Deadline, ServerProcess
+
+#: Messages acknowledged in one round before the kill, at most: a few journal files.
+_MESSAGES_MAX = 3000
+#: What a publisher keeps unacknowledged: more than the largest message, so little that publishing waits for the
+#: server.
+_STORE_SIZE_MAX = "512KB"
+#: Rounds on one directory: after them the replay of everything would be most of the work.
+_ROUNDS_PER_DIRECTORY = 25
+#: Seconds for everything that a round waits for.
+_ROUND_TIMEOUT = 60.0
+
+_PUBLISHERS = ("publisher-1", "publisher-2")
+_TRANSACTION_LOG = {"journal_size": "256KB", "topic": [{"name": "^crash/", "message_type": "binary"}]}
+_RECONNECT = quire.Reconnect(initial="5ms", maximum="50ms")
+
+
+class Log:
+    """What was read from a server, checked message by message."""
+
+    def __init__(self) -> None:
+        self.last = dict.fromkeys(_PUBLISHERS, 0)
+
+    def take(self, message: quire.Message) -> None:
+        publisher, sequence, padding = bytes(message.data).split(b" ", 2)
+        name = publisher.decode()
+        assert message.sequence == int(sequence), (message.bookmark, sequence)
+        assert message.topic == f"crash/{name}"
+        expected = self.last[name] + 1
+        assert message.sequence == expected, f"{name}: {message.sequence} came, {expected} was due"
+        assert padding == _padding(message.sequence)
+        self.last[name] = message.sequence
+
+    def take_until(self, subscription: quire.Subscription, last: dict[str, int]) -> None:
+        """Takes what comes until every publisher has come to its number in `last`."""
+        deadline = Deadline(_ROUND_TIMEOUT)
+        while any(self.last[name] < sequence for name, sequence in last.items()):
+            for message in next(subscription.batches(timeout=deadline.left)):
+                self.take(message)
+
+
+class Publisher:
+    """A client, and how much it has published."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.name = name
+        self.client = quire.Client(
+            url, name=name, reconnect=_RECONNECT, publish_store_size_max=_STORE_SIZE_MAX
+        )
+        self._last = 0
+
+    def publish(self) -> None:
+        self._last += 1
+        data = b"%s %d %s" % (self.name.encode(), self._last, _padding(self._last))
+        assert self.client.publish(f"crash/{self.name}", data) == self._last
+
+
+def crash_rounds(directory: Path, rounds: int, seed: int) -> int:
+    """Runs `rounds` kills on the journal in `directory`; gives how many messages were published."""
+    dice = random.Random(seed)
+    followed = Log()
+    with ServerProcess(directory, transaction_log=_TRANSACTION_LOG) as server:
+        publishers = [Publisher(server.url, name) for name in _PUBLISHERS]
+        follower = quire.Client(server.url, name="follower", reconnect=_RECONNECT)
+        subscription = follower.subscribe("^crash/", bookmark=quire.EPOCH)
+        for _ in range(rounds):
+            # Killed once so many more are acknowledged, with as many on their way as the stores hold; or at once.
+            more = dice.randrange(_MESSAGES_MAX) if dice.random() < 0.9 else 0
+            enough = sum(publisher.client.persisted for publisher in publishers) + more
+            while sum(publisher.client.persisted for publisher in publishers) < enough:
+                dice.choice(publishers).publish()
+            server.kill()
+            acknowledged = {publisher.name: publisher.client.persisted for publisher in publishers}
+            _restart(server, dice)
+            _check_log(server, acknowledged)
+        for publisher in publishers:
+            publisher.client.flush(timeout=_ROUND_TIMEOUT)
+        published = {publisher.name: publisher.client.persisted for publisher in publishers}
+        followed.take_until(subscription, published)
+        _check_log(server, published)
+        assert followed.last == published
+        for client in (follower, *(publisher.client for publisher in publishers)):
+            client.close()
+        assert server.terminate() == 0
+    return sum(published.values())
+
+
+def _restart(server: ServerProcess, dice: random.Random) -> None:
+    """Starts the server again; now and then it is killed once more while it starts and recovers."""
+    while dice.random() < 0.2:
+        server.launch()
+        server.end_after(dice.uniform(0, 0.6))
+        server.kill()
+    server.start()
+
+
+def _check_log(server: ServerProcess, acknowledged: dict[str, int]) -> None:
+    """Replays everything with a client that knows nothing."""
+    log = Log()
+    with quire.Client(server.url, reconnect=_RECONNECT) as reader:
+        log.take_until(reader.subscribe("^crash/", bookmark=quire.EPOCH), acknowledged)
+
+
+def _padding(sequence: int) -> bytes:
+    """Bytes that depend on the sequence: mostly few, now and then more than a journal batch, or than a journal file."""
+    size = sequence * 2654435761 % 400
+    if sequence % 397 == 0:
+        size += 90_000
+    if sequence % 2999 == 0:
+        size += 300_000
+    return bytes([sequence % 251]) * size
+
+
+def main(rounds: int, seed: int) -> None:
+    done = 0
+    while done < rounds:
+        count = min(_ROUNDS_PER_DIRECTORY, rounds - done)
+        print(f"seed {seed}: ", end="", flush=True)
+        with tempfile.TemporaryDirectory(prefix="quire-crash-") as directory:
+            published = crash_rounds(Path(directory), count, seed)
+        done += count
+        print(
+            f"{published:,} messages over {count} kills: none missing, doubled or out of order ({done}/{rounds})"
+        )
+        seed += 1
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(2**32))
