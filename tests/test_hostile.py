@@ -1,0 +1,256 @@
+"""Strangers do their worst on the socket while an honest publisher and an honest consumer work beside them.
+
+What must hold every time: the honest consumer gets every message once and in order, the stranger is told what was
+wrong and loses its connection, and the server neither dies nor grows. Each attack prints its seed when it fails.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import select
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import quire
+from server_process import Deadline, ServerProcess
+
+LOGON, PUBLISH, SUBSCRIBE = 1, 2, 4
+MESSAGE, ERROR = 68, 69
+MESSAGE_TOO_LARGE, SLOW_CONSUMER = 16, 21
+MESSAGE_SIZE_MAX = 64 << 10
+#: What a frame may hold beside the data (docs/protocol.md section 1).
+FRAME_OVERHEAD_MAX = 128 << 10
+TIMEOUT = 60.0
+#: What an attack may add to the server's memory: several times its limits below, far less than what is thrown at it.
+GROWTH_MAX = 40 << 20
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    transport = {"max_message_size": MESSAGE_SIZE_MAX, "max_client_backlog": "1MB", "logon_timeout": "500ms"}
+    with ServerProcess(tmp_path, transport=transport) as server:
+        yield server
+
+
+class Honest:
+    """A publisher and a consumer at work while the block runs. Leaving it checks that nothing was lost or doubled."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self._server = server
+        self._published = 0
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> Honest:
+        self._publisher = quire.Client(self._server.url, publish_store_size_max="1MB")
+        self._consumer = quire.Client(self._server.url)
+        self._subscription = self._consumer.subscribe("honest", bookmark=quire.EPOCH)
+        self._resident_bytes = self._server.resident_bytes()
+        self._thread = threading.Thread(target=self._publish)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        with self._publisher, self._consumer:
+            if kind is not None:
+                return
+            assert self._failure is None
+            self._publisher.flush(timeout=TIMEOUT)
+            assert self._published > 0
+            deadline = Deadline(TIMEOUT)
+            for expected in range(1, self._published + 1):
+                message = self._subscription.get(timeout=deadline.left)
+                assert int(message.data) == expected
+        grown = self._server.resident_bytes() - self._resident_bytes
+        assert grown < GROWTH_MAX, f"the server grew by {grown >> 20} MiB"
+
+    def publish_bytes(self, count: int) -> None:
+        """Publishes `count` bytes to `flood`, beside what the thread publishes."""
+        with quire.Client(self._server.url, publish_store_size_max="1MB") as flood:
+            for _ in range(count // 4096):
+                flood.publish("flood", bytes(4096))
+            flood.flush(timeout=TIMEOUT)
+
+    def _publish(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self._publisher.publish("honest", str(self._published + 1))
+                self._published += 1
+                if self._published % 500 == 0:
+                    self._publisher.flush(timeout=TIMEOUT)
+        except BaseException as error:
+            self._failure = error
+
+
+class Stranger:
+    """A bare socket that speaks as much of the protocol as an attack needs."""
+
+    def __init__(
+        self, server: ServerProcess, *, logged_on: bool = False, receive_size: int | None = None
+    ) -> None:
+        self.stream = socket.socket()
+        if receive_size is not None:
+            self.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_size)
+        self.stream.settimeout(TIMEOUT)
+        self.stream.connect(server.address)
+        self._received = b""
+        if logged_on:
+            self.send(logon())
+            assert self.frame() is not None
+
+    def send(self, data: bytes) -> None:
+        self.stream.sendall(data)
+
+    def frame(self) -> tuple[int, bytes] | None:
+        """The next frame, or `None` when the server closed the connection."""
+        while True:
+            if len(self._received) >= 4:
+                (size,) = struct.unpack_from("<I", self._received)
+                if len(self._received) >= 4 + size:
+                    frame = self._received[4 : 4 + size]
+                    self._received = self._received[4 + size :]
+                    return frame[0], frame[1:]
+            try:
+                data = self.stream.recv(1 << 20)
+            except ConnectionResetError:
+                return None
+            if not data:
+                return None
+            self._received += data
+
+    def error(self) -> int:
+        """The code of the error that ends the connection."""
+        code = 0
+        while (frame := self.frame()) is not None:
+            if frame[0] == ERROR:
+                (code,) = struct.unpack_from("<H", frame[1])
+        assert code != 0, "the connection ended without a word"
+        return code
+
+    def __enter__(self) -> Stranger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stream.close()
+
+
+def frame(kind: int, body: bytes) -> bytes:
+    return struct.pack("<IB", len(body) + 1, kind) + body
+
+
+def fields(*values: tuple[int, bytes]) -> bytes:
+    return b"".join(struct.pack("<BI", tag, len(value)) + value for tag, value in values)
+
+
+_numbers = itertools.count(1)
+
+
+def logon() -> bytes:
+    name = b"stranger-%d" % next(_numbers)
+    return frame(LOGON, fields((1, b"QUIR"), (2, b"\1\0"), (3, name)))
+
+
+def subscribe(topic: bytes, bookmark: bytes | None = None) -> bytes:
+    number = struct.pack("<I", 1)
+    more = () if bookmark is None else ((6, bookmark),)
+    return frame(SUBSCRIBE, fields((1, number), (2, b"\2"), (3, number), (4, topic), *more))
+
+
+def publish(topic: bytes, data: bytes) -> bytes:
+    return frame(PUBLISH, struct.pack("<BBHIQ", 0, 0, len(topic), 0, 0) + topic + data)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_random_bytes_end_the_connection_of_who_sent_them(server: ServerProcess, seed: int) -> None:
+    dice = random.Random(seed)
+    with Honest(server):
+        for _ in range(60):
+            with Stranger(server) as stranger:
+                # The length field of random bytes is above the limit nearly always.
+                stranger.send(dice.randbytes(dice.randrange(5, 5000)))
+                assert stranger.error() != 0
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_damaged_frames_after_a_logon_harm_nobody_else(server: ServerProcess, seed: int) -> None:
+    dice = random.Random(seed)
+    frames = [publish(b"noise", b"x" * 50), subscribe(b"^noise"), subscribe(b"noise", b"0"), logon()]
+    with Honest(server):
+        for _ in range(150):
+            with Stranger(server, logged_on=True) as stranger:
+                damaged = bytearray(b"".join(dice.choices(frames, k=5)))
+                for _ in range(dice.randrange(1, 6)):
+                    damaged[dice.randrange(len(damaged))] = dice.randrange(256)
+                # What is left may still be a valid frame, so nothing is said here about the answer.
+                stranger.send(bytes(damaged[: dice.randrange(1, len(damaged) + 1)]))
+
+
+def test_who_does_not_finish_its_logon_is_cut_off_in_time(server: ServerProcess) -> None:
+    whole = logon()
+    with Honest(server):
+        strangers = [Stranger(server) for _ in range(100)]
+        for number, stranger in enumerate(strangers):
+            stranger.send(whole[: number % len(whole)])
+        deadline = Deadline(TIMEOUT)
+        for stranger in strangers:
+            with stranger:
+                assert stranger.error() != 0
+                assert deadline.left > 0
+
+
+def test_who_sends_its_logon_byte_by_byte_gains_no_time(server: ServerProcess) -> None:
+    whole = logon()
+    with Honest(server), Stranger(server) as stranger:
+        deadline = Deadline(TIMEOUT)
+        sent = 0
+        # A byte each time the server has been silent for a while; the whole logon would take far longer than the timeout.
+        while not select.select([stranger.stream], [], [], 0.1)[0]:
+            stranger.send(whole[sent : sent + 1])
+            sent += 1
+            assert deadline.left > 0
+        assert sent < len(whole)
+        assert stranger.error() != 0
+
+
+@pytest.mark.parametrize("size", [MESSAGE_SIZE_MAX + FRAME_OVERHEAD_MAX + 1, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("logged_on", [False, True])
+def test_a_huge_frame_is_refused_from_its_first_bytes(
+    server: ServerProcess, logged_on: bool, size: int
+) -> None:
+    with Honest(server), Stranger(server, logged_on=logged_on) as stranger:
+        stranger.send(struct.pack("<I", size))
+        assert stranger.error() == MESSAGE_TOO_LARGE
+
+
+def test_a_subscriber_that_never_reads_is_cut_off_and_nobody_waits_for_it(server: ServerProcess) -> None:
+    with Honest(server) as honest, Stranger(server, logged_on=True, receive_size=4096) as stranger:
+        stranger.send(subscribe(b"flood"))
+        assert stranger.frame() is not None
+        honest.publish_bytes(64 << 20)
+        received = 0
+        while (message := stranger.frame()) is not None and message[0] == MESSAGE:
+            received += len(message[1])
+        assert received < 16 << 20, "it was cut off long before everything was sent"
+        # The reason comes after what the transport held, unless the peer did not read that in time either.
+        assert message is None or message == (ERROR, struct.pack("<HH", SLOW_CONSUMER, 0) + message[1][4:])
+
+
+def test_a_replay_that_nobody_reads_waits_without_growing(server: ServerProcess) -> None:
+    flood = 64 << 20
+    with Honest(server) as honest, Stranger(server, logged_on=True, receive_size=4096) as stranger:
+        honest.publish_bytes(flood)
+        stranger.send(subscribe(b"flood", b"0"))
+        honest.publish_bytes(flood)
+        # Read at last, it gets everything: it was slow, not lost.
+        received = 0
+        while received < 2 * flood:
+            message = stranger.frame()
+            assert message is not None
+            received += 4096 if message[0] == MESSAGE else 0
