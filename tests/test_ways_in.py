@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -100,3 +101,15 @@ def test_a_url_that_names_nothing_is_said_so() -> None:
     for url in ("file:", "http://localhost", "trades", "quire://"):
         with pytest.raises(quire.ConfigError, match="url"):
             quire.Client(url)
+
+
+def test_messages_cost_the_cycle_collector_nothing() -> None:
+    with quire.Client("memory:collector") as client:
+        for number in range(3):
+            client.publish("t", {"n": number})
+        client.flush(timeout=20)
+        subscription = client.subscribe("t", bookmark=quire.EPOCH)
+        messages = [subscription.get(timeout=20), *next(subscription.batches(timeout=20))]
+        assert not any(gc.is_tracked(message) for message in messages)
+        del messages
+        gc.collect()

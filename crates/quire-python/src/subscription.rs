@@ -44,11 +44,11 @@ impl Subscription {
     ///
     /// `TimeoutError` after `timeout` seconds; what ended the subscription, if the server did.
     #[pyo3(signature = (timeout=None))]
-    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Message>> {
+    fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, Message>>> {
         let list = self.messages(py, 1, AHEAD_COUNT, interpreter::timeout(timeout))?;
         match list {
             Some(messages) => match messages.into_iter().next() {
-                Some(message) => Ok(Some(message)),
+                Some(message) => message.into_object(py).map(Some),
                 None => Err(timed_out()),
             },
             None => Ok(None),
@@ -64,7 +64,9 @@ impl Subscription {
         timeout: Option<f64>,
     ) -> PyResult<Option<Bound<'py, PyList>>> {
         let messages = self.messages(py, count_max, count_max, interpreter::timeout(timeout))?;
-        messages.map(|messages| PyList::new(py, messages)).transpose()
+        let Some(messages) = messages else { return Ok(None) };
+        let objects = messages.into_iter().map(|message| message.into_object(py));
+        PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?).map(Some)
     }
 
     fn is_completed(&self) -> bool {
