@@ -1,0 +1,294 @@
+"""End-to-end figures: server, publishers and consumers in processes of their own, over loopback.
+
+    python benches/end_to_end.py publish [--processes 1] [--messages 2000000] [--size 512]
+    python benches/end_to_end.py replay [--messages 5000000] [--size 256]
+    python benches/end_to_end.py latency [--rate 5000] [--seconds 10]
+    python benches/end_to_end.py slow-reader [--gigabytes 5]
+
+Each prints one JSON object. Where hardware sets a bound, it is measured in the same run and the figure is given as a ratio to it too:
+rates on a shared machine mean little on their own. The journal is below `--directory` (a temporary directory otherwise), synced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+import quire
+
+_TIMEOUT = 600.0
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--directory", type=Path, help="where the journal goes (a temporary directory)")
+    benches = parser.add_subparsers(required=True)
+
+    publish = benches.add_parser("publish", help="publish to persisted")
+    publish.add_argument("--processes", type=int, default=1)
+    publish.add_argument("--messages", type=int, default=2_000_000, help="of each process")
+    publish.add_argument("--size", type=int, default=512, help="bytes of a message")
+    publish.set_defaults(bench=bench_publish)
+
+    replay = benches.add_parser("replay", help="replay to one client with batches()")
+    replay.add_argument("--messages", type=int, default=5_000_000)
+    replay.add_argument("--size", type=int, default=256)
+    replay.set_defaults(bench=bench_replay)
+
+    latency = benches.add_parser("latency", help="publish to subscriber, at a steady rate")
+    latency.add_argument("--rate", type=int, default=5_000, help="messages a second")
+    latency.add_argument("--seconds", type=int, default=10)
+    latency.set_defaults(bench=bench_latency)
+
+    slow = benches.add_parser("slow-reader", help="memory of a server that replays to a reader that is slow")
+    slow.add_argument("--gigabytes", type=float, default=5.0, help="size of the journal")
+    slow.set_defaults(bench=bench_slow_reader)
+
+    options = parser.parse_args()
+    with _directory(options.directory) as directory:
+        print(json.dumps(options.bench(directory, options), indent=2))
+
+
+def bench_publish(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    count = options.processes * options.messages
+    with Served(directory) as server:
+        results = _run(_publish, options.processes, server.url, options.messages, options.size)
+    # From the first publish anywhere to the last flush anywhere.
+    seconds = max(end for _, end in results) - min(start for start, _ in results)
+    disk = _synced_write_rate(directory, min(count * options.size, 1 << 30))
+    return {
+        "messages_per_s": round(count / seconds),
+        "mb_per_s": round(count * options.size / seconds / 1e6),
+        "disk_mb_per_s": round(disk / 1e6),
+        "ratio_to_disk": round(count * options.size / seconds / disk, 3),
+        "seconds": round(seconds, 2),
+    }
+
+
+def bench_replay(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    with Served(directory) as server:
+        _run(_publish, 1, server.url, options.messages, options.size)
+        ((first, end),) = _run(_replay, 1, server.url, options.messages)
+    seconds = end - first
+    loopback = _loopback_rate(options.messages * options.size)
+    return {
+        "messages_per_s": round(options.messages / seconds),
+        "mb_per_s": round(options.messages * options.size / seconds / 1e6),
+        "loopback_mb_per_s": round(loopback / 1e6),
+        "ratio_to_loopback": round(options.messages * options.size / seconds / loopback, 3),
+        "seconds": round(seconds, 2),
+    }
+
+
+def bench_latency(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    count = options.rate * options.seconds
+    figures = {}
+    with Served(directory) as server:
+        for kind, bookmark in (("live", None), ("persisted", quire.NOW)):
+            barrier, results = _SPAWN.Barrier(2), _SPAWN.SimpleQueue()
+            topic = f"ticks/{kind}"
+            process = _SPAWN.Process(
+                target=_receive, args=(results, barrier, server.url, topic, bookmark, count)
+            )
+            process.start()
+            with quire.Client(server.url) as client:
+                barrier.wait(_TIMEOUT)
+                _publish_paced(client, topic, options.rate, count)
+                latencies_ns = results.get()
+            process.join()
+            cuts = statistics.quantiles(latencies_ns, n=1000)
+            figures[kind] = {
+                "p50_us": round(cuts[499] / 1e3, 1),
+                "p99_us": round(cuts[989] / 1e3, 1),
+                "p999_us": round(cuts[998] / 1e3, 1),
+            }
+    return {"rate_per_s": options.rate, **figures}
+
+
+def bench_slow_reader(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """A reader takes a message now and then; the server's memory is watched all the time."""
+    size = 16 * 1024
+    count = int(options.gigabytes * 1e9) // size
+    with Served(directory) as server:
+        _run(_publish, 1, server.url, count, size)
+        resident_before = server.resident_bytes()
+        peak = 0
+        with quire.Client(server.url, receive_size_max="1MB") as client:
+            subscription = client.subscribe("bench", bookmark=quire.EPOCH)
+            end = time.monotonic() + 20
+            taken = 0
+            while time.monotonic() < end:
+                taken += len(next(subscription.batches(64, timeout=_TIMEOUT)))
+                time.sleep(0.01)
+                peak = max(peak, server.resident_bytes())
+    return {
+        "journal_gb": options.gigabytes,
+        "messages_taken": taken,
+        "messages": count,
+        "resident_before_mb": round(resident_before / 1e6, 1),
+        "resident_peak_mb": round(peak / 1e6, 1),
+    }
+
+
+class Served:
+    """A `quire serve` process on a journal below `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def __enter__(self) -> Served:
+        command = [sys.executable, "-m", "quire", "serve", "--json", "--address", "127.0.0.1:0"]
+        self._process = subprocess.Popen(
+            [*command, "--data-directory", str(self._directory / "data")], stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.url: str = json.loads(self._process.stdout.readline())["url"]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.communicate()
+
+    def resident_bytes(self) -> int:
+        """Memory that is not backed by files: the mapped journal is the page cache's."""
+        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+        raise RuntimeError("the kernel does not say RssAnon")
+
+
+def _run(role: Callable[..., None], processes: int, *arguments: Any) -> list[tuple[float, float]]:
+    """Runs `role` in as many processes, which start together; gives when each began and ended."""
+    results: Any = _SPAWN.SimpleQueue()
+    barrier = _SPAWN.Barrier(processes)
+    running = [_SPAWN.Process(target=role, args=(results, barrier, *arguments)) for _ in range(processes)]
+    for process in running:
+        process.start()
+    times = [results.get() for _ in running]
+    for process in running:
+        process.join()
+    return times
+
+
+def _publish(results: Any, barrier: Barrier, url: str, count: int, size: int) -> None:
+    data = b"x" * size
+    with quire.Client(url, name=f"publisher-{os.getpid()}") as client:
+        barrier.wait(_TIMEOUT)
+        start = time.monotonic()
+        publish = client.publish
+        for _ in range(count):
+            publish("bench", data)
+        client.flush(timeout=_TIMEOUT)
+        results.put((start, time.monotonic()))
+
+
+def _replay(results: Any, barrier: Barrier, url: str, count: int) -> None:
+    with quire.Client(url) as client:
+        barrier.wait(_TIMEOUT)
+        start = time.monotonic()
+        taken = size = 0
+        for batch in client.subscribe("bench", bookmark=quire.EPOCH).batches(timeout=_TIMEOUT):
+            taken += len(batch)
+            # Every message's data is asked for, as a program would.
+            size += sum(len(message.data) for message in batch)
+            if taken >= count:
+                break
+        results.put((start, time.monotonic()))
+
+
+def _receive(results: Any, barrier: Barrier, url: str, topic: str, bookmark: str | None, count: int) -> None:
+    latencies_ns = []
+    with quire.Client(url) as client:
+        subscription = client.subscribe(topic, bookmark=bookmark)
+        barrier.wait(_TIMEOUT)
+        for message in subscription:
+            latencies_ns.append(time.monotonic_ns() - int(message.data))
+            if len(latencies_ns) == count:
+                break
+    results.put(latencies_ns)
+
+
+def _publish_paced(client: quire.Client, topic: str, rate: int, count: int) -> None:
+    start = time.monotonic()
+    for number in range(count):
+        due = start + number / rate
+        if (early := due - time.monotonic()) > 0:
+            time.sleep(early)
+        client.publish(topic, b"%d" % time.monotonic_ns())
+
+
+def _synced_write_rate(directory: Path, size: int) -> float:
+    """Bytes a second of a plain sequential write, synced every MiB, over space that was written before."""
+    chunk = os.urandom(1 << 20)
+    path = directory / "disk"
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY)
+    try:
+        for offset in range(0, size, len(chunk)):
+            os.pwrite(descriptor, chunk, offset)
+        os.fsync(descriptor)
+        start = time.monotonic()
+        for offset in range(0, size, len(chunk)):
+            os.pwrite(descriptor, chunk, offset)
+            os.fdatasync(descriptor)
+        return size / (time.monotonic() - start)
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+def _loopback_rate(size: int) -> float:
+    """Bytes a second of a sender that does nothing but send, over a TCP connection of this machine."""
+    chunk = b"x" * (256 * 1024)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        receiver = socket.create_connection(listener.getsockname())
+        sender, _ = listener.accept()
+
+    def send() -> None:
+        with sender:
+            for _ in range(0, size, len(chunk)):
+                sender.sendall(chunk)
+
+    thread = threading.Thread(target=send)
+    start = time.monotonic()
+    thread.start()
+    buffer = bytearray(256 * 1024)
+    received = 0
+    with receiver:
+        while taken := receiver.recv_into(buffer):
+            received += taken
+    seconds = time.monotonic() - start
+    thread.join()
+    return received / seconds
+
+
+@contextlib.contextmanager
+def _directory(given: Path | None) -> Iterator[Path]:
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="quire-bench-", dir=given))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
+if __name__ == "__main__":
+    main()
