@@ -1,0 +1,255 @@
+//! A disk that keeps its contract and not one bit more.
+//!
+//! The model: a write is seen at once by every reader, and is durable only when a later sync of that file returned. A power cut keeps, of
+//! what was not synced, any subset of 512-byte sectors. A sync or a write may fail; after a failed sync the pages count as clean, so a
+//! later sync of the same file returns without having written them (reliability J4), until they are written again. Creations and renames are
+//! durable only after a sync of the directory. Not simulated: a disk that lies about a sync that returned.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quire_journal::{Disk, File, Mapping, MemoryDisk};
+
+use crate::random::Random;
+
+/// Bytes that are written all or not at all.
+const SECTOR_SIZE: usize = 512;
+
+/// Bytes of all files together: what the histories need, and far from what the machine has.
+const DISK_SIZE_MAX: u64 = 256 << 20;
+
+/// How often the disk fails, in percent of the calls.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// Writes that fail.
+    pub write_percent: u64,
+    /// Syncs that fail.
+    pub sync_percent: u64,
+    /// Files that cannot be created: no space left.
+    pub full_percent: u64,
+    /// Of the sectors that were not synced, those that a power cut keeps.
+    pub kept_percent: u64,
+}
+
+/// See the module. Cloning shares the disk.
+#[derive(Clone)]
+pub struct SimulatedDisk(Arc<Mutex<State>>);
+
+struct State {
+    random: Random,
+    faults: Faults,
+    /// What running programs see.
+    now: MemoryDisk,
+    /// Files that exist now, by path.
+    files: BTreeMap<PathBuf, Arc<Mutex<Durable>>>,
+    /// Files that a power cut leaves.
+    entries: BTreeMap<PathBuf, Arc<Mutex<Durable>>>,
+    /// A write by a bug: see [`SimulatedDisk::forget_syncs`].
+    forgets_syncs: bool,
+}
+
+/// The durable side of a file.
+struct Durable {
+    bytes: Vec<u8>,
+    /// Sectors that differ from what programs see, and will be written by the next sync.
+    dirty: BTreeMap<usize, [u8; SECTOR_SIZE]>,
+    /// Sectors that a failed sync marked clean: in memory only.
+    lost: BTreeMap<usize, [u8; SECTOR_SIZE]>,
+}
+
+impl SimulatedDisk {
+    /// An empty disk whose faults follow from the seed.
+    pub fn new(seed: u64, faults: Faults) -> Self {
+        let state = State {
+            random: Random::new(seed),
+            faults,
+            now: MemoryDisk::new(DISK_SIZE_MAX),
+            files: BTreeMap::new(),
+            entries: BTreeMap::new(),
+            forgets_syncs: false,
+        };
+        SimulatedDisk(Arc::new(Mutex::new(state)))
+    }
+
+    /// A canary: from now on syncs return without making anything durable. The checks must notice.
+    pub fn forget_syncs(&self) {
+        self.state().forgets_syncs = true;
+    }
+
+    /// Whether calls may fail.
+    pub fn set_faults(&self, faults: Faults) {
+        self.state().faults = faults;
+    }
+
+    /// The power fails and comes back: what was not made durable is there in part, or not at all.
+    pub fn cut_power(&self) {
+        let mut state = self.state();
+        let mut random = state.random.clone();
+        let kept_percent = state.faults.kept_percent;
+        state.now = MemoryDisk::new(DISK_SIZE_MAX);
+        state.files = state.entries.clone();
+        for (path, durable) in &state.files {
+            let mut durable = lock(durable);
+            let pending =
+                std::mem::take(&mut durable.dirty).into_iter().chain(std::mem::take(&mut durable.lost));
+            for (sector, bytes) in pending.collect::<Vec<_>>() {
+                if random.percent(kept_percent) {
+                    durable.put(sector, &bytes);
+                }
+            }
+            if let Ok(file) = state.now.create(path, durable.bytes.len() as u64) {
+                // The file has just this size.
+                let _ = file.write_at(&durable.bytes, 0);
+            }
+        }
+        state.random = random;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.0)
+    }
+
+    fn file(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        let state = self.state();
+        let durable = state.files.get(path).cloned().ok_or(io::ErrorKind::NotFound)?;
+        let now = state.now.open(path)?;
+        Ok(Box::new(SimulatedFile { disk: self.clone(), now, durable }))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Durable {
+    fn put(&mut self, sector: usize, bytes: &[u8; SECTOR_SIZE]) {
+        let start = sector * SECTOR_SIZE;
+        let end = (start + SECTOR_SIZE).min(self.bytes.len());
+        self.bytes[start..end].copy_from_slice(&bytes[..end - start]);
+    }
+}
+
+impl Disk for SimulatedDisk {
+    fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.file(path)
+    }
+
+    fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.file(path)
+    }
+
+    fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>> {
+        let mut state = self.state();
+        let percent = state.faults.full_percent;
+        if state.random.percent(percent) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        state.now.create(path, size)?;
+        let durable =
+            Durable { bytes: vec![0; size as usize], dirty: BTreeMap::new(), lost: BTreeMap::new() };
+        state.files.insert(path.to_owned(), Arc::new(Mutex::new(durable)));
+        drop(state);
+        self.file(path)
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.state().now.read(path)
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        self.state().now.list(directory)
+    }
+
+    fn create_directory(&self, _directory: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        state.now.rename(from, to)?;
+        let durable = state.files.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        state.files.insert(to.to_owned(), durable);
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        state.now.remove(path)?;
+        state.files.remove(path);
+        Ok(())
+    }
+
+    fn sync_directory(&self, _directory: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        state.entries = state.files.clone();
+        Ok(())
+    }
+
+    fn lock(&self, _directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
+        Ok(Some(Box::new(())))
+    }
+}
+
+struct SimulatedFile {
+    disk: SimulatedDisk,
+    now: Box<dyn File>,
+    durable: Arc<Mutex<Durable>>,
+}
+
+impl File for SimulatedFile {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let fails = {
+            let mut state = self.disk.state();
+            let percent = state.faults.write_percent;
+            state.random.percent(percent)
+        };
+        // A failed write may have written the front of it.
+        let bytes = if fails { &bytes[..bytes.len() / 2] } else { bytes };
+        self.now.write_at(bytes, offset)?;
+        let mapping = self.now.map()?;
+        let mut durable = lock(&self.durable);
+        let start = offset as usize / SECTOR_SIZE;
+        let end = (offset as usize + bytes.len()).div_ceil(SECTOR_SIZE);
+        for sector in start..end {
+            let from = sector * SECTOR_SIZE;
+            let size = SECTOR_SIZE.min(mapping.size() - from);
+            let mut content = [0; SECTOR_SIZE];
+            content[..size]
+                .copy_from_slice(mapping.bytes(from as u64, size).unwrap_or(&[0; SECTOR_SIZE][..size]));
+            durable.lost.remove(&sector);
+            durable.dirty.insert(sector, content);
+        }
+        if fails { Err(io::Error::other("the simulated disk refused the write")) } else { Ok(()) }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let (fails, forgets) = {
+            let mut state = self.disk.state();
+            let percent = state.faults.sync_percent;
+            (state.random.percent(percent), state.forgets_syncs)
+        };
+        let mut durable = lock(&self.durable);
+        if forgets {
+            return Ok(());
+        }
+        let dirty = std::mem::take(&mut durable.dirty);
+        if fails {
+            durable.lost.extend(dirty);
+            return Err(io::Error::other("the simulated disk refused the sync"));
+        }
+        for (sector, bytes) in dirty {
+            durable.put(sector, &bytes);
+        }
+        Ok(())
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        self.now.size()
+    }
+
+    fn map(&self) -> io::Result<Mapping> {
+        self.now.map()
+    }
+}

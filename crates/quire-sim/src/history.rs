@@ -1,0 +1,251 @@
+//! One history: what a program does with a journal, what the disk does to it, and what must hold after every restart.
+//!
+//! Checked (the names are those of the reliability invariants):
+//! - J1: what was persisted is there after any crash.
+//! - J2: what is there is a prefix of what was appended, in order, each record as it was written.
+//! - J4: after a failure nothing more is acknowledged.
+//! - P1: the highest sequence of a publisher never goes back behind what is in the log.
+//! - The log always opens again: no crash makes damage.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use quire_journal::{
+    AllTopics, Appended, Journal, JournalError, NewRecord, Options, Position, PublisherId, RecordKind,
+    Timestamp,
+};
+
+use crate::disk::{Faults, SimulatedDisk};
+use crate::random::Random;
+
+/// A deliberate mistake, to prove that the checks see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// Syncs return without making anything durable.
+    ForgottenSync,
+}
+
+/// What a history went through, summed up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Records appended.
+    pub appended: u64,
+    /// Power cuts.
+    pub power_cuts: u64,
+    /// Ends of the process without one.
+    pub kills: u64,
+    /// Torn tails that were cut.
+    pub torn: u64,
+    /// Journals that took no more writes after a failure.
+    pub poisoned: u64,
+}
+
+const DIRECTORY: &str = "journal";
+const PUBLISHER_COUNT: u64 = 5;
+
+/// The model: every record that was appended and could still be there, in order.
+#[derive(Default)]
+struct Model {
+    records: Vec<(PublisherId, u64, Vec<u8>)>,
+    persisted: usize,
+}
+
+/// Plays the history of a seed.
+///
+/// # Errors
+/// What went wrong, in words.
+pub fn run(seed: u64, bug: Option<Bug>) -> Result<Outcome, String> {
+    let mut random = Random::new(seed);
+    // Each history has its own mix of faults, none included: a fault at zero lets the others go deeper.
+    let faults = Faults {
+        write_percent: random.below(3) * random.below(2),
+        sync_percent: random.below(4) * random.below(2),
+        full_percent: random.below(5) * random.below(2),
+        kept_percent: [0, 20, 50, 80, 100][random.below(5) as usize],
+    };
+    let disk = SimulatedDisk::new(seed, Faults { kept_percent: faults.kept_percent, ..Faults::default() });
+    if bug == Some(Bug::ForgottenSync) {
+        disk.forget_syncs();
+    }
+    let mut outcome = Outcome::default();
+    let mut model = Model::default();
+    let mut sequences = [0; PUBLISHER_COUNT as usize];
+    for _ in 0..4 + random.below(8) {
+        disk.set_faults(Faults { kept_percent: faults.kept_percent, ..Faults::default() });
+        let mut journal = open(&disk, &mut model, &mut sequences, &mut outcome)?;
+        disk.set_faults(faults);
+        live(&mut random, &mut journal, &mut model, &mut sequences, &mut outcome)?;
+        end(&mut random, &disk, journal, &model, &mut outcome);
+    }
+    disk.set_faults(Faults::default());
+    open(&disk, &mut model, &mut sequences, &mut outcome)?;
+    Ok(outcome)
+}
+
+/// Opens the journal and compares all of it with the model, which then forgets what the crash took.
+fn open(
+    disk: &SimulatedDisk,
+    model: &mut Model,
+    sequences: &mut [u64; PUBLISHER_COUNT as usize],
+    outcome: &mut Outcome,
+) -> Result<Journal, String> {
+    let options = Options { segment_size: 64 * 1024, prepared_segments: 1, ..Options::default() };
+    let opened = Journal::driven_by_hand(Arc::new(disk.clone()), Path::new(DIRECTORY), &options);
+    let (journal, recovery) = opened.map_err(|error| format!("it does not open again: {error}"))?;
+    outcome.torn += u64::from(recovery.cut.is_some());
+    let reader = journal.reader();
+    let mut cursor = reader.cursor(Position(0));
+    let mut found = 0;
+    loop {
+        let batch =
+            cursor.next(reader.persisted(), &AllTopics).map_err(|error| format!("reading back: {error}"))?;
+        let Some(batch) = batch else { break };
+        for record in batch.records() {
+            let Some((publisher, sequence, data)) = model.records.get(found) else {
+                return Err(format!("position {} holds a record that nobody appended", record.position));
+            };
+            if (record.publisher, record.sequence, record.data) != (*publisher, *sequence, &data[..]) {
+                return Err(format!(
+                    "position {} holds another record than was appended there",
+                    record.position
+                ));
+            }
+            found += 1;
+        }
+    }
+    if found < model.persisted {
+        return Err(format!("{} records were persisted, {found} are there", model.persisted));
+    }
+    model.records.truncate(found);
+    model.persisted = found;
+    for (number, sequence) in sequences.iter_mut().enumerate() {
+        let publisher = PublisherId(number as u64 + 1);
+        let in_log =
+            model.records.iter().filter(|(p, _, _)| *p == publisher).map(|(_, s, _)| *s).max().unwrap_or(0);
+        let known = journal.highest_sequence(publisher).unwrap_or(0);
+        if known < in_log {
+            return Err(format!("publisher {number}: sequence {known} is known, {in_log} is in the log"));
+        }
+        *sequence = known;
+    }
+    Ok(journal)
+}
+
+/// Appends, submits and flushes for a while.
+fn live(
+    random: &mut Random,
+    journal: &mut Journal,
+    model: &mut Model,
+    sequences: &mut [u64; PUBLISHER_COUNT as usize],
+    outcome: &mut Outcome,
+) -> Result<(), String> {
+    let mut failed_at = None;
+    for _ in 0..random.below(200) {
+        match random.below(10) {
+            0..=5 => {
+                let number = random.below(PUBLISHER_COUNT) as usize;
+                let sequence = sequences[number] + random.below(3);
+                let size_max = if random.percent(3) { 90_000 } else { 700 };
+                let size = random.below(size_max) as usize;
+                let data = vec![random.number() as u8; size];
+                let publisher = PublisherId(number as u64 + 1);
+                let record = NewRecord {
+                    kind: RecordKind::Publish,
+                    message_type: 1,
+                    publisher,
+                    sequence: sequence.max(1),
+                    timestamp: Timestamp(random.below(1 << 40)),
+                    topic: ["orders", "trades", "ticks/a"][random.below(3) as usize],
+                    correlation_id: b"",
+                    expiration_s: None,
+                    data: &data,
+                };
+                match journal.append(&record) {
+                    Ok(Appended::Recorded(position)) => {
+                        model.records.push((publisher, record.sequence, data.clone()));
+                        if position.0 != model.records.len() as u64 {
+                            return Err(format!(
+                                "position {position} was given to record {}",
+                                model.records.len()
+                            ));
+                        }
+                        if record.sequence <= sequences[number] {
+                            return Err("a duplicate was recorded".into());
+                        }
+                        sequences[number] = record.sequence;
+                        outcome.appended += 1;
+                    }
+                    Ok(Appended::Duplicate { highest }) if highest >= record.sequence => (),
+                    Ok(Appended::Duplicate { highest }) => {
+                        return Err(format!("{} counts as a duplicate of {highest}", record.sequence));
+                    }
+                    Err(_) if journal.failure().is_some() => (),
+                    Err(error) => return Err(format!("an append was refused: {error}")),
+                }
+            }
+            6 | 7 => journal.submit(),
+            _ => {
+                journal.submit();
+                journal.write_waiting();
+            }
+        }
+        let persisted = journal.persisted().0 as usize;
+        if persisted < model.persisted || persisted > model.records.len() {
+            return Err(format!(
+                "persisted went from {} to {persisted} of {}",
+                model.persisted,
+                model.records.len()
+            ));
+        }
+        model.persisted = persisted;
+        match (journal.failure(), failed_at) {
+            (Some(_), None) => {
+                outcome.poisoned += 1;
+                failed_at = Some(persisted);
+            }
+            (Some(_), Some(at)) if at != persisted => {
+                return Err("a record was acknowledged after a failure".into());
+            }
+            _ => (),
+        }
+    }
+    Ok(())
+}
+
+/// The process ends: cleanly, killed, or with the power.
+fn end(random: &mut Random, disk: &SimulatedDisk, journal: Journal, model: &Model, outcome: &mut Outcome) {
+    match random.below(4) {
+        0 => {
+            // A failure on the way out is reported, and costs nothing that was acknowledged: the next start checks.
+            let _closed: Result<(), JournalError> = journal.close();
+        }
+        1 => {
+            outcome.kills += 1;
+            std::mem::forget(journal);
+        }
+        _ => {
+            outcome.power_cuts += 1;
+            std::mem::forget(journal);
+            disk.cut_power();
+        }
+    }
+    debug_assert!(model.persisted <= model.records.len());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_seeds_give_equal_histories() {
+        for seed in 0..20 {
+            assert_eq!(run(seed, None), run(seed, None));
+        }
+    }
+
+    #[test]
+    fn a_forgotten_sync_is_noticed() {
+        let noticed = (0..50).filter(|seed| run(*seed, Some(Bug::ForgottenSync)).is_err()).count();
+        assert!(noticed > 10, "{noticed} of 50");
+    }
+}
