@@ -85,7 +85,8 @@ impl Writer {
             checksum: summary.checksum,
             last: summary.last,
             synced: summary.last,
-            dirty: false,
+            // The header of a new segment was written and waits for the first sync.
+            dirty: true,
             highest_before,
         }
     }
@@ -223,6 +224,7 @@ impl Writer {
         let (file, segment) = begin(&self.log, &mut self.supply, size, self.last.next(), self.checksum)?;
         self.file = file;
         self.segment = segment;
+        self.dirty = true;
         self.end = SEGMENT_HEADER_SIZE;
         self.buffer_offset = self.end;
         Ok(())

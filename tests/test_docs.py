@@ -1,0 +1,37 @@
+"""Every Python example of the README and the docs runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def examples() -> Iterator[tuple[str, str]]:
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", path.read_text(), re.S | re.M), start=1):
+            yield f"{path.name}-{number}", block
+
+
+@pytest.mark.parametrize("program", [block for _, block in examples()], ids=[name for name, _ in examples()])
+def test_an_example_runs(program: str, tmp_path: Path) -> None:
+    # An example that talks to a server gets one of its own.
+    setting = (
+        "import quire\n"
+        "server = quire.Server(quire.Config(transport={'address': '127.0.0.1:0'})).start()\n"
+        f"program = {program!r}.replace('quire://127.0.0.1:9007', server.url)\n"
+        "try:\n    exec(compile(program, 'example', 'exec'), {'__name__': 'example'})\nfinally:\n    server.close()\n"
+    )
+    result = subprocess.run([sys.executable, "-c", setting], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+
+
+def test_every_page_that_the_readme_names_is_there() -> None:
+    for page in re.findall(r"\]\((docs/[a-z-]+\.md)\)", (ROOT / "README.md").read_text()):
+        assert (ROOT / page).is_file(), page
