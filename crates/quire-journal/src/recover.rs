@@ -329,7 +329,9 @@ fn recover_tail(file: &dyn File, segment: &Segment) -> Result<(Option<Cut>, bool
     let mut unsynced: VecDeque<(Position, u64)> = VecDeque::new();
     let reason = segment.scan(&mut index, |header| {
         synced = synced.max(header.synced);
-        unsynced.push_back((header.last(), header.offset));
+        // A marker has no position of its own: what proves that it was synced is a sync of the position after it.
+        let proof = if header.count == 0 { header.first } else { header.last() };
+        unsynced.push_back((proof, header.offset));
         while unsynced.front().is_some_and(|(last, _)| *last <= synced) {
             unsynced.pop_front();
         }
