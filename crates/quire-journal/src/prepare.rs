@@ -43,6 +43,7 @@ impl Maker {
         if self.reusable.contains(&number)
             && let Ok(file) = self.disk.open(&path)
             && file.size().is_ok_and(|found| found >= size)
+            && is_blank(&*file)
         {
             let size = file.size().map_err(|error| JournalError::io(&path, "preparing a segment", &error))?;
             return Ok(Prepared { number, path, file, size });
@@ -65,6 +66,13 @@ impl Maker {
         let file = made.map_err(|error| JournalError::io(&path, "preparing a segment", &error))?;
         Ok(Prepared { number, path, file, size })
     }
+}
+
+/// Whether a segment that was prepared before holds nothing: a crash may have left parts of a first flush in it, without its header.
+fn is_blank(file: &dyn File) -> bool {
+    file.map().is_ok_and(|mapping| {
+        mapping.bytes(0, mapping.size()).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0))
+    })
 }
 
 /// Where the writer gets its next segment.
