@@ -15,7 +15,9 @@ ROOT = Path(__file__).parent.parent
 
 def examples() -> Iterator[tuple[str, str]]:
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", path.read_text(), re.S | re.M), start=1):
+        for number, block in enumerate(
+            re.findall(r"^```python\n(.*?)^```", path.read_text(), re.S | re.M), start=1
+        ):
             yield f"{path.name}-{number}", block
 
 
@@ -28,7 +30,9 @@ def test_an_example_runs(program: str, tmp_path: Path) -> None:
         f"program = {program!r}.replace('quire://127.0.0.1:9007', server.url)\n"
         "try:\n    exec(compile(program, 'example', 'exec'), {'__name__': 'example'})\nfinally:\n    server.close()\n"
     )
-    result = subprocess.run([sys.executable, "-c", setting], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(
+        [sys.executable, "-c", setting], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert result.returncode == 0, result.stderr
 
 
