@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: setup demo test check rust-test python-test bench-build sim fuzz crash bench clean
+.PHONY: setup demo test check rust-test python-test bench-build sim crash clean
 
 setup: $(STAMP)
 
