@@ -361,7 +361,7 @@ fn parse_filter(text: &str) -> Result<Filter, Refused> {
     Filter::parse(text, &FilterOptions::default()).map_err(|error| Refused {
         code: Code::BadFilter,
         column: u32::try_from(error.column).unwrap_or(u32::MAX),
-        reason: error.to_string(),
+        reason: format!("expected {}, found {}", error.expected, error.found),
     })
 }
 
