@@ -27,7 +27,7 @@ from quire._errors import (
 )
 from quire._message import Message
 from quire._options import AUTO, DrainReport, Health, Reconnect, SubscriptionHealth
-from quire._quire import __version__
+from quire._quire import Filter, __version__
 from quire._subscription import Subscription
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ __all__ = [
     "ConfigError",
     "DisconnectedError",
     "DrainReport",
+    "Filter",
     "Health",
     "InternalError",
     "JournalCorruptError",

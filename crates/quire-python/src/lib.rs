@@ -4,6 +4,7 @@ mod client;
 mod embedded;
 mod engine;
 mod errors;
+mod filter;
 mod interpreter;
 mod message;
 mod subscription;
@@ -19,6 +20,7 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<embedded::Embedded>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::Turn>()?;
+    module.add_class::<filter::Filter>()?;
     module.add_function(wrap_pyfunction!(engine::check_config, module)?)?;
     module.add_function(wrap_pyfunction!(client::forked, module)?)
 }

@@ -1,0 +1,56 @@
+//! A content filter on its own, for services that want it without a broker.
+
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use quire_core::filter::{Filter as CoreFilter, FilterOptions, MessageContext};
+use quire_core::message_type::MessageType;
+use quire_journal::Timestamp;
+
+use crate::errors;
+
+/// A parsed content filter; see `docs/filters.md`.
+#[pyclass(frozen, module = "quire._quire")]
+pub struct Filter {
+    filter: CoreFilter,
+}
+
+#[pymethods]
+impl Filter {
+    #[new]
+    fn new(py: Python<'_>, text: &str) -> PyResult<Self> {
+        let filter = CoreFilter::parse(text, &FilterOptions::default()).map_err(|error| {
+            let reason = format!("expected {}, found {}", error.expected, error.found);
+            errors::new_error(py, "bad_filter", &reason, u32::try_from(error.column).unwrap_or(u32::MAX))
+        })?;
+        Ok(Filter { filter })
+    }
+
+    /// Whether a message with this data matches. Data that is not of its type matches no filter that reads fields.
+    #[pyo3(signature = (data, message_type="json"))]
+    fn matches(&self, py: Python<'_>, data: PyBackedBytes, message_type: &str) -> PyResult<bool> {
+        let message_type = MessageType::from_name(message_type).ok_or_else(|| {
+            let known: Vec<_> = MessageType::ALL.iter().map(|known| known.name()).collect();
+            let reason = format!("message_type: {message_type:?} is not one of {}", known.join(", "));
+            errors::new_error(py, "bad_option", &reason, 0)
+        })?;
+        Ok(self.filter.matches(&MessageContext {
+            message_type,
+            data: &data,
+            topic: "",
+            bookmark: None,
+            correlation_id: b"",
+            timestamp: Timestamp::default(),
+            now: Timestamp::default(),
+        }))
+    }
+
+    /// The fields that it reads, each once.
+    #[getter]
+    fn fields(&self) -> Vec<String> {
+        self.filter.fields().collect()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Filter({:?})", self.filter.text())
+    }
+}
