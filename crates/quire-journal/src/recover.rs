@@ -253,6 +253,9 @@ fn count_used(found: &[Found]) -> Result<usize, JournalError> {
             reason,
             readable_to: Position::ZERO,
         };
+        if segment.size < SEGMENT_HEADER_SIZE {
+            return Err(corrupt("the file is shorter than a segment header"));
+        }
         match segment.header {
             Err(HeaderError::Version(version)) => {
                 return Err(JournalError::Version { path: segment.path.clone(), version });
@@ -260,23 +263,35 @@ fn count_used(found: &[Found]) -> Result<usize, JournalError> {
             Ok(header) if header.number != segment.number => {
                 return Err(corrupt("the segment belongs to another place"));
             }
+            Ok(header) if header.size > segment.size => {
+                return Err(corrupt("the file is shorter than its header says"));
+            }
+            Ok(_) => (),
             Err(HeaderError::Unused) if at < used => {
                 return Err(corrupt("the segment header is empty, but later segments are in use"));
             }
             Err(HeaderError::Bad(reason)) if at < used => return Err(corrupt(reason)),
-            // A header that was torn while the segment was begun: nothing in it was acknowledged. With a batch in it, it was.
-            Err(HeaderError::Bad(reason)) if has_batch(segment)? => return Err(corrupt(reason)),
-            _ => (),
+            // A header that was torn while the segment was begun: nothing in it was acknowledged, unless a batch knows better.
+            Err(HeaderError::Unused) if was_synced(segment)? => {
+                return Err(corrupt("the segment header is empty, but its batches were synced"));
+            }
+            Err(HeaderError::Bad(reason)) if was_synced(segment)? => return Err(corrupt(reason)),
+            Err(_) => (),
         }
     }
     Ok(used)
 }
 
-fn has_batch(segment: &Found) -> Result<bool, JournalError> {
+/// Whether a batch of the segment knows that the first one in it was synced.
+fn was_synced(segment: &Found) -> Result<bool, JournalError> {
     let mapping =
         segment.file.map().map_err(|error| JournalError::io(&segment.path, "mapping the segment", &error))?;
-    let bytes = mapping.bytes(SEGMENT_HEADER_SIZE, BATCH_HEADER_SIZE).unwrap_or_default();
-    Ok(BatchHeader::decode(bytes, segment.number, SEGMENT_HEADER_SIZE).is_ok())
+    let header = |at| {
+        BatchHeader::decode(mapping.bytes(at, BATCH_HEADER_SIZE).unwrap_or_default(), segment.number, at)
+    };
+    let Ok(first) = header(SEGMENT_HEADER_SIZE) else { return Ok(false) };
+    let offsets = (SEGMENT_HEADER_SIZE..segment.size).step_by(ALIGNMENT);
+    Ok(offsets.into_iter().any(|at| header(at).is_ok_and(|header| header.synced >= first.first)))
 }
 
 fn check_follows(before: &Segment, path: &Path, header: &SegmentHeader) -> Result<(), JournalError> {

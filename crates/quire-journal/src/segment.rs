@@ -122,7 +122,10 @@ pub(crate) fn segment_path(directory: &Path, name: &str, number: u32) -> PathBuf
 /// The number in such a file name, whatever the instance is called.
 pub(crate) fn segment_number(file_name: &str) -> Option<u32> {
     let (_, number) = file_name.strip_suffix(".journal")?.rsplit_once('.')?;
-    (number.len() == 10 && number.bytes().all(|byte| byte.is_ascii_digit())).then(|| number.parse().ok())?
+    let number = (number.len() == 10 && number.bytes().all(|byte| byte.is_ascii_digit()))
+        .then(|| number.parse().ok())?;
+    // The last number is not used, so that there is always a next one.
+    number.filter(|number| *number < u32::MAX)
 }
 
 pub(crate) fn index_path(segment: &Path) -> PathBuf {

@@ -125,6 +125,9 @@ impl Writer {
 
     /// Writes a batch without records and syncs it.
     pub fn mark(&mut self, flags: u16) -> Result<(), JournalError> {
+        if self.end + BATCH_HEADER_SIZE as u64 > self.segment.size {
+            self.roll(SEGMENT_HEADER_SIZE + SEGMENT_RESERVE)?;
+        }
         self.put(&NewBatch::default(), flags);
         self.write_buffer()?;
         self.sync_file()?;

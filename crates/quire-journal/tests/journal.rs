@@ -341,3 +341,43 @@ fn a_journal_in_memory_behaves_the_same_up_to_its_bound() {
     while cursor.next(persisted, &AllTopics).unwrap().is_some() {}
     assert_eq!(cursor.after(), persisted);
 }
+
+#[test]
+fn an_active_segment_that_lost_its_header_or_its_end_is_damage() {
+    let damage: [fn(&Path); 3] = [
+        |path| write_at(path, &[0; 512], 0),
+        |path| fs::OpenOptions::new().write(true).open(path).unwrap().set_len(10_096).unwrap(),
+        |path| fs::OpenOptions::new().write(true).open(path).unwrap().set_len(0).unwrap(),
+    ];
+    for damage in damage {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut journal, _) = open(directory.path());
+        for round in 0..15 {
+            append(&mut journal, round * 10 + 1..=round * 10 + 10);
+        }
+        let path = journal.reader().place(Position(150)).unwrap().path;
+        journal.close().unwrap();
+        damage(&path);
+        let error = Journal::open(directory.path(), &small(), &mut |_| ()).err();
+        assert!(matches!(error, Some(JournalError::Corrupt { .. })), "{error:?}");
+    }
+}
+
+#[test]
+fn a_journal_that_is_only_opened_and_closed_goes_on_to_the_next_segment_when_its_marks_fill_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
+    append(&mut journal, 1..=100);
+    journal.close().unwrap();
+    for _ in 0..400 {
+        let (journal, _) = open(directory.path());
+        journal.close().unwrap();
+    }
+    let (journal, recovery) = open(directory.path());
+    assert!(recovery.was_clean);
+    assert_eq!(journal.reader().verify(), []);
+    assert_eq!(sequences(&journal.reader(), Position(0)), (1..=100).collect::<Vec<_>>());
+    for file in files(directory.path()) {
+        assert_eq!(fs::metadata(file).unwrap().len(), 64 * 1024);
+    }
+}
