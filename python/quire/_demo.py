@@ -99,7 +99,7 @@ class _Results:
         table.add_row("read back at the end", f"{self.replayed:,}", f"{replay:,.0f} messages/s")
         for filter, got, want in self.live:
             table.add_row(
-                f"live: {filter}", f"{got:,}", "all that match" if got == want else f"expected {want:,}"
+                f"filter: {filter}", f"{got:,}", "all that match" if got == want else f"expected {want:,}"
             )
         return table
 
@@ -127,6 +127,8 @@ def _act(console: Console, server: _Server, flights: list[bytes]) -> _Results:
         half = len(flights) // 2
         for data in flights[:half]:
             publisher.publish(TOPIC, data)
+        # In the middle: most of it is persisted, the rest is on its way.
+        _wait_for(lambda: publisher.persisted >= half // 2)
         results.persisted_at_kill = publisher.persisted
         console.print(
             f"[bold]kill -9[/] of process {server.pid} with {results.persisted_at_kill:,} messages persisted"
