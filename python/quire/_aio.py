@@ -33,6 +33,7 @@ from quire._options import (
     Reconnect,
     SequenceArgument,
     Spec,
+    bookmark_to_core,
     expiration_to_core,
     failure_of_publishes,
     sequence_to_core,
@@ -280,16 +281,17 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         """
         client = await self._connected()
         sub_id = self._new_sub_id(sub_id)
-        spec = self._spec(topic, filter, bookmark, live, fully_durable, paused, completed, sub_id)
-        core = client.subscribe(
-            spec.topic,
-            spec.filter,
-            spec.bookmark,
-            spec.options(),
-            spec.wants_completed(),
-            sub_id,
-            on_message is not None,
+        spec = Spec(
+            topic=topic,
+            filter=filter,
+            bookmark=bookmark_to_core(bookmark),
+            live=live,
+            fully_durable=fully_durable,
+            paused=paused,
+            completed=completed,
         )
+        spec = self._located(spec, sub_id)
+        core = client.subscribe(spec, sub_id, on_message is not None)
         subscription = AsyncSubscription(self, core, spec, sub_id, on_message is not None)
         self._subscriptions[sub_id] = subscription
         if on_message is not None:
@@ -438,15 +440,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
 
     async def _replace(self, subscription: _quire.Subscription, spec: Spec) -> None:
         core = await self._connected()
-        command = core.replace(
-            subscription.number,
-            spec.topic,
-            spec.filter,
-            spec.bookmark,
-            spec.options(),
-            spec.wants_completed(),
-        )
-        await self._answer(core, command)
+        await self._answer(core, core.replace(subscription.number, spec))
 
     async def _run_handlers(self, core: _quire.Client) -> None:
         def look() -> tuple[list[Message] | None] | None:

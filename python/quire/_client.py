@@ -25,6 +25,7 @@ from quire._options import (
     Reconnect,
     SequenceArgument,
     Spec,
+    bookmark_to_core,
     expiration_to_core,
     failure_of_publishes,
     sequence_to_core,
@@ -166,16 +167,17 @@ class Client(ClientBase[Subscription]):
         """
         with self._lock:
             sub_id = self._new_sub_id(sub_id)
-            spec = self._spec(topic, filter, bookmark, live, fully_durable, paused, completed, sub_id)
-            core = self._core.subscribe(
-                spec.topic,
-                spec.filter,
-                spec.bookmark,
-                spec.options(),
-                spec.wants_completed(),
-                sub_id,
-                on_message is not None,
+            spec = Spec(
+                topic=topic,
+                filter=filter,
+                bookmark=bookmark_to_core(bookmark),
+                live=live,
+                fully_durable=fully_durable,
+                paused=paused,
+                completed=completed,
             )
+            spec = self._located(spec, sub_id)
+            core = self._core.subscribe(spec, sub_id, on_message is not None)
             subscription = Subscription(self, core, spec, sub_id, on_message is not None)
             self._subscriptions[sub_id] = subscription
             if on_message is not None:
@@ -278,10 +280,7 @@ class Client(ClientBase[Subscription]):
             subscription._paused(paused)
 
     def _replace(self, core: _quire.Subscription, spec: Spec) -> None:
-        command = self._core.replace(
-            core.number, spec.topic, spec.filter, spec.bookmark, spec.options(), spec.wants_completed()
-        )
-        self._core.wait(command)
+        self._core.wait(self._core.replace(core.number, spec))
 
     def _start_handlers(self) -> None:
         with self._lock:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from quire import _quire
-from quire._bookmarks import EPOCH, MOST_RECENT, Bookmark
+from quire._bookmarks import EPOCH, MOST_RECENT
 from quire._errors import ConfigError
-from quire._options import ClientOptions, Health, Spec, bookmark_to_core
+from quire._options import ClientOptions, Health, Spec
 from quire._subscription import SubscriptionBase
 
 logger = logging.getLogger("quire.client")
@@ -46,29 +47,11 @@ class ClientBase(Generic[S]):
             raise ConfigError(f"sub_id: this client already has a subscription {sub_id!r}")
         return sub_id
 
-    def _spec(
-        self,
-        topic: str,
-        filter: str | None,
-        bookmark: Bookmark | None,
-        live: bool,
-        fully_durable: bool,
-        paused: bool,
-        completed: bool,
-        sub_id: str,
-    ) -> Spec:
-        text = bookmark_to_core(bookmark)
-        if text == MOST_RECENT:
-            text = self._most_recent.get(sub_id, EPOCH)
-        return Spec(
-            topic=topic,
-            filter=filter,
-            bookmark=text,
-            live=live,
-            fully_durable=fully_durable,
-            paused=paused,
-            completed=completed,
-        )
+    def _located(self, spec: Spec, sub_id: str) -> Spec:
+        """The same with the bookmark that `MOST_RECENT` stands for."""
+        if spec.bookmark != MOST_RECENT:
+            return spec
+        return replace(spec, bookmark=self._most_recent.get(sub_id, EPOCH))
 
     def _forget(self, sub_id: str) -> S | None:
         """Takes a subscription out of the book and keeps its place."""

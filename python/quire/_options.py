@@ -255,7 +255,7 @@ def expiration_to_core(expiration: Duration | None) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """What a subscription asks for."""
+    """What a subscription asks for; the core reads the members by their names."""
 
     topic: str
     filter: str | None = None
@@ -265,10 +265,12 @@ class Spec:
     paused: bool = False
     completed: bool = False
 
+    @property
     def options(self) -> int:
         """The option bits of the wire (docs/protocol.md, `subscribe`)."""
         return self.live << 1 | self.fully_durable << 2 | self.paused << 3
 
+    @property
     def wants_completed(self) -> bool:
         """A replay is always asked to say when it has caught up, so that `completed` is true to its name."""
         return self.completed or self.bookmark is not None

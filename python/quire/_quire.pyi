@@ -5,6 +5,8 @@ from datetime import datetime, timedelta
 from os import PathLike
 from typing import Any, final
 
+from quire._options import Spec
+
 __all__ = ["Client", "Embedded", "Engine", "Message", "Subscription", "Turn", "__version__", "forked"]
 
 __version__: str
@@ -100,25 +102,8 @@ class Client:
     def wait_connected(self, timeout: float | None = None) -> bool: ...
     def flush(self) -> int: ...
     def wait(self, command: int, timeout: float | None = None) -> bool: ...
-    def subscribe(
-        self,
-        topic: str,
-        filter: str | None,
-        bookmark: str | None,
-        options: int,
-        completed: bool,
-        sub_id: str,
-        handled: bool,
-    ) -> Subscription: ...
-    def replace(
-        self,
-        number: int,
-        topic: str,
-        filter: str | None,
-        bookmark: str | None,
-        options: int,
-        completed: bool,
-    ) -> int: ...
+    def subscribe(self, spec: Spec, sub_id: str, handled: bool) -> Subscription: ...
+    def replace(self, number: int, spec: Spec) -> int: ...
     def unsubscribe(self, number: int) -> int: ...
     def set_paused(self, numbers: Sequence[int], paused: bool) -> int: ...
     def handled_batch(self, count_max: int, timeout: float | None = None) -> list[Message] | None: ...

@@ -80,6 +80,16 @@ pub struct Client {
     ready: Arc<Ready>,
 }
 
+/// What a subscription asks for: `quire._options.Spec`, member by member.
+#[derive(FromPyObject)]
+struct SpecArgument {
+    topic: String,
+    filter: Option<String>,
+    bookmark: Option<String>,
+    options: u32,
+    wants_completed: bool,
+}
+
 /// Tells a loop, through a descriptor, that something changed.
 #[derive(Default)]
 struct Ready {
@@ -195,28 +205,21 @@ impl Client {
     }
 
     /// Starts a subscription; wait for its command. With `handled`, its messages come with `handled_batch`.
-    #[pyo3(signature = (topic, filter, bookmark, options, completed, sub_id, handled))]
-    #[allow(clippy::too_many_arguments)] // what a subscription is
     fn subscribe(
         &self,
         py: Python<'_>,
-        topic: String,
-        filter: Option<String>,
-        bookmark: Option<String>,
-        options: u32,
-        completed: bool,
+        spec: SpecArgument,
         sub_id: String,
         handled: bool,
     ) -> PyResult<Subscription> {
         self.handle.check_fork(py)?;
-        let spec = spec(topic, filter, bookmark, options, completed);
         let progress = Progress::new(sub_id);
         // Held meanwhile, so that no message is taken before its progress is known.
         let mut by_number = self.handled_progress.lock();
         let subscribed = self
             .handle
             .client()
-            .subscribe(spec, handled.then(|| self.handled.clone()))
+            .subscribe(spec.into(), handled.then(|| self.handled.clone()))
             .map_err(|failure| errors::to_python(py, &failure))?;
         if handled {
             by_number.insert(subscribed.number, progress.clone());
@@ -232,20 +235,9 @@ impl Client {
     }
 
     /// Starts a change of a subscription; gives the command.
-    #[allow(clippy::too_many_arguments)] // what a subscription is
-    fn replace(
-        &self,
-        py: Python<'_>,
-        number: u32,
-        topic: String,
-        filter: Option<String>,
-        bookmark: Option<String>,
-        options: u32,
-        completed: bool,
-    ) -> PyResult<u32> {
+    fn replace(&self, py: Python<'_>, number: u32, spec: SpecArgument) -> PyResult<u32> {
         self.handle.check_fork(py)?;
-        let spec = spec(topic, filter, bookmark, options, completed);
-        number_of(py, self.handle.client().replace(number, spec))
+        number_of(py, self.handle.client().replace(number, spec.into()))
     }
 
     /// Starts the end of a subscription; gives the command.
@@ -372,14 +364,16 @@ impl Ready {
     }
 }
 
-fn spec(
-    topic: String,
-    filter: Option<String>,
-    bookmark: Option<String>,
-    options: u32,
-    completed: bool,
-) -> SubscriptionSpec {
-    SubscriptionSpec { topic, filter, bookmark, options: SubscribeOptions(options), completed }
+impl From<SpecArgument> for SubscriptionSpec {
+    fn from(spec: SpecArgument) -> Self {
+        SubscriptionSpec {
+            topic: spec.topic,
+            filter: spec.filter,
+            bookmark: spec.bookmark,
+            options: SubscribeOptions(spec.options),
+            completed: spec.wants_completed,
+        }
+    }
 }
 
 fn number_of(py: Python<'_>, command: Result<CommandId, Failure>) -> PyResult<u32> {
