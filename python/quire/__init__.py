@@ -23,6 +23,7 @@ from quire._errors import (
     QuireError,
     StorageFailedError,
     StorageFullError,
+    UnknownQueueError,
     UnknownSubscriptionError,
 )
 from quire._message import Message
@@ -70,6 +71,7 @@ __all__ = [
     "StorageFullError",
     "Subscription",
     "SubscriptionHealth",
+    "UnknownQueueError",
     "UnknownSubscriptionError",
     "__version__",
 ]

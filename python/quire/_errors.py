@@ -12,6 +12,7 @@
     ├── BadBookmarkError        not a bookmark, or one that the log does not have
     ├── NotJournaledError       a bookmark subscription on a topic that the transaction log does not record
     ├── UnknownSubscriptionError
+    ├── UnknownQueueError       no queue has this name
     ├── MessageTooLargeError
     ├── LimitExceededError      a named limit of the server was reached
     ├── StorageFullError        the disk is full; the journal takes no more writes
@@ -121,6 +122,13 @@ class UnknownSubscriptionError(QuireError):
     code = "unknown_subscription"
 
 
+class UnknownQueueError(QuireError):
+    """No queue has this name."""
+
+    code = "unknown_queue"
+    hint = "add a [[queue]] with this name to the server's configuration"
+
+
 class MessageTooLargeError(QuireError):
     """A message is above the limit of the server."""
 
@@ -183,6 +191,7 @@ CLASSES: dict[str, type[QuireError]] = {
     "bad_option": ConfigError,
     "unknown_subscription": UnknownSubscriptionError,
     "subscription_in_use": UnknownSubscriptionError,
+    "unknown_queue": UnknownQueueError,
     "message_too_large": MessageTooLargeError,
     "limit_exceeded": LimitExceededError,
     "storage_full": StorageFullError,

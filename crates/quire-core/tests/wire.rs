@@ -3,6 +3,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use quire_core::queue::Verdict;
 use quire_core::wire::*;
 
 fn text(size_max: usize) -> impl Strategy<Value = String> {
@@ -54,22 +55,57 @@ proptest! {
     #[test]
     fn a_subscription_survives_the_wire(
         command in 1u32.., acks in 0u8..16, subscription: u32, topic in text(200), filter in proptest::option::of(text(200)),
-        bookmark in proptest::option::of(text(60)), options in 0u32..64,
+        bookmark in proptest::option::of(text(60)), options in 0u32..64, max_backlog: Option<u32>,
     ) {
         client_round_trip(&ClientFrame::Subscribe(Subscribe {
             command, acks: Acks(acks), subscription, topic: &topic, filter: filter.as_deref(), bookmark: bookmark.as_deref(),
-            options: SubscribeOptions(options),
+            options: SubscribeOptions(options), max_backlog,
         }));
     }
 
     #[test]
     fn a_message_survives_the_wire(
         subscription: u32, bookmark: Option<(u64, u64)>, timestamp_ns: u64, topic in text(1024), correlation in vec(any::<u8>(), 0..256),
-        data in vec(any::<u8>(), 0..4096),
+        data in vec(any::<u8>(), 0..4096), queued: Option<(u64, u32, u32, u64)>, queue in proptest::option::of(text(1024)),
     ) {
+        let queue = queue.as_deref().map(str::as_bytes);
+        let queued =
+            queued.map(|(lease_ms, deliveries, cancels, position)| Queued { lease_ms, deliveries, cancels, position, queue });
         server_round_trip(&ServerFrame::Message(Message {
-            subscription, bookmark, timestamp_ns, topic: topic.as_bytes(), correlation_id: &correlation, data: &data,
+            subscription, bookmark, timestamp_ns, queued, topic: topic.as_bytes(), correlation_id: &correlation, data: &data,
         }));
+    }
+
+    #[test]
+    fn what_is_said_about_messages_of_a_queue_survives_the_wire(
+        command: u32, acks in 0u8..16, queue in text(1024), filter in text(200), bookmarks in vec(any::<(u64, u64)>(), 0..40), period_ms: u64,
+    ) {
+        let mut bytes = Vec::new();
+        bookmarks.iter().for_each(|(publisher, sequence)| put_bookmark(&mut bytes, *publisher, *sequence));
+        let list = Bookmarks::from_bytes(&bytes).unwrap();
+        prop_assert_eq!(list.iter().collect::<Vec<_>>(), bookmarks);
+        let (acks, queue) = (Acks(acks), queue.as_str());
+        for verdict in [Verdict::Acknowledge, Verdict::Cancel, Verdict::Expire] {
+            for messages in [Selection::Bookmarks(list), Selection::Matching(&filter)] {
+                client_round_trip(&ClientFrame::Settle(Settle { verdict, command, acks, queue, messages }));
+            }
+        }
+        client_round_trip(&ClientFrame::Extend(Extend { period_ms, command, acks, queue, bookmarks: list }));
+        for reason in [LeaseEnd::Expired, LeaseEnd::SettledByAnother, LeaseEnd::MessageExpired] {
+            server_round_trip(&ServerFrame::LeaseLost { subscription: command, reason, publisher: period_ms, sequence: 7 });
+        }
+    }
+
+    #[test]
+    fn questions_about_a_queue_survive_the_wire(
+        command in 1u32.., acks in 0u8..16, subscription: u32, topic in text(200), filter in proptest::option::of(text(200)),
+        order_by in proptest::option::of(text(60)), top_n: Option<u32>, json in text(400),
+    ) {
+        client_round_trip(&ClientFrame::Query(Query {
+            command, acks: Acks(acks), subscription, topic: &topic, filter: filter.as_deref(), order_by: order_by.as_deref(), top_n,
+        }));
+        client_round_trip(&ClientFrame::Stats { command, queue: filter.as_deref() });
+        server_round_trip(&ServerFrame::Stats { command, json: &json });
     }
 
     #[test]
@@ -91,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn a_frame_with_one_byte_changed_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..7) {
+    fn a_frame_with_one_byte_changed_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..11) {
         let logon = Logon { version: 1, client_name: "loader", user: Some("u"), ..Logon::default() };
         let publish = Publish { sequence: 7, expiration_s: Some(1), topic: b"orders", correlation_id: b"c", data: b"{}" };
         let subscribe = Subscribe { command: 1, topic: "orders", filter: Some("/a = 1"), ..Subscribe::default() };
@@ -103,6 +139,11 @@ proptest! {
             3 => ClientFrame::Subscribe(subscribe).encode(&mut bytes),
             4 => ServerFrame::LoggedOn(LoggedOn { version: 1, ..LoggedOn::default() }).encode(&mut bytes),
             5 => ServerFrame::Persisted { sequence: 9 }.encode(&mut bytes),
+            6 => ClientFrame::Settle(SETTLE).encode(&mut bytes),
+            7 => ClientFrame::Extend(Extend { period_ms: 9, command: 4, acks: Acks::PROCESSED, queue: "jobs", bookmarks: bookmarks(&TWO) })
+                .encode(&mut bytes),
+            8 => ClientFrame::Query(Query { command: 1, topic: "jobs", top_n: Some(3), ..Query::default() }).encode(&mut bytes),
+            9 => QUEUED.encode(&mut bytes),
             _ => ClientFrame::Unsubscribe { command: 3, acks: Acks::PROCESSED, subscription: 4 }.encode(&mut bytes),
         }
         let at = LENGTH_SIZE + at.index(bytes.len() - LENGTH_SIZE);
@@ -122,6 +163,69 @@ fn any_frame_holds_the_laws(frame: RawFrame<'_>) {
         value.encode(&mut again);
         assert_eq!(ServerFrame::decode(one_frame(&again)), Ok(value));
     }
+}
+
+const TWO: [u8; 32] = [1; 32];
+const SETTLE: Settle<'static> = Settle {
+    verdict: Verdict::Cancel,
+    command: 0x0403_0201,
+    acks: Acks::PERSISTED,
+    queue: "jobs",
+    messages: Selection::Matching("/a = 1"),
+};
+const QUEUED: Message<'static> = Message {
+    subscription: 5,
+    bookmark: Some((6, 7)),
+    timestamp_ns: 8,
+    queued: Some(Queued { lease_ms: u64::MAX, deliveries: 2, cancels: 1, position: 9, queue: Some(b"jobs") }),
+    topic: b"work",
+    correlation_id: b"c",
+    data: b"{}",
+};
+
+fn bookmarks(bytes: &[u8]) -> Bookmarks<'_> {
+    Bookmarks::from_bytes(bytes).unwrap()
+}
+
+/// The layout is a contract with clients that other people write: byte by byte, as protocol.md says.
+#[test]
+fn the_frames_of_queues_have_the_documented_layout() {
+    let mut bytes = Vec::new();
+    ClientFrame::Settle(SETTLE).encode(&mut bytes);
+    let head = [1, 1, 4, 0, 1, 2, 3, 4, 8, 0, 0, 0];
+    assert_eq!(bytes, [&[23, 0, 0, 0, 11][..], &head, b"jobs", b"/a = 1"].concat());
+    bytes.clear();
+    let mut list = Vec::new();
+    put_bookmark(&mut list, 0x0102, 0x0304);
+    let extend = Extend {
+        period_ms: 5,
+        command: 6,
+        acks: Acks::PROCESSED,
+        queue: "jobs",
+        bookmarks: bookmarks(&list),
+    };
+    ClientFrame::Extend(extend).encode(&mut bytes);
+    let head = [5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 6, 0, 0, 0, 2, 0, 0, 0];
+    let bookmark = [2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0];
+    assert_eq!(bytes, [&[41, 0, 0, 0, 12][..], &head, b"jobs", &bookmark].concat());
+    bytes.clear();
+    QUEUED.encode(&mut bytes);
+    let fixed = |n: u8| [n, 0, 0, 0, 0, 0, 0, 0];
+    let head = [&[7, 1, 4, 0, 5, 0, 0, 0][..], &fixed(6), &fixed(7), &fixed(8)].concat();
+    let queued = [&[255; 8][..], &[2, 0, 0, 0, 1, 0, 0, 0], &fixed(9), &[4, 0], b"jobs"].concat();
+    assert_eq!(bytes, [&[70, 0, 0, 0, 68][..], &head, &queued, b"work", b"c", b"{}"].concat());
+    bytes.clear();
+    ServerFrame::LeaseLost { subscription: 1, reason: LeaseEnd::SettledByAnother, publisher: 3, sequence: 4 }
+        .encode(&mut bytes);
+    assert_eq!(bytes, [&[25, 0, 0, 0, 73][..], &[1, 0, 0, 0, 2, 0, 0, 0], &fixed(3), &fixed(4)].concat());
+}
+
+#[test]
+fn a_list_of_bookmarks_is_whole_and_has_a_limit() {
+    assert!(Bookmarks::from_bytes(&[0; 17]).is_none());
+    let most = vec![0; 16 * SETTLE_BOOKMARKS_MAX];
+    assert_eq!(Bookmarks::from_bytes(&most).map(Bookmarks::count), Some(SETTLE_BOOKMARKS_MAX));
+    assert!(Bookmarks::from_bytes(&[&most[..], &[0; 16]].concat()).is_none());
 }
 
 #[test]

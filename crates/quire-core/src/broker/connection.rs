@@ -95,6 +95,12 @@ impl Broker {
             (_, ClientFrame::Resume { command, acks, subscriptions }) => {
                 self.resume(id, command, acks, subscriptions);
             }
+            (_, ClientFrame::Settle(settle)) => self.no_queue(id, settle.command, settle.queue),
+            (_, ClientFrame::Extend(extend)) => self.no_queue(id, extend.command, extend.queue),
+            (_, ClientFrame::Query(query)) => self.no_queue(id, query.command, query.topic),
+            (_, ClientFrame::Stats { command, queue }) => {
+                self.no_queue(id, command, queue.unwrap_or_default());
+            }
         }
     }
 

@@ -109,6 +109,7 @@ impl Broker {
                 subscription: 0,
                 bookmark: is_recorded.then_some((publisher_id.get(), sequence)),
                 timestamp_ns: timestamp.as_ns(),
+                queued: None,
                 topic: name.as_bytes(),
                 correlation_id: publish.correlation_id,
                 data: publish.data,

@@ -330,6 +330,14 @@ impl Broker {
         self.put(session, &ServerFrame::SubscriptionEnded { subscription: number, code, reason });
     }
 
+    /// A command about a queue that is not there.
+    pub(super) fn no_queue(&mut self, id: SessionId, command: u32, queue: &str) {
+        if command != 0 {
+            let reason = format!("no queue has the name {queue:?}");
+            self.refuse_command(id, command, 0, &Refused::new(Code::UnknownQueue, reason));
+        }
+    }
+
     /// A refused command gets one `processed` with the code, whatever it asked for.
     pub(super) fn refuse_command(
         &mut self,

@@ -150,7 +150,10 @@ impl Connection {
         }
         run.end(core);
         match frame {
-            ServerFrame::Message(_) | ServerFrame::Heartbeat => (),
+            ServerFrame::Message(_)
+            | ServerFrame::Heartbeat
+            | ServerFrame::Stats { .. }
+            | ServerFrame::LeaseLost { .. } => (),
             ServerFrame::Persisted { sequence } => core.persisted_up_to(sequence),
             ServerFrame::Ack(ack) => {
                 let result = match ack.code {

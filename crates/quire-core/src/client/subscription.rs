@@ -149,6 +149,7 @@ impl Subscriptions {
             filter: spec.filter.as_deref(),
             bookmark: resume.as_deref().or(spec.bookmark.as_deref()),
             options,
+            max_backlog: None,
         };
         crate::wire::ClientFrame::Subscribe(subscribe).encode(out);
     }

@@ -148,6 +148,7 @@ pub(crate) fn message_of<'a>(record: &Record<'a>, subscription: u32) -> Message<
         subscription,
         bookmark: Some((record.publisher.get(), record.sequence)),
         timestamp_ns: record.timestamp.as_ns(),
+        queued: None,
         topic: record.topic.as_bytes(),
         correlation_id: record.correlation_id,
         data: record.data,

@@ -79,6 +79,8 @@ codes! {
     ShuttingDown = 23, "shutting_down";
     /// A bug on the side that says so.
     Internal = 24, "internal";
+    /// No queue has this name.
+    UnknownQueue = 25, "unknown_queue";
 }
 
 impl fmt::Display for Code {

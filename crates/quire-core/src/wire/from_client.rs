@@ -1,6 +1,7 @@
 //! Frames that go from a client to a server (protocol.md section 3).
 
 use super::frame::{Body, Fields, RawFrame, WireError, put_field, put_frame};
+use super::settle::{Extend, Settle};
 use super::{CLIENT_NAME_SIZE_MAX, TOPIC_SIZE_MAX};
 
 /// The first field of a logon, so that a stray peer is told apart at once.
@@ -16,6 +17,10 @@ const HEARTBEAT: u8 = 7;
 const GOODBYE: u8 = 8;
 const PAUSE: u8 = 9;
 const RESUME: u8 = 10;
+pub(super) const SETTLE: u8 = 11;
+pub(super) const EXTEND: u8 = 12;
+const QUERY: u8 = 13;
+const STATS: u8 = 14;
 
 const FLAG_EXPIRATION: u8 = 1;
 
@@ -33,6 +38,10 @@ pub enum ClientFrame<'a> {
     Goodbye,
     Pause { command: u32, acks: Acks, subscriptions: SubscriptionNumbers<'a> },
     Resume { command: u32, acks: Acks, subscriptions: SubscriptionNumbers<'a> },
+    Settle(Settle<'a>),
+    Extend(Extend<'a>),
+    Query(Query<'a>),
+    Stats { command: u32, queue: Option<&'a str> },
 }
 
 /// Who a connection belongs to and what it wants of it.
@@ -118,6 +127,8 @@ impl Acks {
     pub const COMPLETED: Acks = Acks(4);
     /// What was published before is persisted.
     pub const PERSISTED: Acks = Acks(8);
+    /// Every bit that has a meaning.
+    pub const ALL: Acks = Acks(15);
 
     /// Both sets together.
     pub const fn and(self, other: Acks) -> Acks {
@@ -147,6 +158,27 @@ pub struct Subscribe<'a> {
     pub bookmark: Option<&'a str>,
     /// See [`SubscribeOptions`].
     pub options: SubscribeOptions,
+    /// For queues: the most messages outstanding; `None` = 1, 0 = barriers only (seed 000, 001).
+    pub max_backlog: Option<u32>,
+}
+
+/// Which messages of a queue to show; nothing changes by it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Query<'a> {
+    /// Number that the acknowledgements echo, not 0.
+    pub command: u32,
+    /// The acknowledgements wanted.
+    pub acks: Acks,
+    /// The number that the messages carry.
+    pub subscription: u32,
+    /// The queue.
+    pub topic: &'a str,
+    /// Content filter.
+    pub filter: Option<&'a str>,
+    /// What to sort by; delivery order without it.
+    pub order_by: Option<&'a str>,
+    /// The most messages wanted.
+    pub top_n: Option<u32>,
 }
 
 /// The option bits of a subscription.
@@ -224,6 +256,13 @@ impl<'a> ClientFrame<'a> {
                     Command::decode("resume", frame.body)?.with_subscriptions("resume")?;
                 Ok(ClientFrame::Resume { command, acks, subscriptions })
             }
+            SETTLE => Settle::decode(frame.body).map(ClientFrame::Settle),
+            EXTEND => Extend::decode(frame.body).map(ClientFrame::Extend),
+            QUERY => Query::decode(frame.body).map(ClientFrame::Query),
+            STATS => {
+                let Command { command, topic: queue, .. } = Command::decode("stats", frame.body)?;
+                Ok(ClientFrame::Stats { command, queue })
+            }
             kind => Err(WireError::UnknownKind { kind }),
         }
     }
@@ -255,6 +294,15 @@ impl<'a> ClientFrame<'a> {
             ClientFrame::Resume { command, acks, subscriptions } => put_frame(out, RESUME, |out| {
                 put_command(out, *command, *acks);
                 put_field(out, 3, subscriptions.0);
+            }),
+            ClientFrame::Settle(settle) => settle.encode(out),
+            ClientFrame::Extend(extend) => extend.encode(out),
+            ClientFrame::Query(query) => query.encode(out),
+            ClientFrame::Stats { command, queue } => put_frame(out, STATS, |out| {
+                put_field(out, 1, &command.to_le_bytes());
+                if let Some(queue) = queue {
+                    put_field(out, 4, queue.as_bytes());
+                }
             }),
         }
     }
@@ -407,6 +455,9 @@ impl<'a> Subscribe<'a> {
             if self.options != SubscribeOptions::default() {
                 put_field(out, 7, &self.options.0.to_le_bytes());
             }
+            if let Some(max_backlog) = self.max_backlog {
+                put_field(out, 8, &max_backlog.to_le_bytes());
+            }
         });
     }
 
@@ -423,6 +474,7 @@ impl<'a> Subscribe<'a> {
                 5 => subscribe.filter = Some(fields.text(value, "filter")?),
                 6 => subscribe.bookmark = Some(fields.text(value, "bookmark")?),
                 7 => subscribe.options = SubscribeOptions(fields.u32(value, "options")?),
+                8 => subscribe.max_backlog = Some(fields.u32(value, "max_backlog")?),
                 tag => fields.unknown(tag)?,
             }
         }
@@ -438,10 +490,54 @@ impl<'a> Subscribe<'a> {
     }
 }
 
+impl<'a> Query<'a> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, QUERY, |out| {
+            put_command(out, self.command, self.acks);
+            put_field(out, 3, &self.subscription.to_le_bytes());
+            put_field(out, 4, self.topic.as_bytes());
+            if let Some(filter) = self.filter {
+                put_field(out, 5, filter.as_bytes());
+            }
+            if let Some(order_by) = self.order_by {
+                put_field(out, 16, order_by.as_bytes());
+            }
+            if let Some(top_n) = self.top_n {
+                put_field(out, 17, &top_n.to_le_bytes());
+            }
+        });
+    }
+
+    fn decode(body: &'a [u8]) -> Result<Self, WireError> {
+        let mut fields = Fields::new("query", body);
+        let mut query = Query::default();
+        let (mut subscription, mut topic) = (None, None);
+        while let Some((tag, value)) = fields.next()? {
+            match tag {
+                1 => query.command = fields.u32(value, "command")?,
+                2 => query.acks = decode_acks(&fields, value)?,
+                3 => subscription = Some(fields.u32(value, "subscription")?),
+                4 => topic = Some(fields.text(value, "topic")?),
+                5 => query.filter = Some(fields.text(value, "filter")?),
+                16 => query.order_by = Some(fields.text(value, "order_by")?),
+                17 => query.top_n = Some(fields.u32(value, "top_n")?),
+                tag => fields.unknown(tag)?,
+            }
+        }
+        if query.command == 0 {
+            return Err(fields.bad("command"));
+        }
+        query.subscription = subscription.ok_or_else(|| fields.bad("subscription"))?;
+        query.topic = topic.ok_or_else(|| fields.bad("topic"))?;
+        Ok(query)
+    }
+}
+
 /// The fields that the small commands share.
 struct Command<'a> {
     command: u32,
     acks: Acks,
+    topic: Option<&'a str>,
     subscription: Option<u32>,
     subscriptions: Option<&'a [u8]>,
 }
@@ -449,12 +545,20 @@ struct Command<'a> {
 impl<'a> Command<'a> {
     fn decode(frame: &'static str, body: &'a [u8]) -> Result<Self, WireError> {
         let mut fields = Fields::new(frame, body);
-        let mut command =
-            Command { command: 0, acks: Acks::default(), subscription: None, subscriptions: None };
+        let mut command = Command {
+            command: 0,
+            acks: Acks::default(),
+            topic: None,
+            subscription: None,
+            subscriptions: None,
+        };
         while let Some((tag, value)) = fields.next()? {
             match (tag, frame) {
                 (1, _) => command.command = fields.u32(value, "command")?,
-                (2, _) => command.acks = decode_acks(&fields, value)?,
+                (2, "unsubscribe" | "flush" | "pause" | "resume") => {
+                    command.acks = decode_acks(&fields, value)?;
+                }
+                (4, "stats") => command.topic = Some(fields.text(value, "queue")?),
                 (3, "unsubscribe") => command.subscription = Some(fields.u32(value, "subscription")?),
                 (3, "pause" | "resume") => command.subscriptions = Some(value),
                 (tag, _) => fields.unknown(tag)?,
@@ -474,7 +578,7 @@ impl<'a> Command<'a> {
 
 fn decode_acks(fields: &Fields<'_>, value: &[u8]) -> Result<Acks, WireError> {
     let [bits] = fields.array(value, "acks")?;
-    if bits > 15 { Err(fields.bad("acks")) } else { Ok(Acks(bits)) }
+    if bits > Acks::ALL.0 { Err(fields.bad("acks")) } else { Ok(Acks(bits)) }
 }
 
 fn put_command(out: &mut Vec<u8>, command: u32, acks: Acks) {

@@ -11,11 +11,18 @@ const MESSAGE: u8 = 68;
 const ERROR: u8 = 69;
 const HEARTBEAT: u8 = 70;
 const SUBSCRIPTION_ENDED: u8 = 71;
+const STATS: u8 = 72;
+const LEASE_LOST: u8 = 73;
 
 const FLAG_BOOKMARK: u8 = 1;
+const FLAG_QUEUED: u8 = 2;
+const FLAG_QUEUE_NAME: u8 = 4;
 
 /// Bytes of a `message` before its topic.
 const HEAD_SIZE: usize = 32;
+
+/// Bytes of what a message of a queue says besides, before the queue's name.
+const QUEUED_SIZE: usize = 24;
 
 /// Anything that a server says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +36,19 @@ pub enum ServerFrame<'a> {
     Error { code: Code, reason: &'a str },
     Heartbeat,
     SubscriptionEnded { subscription: u32, code: Code, reason: &'a str },
+    Stats { command: u32, json: &'a str },
+    LeaseLost { subscription: u32, reason: LeaseEnd, publisher: u64, sequence: u64 },
+}
+
+/// Why a lease ended without its holder's doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseEnd {
+    /// Its period is over; the message went back to the queue.
+    Expired = 1,
+    /// Another connection settled the message.
+    SettledByAnother = 2,
+    /// Its period is over and the message left the queue: a limit or its own time was reached.
+    MessageExpired = 3,
 }
 
 /// What a client learns when it is let in.
@@ -93,12 +113,30 @@ pub struct Message<'a> {
     pub bookmark: Option<(u64, u64)>,
     /// When this server took the message: nanoseconds since 1970 UTC.
     pub timestamp_ns: u64,
+    /// How it comes from a queue; `None` when it does not.
+    pub queued: Option<Queued<'a>>,
     /// The topic it was published to.
     pub topic: &'a [u8],
     /// As published; empty = none.
     pub correlation_id: &'a [u8],
     /// The message.
     pub data: &'a [u8],
+}
+
+/// What a message of a queue says besides itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Queued<'a> {
+    /// How long the lease lasts from the sending on, in milliseconds: 0 = there is none (at-most-once, a barrier, the answer to a
+    /// query), `u64::MAX` = without end.
+    pub lease_ms: u64,
+    /// How often the message was delivered, this time included; 0 for a barrier.
+    pub deliveries: u32,
+    /// How often it was cancelled.
+    pub cancels: u32,
+    /// Its place in the log of this instance: opaque.
+    pub position: u64,
+    /// The queue, where the subscription does not say which: its topic is a pattern.
+    pub queue: Option<&'a [u8]>,
 }
 
 impl<'a> ServerFrame<'a> {
@@ -142,6 +180,24 @@ impl<'a> ServerFrame<'a> {
                 body.u16("padding")?;
                 Ok(ServerFrame::SubscriptionEnded { subscription, code, reason: decode_reason(body)? })
             }
+            STATS => {
+                let mut body = Body::new("stats", frame.body);
+                let command = body.u32("command")?;
+                Ok(ServerFrame::Stats { command, json: decode_reason(body)? })
+            }
+            LEASE_LOST => {
+                let mut body = Body::new("lease_lost", frame.body);
+                let subscription = body.u32("subscription")?;
+                let reason = match body.array("reason")? {
+                    [1, 0, 0, 0] => LeaseEnd::Expired,
+                    [2, 0, 0, 0] => LeaseEnd::SettledByAnother,
+                    [3, 0, 0, 0] => LeaseEnd::MessageExpired,
+                    _ => return Err(body.bad("reason")),
+                };
+                let (publisher, sequence) = (body.u64("bookmark")?, body.u64("bookmark")?);
+                body.end()?;
+                Ok(ServerFrame::LeaseLost { subscription, reason, publisher, sequence })
+            }
             kind => Err(WireError::UnknownKind { kind }),
         }
     }
@@ -177,6 +233,18 @@ impl<'a> ServerFrame<'a> {
                     out.extend_from_slice(reason.as_bytes());
                 })
             }
+            ServerFrame::Stats { command, json } => put_frame(out, STATS, |out| {
+                out.extend_from_slice(&command.to_le_bytes());
+                out.extend_from_slice(json.as_bytes());
+            }),
+            ServerFrame::LeaseLost { subscription, reason, publisher, sequence } => {
+                put_frame(out, LEASE_LOST, |out| {
+                    out.extend_from_slice(&subscription.to_le_bytes());
+                    out.extend_from_slice(&[reason as u8, 0, 0, 0]);
+                    out.extend_from_slice(&publisher.to_le_bytes());
+                    out.extend_from_slice(&sequence.to_le_bytes());
+                });
+            }
         }
     }
 }
@@ -185,12 +253,18 @@ impl<'a> Message<'a> {
     /// Appends the frame to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let (publisher, sequence) = self.bookmark.unwrap_or((0, 0));
-        let size = 1 + HEAD_SIZE + self.topic.len() + self.correlation_id.len() + self.data.len();
+        let size = 1
+            + HEAD_SIZE
+            + self.queued.map_or(0, Queued::size)
+            + self.topic.len()
+            + self.correlation_id.len()
+            + self.data.len();
         // The frame that is written most: its fixed part is put together first and copied once.
         let mut head = [0; LENGTH_SIZE + 1 + HEAD_SIZE];
         head[0..4].copy_from_slice(&(size as u32).to_le_bytes());
         head[4] = MESSAGE;
-        head[5] = if self.bookmark.is_some() { FLAG_BOOKMARK } else { 0 };
+        head[5] =
+            if self.bookmark.is_some() { FLAG_BOOKMARK } else { 0 } | self.queued.map_or(0, Queued::flags);
         head[6] = self.correlation_id.len() as u8;
         head[7..9].copy_from_slice(&(self.topic.len() as u16).to_le_bytes());
         head[9..13].copy_from_slice(&self.subscription.to_le_bytes());
@@ -199,6 +273,9 @@ impl<'a> Message<'a> {
         head[29..37].copy_from_slice(&self.timestamp_ns.to_le_bytes());
         out.reserve(LENGTH_SIZE + size);
         out.extend_from_slice(&head);
+        if let Some(queued) = &self.queued {
+            queued.encode(out);
+        }
         out.extend_from_slice(self.topic);
         out.extend_from_slice(self.correlation_id);
         out.extend_from_slice(self.data);
@@ -211,13 +288,53 @@ impl<'a> Message<'a> {
         let subscription = body.u32("head")?;
         let (publisher, sequence) = (body.u64("head")?, body.u64("head")?);
         let timestamp_ns = body.u64("head")?;
-        if flags & !FLAG_BOOKMARK != 0 {
-            return Err(body.bad("flags"));
-        }
+        let queued = match flags & !FLAG_BOOKMARK {
+            0 => None,
+            FLAG_QUEUED => Some(Queued::decode(&mut body, false)?),
+            flags if flags == FLAG_QUEUED | FLAG_QUEUE_NAME => Some(Queued::decode(&mut body, true)?),
+            _ => return Err(body.bad("flags")),
+        };
         let topic = body.bytes(topic_size.into(), "topic size")?;
         let correlation_id = body.bytes(correlation_size.into(), "correlation size")?;
         let bookmark = (flags & FLAG_BOOKMARK != 0).then_some((publisher, sequence));
-        Ok(Message { subscription, bookmark, timestamp_ns, topic, correlation_id, data: body.rest() })
+        Ok(Message { subscription, bookmark, timestamp_ns, queued, topic, correlation_id, data: body.rest() })
+    }
+}
+
+impl<'a> Queued<'a> {
+    fn flags(self) -> u8 {
+        FLAG_QUEUED | if self.queue.is_some() { FLAG_QUEUE_NAME } else { 0 }
+    }
+
+    fn size(self) -> usize {
+        QUEUED_SIZE + self.queue.map_or(0, |queue| 2 + queue.len())
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        let mut head = [0; QUEUED_SIZE];
+        head[0..8].copy_from_slice(&self.lease_ms.to_le_bytes());
+        head[8..12].copy_from_slice(&self.deliveries.to_le_bytes());
+        head[12..16].copy_from_slice(&self.cancels.to_le_bytes());
+        head[16..24].copy_from_slice(&self.position.to_le_bytes());
+        out.extend_from_slice(&head);
+        if let Some(queue) = self.queue {
+            out.extend_from_slice(&(queue.len() as u16).to_le_bytes());
+            out.extend_from_slice(queue);
+        }
+    }
+
+    fn decode(body: &mut Body<'a>, is_named: bool) -> Result<Self, WireError> {
+        let lease_ms = body.u64("queue head")?;
+        let (deliveries, cancels) = (body.u32("queue head")?, body.u32("queue head")?);
+        let position = body.u64("queue head")?;
+        let queue = match is_named {
+            true => {
+                let size = body.u16("queue size")?;
+                Some(body.bytes(size.into(), "queue size")?)
+            }
+            false => None,
+        };
+        Ok(Queued { lease_ms, deliveries, cancels, position, queue })
     }
 }
 

@@ -7,14 +7,16 @@ mod code;
 mod frame;
 mod from_client;
 mod from_server;
+mod settle;
 
 pub use code::Code;
 pub use frame::{FRAME_OVERHEAD_MAX, Inbox, LENGTH_SIZE, LOGON_FRAME_SIZE_MAX, RawFrame, WireError};
 pub use from_client::{
-    Acks, BatchItems, ClientFrame, Logon, MAGIC, Publish, PublishBatch, Subscribe, SubscribeOptions,
+    Acks, BatchItems, ClientFrame, Logon, MAGIC, Publish, PublishBatch, Query, Subscribe, SubscribeOptions,
     SubscriptionNumbers, put_batch_item, put_publish_batch,
 };
-pub use from_server::{Ack, AckKind, FailureScope, LoggedOn, Message, ServerFrame};
+pub use from_server::{Ack, AckKind, FailureScope, LeaseEnd, LoggedOn, Message, Queued, ServerFrame};
+pub use settle::{Bookmarks, Extend, SETTLE_BOOKMARKS_MAX, Selection, Settle, put_bookmark};
 
 /// The protocol version that this build speaks.
 pub const VERSION: u16 = 1;

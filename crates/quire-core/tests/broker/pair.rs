@@ -23,7 +23,23 @@ pub enum Said {
     Error(Code),
     Heartbeat,
     Ended { subscription: u32, code: Code },
+    Queued(FromQueue),
+    Stats { command: u32, json: String },
+    LeaseLost { subscription: u32, reason: LeaseEnd, bookmark: (u64, u64) },
     Closed,
+}
+
+/// A message from a queue, owned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FromQueue {
+    pub subscription: u32,
+    pub bookmark: (u64, u64),
+    pub lease_ms: u64,
+    pub deliveries: u32,
+    pub cancels: u32,
+    pub queue: Option<String>,
+    pub topic: String,
+    pub data: String,
 }
 
 /// A successful acknowledgement.
@@ -267,12 +283,28 @@ impl Client {
                 ServerFrame::PublishFailed { sequence, code, scope, .. } => {
                     Said::Failed { sequence, code, scope }
                 }
-                ServerFrame::Message(message) => Said::Message {
-                    subscription: message.subscription,
-                    bookmark: message.bookmark,
-                    topic: String::from_utf8(message.topic.to_vec()).unwrap(),
-                    data: String::from_utf8(message.data.to_vec()).unwrap(),
+                ServerFrame::Message(message) => match message.queued {
+                    None => Said::Message {
+                        subscription: message.subscription,
+                        bookmark: message.bookmark,
+                        topic: text(message.topic),
+                        data: text(message.data),
+                    },
+                    Some(queued) => Said::Queued(FromQueue {
+                        subscription: message.subscription,
+                        bookmark: message.bookmark.unwrap(),
+                        lease_ms: queued.lease_ms,
+                        deliveries: queued.deliveries,
+                        cancels: queued.cancels,
+                        queue: queued.queue.map(text),
+                        topic: text(message.topic),
+                        data: text(message.data),
+                    }),
                 },
+                ServerFrame::Stats { command, json } => Said::Stats { command, json: json.to_owned() },
+                ServerFrame::LeaseLost { subscription, reason, publisher, sequence } => {
+                    Said::LeaseLost { subscription, reason, bookmark: (publisher, sequence) }
+                }
                 ServerFrame::Error { code, .. } => Said::Error(code),
                 ServerFrame::Heartbeat => Said::Heartbeat,
                 ServerFrame::SubscriptionEnded { subscription, code, .. } => {
@@ -282,6 +314,10 @@ impl Client {
             self.said.push(said);
         }
     }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 pub fn logon(name: &str) -> Logon<'_> {
