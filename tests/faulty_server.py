@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+import os
 import shutil
 import struct
 import subprocess
@@ -33,6 +34,10 @@ class FaultyServer(ServerProcess):
             self._faults = mmap.mmap(file.fileno(), _SIZE)
         environment = {"LD_PRELOAD": str(_library()), "QUIRE_FAULTS": str(control)}
         super().__init__(directory / "data", environment=environment, **config)
+
+    def __enter__(self) -> FaultyServer:
+        super().__enter__()
+        return self
 
     def fail_writes(self, number: int = errno.ENOSPC) -> None:
         self._set(0, "i", number)
@@ -68,7 +73,7 @@ def _library() -> Path:
     stamp = f"{_SOURCE.stat().st_mtime_ns:x}"
     target = Path(gettempdir()) / f"quire-faults-{stamp}.so"
     if not target.exists():
-        partial = target.with_suffix(f".{id(target)}.tmp")
+        partial = target.with_suffix(f".{os.getpid()}.tmp")
         subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", partial, _SOURCE, "-ldl"], check=True)
         partial.rename(target)
     return target

@@ -47,6 +47,11 @@ def publish(client: quire.Client, start: int, end: int) -> None:
         client.publish("t", str(number).encode())
 
 
+def read_until_it_ends(subscription: quire.Subscription, got: list[quire.Message]) -> None:
+    while True:
+        got.append(subscription.get(timeout=_TIMEOUT))
+
+
 @pytest.mark.parametrize(
     ("fault", "error"),
     [("fail_writes", quire.StorageFullError), ("fail_syncs", quire.StorageFailedError)],
@@ -54,27 +59,35 @@ def publish(client: quire.Client, start: int, end: int) -> None:
 def test_a_journal_that_cannot_be_written_acknowledges_nothing_more(
     tmp_path: Path, fault: str, error: type[quire.QuireError]
 ) -> None:
-    with FaultyServer(tmp_path, transaction_log=_LOG) as server:
-        with quire.Client(server.url, name="p", reconnect=_QUICK) as client:
-            publish(client, 0, 100)
+    with (
+        FaultyServer(tmp_path, transaction_log=_LOG) as server,
+        quire.Client(server.url, name="p", reconnect=_QUICK) as client,
+    ):
+        publish(client, 0, 100)
+        client.flush(timeout=_TIMEOUT)
+        getattr(server, fault)()
+        publish(client, 100, 101)
+        with pytest.raises(error):
             client.flush(timeout=_TIMEOUT)
-            getattr(server, fault)()
-            with pytest.raises(error):
-                publish(client, 100, 200)
-                client.flush(timeout=_TIMEOUT)
-            assert client.persisted == 100
-            # The disk works again, the journal does not: what a failed sync left behind is not known.
-            server.heal()
-            with pytest.raises(error):
-                client.flush(timeout=_TIMEOUT)
-            with quire.Client(server.url, name="reader") as reader:
-                assert replayed(reader, 100) == list(range(100))
-            server.kill()
-            server.start()
-            # The client still has what was refused, and sends it to the server that can take it.
+        with pytest.raises(error):
+            publish(client, 101, 102)
+        assert client.persisted == 100
+        # The disk works again, the journal does not: what a failed sync left behind is not known.
+        server.heal()
+        with pytest.raises(error):
             client.flush(timeout=_TIMEOUT)
-            assert client.persisted == 200
-            assert replayed(client, 200) == list(range(200))
+        with quire.Client(server.url, name="reader") as reader:
+            assert replayed(reader, 100) == list(range(100))
+        server.kill()
+        server.start()
+        # The client still has what it took, and sends it to the server that can store it.
+        deadline = Deadline(_TIMEOUT)
+        while client.persisted < 101:
+            assert deadline.left > 0
+        publish(client, 101, 200)
+        client.flush(timeout=_TIMEOUT)
+        assert client.persisted == 200
+        assert replayed(client, 200) == list(range(200))
 
 
 def test_a_sync_that_hangs_delays_acknowledgements_and_nothing_else(tmp_path: Path) -> None:
@@ -101,30 +114,27 @@ def test_a_sync_that_hangs_delays_acknowledgements_and_nothing_else(tmp_path: Pa
 
 
 def test_a_clock_that_steps_back_does_not_turn_the_log_around(tmp_path: Path) -> None:
-    with FaultyServer(tmp_path, transaction_log=_LOG) as server:
-        with quire.Client(server.url, name="p", reconnect=_QUICK) as client:
-            for number, shift in enumerate([0, 86_400, -86_400, 3_600, -3_600]):
-                server.shift_clock(shift)
-                publish(client, number, number + 1)
+    with (
+        FaultyServer(tmp_path, transaction_log=_LOG) as server,
+        quire.Client(server.url, name="p", reconnect=_QUICK) as client,
+    ):
+        for number, shift in enumerate([0, 86_400, -86_400, 3_600, -3_600]):
+            server.shift_clock(shift)
+            publish(client, number, number + 1)
+            client.flush(timeout=_TIMEOUT)
+            if shift == -86_400:
+                server.kill()
+                server.start()
                 client.flush(timeout=_TIMEOUT)
-                if shift == -86_400:
-                    server.kill()
-                    server.start()
-                    client.flush(timeout=_TIMEOUT)
-            messages = []
-            subscription = client.subscribe("t", bookmark=quire.EPOCH)
-            while len(messages) < 5:
-                message = subscription.get(timeout=_TIMEOUT)
-                assert message is not None
-                messages.append(message)
-            times = [message.timestamp for message in messages]
-            assert times == sorted(times)
-            assert times[-1] - times[0] >= timedelta(hours=23)
-            # By time it finds the messages in the order of the log.
-            later = client.subscribe("t", bookmark=times[1] - timedelta(seconds=1))
-            first = later.get(timeout=_TIMEOUT)
-            assert first is not None
-            assert first.bookmark == messages[1].bookmark
+        subscription = client.subscribe("t", bookmark=quire.EPOCH)
+        messages = [subscription.get(timeout=_TIMEOUT) for _ in range(5)]
+        times = [message.timestamp for message in messages]
+        assert times == sorted(times)
+        assert times[-1] - times[0] >= timedelta(hours=23)
+        # By time it finds the messages in the order of the log.
+        later = client.subscribe("t", bookmark=times[1] - timedelta(seconds=1))
+        first = later.get(timeout=_TIMEOUT)
+        assert first.bookmark == messages[1].bookmark
 
 
 class TestChangedFiles:
@@ -179,7 +189,9 @@ class TestChangedFiles:
         assert "Traceback" not in text
         for word in words:
             assert word in text
-        assert before == {path.name: path.read_bytes() for path in self.segments(directory)}, "it changed files"
+        assert before == {path.name: path.read_bytes() for path in self.segments(directory)}, (
+            "it changed files"
+        )
 
     def test_a_flipped_bit_in_a_sealed_file_ends_the_replay_that_meets_it(self, directory: Path) -> None:
         first = self.segments(directory)[0]
@@ -191,16 +203,12 @@ class TestChangedFiles:
             subscription = client.subscribe("t", bookmark=quire.EPOCH)
             got: list[quire.Message] = []
             with pytest.raises(quire.JournalCorruptError, match=rf"{first.name}.*damaged at byte \d+"):
-                while True:
-                    message = subscription.get(timeout=_TIMEOUT)
-                    assert message is not None
-                    got.append(message)
+                read_until_it_ends(subscription, got)
             values = [int(bytes(message.data)) for message in got]
             assert values == list(range(len(got))), "what came before the damage is right"
             # Behind the damage, and at the live edge, all is well.
             behind = client.subscribe("t", bookmark=f"{got[0].publisher}|3000|")
             first_behind = behind.get(timeout=_TIMEOUT)
-            assert first_behind is not None
             assert int(bytes(first_behind.data)) == 3000
             assert client.publish("t", b"4000") == 4001
             client.flush(timeout=_TIMEOUT)
@@ -251,7 +259,16 @@ class TestChangedFiles:
 def test_a_second_server_on_a_directory_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, transaction_log=_LOG) as server:
         done = subprocess.run(
-            [sys.executable, "-m", "quire", "serve", "--data-directory", str(tmp_path), "--address", "127.0.0.1:0"],
+            [
+                sys.executable,
+                "-m",
+                "quire",
+                "serve",
+                "--data-directory",
+                str(tmp_path),
+                "--address",
+                "127.0.0.1:0",
+            ],
             capture_output=True,
             text=True,
             timeout=60,
