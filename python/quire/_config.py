@@ -80,6 +80,8 @@ class Transport(_Model):
     max_subscriptions_per_connection: Annotated[int, Field(ge=1)] = 1024
     #: Bytes that may wait for a connection with ordinary subscriptions before it is cut off.
     max_client_backlog: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
+    #: Bytes of frames that have not arrived whole, all connections together; who goes beyond is closed.
+    max_unfinished: Annotated[Size, Field(ge=64 << 10)] = 256 << 20
     logon_timeout: Annotated[Duration, Field(gt=0)] = 5.0
 
     @field_validator("address")
@@ -215,6 +217,7 @@ class Config(_Model):
                     "max_connections": transport.max_connections,
                     "max_subscriptions_per_connection": transport.max_subscriptions_per_connection,
                     "max_client_backlog": transport.max_client_backlog,
+                    "max_unfinished": transport.max_unfinished,
                     "max_unpersisted": log.max_unpersisted,
                     "logon_timeout_ns": round(transport.logon_timeout * 1e9),
                 },

@@ -75,6 +75,9 @@ pub struct Limits {
     pub max_client_backlog: u64,
     /// Bytes appended but not yet persisted. Above it publishers are not read from until the journal has caught up.
     pub max_unpersisted: u64,
+    /// Bytes kept of frames that have not arrived whole, or wait for their turn, all connections together. The connection that goes beyond
+    /// is told `limit_exceeded` and closed: without it, `max_connections` times a frame could be held.
+    pub max_unfinished: u64,
     /// Time within which a connection must have logged on, in nanoseconds.
     pub logon_timeout_ns: u64,
 }
@@ -142,6 +145,7 @@ impl BrokerConfig {
             ),
             ("limits.max_client_backlog", limits.max_client_backlog, 1024, u64::MAX),
             ("limits.max_unpersisted", limits.max_unpersisted, 1024, u64::MAX),
+            ("limits.max_unfinished", limits.max_unfinished, 1024, u64::MAX),
             ("limits.logon_timeout_ns", limits.logon_timeout_ns, 1, u64::MAX),
         ];
         for (key, value, low, high) in ranges {
@@ -200,6 +204,7 @@ impl Default for Limits {
             max_subscriptions_per_connection: 1024,
             max_client_backlog: 64 << 20,
             max_unpersisted: 64 << 20,
+            max_unfinished: 256 << 20,
             logon_timeout_ns: 5_000_000_000,
         }
     }

@@ -32,7 +32,7 @@ impl Broker {
         }
         if session.stall.is_some() {
             session.kept.extend_from_slice(bytes);
-            return;
+            return self.count_unfinished(id);
         }
         // The inbox lends out frames while the broker works on them.
         let mut inbox = mem::replace(&mut session.inbox, Inbox::new(0));
@@ -48,6 +48,24 @@ impl Broker {
         }
         if let Err(error) = result {
             self.end(id, error.code(), &error.to_string());
+        }
+        self.count_unfinished(id);
+    }
+
+    /// Counts what is kept of unfinished frames, and ends a session that lifts the sum of all above the limit.
+    fn count_unfinished(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id.0 as usize) else { return };
+        if session.phase == Phase::Closed {
+            return;
+        }
+        let size = session.inbox.partial_size() + session.kept.len();
+        let grows = size > session.unfinished_size;
+        self.unfinished_size = self.unfinished_size - session.unfinished_size + size;
+        session.unfinished_size = size;
+        let limit = self.config.limits.max_unfinished;
+        if grows && self.unfinished_size as u64 > limit {
+            let reason = format!("max_unfinished: {limit} bytes of unfinished frames are kept already");
+            self.end(id, Code::LimitExceeded, &reason);
         }
     }
 
@@ -188,12 +206,16 @@ impl Broker {
         }
         session.outbox.put(&ServerFrame::Error { code, reason });
         session.phase = Phase::Closed;
+        session.inbox = Inbox::new(0);
+        session.kept = Vec::new();
+        let unfinished_size = mem::take(&mut session.unfinished_size);
         let event = Event::Ended {
             connection: session.connection,
             client_name: session.client_name(),
             code,
             reason: reason.to_owned(),
         };
+        self.unfinished_size -= unfinished_size;
         self.outputs.push_back(Output::Log(event));
         self.drop_subscriptions(id);
         self.release(id);
@@ -227,6 +249,7 @@ impl Broker {
     pub(super) fn forget_session(&mut self, id: SessionId) {
         self.timers.clear(&mut self.sessions, id);
         let session = self.sessions.remove(id.0 as usize);
+        self.unfinished_size -= session.unfinished_size;
         self.by_connection.remove(&session.connection);
     }
 

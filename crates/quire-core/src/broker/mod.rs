@@ -65,6 +65,8 @@ pub struct Broker {
     topics: TopicTable,
     sessions: Slab<Session>,
     by_connection: HashMap<ConnectionId, SessionId, FxBuildHasher>,
+    /// Bytes of unfinished frames that all sessions keep.
+    unfinished_size: usize,
     publishers: Publishers,
     subscriptions: Slab<Subscription>,
     replays: Slab<Replay>,
@@ -147,6 +149,7 @@ impl Broker {
             topics: TopicTable::new(rules),
             sessions: Slab::new(),
             by_connection: HashMap::default(),
+            unfinished_size: 0,
             subscriptions: Slab::new(),
             replays: Slab::new(),
             to_feed: VecDeque::new(),

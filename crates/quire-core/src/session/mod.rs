@@ -68,6 +68,8 @@ pub(crate) struct Session {
     /// Why commands wait, and the bytes that hold them.
     pub(crate) stall: Option<Stall>,
     pub(crate) kept: Vec<u8>,
+    /// Bytes of unfinished frames and of `kept`, as the broker has counted them into its sum.
+    pub(crate) unfinished_size: usize,
     /// The driver was told to read no more.
     pub(crate) is_reading_paused: bool,
     pub(crate) outbox: Outbox,
@@ -129,6 +131,7 @@ impl Session {
             inbox: Inbox::new(LOGON_FRAME_SIZE_MAX),
             stall: None,
             kept: Vec::new(),
+            unfinished_size: 0,
             is_reading_paused: false,
             outbox: Outbox::default(),
             is_writable: true,

@@ -62,6 +62,30 @@ fn a_slow_ordinary_subscriber_is_cut_off_and_disturbs_nobody() {
 }
 
 #[test]
+fn unfinished_frames_of_all_connections_together_have_a_bound() {
+    let mut pair = with(Limits { max_unfinished: 100_000, ..Limits::default() });
+    for client in 1..=3 {
+        pair.client(client, &format!("client-{client}"));
+    }
+    let mut frame = Vec::new();
+    ClientFrame::Publish(publish(1, "orders", &"x".repeat(80_000))).encode(&mut frame);
+    let (most, rest) = frame.split_at(60_000);
+    for client in [1, 2] {
+        pair.send_bytes(client, most);
+        pair.turn();
+    }
+    assert_eq!(pair.take(2), [Said::Error(Code::LimitExceeded), Said::Closed]);
+    pair.send_bytes(3, &most[..30_000]);
+    pair.send_bytes(1, rest);
+    pair.turn();
+    assert_eq!(pair.take(1), [Said::Persisted(1)], "what was within the bound goes on");
+    pair.send_bytes(3, &most[30_000..]);
+    pair.send_bytes(3, rest);
+    pair.turn();
+    assert_eq!(pair.take(3), [Said::Persisted(1)]);
+}
+
+#[test]
 fn publishers_are_not_read_from_while_too_much_is_unpersisted() {
     let mut pair = with(Limits { max_unpersisted: 10_000, ..Limits::default() });
     pair.client(1, "publisher");
