@@ -8,6 +8,7 @@
 //! `max_subscriptions_per_connection` times `max_connections` bounds the replays.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -71,9 +72,27 @@ impl Drop for ReaderPool {
 
 fn read(waiting: &Receiver<ReadRequest>, finished: &Sender<ReadDone>, waker: &Waker) {
     for request in waiting {
-        if finished.send(request.run()).is_err() {
+        let ticket = request.ticket();
+        let done = caught(|| request.run()).unwrap_or_else(|| ticket.panicked());
+        if finished.send(done).is_err() {
             return;
         }
         waker.ring();
+    }
+}
+
+/// What `run` gives; `None` when it panicked, which the panic hook has logged. Nothing of the request is looked at afterwards.
+fn caught<T>(run: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(run)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_that_panics_is_reported_and_the_thread_goes_on() {
+        assert_eq!(caught(|| 7), Some(7));
+        assert_eq!(caught(|| -> u8 { panic!("as a bug would") }), None);
     }
 }

@@ -14,7 +14,7 @@ use super::{Broker, Output};
 use crate::replay::{Found, Place, ReadRequest, Reading, Replay, ReplayId, Source, Ticket, Work};
 use crate::session::{Session, SessionId};
 use crate::subscription::{Member, Members, Progressing, Subscription, SubscriptionId};
-use crate::wire::AckKind;
+use crate::wire::{AckKind, Code};
 
 /// Reads under way and chunks not yet handed over, together: with chunks of 256 KiB, 32 MiB for all replays of a broker.
 const READS_MAX: usize = 128;
@@ -284,6 +284,15 @@ impl Broker {
         }
     }
 
+    /// A read of a replay panicked: its subscriptions end rather than wait for ever.
+    pub(super) fn read_panicked(&mut self, id: ReplayId, number: u64) {
+        self.read_line.under_way -= 1;
+        if self.replays.get(id.0 as usize).is_some_and(|replay| replay.reading == Some(number)) {
+            self.replay(id).reading = None;
+            self.end_subscriptions(id, Code::Internal, "reading the journal failed");
+        }
+    }
+
     /// Sends the `completed` acknowledgements that have become true.
     fn complete_replay(&mut self, id: ReplayId) {
         let replay = &self.replays[id.0 as usize];
@@ -332,10 +341,13 @@ impl Broker {
 
     /// A replay has met damage: its subscriptions end there.
     fn end_replay(&mut self, id: ReplayId, error: &JournalError) {
-        let reason = error.to_string();
+        self.end_subscriptions(id, code_of(error), &error.to_string());
+    }
+
+    fn end_subscriptions(&mut self, id: ReplayId, code: Code, reason: &str) {
         for subscription in self.replay(id).subscriptions.clone() {
             if self.subscriptions.contains(subscription.0 as usize) {
-                self.end_subscription(subscription, code_of(error), &reason);
+                self.end_subscription(subscription, code, reason);
             }
         }
     }

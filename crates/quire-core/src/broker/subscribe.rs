@@ -156,7 +156,19 @@ impl Broker {
                 self.located(session, number, found)
             }
             (Ticket::Replay { replay, number }, Outcome::Read(found)) => self.read(replay, number, found),
-            _ => (),
+            (Ticket::Locate { session, number }, _) => self.locate_panicked(session, number),
+            (Ticket::Replay { replay, number }, _) => self.read_panicked(replay, number),
+        }
+    }
+
+    fn locate_panicked(&mut self, id: SessionId, number: u64) {
+        if self.pending.get(&id).is_none_or(|pending| pending.number != Some(number)) {
+            return;
+        }
+        if let Some(PendingSubscribe { plan, .. }) = self.pending.remove(&id) {
+            let refused = Refused::new(Code::Internal, "looking for the bookmark failed".to_owned());
+            self.refuse_command(id, plan.command, plan.number, &refused);
+            self.end_stall(id);
         }
     }
 

@@ -9,7 +9,7 @@ mod read;
 use quire_journal::{Batch, Cursor, JournalError, Position};
 
 pub(crate) use read::{Chunk, Found, Outcome, Reading, Ticket, Work, context_of, message_of};
-pub use read::{ReadDone, ReadRequest};
+pub use read::{ReadDone, ReadRequest, ReadTicket};
 
 use crate::session::SessionId;
 use crate::subscription::{Members, SubscriptionId};

@@ -22,6 +22,10 @@ pub struct ReadDone {
     pub(crate) outcome: Outcome,
 }
 
+/// A [`ReadRequest`] that is being run: what is left of it when running it panics.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadTicket(Ticket);
+
 /// Who asked. The number tells a request from an earlier one that nobody waits for any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ticket {
@@ -37,6 +41,8 @@ pub(crate) enum Work {
 pub(crate) enum Outcome {
     Located(Result<Option<Position>, JournalError>),
     Read(Found),
+    /// A bug of ours: nothing was found, and nothing is known.
+    Panicked,
 }
 
 /// Read records up to `limit`, from `place` on, for `members`.
@@ -66,6 +72,11 @@ pub(crate) struct Chunk {
 }
 
 impl ReadRequest {
+    /// Who asked, to be kept while [`ReadRequest::run`] runs.
+    pub fn ticket(&self) -> ReadTicket {
+        ReadTicket(self.ticket)
+    }
+
     /// Does the reading. Never panics on what a disk can hold.
     pub fn run(self) -> ReadDone {
         let outcome = match self.work {
@@ -73,6 +84,13 @@ impl ReadRequest {
             Work::Read(reading) => Outcome::Read(reading.run()),
         };
         ReadDone { ticket: self.ticket, outcome }
+    }
+}
+
+impl ReadTicket {
+    /// The read panicked: whoever waits for it is told so instead of waiting for ever.
+    pub fn panicked(self) -> ReadDone {
+        ReadDone { ticket: self.0, outcome: Outcome::Panicked }
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use quire_core::broker::Event;
+use quire_core::broker::Input;
 use quire_core::wire::*;
 use quire_journal::{Disk, File, Mapping, MemoryDisk};
 
@@ -206,4 +207,36 @@ fn a_replay_that_meets_damage_ends_with_the_place() {
     pair.publish(1, 501, "orders", "goes on");
     pair.turn();
     assert_eq!(pair.take_data(3), ["goes on"]);
+}
+
+#[test]
+fn a_read_that_panics_ends_its_subscriptions_and_no_others() {
+    let mut pair = Pair::new();
+    pair.client(1, "publisher");
+    for sequence in 1..=1000 {
+        pair.publish(1, sequence, "orders", "x");
+    }
+    pair.turn();
+    pair.client(2, "reader");
+    pair.client(3, "seeker");
+    pair.reads_at_once = false;
+    pair.subscribe(2, &Subscribe { acks: Acks::PROCESSED, ..replay(1, "orders", "0") });
+    pair.subscribe(3, &replay(1, "orders", "7|7|"));
+    pair.turn();
+    assert_eq!(pair.take(2), [ack(AckKind::Processed, 1, 1)]);
+    let panicked: Vec<_> = pair.reads.drain(..).map(|read| read.ticket().panicked()).collect();
+    assert_eq!(panicked.len(), 2);
+    for done in panicked {
+        let now = pair.now();
+        pair.broker.handle(now, Input::ReadDone(done));
+    }
+    pair.reads_at_once = true;
+    pair.turn();
+    assert_eq!(pair.take(2), [Said::Ended { subscription: 1, code: Code::Internal }]);
+    assert_eq!(pair.take(3), [refused(Code::Internal, 1, 1)]);
+    pair.subscribe(2, &replay(2, "orders", "0"));
+    pair.subscribe(3, &replay(2, "orders", "0"));
+    pair.turn();
+    assert_eq!(pair.take_data(2).len(), 1000);
+    assert_eq!(pair.take_data(3).len(), 1000);
 }
