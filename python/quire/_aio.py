@@ -250,7 +250,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
     async def flush(self, timeout: Duration | None = None) -> None:
         """Waits until everything published so far is persisted. See `Client.flush`."""
         core = await self._connected()
-        if not await self._answer(core, core.flush(), timeout_to_core(timeout)):
+        if not await self._flush(core, timeout_to_core(timeout)):
             raise TimeoutError(f"{core.unpersisted_count} publishes are not persisted yet")
         failure = failure_of_publishes(core.take_failed_publishes())
         if failure is not None:
@@ -301,6 +301,8 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         except BaseException as error:
             self._subscriptions.pop(sub_id, None)
             self._handlers.pop(core.number, None)
+            client.forget(core.number)
+            client.abandon(core.command)
             if not isinstance(error, QuireError):
                 client.unsubscribe(core.number)
             raise
@@ -345,7 +347,14 @@ class AsyncClient(ClientBase[AsyncSubscription]):
     def health(self) -> Health:
         """How the client and its subscriptions stand."""
         if self._started is None:
-            return Health(state=self.state, persisted=0, unpersisted=0, last_error=None, subscriptions=())
+            return Health(
+                state=self.state,
+                persisted=0,
+                unpersisted=0,
+                last_error=None,
+                last_heard=None,
+                subscriptions=(),
+            )
         return self._health_of(self._started)
 
     async def drain(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> DrainReport:
@@ -402,6 +411,14 @@ class AsyncClient(ClientBase[AsyncSubscription]):
     async def _answer(self, core: _quire.Client, command: int, timeout: float | None = None) -> bool:
         return bool(await self._until(lambda: core.wait(command, 0) or None, timeout))
 
+    async def _flush(self, core: _quire.Client, timeout: float | None) -> bool:
+        command = core.flush()
+        try:
+            return await self._answer(core, command, timeout)
+        finally:
+            # After a timeout or a cancellation nobody asks for the answer again.
+            core.abandon(command)
+
     async def _connected(self) -> _quire.Client:
         if not self._is_connected:
             await self.connect()
@@ -416,7 +433,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         deadline = loop.time() + timeout
         try:
             if core.state != "closed" and core.unpersisted_count:
-                await self._answer(core, core.flush(), timeout)
+                await self._flush(core, timeout)
         except QuireError as error:
             logger.warning("%r: pending publishes were not persisted: %s", self, error)
         left = await loop.run_in_executor(None, core.close, max(0.0, deadline - loop.time()))

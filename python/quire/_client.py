@@ -130,7 +130,7 @@ class Client(ClientBase[Subscription]):
 
         Raises `TimeoutError`, and the error of a publish that the server refused since the last flush.
         """
-        if not self._core.wait(self._core.flush(), timeout_to_core(timeout)):
+        if not self._flush(timeout_to_core(timeout)):
             raise TimeoutError(f"{self._core.unpersisted_count} publishes are not persisted yet")
         failure = failure_of_publishes(self._core.take_failed_publishes())
         if failure is not None:
@@ -188,6 +188,8 @@ class Client(ClientBase[Subscription]):
             with self._lock:
                 self._subscriptions.pop(sub_id, None)
                 self._handlers.pop(core.number, None)
+            self._core.forget(core.number)
+            self._core.abandon(core.command)
             if not isinstance(error, QuireError):
                 self._core.unsubscribe(core.number)
             raise
@@ -259,7 +261,7 @@ class Client(ClientBase[Subscription]):
         deadline = monotonic() + timeout
         try:
             if self._core.state != "closed" and self._core.unpersisted_count:
-                self._core.wait(self._core.flush(), timeout)
+                self._flush(timeout)
         except QuireError as error:
             logger.warning("%r: pending publishes were not persisted: %s", self, error)
         finally:
@@ -270,6 +272,14 @@ class Client(ClientBase[Subscription]):
         if thread is not None and thread is not threading.current_thread():
             thread.join(max(0.0, deadline - monotonic()))
         return DrainReport(unpersisted=left)
+
+    def _flush(self, timeout: float | None) -> bool:
+        command = self._core.flush()
+        try:
+            return self._core.wait(command, timeout)
+        finally:
+            # After a timeout or Ctrl-C nobody asks for the answer again.
+            self._core.abandon(command)
 
     def _set_paused(self, subscriptions: Iterable[Subscription] | None, paused: bool) -> None:
         with self._lock:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from quire import _quire
@@ -67,10 +68,19 @@ class ClientBase(Generic[S]):
         return [s for s in self._subscriptions.values() if s._spec.bookmark is not None]
 
     def _health_of(self, core: _quire.Client) -> Health:
+        heard, by_number = core.heard()
         return Health(
             state=core.state,
             persisted=core.persisted,
             unpersisted=core.unpersisted_count,
             last_error=core.last_error,
-            subscriptions=tuple(s._health() for s in list(self._subscriptions.values())),
+            last_heard=moment(heard),
+            subscriptions=tuple(
+                s._health(moment(by_number.get(s._core.number))) for s in list(self._subscriptions.values())
+            ),
         )
+
+
+def moment(seconds: float | None) -> datetime | None:
+    """A time of the core."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -9,7 +9,7 @@ import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -95,6 +95,8 @@ class SubscriptionHealth:
     topic: str
     most_recent: str | None
     completed: bool
+    #: When a message, or the end of the replay, last came for it.
+    last_heard: datetime | None
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ class Health:
     unpersisted: int
     #: Why the last attempt to connect failed, if one did.
     last_error: str | None
+    #: When anything last came from the server.
+    last_heard: datetime | None
     subscriptions: tuple[SubscriptionHealth, ...]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -79,12 +80,13 @@ class SubscriptionBase:
         """Remembered, because a replacement says it again."""
         self._spec = replace(self._spec, paused=paused)
 
-    def _health(self) -> SubscriptionHealth:
+    def _health(self, last_heard: datetime | None) -> SubscriptionHealth:
         return SubscriptionHealth(
             sub_id=self.sub_id,
             topic=self.topic,
             most_recent=self.most_recent,
             completed=self._core.is_completed(),
+            last_heard=last_heard,
         )
 
     def _replaced(

@@ -220,3 +220,57 @@ fn a_directory_has_one_engine() {
     assert!(matches!(second, Err(EngineError::Journal(quire_journal::JournalError::Locked { .. }))));
     drop(first);
 }
+
+#[test]
+fn a_refused_subscription_leaves_nothing_behind() {
+    let engine = engine(None);
+    let client = client(&engine, "reader");
+    for _ in 0..3 {
+        let subscribed = client.subscribe(bookmark("unrecorded", "0"), None).unwrap();
+        let failure = client.wait(subscribed.command, SOON).expect("in time").unwrap_err();
+        assert_eq!(failure.code, Code::NotJournaled);
+        assert_eq!(Arc::strong_count(&subscribed.queue), 1, "the client still holds its queue");
+        let taken = subscribed.queue.take(subscribed.number, 1, Duration::ZERO);
+        assert!(matches!(taken, Taken::Ended(Some(failure)) if failure.code == Code::NotJournaled));
+    }
+}
+
+#[test]
+fn the_answer_to_a_flush_that_nobody_waits_for_is_not_kept() {
+    let engine = engine(None);
+    let client = client(&engine, "publisher");
+    for _ in 0..100 {
+        publish(&client, "recorded", "{}");
+        let command = client.flush().unwrap();
+        client.wait(command, Duration::ZERO);
+        client.abandon(command);
+    }
+    flush(&client);
+    assert_eq!(client.answer_count(), 0);
+}
+
+#[test]
+fn the_end_of_a_client_wakes_who_waits_at_a_shared_queue_without_subscriptions() {
+    let engine = engine(None);
+    let client = client(&engine, "reader");
+    let (queue, later) = (client.shared_queue(), client.shared_queue());
+    let waiting = std::thread::spawn(move || queue.take(0, 1, SOON));
+    client.close(SOON);
+    assert!(matches!(waiting.join().unwrap(), Taken::Ended(None)), "woken long before its time was over");
+    assert!(matches!(later.take(0, 1, SOON), Taken::Ended(None)));
+    assert!(matches!(client.shared_queue().take(0, 1, SOON), Taken::Ended(None)));
+}
+
+#[test]
+fn a_client_knows_when_it_last_heard_something() {
+    let engine = engine(None);
+    let client = client(&engine, "both");
+    let (before, heard) = client.heard();
+    assert!(before.is_some() && heard.is_empty());
+    let quiet = subscribe(&client, SubscriptionSpec::new("other"));
+    let busy = subscribe(&client, SubscriptionSpec::new("recorded"));
+    publish(&client, "recorded", "{}");
+    take(&client, &busy.queue, busy.number, 1);
+    let (after, heard) = client.heard();
+    assert!(after >= before && heard.contains_key(&busy.number) && !heard.contains_key(&quiet.number));
+}

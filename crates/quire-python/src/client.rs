@@ -7,7 +7,7 @@ use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
@@ -133,7 +133,7 @@ impl Client {
         let ready = Arc::new(Ready::default());
         let its_ready = ready.clone();
         client.set_on_ready(Some(Arc::new(move || its_ready.tell())));
-        let handled = client.queue();
+        let handled = client.shared_queue();
         let handle = Handle { client: ManuallyDrop::new(client), forks: FORKS.load(Ordering::Relaxed) };
         Ok(Client { handle: Arc::new(handle), handled, handled_progress: Mutex::default(), ready })
     }
@@ -204,6 +204,29 @@ impl Client {
         is_done(py, answer)
     }
 
+    /// Nobody will wait for the command: its answer is not kept.
+    fn abandon(&self, command: u32) {
+        self.handle.client().abandon(CommandId(command));
+    }
+
+    /// A subscription was not accepted: nothing is kept of it.
+    fn forget(&self, number: u32) {
+        self.handled_progress.lock().remove(&number);
+        self.handled.forget(number);
+    }
+
+    /// Answers that nobody has taken yet.
+    #[getter]
+    fn answer_count(&self) -> usize {
+        self.handle.client().answer_count()
+    }
+
+    /// When anything last came from the server, and when for each subscription by its number; seconds since 1970.
+    fn heard(&self) -> (Option<f64>, HashMap<u32, f64>) {
+        let (server, subscriptions) = self.handle.client().heard();
+        (server.map(seconds), subscriptions.into_iter().map(|(number, at)| (number, seconds(at))).collect())
+    }
+
     /// Starts a subscription; wait for its command. With `handled`, its messages come with `handled_batch`.
     fn subscribe(
         &self,
@@ -264,15 +287,10 @@ impl Client {
         self.handle.check_fork(py)?;
         let client = self.handle.client();
         let taken = interpreter::wait(py, interpreter::timeout(timeout), |slice| {
-            // Looked at first: what arrived before the end is in the queue by then.
-            let is_closed = matches!(client.state(), State::Closed(_));
-            match self.handled.take(
-                NO_SUBSCRIPTION,
-                count_max,
-                if is_closed { Duration::ZERO } else { slice },
-            ) {
+            match self.handled.take(NO_SUBSCRIPTION, count_max, slice) {
                 Taken::Messages(messages) => Some(messages),
-                _ => is_closed.then(Vec::new),
+                Taken::Nothing => None,
+                Taken::Ended(_) => Some(Vec::new()),
             }
         })?;
         let Some(messages) = taken else { return Ok(Some(PyList::empty(py))) };
@@ -362,6 +380,11 @@ impl Ready {
             let _ = writer.write(&[1]);
         }
     }
+}
+
+/// Seconds since 1970.
+fn seconds(at: SystemTime) -> f64 {
+    at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 impl From<SpecArgument> for SubscriptionSpec {

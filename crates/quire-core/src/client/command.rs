@@ -113,13 +113,27 @@ impl Commands {
                     subscriptions.remove(number);
                     events.push_back(Event::Ended { subscription: number, failure: failure.clone() });
                 }
-                Err(_) => subscriptions.refused(number),
+                Err(failure) => {
+                    if subscriptions.refused(number) {
+                        events.push_back(Event::Ended { subscription: number, failure: failure.clone() });
+                    }
+                }
             }
             if reentry {
                 return;
             }
         }
         events.push_back(Event::Answered { command: id, result });
+    }
+
+    /// Nobody waits for the answer any more. A flush is forgotten, so that it is not said again after a reconnect; the others change
+    /// subscriptions and take their course. True: no answer will come.
+    pub fn abandon(&mut self, id: CommandId) -> bool {
+        match self.waiting.get(&id) {
+            Some(Command::Flush) => self.waiting.remove(&id).is_some(),
+            Some(_) => false,
+            None => true,
+        }
     }
 
     /// No publish will be persisted any more.

@@ -159,7 +159,7 @@ pub enum Event {
         /// The number of the subscription.
         subscription: u32,
     },
-    /// The server ended a subscription.
+    /// The server ended a subscription, or did not accept it: nothing more comes of it.
     Ended {
         /// The number of the subscription.
         subscription: u32,
@@ -301,6 +301,11 @@ impl ClientCore {
         Ok(self.command(|commands| commands.flush()))
     }
 
+    /// Nobody waits for the answer to `command` any more. True: none will come; false: one will, to be thrown away.
+    pub fn abandon(&mut self, command: CommandId) -> bool {
+        self.commands.abandon(command)
+    }
+
     /// Enters a subscription; gives its number and the command that [`Event::Answered`] will name. It is entered again after every
     /// reconnect until it is unsubscribed.
     ///
@@ -382,8 +387,6 @@ impl ClientCore {
     pub fn handle_disconnected(&mut self, now: Instant) {
         let was_up = self.connection.take().is_some_and(|connection| connection.is_up());
         self.store.rewind();
-        // It was this server's disk; whether the next one can store is for it to say.
-        self.storage_failure = None;
         self.backoff.failed(now, was_up);
         if matches!(self.state, State::Closed(_)) {
             return;
@@ -531,6 +534,7 @@ impl ClientCore {
         self.publisher = publisher;
         self.message_size_max = Some(message_size_max);
         self.last_sequence = self.last_sequence.max(last_sequence);
+        self.storage_failure = None;
         self.persisted_up_to(last_sequence);
         self.backoff.succeeded();
         connection.set_up();
@@ -552,13 +556,9 @@ impl ClientCore {
 
     fn publish_failed(&mut self, sequence: u64, scope: FailureScope, failure: Failure) {
         if scope == FailureScope::AllFromHere {
-            // Nothing is lost yet: what the store holds goes to the next server that can take it.
+            self.storage_failure = Some(failure.clone());
             self.commands.fail_flushes(&failure, &mut self.events);
-            self.storage_failure = Some(failure);
-            self.events.push_back(Event::StateChanged);
-            return;
-        }
-        if sequence != 0 {
+        } else if sequence != 0 {
             self.persisted_up_to(sequence);
         }
         self.events.push_back(Event::PublishFailed { sequence, failure });

@@ -71,13 +71,10 @@ impl Subscriptions {
         }
     }
 
-    /// The server refused it: a replacement is forgotten, a new subscription does not exist.
-    pub fn refused(&mut self, number: u32) {
-        if let Some(entry) = self.entries.get_mut(&number)
-            && entry.proposed.take().is_none()
-        {
-            self.entries.remove(&number);
-        }
+    /// The server refused it: a replacement is forgotten, a new subscription does not exist. Whether it was a new one.
+    pub fn refused(&mut self, number: u32) -> bool {
+        let is_new = self.entries.get_mut(&number).is_some_and(|entry| entry.proposed.take().is_none());
+        is_new && self.entries.remove(&number).is_some()
     }
 
     pub fn remove(&mut self, number: u32) -> bool {

@@ -4,7 +4,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use polling::{Event, Events};
@@ -40,6 +40,9 @@ pub(super) fn run(shared: &Shared, links: &[Link]) {
             disconnect(shared, &mut wire, &mut inner);
             shared.dispatch(&mut inner);
             inner.is_done = true;
+            for queue in inner.shared_queues.drain(..).filter_map(|queue| queue.upgrade()) {
+                queue.close();
+            }
             shared.announce();
             return;
         }
@@ -122,6 +125,7 @@ fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> bool {
                     progress = true;
                     let bytes = Bytes::copy_from_slice(&scratch[..size]);
                     let mut inner = shared.inner.lock();
+                    inner.heard_at = Some(SystemTime::now());
                     let received = inner.core.handle_received(shared.now(), bytes);
                     shared.dispatch(&mut inner);
                     if let Err(error) = received {

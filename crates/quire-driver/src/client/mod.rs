@@ -10,11 +10,11 @@ mod io;
 mod link;
 mod queue;
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
 use polling::Poller;
@@ -75,13 +75,26 @@ struct Inner {
     core: ClientCore,
     /// Answers that nobody has taken yet.
     answers: HashMap<CommandId, Result<(), Failure>>,
-    queues: HashMap<u32, Arc<Queue>>,
+    /// Commands whose answer nobody will take.
+    abandoned: HashSet<CommandId>,
+    feeds: HashMap<u32, Feed>,
+    /// Queues that subscriptions share, also while they have none.
+    shared_queues: Vec<Weak<Queue>>,
+    /// When anything last came from the server.
+    heard_at: Option<SystemTime>,
     /// Refused publishes that nobody has taken yet, the latest ones.
     failed_publishes: VecDeque<(u64, Failure)>,
     /// Why the last attempt to connect failed.
     last_error: Option<String>,
     /// The thread has ended.
     is_done: bool,
+}
+
+/// Where what comes for a subscription goes.
+struct Feed {
+    queue: Arc<Queue>,
+    /// When something last came for it.
+    heard_at: Option<SystemTime>,
 }
 
 /// Refused publishes that are kept for [`Client::take_failed_publishes`]; older ones are dropped first.
@@ -97,7 +110,10 @@ impl Client {
             inner: Mutex::new(Inner {
                 core: ClientCore::new(options.config, quire_core::time::Instant::from_ns(0)),
                 answers: HashMap::new(),
-                queues: HashMap::new(),
+                abandoned: HashSet::new(),
+                feeds: HashMap::new(),
+                shared_queues: Vec::new(),
+                heard_at: None,
                 failed_publishes: VecDeque::new(),
                 last_error: None,
                 is_done: false,
@@ -182,18 +198,27 @@ impl Client {
         spec: SubscriptionSpec,
         queue: Option<Arc<Queue>>,
     ) -> Result<Subscribed, Failure> {
-        let queue = queue.unwrap_or_else(|| self.queue());
+        let queue = queue.unwrap_or_else(|| Arc::new(Queue::new(self.shared.received_size.clone())));
         let mut inner = self.shared.inner.lock();
         let (number, command) = inner.core.subscribe(spec)?;
-        inner.queues.insert(number, queue.clone());
+        inner.feeds.insert(number, Feed { queue: queue.clone(), heard_at: None });
         drop(inner);
         self.shared.wake();
         Ok(Subscribed { number, command, queue })
     }
 
-    /// A queue that several subscriptions may share: their messages then stand in it in the order in which they arrived.
-    pub fn queue(&self) -> Arc<Queue> {
-        Arc::new(Queue::new(self.shared.received_size.clone()))
+    /// A queue that several subscriptions may share: their messages then stand in it in the order in which they arrived. It ends with
+    /// the client.
+    pub fn shared_queue(&self) -> Arc<Queue> {
+        let queue = Arc::new(Queue::new(self.shared.received_size.clone()));
+        let mut inner = self.shared.inner.lock();
+        if inner.is_done {
+            queue.close();
+        }
+        inner.shared_queues.retain(|other| other.strong_count() > 0);
+        inner.shared_queues.push(Arc::downgrade(&queue));
+        drop(inner);
+        queue
     }
 
     /// Changes a subscription.
@@ -210,8 +235,8 @@ impl Client {
     /// See [`ClientCore::unsubscribe`].
     pub fn unsubscribe(&self, number: u32) -> Result<CommandId, Failure> {
         let command = self.command(|core| core.unsubscribe(number))?;
-        if let Some(queue) = self.shared.inner.lock().queues.remove(&number) {
-            queue.end(number, None);
+        if let Some(feed) = self.shared.inner.lock().feeds.remove(&number) {
+            feed.queue.end(number, None);
         }
         Ok(command)
     }
@@ -227,6 +252,26 @@ impl Client {
     /// The answer to a command, once; `None` = not yet.
     pub fn answer(&self, command: CommandId) -> Option<Result<(), Failure>> {
         self.shared.inner.lock().answers.remove(&command)
+    }
+
+    /// Nobody will ask for the answer to a command: it is not kept.
+    pub fn abandon(&self, command: CommandId) {
+        let mut inner = self.shared.inner.lock();
+        if inner.answers.remove(&command).is_none() && !inner.core.abandon(command) {
+            inner.abandoned.insert(command);
+        }
+    }
+
+    /// Answers that wait to be taken.
+    pub fn answer_count(&self) -> usize {
+        self.shared.inner.lock().answers.len()
+    }
+
+    /// When anything last came from the server, and when something last came for each subscription.
+    pub fn heard(&self) -> (Option<SystemTime>, HashMap<u32, SystemTime>) {
+        let inner = self.shared.inner.lock();
+        let heard = inner.feeds.iter().filter_map(|(number, feed)| Some((*number, feed.heard_at?)));
+        (inner.heard_at, heard.collect())
     }
 
     /// Waits for the answer to a command; `None` when `timeout` passed first.
@@ -356,21 +401,25 @@ impl Shared {
             any = true;
             match event {
                 Event::Messages { subscription, messages } => {
-                    if let Some(queue) = inner.queues.get(&subscription) {
-                        queue.push(messages);
+                    if let Some(feed) = inner.feeds.get_mut(&subscription) {
+                        feed.heard_at = inner.heard_at;
+                        feed.queue.push(messages);
                     }
                 }
                 Event::Answered { command, result } => {
-                    inner.answers.insert(command, result);
+                    if !inner.abandoned.remove(&command) {
+                        inner.answers.insert(command, result);
+                    }
                 }
                 Event::Completed { subscription } => {
-                    if let Some(queue) = inner.queues.get(&subscription) {
-                        queue.complete(subscription);
+                    if let Some(feed) = inner.feeds.get_mut(&subscription) {
+                        feed.heard_at = inner.heard_at;
+                        feed.queue.complete(subscription);
                     }
                 }
                 Event::Ended { subscription, failure } => {
-                    if let Some(queue) = inner.queues.remove(&subscription) {
-                        queue.end(subscription, Some(failure));
+                    if let Some(feed) = inner.feeds.remove(&subscription) {
+                        feed.queue.end(subscription, Some(failure));
                     }
                 }
                 Event::PublishFailed { sequence, failure } => {

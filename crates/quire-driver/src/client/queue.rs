@@ -21,6 +21,8 @@ struct QueueState {
     messages: VecDeque<Message>,
     completed: Vec<u32>,
     ended: HashMap<u32, Option<Failure>>,
+    /// The client is: nothing more will come for anybody.
+    is_closed: bool,
     /// Somebody waits: worth a wake-up.
     waiters: usize,
 }
@@ -57,14 +59,14 @@ impl Queue {
                 self.received_size.fetch_sub(size, Ordering::AcqRel);
                 return Taken::Messages(messages);
             }
-            if let Some(failure) = state.ended.get(&number) {
-                return Taken::Ended(failure.clone());
+            if let Some(ended) = state.end_of(number) {
+                return Taken::Ended(ended);
             }
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + timeout);
             state.waiters += 1;
             let timed_out = self.changed.wait_until(&mut state, deadline).timed_out();
             state.waiters -= 1;
-            if timed_out && state.messages.is_empty() && !state.ended.contains_key(&number) {
+            if timed_out && state.messages.is_empty() && state.end_of(number).is_none() {
                 return Taken::Nothing;
             }
         }
@@ -79,7 +81,7 @@ impl Queue {
     pub fn wait_completed(&self, number: u32, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let mut state = self.state.lock();
-        while !state.completed.contains(&number) && !state.ended.contains_key(&number) {
+        while !state.completed.contains(&number) && state.end_of(number).is_none() {
             state.waiters += 1;
             let timed_out = self.changed.wait_until(&mut state, deadline).timed_out();
             state.waiters -= 1;
@@ -109,10 +111,31 @@ impl Queue {
         self.wake(&state);
     }
 
+    /// The client has ended: what is here can still be taken.
+    pub(super) fn close(&self) {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        self.wake(&state);
+    }
+
+    /// Nobody will ask about a subscription any more.
+    pub fn forget(&self, number: u32) {
+        let mut state = self.state.lock();
+        state.completed.retain(|other| *other != number);
+        state.ended.remove(&number);
+    }
+
     fn wake(&self, state: &QueueState) {
         if state.waiters > 0 {
             self.changed.notify_all();
         }
+    }
+}
+
+impl QueueState {
+    /// How the subscription ended, if it has, or the client.
+    fn end_of(&self, number: u32) -> Option<Option<Failure>> {
+        self.ended.get(&number).cloned().or(self.is_closed.then_some(None))
     }
 }
 
