@@ -29,8 +29,11 @@ START_TIMEOUT = 60.0
 class ServerProcess:
     """Starts on entering, and again on `start`; the first start chooses the port, later ones keep it."""
 
-    def __init__(self, directory: Path, **config: Any) -> None:
+    def __init__(
+        self, directory: Path, *, environment: Mapping[str, str] | None = None, **config: Any
+    ) -> None:
         self._config: Mapping[str, Any] = {"data_directory": str(directory), **config}
+        self._environment = {**os.environ, **(environment or {})}
         self._port = 0
         self._process: subprocess.Popen[str] | None = None
 
@@ -56,6 +59,7 @@ class ServerProcess:
             [sys.executable, __file__, json.dumps(config)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env=self._environment,
             text=True,
         )
 

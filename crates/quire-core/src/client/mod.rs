@@ -387,6 +387,8 @@ impl ClientCore {
     pub fn handle_disconnected(&mut self, now: Instant) {
         let was_up = self.connection.take().is_some_and(|connection| connection.is_up());
         self.store.rewind();
+        // It was this server's disk; whether the next one can store is for it to say.
+        self.storage_failure = None;
         self.backoff.failed(now, was_up);
         if matches!(self.state, State::Closed(_)) {
             return;
@@ -534,7 +536,6 @@ impl ClientCore {
         self.publisher = publisher;
         self.message_size_max = Some(message_size_max);
         self.last_sequence = self.last_sequence.max(last_sequence);
-        self.storage_failure = None;
         self.persisted_up_to(last_sequence);
         self.backoff.succeeded();
         connection.set_up();
@@ -556,9 +557,13 @@ impl ClientCore {
 
     fn publish_failed(&mut self, sequence: u64, scope: FailureScope, failure: Failure) {
         if scope == FailureScope::AllFromHere {
-            self.storage_failure = Some(failure.clone());
+            // Nothing is lost yet: what the store holds goes to the next server that can take it.
             self.commands.fail_flushes(&failure, &mut self.events);
-        } else if sequence != 0 {
+            self.storage_failure = Some(failure);
+            self.events.push_back(Event::StateChanged);
+            return;
+        }
+        if sequence != 0 {
             self.persisted_up_to(sequence);
         }
         self.events.push_back(Event::PublishFailed { sequence, failure });

@@ -1,0 +1,79 @@
+"""A server process whose disk and clock misbehave on demand.
+
+`tests/faults/preload.c` stands between the server and the C library; it reads what to do from a mapped file, so a
+fault begins and ends at a moment that the test chooses.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+from server_process import Deadline, ServerProcess
+
+_SOURCE = Path(__file__).parent / "faults" / "preload.c"
+_SIZE = 24
+
+
+class FaultyServer(ServerProcess):
+    """A `ServerProcess` with `fail_writes`, `fail_syncs`, `hang_syncs`, `shift_clock`, and `heal`."""
+
+    def __init__(self, directory: Path, **config: Any) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        control = directory / "faults"
+        control.write_bytes(bytes(_SIZE))
+        with control.open("r+b") as file:
+            self._faults = mmap.mmap(file.fileno(), _SIZE)
+        environment = {"LD_PRELOAD": str(_library()), "QUIRE_FAULTS": str(control)}
+        super().__init__(directory / "data", environment=environment, **config)
+
+    def __enter__(self) -> FaultyServer:
+        super().__enter__()
+        return self
+
+    def fail_writes(self, number: int = errno.ENOSPC) -> None:
+        self._set(0, "i", number)
+
+    def fail_syncs(self, number: int = errno.EIO) -> None:
+        self._set(4, "i", number)
+
+    def hang_syncs(self) -> None:
+        self._set(8, "i", 1)
+
+    def wait_until_a_sync_hangs(self) -> None:
+        deadline = Deadline(20)
+        while struct.unpack_from("i", self._faults, 12)[0] == 0:
+            assert deadline.left > 0
+
+    def shift_clock(self, seconds: float) -> None:
+        self._set(16, "q", int(seconds * 1e9))
+
+    def heal(self) -> None:
+        """Nothing fails any more; what hung goes on. The clock keeps its shift."""
+        for offset in (0, 4, 8):
+            self._set(offset, "i", 0)
+
+    def _set(self, offset: int, kind: str, value: int) -> None:
+        struct.pack_into(kind, self._faults, offset, value)
+
+
+@cache
+def _library() -> Path:
+    """The compiled library; Rust's linker is the C compiler, so there is one wherever quire was built."""
+    compiler = shutil.which("cc")
+    assert compiler is not None, "no C compiler, although Rust links with one"
+    stamp = f"{_SOURCE.stat().st_mtime_ns:x}"
+    target = Path(gettempdir()) / f"quire-faults-{stamp}.so"
+    if not target.exists():
+        partial = target.with_suffix(f".{os.getpid()}.tmp")
+        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", partial, _SOURCE, "-ldl"], check=True)
+        partial.rename(target)
+    return target

@@ -1,0 +1,283 @@
+"""What a server does when the disk fails, fills up or hangs, when the clock steps, and when files were changed.
+
+The rule behind every test: what was acknowledged is there afterwards, what was not is never acknowledged later, reading
+goes on, and the error says what happened.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import quire
+from faulty_server import FaultyServer
+from server_process import Deadline, ServerProcess
+
+_LOG = {"journal_size": "64KB", "topic": [{"name": ".*", "message_type": "binary"}]}
+_QUICK = quire.Reconnect(initial="5ms", maximum="50ms")
+_TIMEOUT = 30.0
+
+
+def replayed(client: quire.Client, count: int) -> list[int]:
+    """What the server replays from the beginning: `count` messages, and nothing that follows them at once."""
+    with client.subscribe("t", bookmark=quire.EPOCH) as subscription:
+        deadline = Deadline(_TIMEOUT)
+        got: list[int] = []
+        while len(got) < count:
+            got += [int(bytes(m.data)) for m in next(subscription.batches(timeout=deadline.left))]
+        with pytest.raises(TimeoutError):
+            subscription.get(timeout=0.05)
+        return got
+
+
+def flip(file: Path, offset: int) -> None:
+    """One bit."""
+    content = bytearray(file.read_bytes())
+    content[offset] ^= 4
+    file.write_bytes(content)
+
+
+def publish(client: quire.Client, start: int, end: int) -> None:
+    for number in range(start, end):
+        client.publish("t", str(number).encode())
+
+
+def read_until_it_ends(subscription: quire.Subscription, got: list[quire.Message]) -> None:
+    while True:
+        got.append(subscription.get(timeout=_TIMEOUT))
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [("fail_writes", quire.StorageFullError), ("fail_syncs", quire.StorageFailedError)],
+)
+def test_a_journal_that_cannot_be_written_acknowledges_nothing_more(
+    tmp_path: Path, fault: str, error: type[quire.QuireError]
+) -> None:
+    with (
+        FaultyServer(tmp_path, transaction_log=_LOG) as server,
+        quire.Client(server.url, name="p", reconnect=_QUICK) as client,
+    ):
+        publish(client, 0, 100)
+        client.flush(timeout=_TIMEOUT)
+        getattr(server, fault)()
+        publish(client, 100, 101)
+        with pytest.raises(error):
+            client.flush(timeout=_TIMEOUT)
+        with pytest.raises(error):
+            publish(client, 101, 102)
+        assert client.persisted == 100
+        # The disk works again, the journal does not: what a failed sync left behind is not known.
+        server.heal()
+        with pytest.raises(error):
+            client.flush(timeout=_TIMEOUT)
+        with quire.Client(server.url, name="reader") as reader:
+            assert replayed(reader, 100) == list(range(100))
+        server.kill()
+        server.start()
+        # The client still has what it took, and sends it to the server that can store it.
+        deadline = Deadline(_TIMEOUT)
+        while client.persisted < 101:
+            assert deadline.left > 0
+        publish(client, 101, 200)
+        client.flush(timeout=_TIMEOUT)
+        assert client.persisted == 200
+        assert replayed(client, 200) == list(range(200))
+
+
+def test_a_sync_that_hangs_delays_acknowledgements_and_nothing_else(tmp_path: Path) -> None:
+    with (
+        FaultyServer(tmp_path, transaction_log=_LOG) as server,
+        quire.Client(server.url, name="p", heartbeat="500ms") as client,
+        quire.Client(server.url, name="live", heartbeat="500ms") as other,
+    ):
+        ordinary = other.subscribe("t")
+        publish(client, 0, 10)
+        client.flush(timeout=_TIMEOUT)
+        server.hang_syncs()
+        publish(client, 10, 20)
+        server.wait_until_a_sync_hangs()
+        with pytest.raises(TimeoutError):
+            client.flush(timeout=1.5)
+        assert client.persisted == 10
+        assert [int(bytes(ordinary.get(timeout=_TIMEOUT).data)) for _ in range(20)] == list(range(20))
+        assert replayed(other, 10) == list(range(10)), "a bookmark subscription shows what is persisted"
+        assert client.state == other.state == "connected"
+        server.heal()
+        client.flush(timeout=_TIMEOUT)
+        assert client.persisted == 20
+
+
+def test_a_clock_that_steps_back_does_not_turn_the_log_around(tmp_path: Path) -> None:
+    with (
+        FaultyServer(tmp_path, transaction_log=_LOG) as server,
+        quire.Client(server.url, name="p", reconnect=_QUICK) as client,
+    ):
+        for number, shift in enumerate([0, 86_400, -86_400, 3_600, -3_600]):
+            server.shift_clock(shift)
+            publish(client, number, number + 1)
+            client.flush(timeout=_TIMEOUT)
+            if shift == -86_400:
+                server.kill()
+                server.start()
+                client.flush(timeout=_TIMEOUT)
+        subscription = client.subscribe("t", bookmark=quire.EPOCH)
+        messages = [subscription.get(timeout=_TIMEOUT) for _ in range(5)]
+        times = [message.timestamp for message in messages]
+        assert times == sorted(times)
+        assert times[-1] - times[0] >= timedelta(hours=23)
+        # By time it finds the messages in the order of the log.
+        later = client.subscribe("t", bookmark=times[1] - timedelta(seconds=1))
+        first = later.get(timeout=_TIMEOUT)
+        assert first.bookmark == messages[1].bookmark
+
+
+class TestChangedFiles:
+    """A journal of several files; each test does something to one and starts the server on it."""
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        directory = tmp_path_factory.mktemp("sound") / "data"
+        with ServerProcess(directory, transaction_log=_LOG) as server:
+            with quire.Client(server.url, name="p") as client:
+                for number in range(4000):
+                    client.publish("t", b"%d" % number)
+                    if number % 1000 == 0:
+                        client.flush(timeout=_TIMEOUT)
+                client.flush(timeout=_TIMEOUT)
+            assert server.terminate() == 0
+        return directory
+
+    @pytest.fixture
+    def directory(self, sound: Path, tmp_path: Path) -> Path:
+        shutil.copytree(sound, tmp_path / "data")
+        return tmp_path / "data"
+
+    @staticmethod
+    def segments(directory: Path) -> list[Path]:
+        files = sorted((directory / "journal").glob("*.journal"))
+        assert len(files) >= 3, sorted((directory / "journal").iterdir())
+        return files
+
+    @staticmethod
+    def serve(directory: Path) -> tuple[int, str]:
+        """`quire serve` on the directory: its exit status and what it says."""
+        config = directory.parent / "quire.toml"
+        config.write_text(
+            f'data_directory = "{directory}"\n[[transport]]\nname = "t"\naddress = "127.0.0.1:0"\n'
+            '[transaction_log]\njournal_size = "64KB"\n[[transaction_log.topic]]\nname = ".*"\nmessage_type = "binary"\n'
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", "quire", "serve", str(config)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+        )
+        return done.returncode, done.stderr
+
+    def refused(self, directory: Path, *words: str) -> None:
+        before = {path.name: path.read_bytes() for path in self.segments(directory)}
+        status, text = self.serve(directory)
+        assert status != 0
+        assert "Traceback" not in text
+        for word in words:
+            assert word in text
+        assert before == {path.name: path.read_bytes() for path in self.segments(directory)}, (
+            "it changed files"
+        )
+
+    def test_a_flipped_bit_in_a_sealed_file_ends_the_replay_that_meets_it(self, directory: Path) -> None:
+        first = self.segments(directory)[0]
+        flip(first, 20_000)
+        with (
+            ServerProcess(directory, transaction_log=_LOG) as server,
+            quire.Client(server.url, name="p") as client,
+        ):
+            subscription = client.subscribe("t", bookmark=quire.EPOCH)
+            got: list[quire.Message] = []
+            with pytest.raises(quire.JournalCorruptError, match=rf"{first.name}.*damaged at byte \d+"):
+                read_until_it_ends(subscription, got)
+            values = [int(bytes(message.data)) for message in got]
+            assert values == list(range(len(got))), "what came before the damage is right"
+            # Behind the damage, and at the live edge, all is well.
+            behind = client.subscribe("t", bookmark=f"{got[0].publisher}|3000|")
+            first_behind = behind.get(timeout=_TIMEOUT)
+            assert int(bytes(first_behind.data)) == 3000
+            assert client.publish("t", b"4000") == 4001
+            client.flush(timeout=_TIMEOUT)
+
+    def test_a_flipped_bit_in_the_last_file_is_refused_with_file_and_offset(self, directory: Path) -> None:
+        last = [file for file in self.segments(directory) if any(file.read_bytes())][-1]
+        flip(last, len(last.read_bytes().rstrip(b"\0")) - 100)
+        self.refused(directory, last.name, "damaged at byte")
+
+    def test_a_file_cut_short_is_refused(self, directory: Path) -> None:
+        first = self.segments(directory)[0]
+        os.truncate(first, 10_000)
+        self.refused(directory, first.name)
+
+    def test_a_file_missing_in_the_middle_is_refused(self, directory: Path) -> None:
+        second = self.segments(directory)[1]
+        second.rename(directory / "taken-away")
+        status, text = self.serve(directory)
+        assert status != 0
+        assert "missing" in text
+        assert "Traceback" not in text
+
+    def test_two_files_with_each_others_names_are_refused(self, directory: Path) -> None:
+        first, second = self.segments(directory)[:2]
+        first.rename(directory / "swap")
+        second.rename(first)
+        (directory / "swap").rename(second)
+        self.refused(directory, first.name)
+
+    def test_a_file_of_zeros_is_refused(self, directory: Path) -> None:
+        second = self.segments(directory)[1]
+        second.write_bytes(bytes(second.stat().st_size))
+        self.refused(directory, second.name)
+
+    def test_a_lost_or_damaged_index_is_made_again(self, directory: Path) -> None:
+        indexes = sorted((directory / "journal").glob("*.index"))
+        assert len(indexes) >= 2
+        indexes[0].unlink()
+        indexes[1].write_bytes(b"not an index")
+        with (
+            ServerProcess(directory, transaction_log=_LOG) as server,
+            quire.Client(server.url, name="p") as client,
+        ):
+            assert replayed(client, 4000) == list(range(4000))
+            assert client.publish("t", b"4000") == 4001
+
+
+def test_a_second_server_on_a_directory_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, transaction_log=_LOG) as server:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "quire",
+                "serve",
+                "--data-directory",
+                str(tmp_path),
+                "--address",
+                "127.0.0.1:0",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode != 0
+        assert "another process" in done.stderr
+        assert "Traceback" not in done.stderr
+        with quire.Client(server.url, name="p") as client:
+            publish(client, 0, 10)
+            client.flush(timeout=_TIMEOUT)
+            assert replayed(client, 10) == list(range(10))
