@@ -37,6 +37,23 @@ impl Queues {
         flush(&mut segment, &mut visit);
     }
 
+    /// Up to `limit` active messages behind a position, waiting or leased, in log order.
+    pub fn active_after(&self, queue: QueueId, after: Position, limit: usize) -> Vec<Position> {
+        let Some(state) = self.queues.get(queue.get() as usize) else { return Vec::new() };
+        let messages = &state.messages;
+        let first = messages.first_after(after.get());
+        let ordinals = std::iter::successors(first, |ordinal| messages.next_present(ordinal + 1));
+        ordinals.take(limit).map(|ordinal| Position::new(messages.position(ordinal))).collect()
+    }
+
+    /// The messages of an at-most-once queue whose places in a backlog are not freed yet.
+    pub fn taken(&self, queue: QueueId) -> Vec<Position> {
+        let Some(state) = self.queues.get(queue.get() as usize) else { return Vec::new() };
+        let slots = std::iter::successors(state.leases.oldest(), |slot| self.leases.after(*slot));
+        let leases = slots.map(|slot| self.leases.get(slot));
+        leases.filter(|lease| lease.taken).map(|lease| Position::new(lease.position)).collect()
+    }
+
     /// What a queue is doing.
     pub fn stats(&self, queue: QueueId, now: Time) -> Option<QueueStats> {
         let state = self.queues.get(queue.get() as usize)?;

@@ -153,6 +153,30 @@ pub enum Verdict {
     Expire,
 }
 
+/// A lease that ended without its holder's doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostLease {
+    /// The queue.
+    pub queue: QueueId,
+    /// The message.
+    pub position: Position,
+    /// Who held it.
+    pub subscription: SubscriptionId,
+    /// Why it ended.
+    pub cause: LostCause,
+}
+
+/// Why a lease ended without its holder's doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LostCause {
+    /// Its period is over; the message waits again.
+    Returned,
+    /// Its period is over and the message has expired.
+    Expired,
+    /// Another connection settled the message.
+    Settled,
+}
+
 /// What a subscription asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriptionSpec {
@@ -172,6 +196,12 @@ pub trait Matcher {
     /// Appends those of `filters` that match. Override it where an index over the filters is at hand.
     fn matching(&mut self, position: Position, filters: &[FilterId], matched: &mut Vec<FilterId>) {
         matched.extend(filters.iter().copied().filter(|filter| self.matches(position, *filter)));
+    }
+
+    /// Whether the message can be looked at now. Of one that cannot nothing is asked: its queue waits until [`Queues::retry`](super::Queues::retry),
+    /// the others are served meanwhile.
+    fn is_at_hand(&mut self, _position: Position) -> bool {
+        true
     }
 }
 

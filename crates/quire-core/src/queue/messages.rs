@@ -135,6 +135,19 @@ impl Messages {
         found.then_some(number * CHUNK as u64 + low as u64)
     }
 
+    /// The first message of the queue behind `position`.
+    pub fn first_after(&self, position: u64) -> Option<u64> {
+        let Some((_, number)) = self.by_position.range(..=position).next_back() else {
+            return self.next_present(0);
+        };
+        let chunk = self.chunks.get(number)?;
+        let mut index = 0;
+        while index < chunk.entered && chunk.position(index) <= position {
+            index += 1;
+        }
+        self.next_present(number * CHUNK as u64 + index as u64)
+    }
+
     /// Where the message stands.
     pub fn state(&self, ordinal: u64) -> State {
         let (number, index) = place(ordinal);

@@ -10,7 +10,7 @@
 //!
 //! **What the caller must do.** Offer persisted messages in log order ([`enqueue`](Queues::enqueue)), pass on what connections ask for,
 //! and after every input poll until nothing comes: [`poll_delivery`](Queues::poll_delivery) for what to send and
-//! [`poll_change`](Queues::poll_change) for what to log. A `Taken` must be durable before its message is sent. Call
+//! [`poll_change`](Queues::poll_change) for what to log, [`poll_lost`](Queues::poll_lost) for whom to tell. A `Taken` must be durable before its message is sent. Call
 //! [`advance`](Queues::advance) by [`poll_timeout`](Queues::poll_timeout). After a restart, feed messages and logged changes again in log
 //! order ([`restore`](Queues::restore)) before anything else.
 //!
@@ -33,7 +33,8 @@ mod state;
 
 pub use config::{ConfigError, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics};
 pub use event::{
-    Change, ChangeKind, Delivery, Enqueued, Entry, Matcher, QueueStats, Reasons, SubscriptionSpec, Verdict,
+    Change, ChangeKind, Delivery, Enqueued, Entry, LostCause, LostLease, Matcher, QueueStats, Reasons,
+    SubscriptionSpec, Verdict,
 };
 pub use id::{ConnectionId, FilterId, QueueId, SubscriptionId, Time};
 pub use queues::{QUESTIONS_PER_POLL_MAX, QUEUES_MAX, Queues, SUBSCRIPTIONS_MAX, SubscribeError};

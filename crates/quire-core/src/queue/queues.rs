@@ -7,7 +7,8 @@ use thiserror::Error;
 
 use super::config::{ConfigError, Leasing, QueueConfig, Semantics};
 use super::event::{
-    Change, ChangeKind, Delivery, Enqueued, Entry, Matcher, Reasons, SubscriptionSpec, Verdict,
+    Change, ChangeKind, Delivery, Enqueued, Entry, LostCause, LostLease, Matcher, Reasons, SubscriptionSpec,
+    Verdict,
 };
 use super::id::{ConnectionId, FilterId, QueueId, SubscriptionId, Time};
 use super::lease::{Lease, Leases, List, NONE};
@@ -35,8 +36,11 @@ pub struct Queues {
     pub(super) leases: Leases,
     /// Queues that may have something to deliver, each once; they are served in turn, one message each.
     line: VecDeque<u32>,
+    /// Queues that wait for [`Queues::retry`].
+    starved: Vec<u32>,
     barriers: VecDeque<Delivery>,
     changes: VecDeque<Change>,
+    lost: VecDeque<LostLease>,
     next_order: u64,
     now: u64,
     /// No later than the next time at which something must happen.
@@ -49,12 +53,22 @@ pub struct Queues {
 struct Subscription {
     generation: u32,
     live: bool,
+    /// Gets nothing but barriers at present.
+    held: bool,
     connection: ConnectionId,
     outstanding: u32,
     backlog: u32,
     order: u64,
     memberships: Vec<Membership>,
     leases: List,
+}
+
+impl Subscription {
+    /// How full it is; one that is held has no room.
+    fn load(&self) -> Load {
+        let outstanding = if self.held { self.outstanding.max(self.backlog) } else { self.outstanding };
+        Load { outstanding, backlog: self.backlog }
+    }
 }
 
 /// The place of a subscription in a queue.
@@ -274,6 +288,21 @@ impl Queues {
         }
     }
 
+    /// Lets a subscription get nothing but barriers for a while, as if its backlog were full: its connection takes no more.
+    pub fn hold(&mut self, subscription: SubscriptionId, held: bool) {
+        let Some(slot) = self.slot(subscription) else { return };
+        if std::mem::replace(&mut self.subscriptions[slot as usize].held, held) != held {
+            self.reload(slot);
+        }
+    }
+
+    /// Who holds a message, delivered and not settled.
+    pub fn holder(&self, queue: QueueId, position: Position) -> Option<SubscriptionId> {
+        let state = self.queues.get(queue.get() as usize)?;
+        let slot = state.leases.find(position.get())?;
+        Some(self.id(self.leases.get(slot).subscription))
+    }
+
     /// The backlog granted to a subscription, and how much of it is in use.
     pub fn backlog(&self, subscription: SubscriptionId) -> Option<(u32, u32)> {
         let subscription = &self.subscriptions[self.slot(subscription)? as usize];
@@ -369,6 +398,7 @@ impl Queues {
             }
             let queue = self.line.pop_front()?;
             self.queues[queue as usize].in_line = false;
+            self.queues[queue as usize].is_starved = false;
             let admitted = self.queues[queue as usize].admit(matcher, &mut questions);
             if self.release_barrier(queue, matcher) {
                 continue;
@@ -376,6 +406,12 @@ impl Queues {
             // What has the highest priority is known when everything has been admitted.
             let may_deliver = admitted || !self.queues[queue as usize].config.priority;
             let delivery = if may_deliver { self.deliver(queue) } else { None };
+            if delivery.is_none() && self.queues[queue as usize].is_starved {
+                if !self.starved.contains(&queue) {
+                    self.starved.push(queue);
+                }
+                continue;
+            }
             if delivery.is_some() || !admitted {
                 self.line_up(queue);
                 return delivery;
@@ -383,9 +419,21 @@ impl Queues {
         }
     }
 
+    /// Goes on with the queues that wait for messages that were not at hand.
+    pub fn retry(&mut self) {
+        while let Some(queue) = self.starved.pop() {
+            self.line_up(queue);
+        }
+    }
+
     /// The next change of state to be logged, in order.
     pub fn poll_change(&mut self) -> Option<Change> {
         self.changes.pop_front()
+    }
+
+    /// The next holder that is to learn that it holds a message no longer.
+    pub fn poll_lost(&mut self) -> Option<LostLease> {
+        self.lost.pop_front()
     }
 
     /// When the engine next wants to be called (by [`advance`](Self::advance) or any input) though nothing happened: no later than the
@@ -451,7 +499,7 @@ impl Queues {
         let subscription = &mut self.subscriptions[slot as usize];
         subscription.backlog = backlog;
         subscription.order = order;
-        let load = Load { outstanding: subscription.outstanding, backlog };
+        let load = subscription.load();
         for (queue, filter) in &spec.queues {
             let state = &mut self.queues[queue.get() as usize];
             let class = state.class_for(*filter);
@@ -561,7 +609,7 @@ impl Queues {
         }
         let position = Position::new(state.messages.position(barrier));
         let cancel_count = state.messages.counts(barrier).1;
-        let mut subscriptions = state.barrier_subscriptions(barrier, matcher);
+        let Some(mut subscriptions) = state.barrier_subscriptions(barrier, matcher) else { return false };
         subscriptions.sort_unstable_by_key(|slot| self.subscriptions[*slot as usize].order);
         state.messages.remove(barrier);
         state.barriers.pop_front();
@@ -598,8 +646,12 @@ impl Queues {
         let strict = state.config.leasing == Leasing::Strict;
         if let Some(slot) = state.leases.find(position) {
             let Lease { subscription, taken, .. } = *self.leases.get(slot);
-            if strict && self.subscriptions[subscription as usize].connection != connection {
+            let is_own = self.subscriptions[subscription as usize].connection == connection;
+            if strict && !is_own {
                 return false;
+            }
+            if !is_own && !taken {
+                self.lose(slot, LostCause::Settled);
             }
             match verdict {
                 _ if taken => drop(self.take_lease(slot)),
@@ -718,7 +770,7 @@ impl Queues {
     fn reload(&mut self, slot: u32) {
         let Queues { queues, subscriptions, line, .. } = self;
         let subscription = &subscriptions[slot as usize];
-        let load = Load { outstanding: subscription.outstanding, backlog: subscription.backlog };
+        let load = subscription.load();
         for Membership { queue, class, index } in &subscription.memberships {
             let state = &mut queues[*queue as usize];
             if let Some(entry) = state.class_mut(*class) {
@@ -737,8 +789,23 @@ impl Queues {
                 break;
             }
             self.queues[queue as usize].totals.expired_leases += 1;
+            let expired = self.queues[queue as usize].totals.expired;
+            self.lose(slot, LostCause::Returned);
             self.fail(slot, false);
+            if self.queues[queue as usize].totals.expired > expired
+                && let Some(lost) = self.lost.back_mut()
+            {
+                lost.cause = LostCause::Expired;
+            }
         }
+    }
+
+    /// Notes that a holder is about to lose a message.
+    fn lose(&mut self, slot: u32, cause: LostCause) {
+        let Lease { queue, subscription, position, .. } = *self.leases.get(slot);
+        let (queue, position) = (QueueId::new(queue), Position::new(position));
+        let subscription = self.id(subscription);
+        self.lost.push_back(LostLease { queue, position, subscription, cause });
     }
 
     fn expire_due(&mut self, queue: u32) {

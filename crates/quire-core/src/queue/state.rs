@@ -48,6 +48,8 @@ pub(super) struct QueueState {
     pub totals: Totals,
     /// Whether the queue stands in line to be served.
     pub in_line: bool,
+    /// A message that had to be asked about was not at hand.
+    pub is_starved: bool,
     matched: Vec<FilterId>,
     candidates: Vec<u32>,
 }
@@ -106,6 +108,7 @@ impl QueueState {
             inactive: Inactive::default(),
             totals: Totals::default(),
             in_line: false,
+            is_starved: false,
             matched: Vec::new(),
             candidates: Vec::new(),
             config,
@@ -238,17 +241,21 @@ impl QueueState {
         Some(Pick { ordinal: ordinal_of(key), subscription: best.subscription, classes })
     }
 
-    /// The subscriptions that a barrier goes to.
-    pub fn barrier_subscriptions(&mut self, ordinal: u64, matcher: &mut dyn Matcher) -> Vec<u32> {
+    /// The subscriptions that a barrier goes to; `None` when it is not at hand and filters must be asked.
+    pub fn barrier_subscriptions(&mut self, ordinal: u64, matcher: &mut dyn Matcher) -> Option<Vec<u32>> {
         let position = Position::new(self.messages.position(ordinal));
         let filters: Vec<FilterId> = self.classes().filter_map(|class| class.filter).collect();
         let mut matched = Vec::new();
         if !filters.is_empty() {
+            if !matcher.is_at_hand(position) {
+                self.is_starved = true;
+                return None;
+            }
             matcher.matching(position, &filters, &mut matched);
         }
         matched.sort_unstable();
         let takes = |class: &&Class| class.filter.is_none_or(|filter| matched.binary_search(&filter).is_ok());
-        self.classes().filter(takes).flat_map(|class| class.members.subscriptions()).collect()
+        Some(self.classes().filter(takes).flat_map(|class| class.members.subscriptions()).collect())
     }
 
     fn add_class(&mut self, filter: Option<FilterId>, matches: Matches) -> u32 {
@@ -285,9 +292,14 @@ impl QueueState {
                 if *budget == 0 {
                     break false;
                 }
+                let position = Position::new(self.messages.position(ordinal));
+                if !matcher.is_at_hand(position) {
+                    self.is_starved = true;
+                    break false;
+                }
                 *budget -= 1;
                 class.scanned = ordinal + 1;
-                if matcher.matches(Position::new(self.messages.position(ordinal)), filter) {
+                if matcher.matches(position, filter) {
                     class.matches.insert(self.messages.key(ordinal), &self.messages);
                 }
             };
@@ -317,6 +329,11 @@ impl QueueState {
             if *budget == 0 {
                 return false;
             }
+            let position = Position::new(self.messages.position(ordinal));
+            if !self.filters.is_empty() && !matcher.is_at_hand(position) {
+                self.is_starved = true;
+                return false;
+            }
             *budget -= 1;
             self.frontier = ordinal + 1;
             let key = self.messages.key(ordinal);
@@ -325,7 +342,7 @@ impl QueueState {
             }
             if !self.filters.is_empty() {
                 let mut matched = std::mem::take(&mut self.matched);
-                matcher.matching(Position::new(self.messages.position(ordinal)), &self.filters, &mut matched);
+                matcher.matching(position, &self.filters, &mut matched);
                 for filter in matched.drain(..) {
                     if let Some(class) = self.by_filter.get(&filter).copied() {
                         self.learn(class, key);
