@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Filter, MessageContext};
-use crate::message_type::Fields;
+use crate::message_type::Arena;
 
 /// Which subscriptions want a message.
 #[derive(Debug)]
@@ -12,12 +12,11 @@ pub struct SubscriptionIndex<Id> {
     all: Vec<Id>,
     /// By the text of the filter.
     filtered: BTreeMap<Box<str>, (Filter, Vec<Id>)>,
-    fields: Fields,
 }
 
 impl<Id> Default for SubscriptionIndex<Id> {
     fn default() -> Self {
-        SubscriptionIndex { all: Vec::new(), filtered: BTreeMap::new(), fields: Fields::default() }
+        SubscriptionIndex { all: Vec::new(), filtered: BTreeMap::new() }
     }
 }
 
@@ -47,11 +46,17 @@ impl<Id: Copy + Eq> SubscriptionIndex<Id> {
         self.all.is_empty() && self.filtered.is_empty()
     }
 
-    /// Calls `each` for every subscription that wants the message, always in the same order.
-    pub fn for_each_match(&mut self, message: &MessageContext<'_>, mut each: impl FnMut(Id)) {
+    /// Calls `each` for every subscription that wants the message, always in the same order. `arena` is where the
+    /// message is read to; keep it between calls.
+    pub fn for_each_match(
+        &mut self,
+        message: &MessageContext<'_>,
+        arena: &mut Arena,
+        mut each: impl FnMut(Id),
+    ) {
         self.all.iter().copied().for_each(&mut each);
         for (filter, ids) in self.filtered.values() {
-            if filter.matches_with(message, &mut self.fields) {
+            if filter.matches_with(message, arena) {
                 ids.iter().copied().for_each(&mut each);
             }
         }
