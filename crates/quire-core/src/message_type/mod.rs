@@ -25,6 +25,7 @@ use bumpalo::collections::Vec as BumpVec;
 pub use self::arena::{ARENA_SIZE_MAX, Arena, TEXT_SIZE_MAX};
 pub(crate) use self::arena::{TextBuilder, push};
 pub use self::plan::{FieldId, FieldPlan, PATH_STEP_COUNT_MAX, Step};
+pub(crate) use self::value::boolean_text;
 pub use self::value::{Number, Truth, Value, compare};
 
 /// How deep objects and arrays may nest in a message. Real messages stay below ten; readers recurse or keep a bit per level.
