@@ -52,6 +52,16 @@ pub enum JournalError {
         /// The number of the missing file.
         missing: u32,
     },
+    /// The log ends before what was once on stable storage: files, or the end of one, are missing.
+    #[error("{}: the log ends at position {last}, but everything up to {durable} was on stable storage", directory.display())]
+    Truncated {
+        /// The journal directory.
+        directory: PathBuf,
+        /// The last position that is there.
+        last: Position,
+        /// The last position that must be there.
+        durable: Position,
+    },
     /// The file was written by another version of the format.
     #[error("{}: journal format version {version}; this build reads version {}", path.display(), crate::format::VERSION)]
     Version {
@@ -68,6 +78,15 @@ pub enum JournalError {
         /// What is wrong with it.
         reason: String,
     },
+    /// More waits to become persistent than [`crate::Options::unpersisted_size_max`] allows; nothing was appended.
+    #[error("{limit_bytes} bytes wait to become persistent, which is as much as may wait")]
+    Behind {
+        /// The limit, in bytes.
+        limit_bytes: usize,
+    },
+    /// The writer, or the callback that it rings, panicked: a bug. Nothing after it is acknowledged.
+    #[error("the journal's writer panicked; it takes no more writes")]
+    Panicked,
     /// The journal was closed.
     #[error("the journal is closed")]
     Closed,

@@ -41,6 +41,12 @@ const FLAG_EXPIRATION: u8 = 1;
 /// The largest record, in bytes with its header: sizes are 32-bit on disk.
 pub(crate) const RECORD_SIZE_MAX: usize = 1 << 30;
 
+/// The largest body of a batch, in bytes: one record that is larger than the target makes a batch of its own.
+const BATCH_BODY_MAX: usize = RECORD_SIZE_MAX;
+
+/// Positions end here: far beyond what a log can hold, and so far below the end of the numbers that adding a count cannot overflow.
+pub(crate) const POSITION_MAX: u64 = 1 << 62;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub number: u32,
@@ -65,12 +71,12 @@ impl SegmentHeader {
         let mut bytes = [0; SEGMENT_HEADER_FIELDS];
         bytes[..8].copy_from_slice(&SEGMENT_MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.number.to_le_bytes());
-        bytes[20..24].copy_from_slice(&self.previous.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.first.0.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.size.to_le_bytes());
-        let checksum = crc32c::crc32c(&bytes[16..]);
-        bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.number.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.first.0.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.size.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.previous.to_le_bytes());
+        let checksum = crc32c::crc32c(&bytes[..44]);
+        bytes[44..].copy_from_slice(&checksum.to_le_bytes());
         bytes
     }
 
@@ -84,19 +90,23 @@ impl SegmentHeader {
         if bytes[..8] != SEGMENT_MAGIC {
             return Err(HeaderError::Bad("not a journal segment"));
         }
+        if crc32c::crc32c(&bytes[..44]) != u32_at(bytes, 44) {
+            return Err(HeaderError::Bad("the checksum of the segment header does not match"));
+        }
         let version = u32_at(bytes, 8);
         if version != VERSION {
             return Err(HeaderError::Version(version));
         }
-        if crc32c::crc32c(&bytes[16..]) != u32_at(bytes, 12) {
-            return Err(HeaderError::Bad("the checksum of the segment header does not match"));
+        let header = SegmentHeader {
+            number: u32_at(bytes, 12),
+            first: Position(u64_at(bytes, 16)),
+            size: u64_at(bytes, 24),
+            previous: u32_at(bytes, 32),
+        };
+        if !(1..=POSITION_MAX).contains(&header.first.0) || header.size < SEGMENT_HEADER_SIZE {
+            return Err(HeaderError::Bad("the segment header contradicts itself"));
         }
-        Ok(SegmentHeader {
-            number: u32_at(bytes, 16),
-            previous: u32_at(bytes, 20),
-            first: Position(u64_at(bytes, 24)),
-            size: u64_at(bytes, 32),
-        })
+        Ok(header)
     }
 }
 
@@ -125,7 +135,7 @@ impl BatchHeader {
         batch_size(self.body_size as usize)
     }
 
-    /// The last position in the batch; for a marker, the one before it.
+    /// The last position in the batch; for a marker, the one before it. Decoding kept both numbers far from their ends.
     pub fn last(&self) -> Position {
         Position(self.first.0 + u64::from(self.count) - 1)
     }
@@ -175,7 +185,12 @@ impl BatchHeader {
         if header.segment != segment || header.offset != offset {
             return Err("the batch belongs to another place");
         }
-        if header.first.0 == 0 || (header.count == 0) != (header.body_size == 0) {
+        let records_fit = u64::from(header.count) * RECORD_HEADER_SIZE as u64 <= u64::from(header.body_size);
+        if !(1..=POSITION_MAX).contains(&header.first.0)
+            || header.body_size as usize > BATCH_BODY_MAX
+            || (header.count == 0) != (header.body_size == 0)
+            || !records_fit
+        {
             return Err("the batch header contradicts itself");
         }
         Ok(header)
@@ -234,6 +249,22 @@ pub(crate) fn split_record(body: &[u8], position: Position) -> Option<(Record<'_
         data,
     };
     Some((record, rest))
+}
+
+/// The number of the record in `body` with this publisher and sequence; reads nothing else of the records before it.
+pub(crate) fn find_record(body: &[u8], publisher: PublisherId, sequence: u64) -> Option<u64> {
+    let mut wanted = [0; 16];
+    wanted[..8].copy_from_slice(&publisher.0.to_le_bytes());
+    wanted[8..].copy_from_slice(&sequence.to_le_bytes());
+    let mut rest = body;
+    for number in 0.. {
+        let head = rest.first_chunk::<RECORD_HEADER_SIZE>()?;
+        if head[24..] == wanted {
+            return Some(number);
+        }
+        rest = rest.get((u32_at(head, 0) as usize).max(RECORD_HEADER_SIZE)..)?;
+    }
+    None
 }
 
 #[inline]

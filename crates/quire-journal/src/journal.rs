@@ -1,6 +1,5 @@
 //! The handle that appends: positions, sequences, batches, and the way to the writer.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,8 +14,10 @@ use crate::format::{
     BATCH_BODY_TARGET, FLAG_CLOSED, FLAG_OPENED, RECORD_SIZE_MAX, SEGMENT_HEADER_SIZE, SEGMENT_RESERVE,
     put_record, record_size,
 };
+use crate::keeper::Keeper;
 use crate::log::Log;
 use crate::prepare::{Maker, Supply};
+use crate::publishers::Highest;
 use crate::reader::Reader;
 use crate::record::{NewRecord, Position, PublisherId};
 use crate::recover::{self, Progress, Recovery};
@@ -46,6 +47,9 @@ pub struct Options {
     pub flush_interval: Duration,
     /// What "persisted" survives.
     pub durability: Durability,
+    /// Bytes of records that may wait to become persistent: beyond it [`Journal::append`] refuses, so that a producer that outruns the
+    /// disk does not fill the memory. One record may always wait, whatever its size.
+    pub unpersisted_size_max: usize,
     /// Of a journal in memory: its bound, in bytes.
     pub memory_size_max: u64,
 }
@@ -58,6 +62,8 @@ impl Default for Options {
             prepared_segments: 2,
             flush_interval: Duration::from_millis(100),
             durability: Durability::Fsync,
+            // A second of a slow disk.
+            unpersisted_size_max: 64 * 1024 * 1024,
             memory_size_max: 1024 * 1024 * 1024,
         }
     }
@@ -89,7 +95,8 @@ pub struct Journal {
     open: NewBatch,
     appended: Position,
     last_timestamp: Timestamp,
-    highest: HashMap<PublisherId, u64>,
+    highest: Highest,
+    unpersisted_size_max: usize,
     _lock: Option<Box<dyn Send + Sync>>,
 }
 
@@ -175,8 +182,11 @@ impl Journal {
             None => writer::begin(&log, &mut supply, options.segment_size, Position(1), 0)?,
         };
         let summary = segment.summary();
-        let highest = recovered.highest;
-        let mut writer = Writer::new(log.clone(), supply, options.durability, file, segment, highest.clone());
+        let keeper = match drive {
+            Drive::Thread => Keeper::on_a_thread(log.clone())?,
+            Drive::AtSubmit | Drive::ByHand => Keeper::at_once(log.clone()),
+        };
+        let mut writer = Writer::new(log.clone(), supply, options.durability, file, segment, keeper);
         if summary.flags == FLAG_CLOSED {
             writer.mark(FLAG_OPENED)?;
         }
@@ -211,7 +221,8 @@ impl Journal {
             open: NewBatch::default(),
             appended: summary.last,
             last_timestamp,
-            highest,
+            highest: recovered.highest,
+            unpersisted_size_max: options.unpersisted_size_max,
             _lock: Some(lock),
         };
         Ok((journal, recovered.recovery))
@@ -220,7 +231,8 @@ impl Journal {
     /// Gives the record its position and puts it into the open batch. Nothing is written before [`Journal::submit`].
     ///
     /// # Errors
-    /// [`JournalError::BadOption`] for a topic or correlation id that is too long, or a record above 1 GiB; why the journal takes no
+    /// [`JournalError::Behind`] when too much waits to become persistent: append again later, or use [`Journal::append_waiting`].
+    /// [`JournalError::BadOption`] for a topic or correlation id that is too long, or a record above 1 GiB. Why the journal takes no
     /// more writes, when it does not.
     pub fn append(&mut self, record: &NewRecord<'_>) -> Result<Appended, JournalError> {
         if let Some(failure) = self.log.failure() {
@@ -228,26 +240,54 @@ impl Journal {
         }
         check_record(record)?;
         let position = self.appended.next();
-        let sequence = if record.sequence == 0 { position.0 } else { record.sequence };
-        let highest = self.highest.entry(record.publisher).or_insert(0);
-        if sequence <= *highest {
-            return Ok(Appended::Duplicate { highest: *highest });
+        let highest = self.highest.get(&record.publisher).copied().unwrap_or(0);
+        let sequence = match record.sequence {
+            // Above the highest also after a larger one that was given by hand: without a sequence nothing is a duplicate.
+            0 => position.0.max(highest.checked_add(1).ok_or_else(|| sequences_end(record))?),
+            sequence if sequence <= highest => return Ok(Appended::Duplicate { highest }),
+            sequence => sequence,
+        };
+        let size = record_size(record);
+        let unpersisted_size = self.log.unpersisted_size.load(Ordering::Acquire);
+        if unpersisted_size > 0 && unpersisted_size.saturating_add(size) > self.unpersisted_size_max {
+            return Err(JournalError::Behind { limit_bytes: self.unpersisted_size_max });
         }
-        *highest = sequence;
+        self.highest.insert(record.publisher, sequence);
         self.last_timestamp = self.last_timestamp.max(record.timestamp);
-        if !self.open.body.is_empty() && self.open.body.len() + record_size(record) > BATCH_BODY_TARGET {
+        if !self.open.body.is_empty() && self.open.body.len() + size > BATCH_BODY_TARGET {
             self.closed.push(std::mem::take(&mut self.open));
         }
         if self.open.count == 0 {
+            self.open.body = self.log.take_spare();
             self.open.first = position;
             self.open.first_timestamp = self.last_timestamp;
         }
-        let before = self.open.body.len();
         put_record(&mut self.open.body, &NewRecord { sequence, timestamp: self.last_timestamp, ..*record });
         self.open.count += 1;
-        self.log.unpersisted_size.fetch_add(self.open.body.len() - before, Ordering::AcqRel);
+        self.log.unpersisted_size.fetch_add(size, Ordering::AcqRel);
         self.appended = position;
         Ok(Appended::Recorded(position))
+    }
+
+    /// Appends, and when too much waits to become persistent, submits and waits until half of it is.
+    ///
+    /// # Errors
+    /// As [`Journal::append`], with [`JournalError::TimedOut`] in the place of [`JournalError::Behind`].
+    pub fn append_waiting(
+        &mut self,
+        record: &NewRecord<'_>,
+        timeout: Duration,
+    ) -> Result<Appended, JournalError> {
+        match self.append(record) {
+            Err(JournalError::Behind { limit_bytes }) => {
+                self.submit();
+                self.write_waiting();
+                let room = || self.unpersisted_bytes() <= limit_bytes.saturating_sub(record_size(record)) / 2;
+                self.log.wait_until(Instant::now() + timeout, room)?;
+                self.append(record)
+            }
+            appended => appended,
+        }
     }
 
     /// Hands what was appended to the writer.
@@ -264,7 +304,7 @@ impl Journal {
                 // The thread ends only when it is told to, so somebody listens.
                 let _ = orders.send(Order::Write(batches));
             }
-            Route::Inline { writer, by_hand: false, .. } => writer.write(&batches),
+            Route::Inline { writer, by_hand: false, .. } => writer.write(batches),
             Route::Inline { waiting, .. } => waiting.extend(batches),
             Route::Closed => (),
         }
@@ -273,7 +313,7 @@ impl Journal {
     /// Of a journal that is driven by hand: writes and syncs what was submitted.
     pub fn write_waiting(&mut self) {
         if let Route::Inline { writer, waiting, .. } = &mut self.route {
-            writer.write(&std::mem::take(waiting));
+            writer.write(std::mem::take(waiting));
         }
     }
 
@@ -388,6 +428,11 @@ fn check(options: &Options) -> Result<(), JournalError> {
         );
     }
     Ok(())
+}
+
+fn sequences_end(record: &NewRecord<'_>) -> JournalError {
+    let reason = format!("publisher {} used the last number", record.publisher);
+    JournalError::BadOption { option: "sequence", reason }
 }
 
 fn check_record(record: &NewRecord<'_>) -> Result<(), JournalError> {

@@ -13,27 +13,32 @@
 //! A failed write or sync poisons the journal: nothing after it is ever acknowledged, the sync is not retried (the kernel may have
 //! dropped the pages), and reading goes on (reliability J4).
 
-mod clients;
+mod cursor;
 mod disk;
 mod error;
 mod format;
 mod index;
+mod index_file;
 mod journal;
+mod keeper;
 mod log;
 mod prepare;
+mod publishers;
 mod reader;
 mod record;
 mod recover;
 mod segment;
 mod timestamp;
+mod verify;
+mod whole_file;
 mod writer;
 
+pub use cursor::{AllTopics, Batch, Cursor, Records, TopicFilter};
 pub use disk::{Disk, File, Mapping, MemoryDisk, RealDisk};
 pub use error::JournalError;
 pub use journal::{Appended, Durability, Journal, Options};
-pub use reader::{
-    AllTopics, Batch, Cursor, Damage, Place, Reader, Records, SegmentInfo, SegmentState, TopicFilter,
-};
+pub use reader::{Place, Reader, SegmentInfo, SegmentState};
 pub use record::{Bookmark, BookmarkError, NewRecord, Position, PublisherId, Record, RecordKind};
 pub use recover::{Cut, Progress, Recovery};
 pub use timestamp::{Timestamp, TimestampError};
+pub use verify::Damage;

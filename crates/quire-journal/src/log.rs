@@ -1,27 +1,33 @@
 //! What the writer and the readers of one journal share.
 
-use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::disk::Disk;
 use crate::error::JournalError;
-use crate::record::{Position, PublisherId};
-use crate::segment::Segment;
+use crate::format::BATCH_BODY_TARGET;
+use crate::index::{Index, Names};
+use crate::publishers::{ClientsFile, Publishers};
+use crate::record::Position;
+use crate::segment::{Segment, index_path};
+use crate::{index_file, whole_file};
 
 pub(crate) struct Log {
     pub directory: PathBuf,
     pub disk: Arc<dyn Disk>,
     /// Oldest first; the last one is active.
     pub segments: RwLock<Vec<Arc<Segment>>>,
-    /// Per publisher and sealed segment that holds it, in order: highest sequence and segment number. What keeps finding a bookmark
-    /// independent of the number of segments.
-    pub sealed_publishers: RwLock<HashMap<PublisherId, Vec<(u64, u32)>>>,
+    pub publishers: RwLock<Publishers>,
+    pub names: Names,
     persisted: AtomicU64,
     pub unpersisted_size: AtomicUsize,
+    /// Bodies of batches that were written, for the next ones.
+    spares: Mutex<Vec<Vec<u8>>>,
     failure: OnceLock<JournalError>,
     waiting: Mutex<()>,
     moved: Condvar,
@@ -29,15 +35,25 @@ pub(crate) struct Log {
     /// Another process writes this journal: look for more at the end.
     pub follows: bool,
     pub following: Mutex<()>,
+    /// Held while the small files are written.
+    keeping: Mutex<()>,
 }
 
+/// Spare bodies that are kept: what a flush of a few MiB needs.
+const SPARES_MAX: usize = 64;
+/// Larger ones are given back.
+const SPARE_CAPACITY_MAX: usize = 2 * BATCH_BODY_TARGET;
+
 impl Log {
-    pub fn new(directory: PathBuf, disk: Arc<dyn Disk>, follows: bool) -> Self {
+    pub fn new(directory: PathBuf, disk: Arc<dyn Disk>, publishers: Publishers, follows: bool) -> Self {
         Log {
             directory,
             disk,
             segments: RwLock::default(),
-            sealed_publishers: RwLock::default(),
+            publishers: RwLock::new(publishers),
+            names: Names::default(),
+            spares: Mutex::default(),
+            keeping: Mutex::default(),
             persisted: AtomicU64::new(0),
             unpersisted_size: AtomicUsize::new(0),
             failure: OnceLock::new(),
@@ -74,17 +90,22 @@ impl Log {
         self.wake();
     }
 
-    /// Waits until `position` is persistent, the journal failed, or `done` says so.
-    pub fn wait(&self, position: Position, deadline: std::time::Instant) -> Result<(), JournalError> {
+    /// Waits until `position` is persistent.
+    pub fn wait(&self, position: Position, deadline: Instant) -> Result<(), JournalError> {
+        self.wait_until(deadline, || self.persisted() >= position)
+    }
+
+    /// Waits until `done` says so, which it is asked after every flush.
+    pub fn wait_until(&self, deadline: Instant, done: impl Fn() -> bool) -> Result<(), JournalError> {
         let mut guard = self.waiting.lock();
         loop {
-            if self.persisted() >= position {
+            if done() {
                 return Ok(());
             }
             if let Some(failure) = self.failure() {
                 return Err(failure);
             }
-            if self.moved.wait_until(&mut guard, deadline).timed_out() && self.persisted() < position {
+            if self.moved.wait_until(&mut guard, deadline).timed_out() && !done() {
                 return Err(self.failure().unwrap_or(JournalError::TimedOut));
             }
         }
@@ -92,13 +113,39 @@ impl Log {
 
     /// The active segment is full: its publishers join the map over sealed segments.
     pub fn note_sealed(&self, segment: &Segment) {
-        let mut sealed = self.sealed_publishers.write();
-        for (publisher, marks) in &segment.index.read().publishers {
-            if let Some(mark) = marks.last() {
-                sealed.entry(*publisher).or_default().push((mark.sequence, segment.number));
-            }
-        }
+        self.publishers.write().note_sealed(segment);
         segment.seal();
+    }
+
+    /// Writes what belongs beside a sealed segment. Neither file is needed to open the journal again: an index is made again, and the
+    /// log knows the sequences of its segments.
+    pub fn keep_sealed(&self, segment: &Segment) -> Result<(), JournalError> {
+        let _one_at_a_time = self.keeping.lock();
+        let index = index_file::encode(&segment.index.read(), segment.number, segment.first);
+        whole_file::write(&*self.disk, &index_path(&segment.path), index)?;
+        let highest = self.publishers.read().highest(None);
+        ClientsFile { durable: segment.summary().last, highest }.write(&*self.disk, &self.directory)
+    }
+
+    /// Writes the highest sequences at a clean stop.
+    pub fn keep_closed(&self, active: &Index, durable: Position) -> Result<(), JournalError> {
+        let _one_at_a_time = self.keeping.lock();
+        let highest = self.publishers.read().highest(Some(active));
+        ClientsFile { durable, highest }.write(&*self.disk, &self.directory)
+    }
+
+    /// An empty body for a batch.
+    pub fn take_spare(&self) -> Vec<u8> {
+        self.spares.lock().pop().unwrap_or_default()
+    }
+
+    /// A body that was written.
+    pub fn give_spare(&self, mut body: Vec<u8>) {
+        let mut spares = self.spares.lock();
+        if spares.len() < SPARES_MAX && body.capacity() <= SPARE_CAPACITY_MAX {
+            body.clear();
+            spares.push(body);
+        }
     }
 
     /// The segment that holds, or will hold, the position; `None` before the first.
@@ -118,8 +165,12 @@ impl Log {
     fn wake(&self) {
         drop(self.waiting.lock());
         self.moved.notify_all();
-        if let Some(on_flush) = &*self.on_flush.read() {
-            on_flush();
+        let on_flush = self.on_flush.read();
+        let Some(call) = &*on_flush else { return };
+        // The caller's code: a panic in it must not end the writer while everyone waits for it.
+        if catch_unwind(AssertUnwindSafe(call)).is_err() && self.failure.set(JournalError::Panicked).is_ok() {
+            drop(self.waiting.lock());
+            self.moved.notify_all();
         }
     }
 }

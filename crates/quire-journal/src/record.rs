@@ -25,9 +25,9 @@ impl Position {
         self.0
     }
 
-    /// The position after this one.
+    /// The position after this one. A log ends long before the numbers do.
     pub const fn next(self) -> Self {
-        Position(self.0 + 1)
+        Position(self.0.saturating_add(1))
     }
 }
 
@@ -136,7 +136,9 @@ pub struct NewRecord<'a> {
     pub message_type: u8,
     /// Who published it.
     pub publisher: PublisherId,
-    /// Its number in that publisher's sequence; 0 = the record's own position.
+    /// Its number in that publisher's sequence: a record that is not above the publisher's highest one is a duplicate. 0 = none was
+    /// given: the record's own position, or the number after the highest one if that is larger, so that it is never a duplicate
+    /// (reference: queues-and-transaction-log 2.3 P8 to P10).
     pub sequence: u64,
     /// When this instance took it. The log never goes back: an earlier time than that of the record before is raised to it.
     pub timestamp: Timestamp,

@@ -4,22 +4,24 @@
 //! position as synced proves damage, and the journal refuses to open; without such a proof the bytes were never acknowledged, and are
 //! cut off: a torn tail. After a clean stop there is nothing to tear, and a bad byte is damage too (reliability J3).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clients;
 use crate::disk::{Disk, File};
 use crate::error::JournalError;
 use crate::format::{
     ALIGNMENT, BATCH_HEADER_SIZE, BatchHeader, FLAG_CLOSED, HeaderError, SEGMENT_HEADER_FIELDS,
     SEGMENT_HEADER_SIZE, SegmentHeader,
 };
-use crate::index::Index;
+use crate::index::{Index, Names};
 use crate::log::Log;
-use crate::record::{Position, PublisherId};
-use crate::segment::{Segment, empty_index, index_path, segment_number, write_whole};
+use crate::publishers::{ClientsFile, ClientsFound, Highest, Publishers};
+use crate::record::Position;
+use crate::segment::{Segment, empty_index, index_path, segment_number, segment_path};
+use crate::{index_file, whole_file};
 
 /// How far opening has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,9 @@ pub struct Recovery {
     pub cut: Option<Cut>,
     /// Indexes that were missing or wrong, and were made again.
     pub indexes_rebuilt: usize,
+    /// `clients.ack` is missing or damaged, and older segments were removed: publishers that wrote only in those are not known any more,
+    /// and what they send again is recorded again.
+    pub sequences_lost: bool,
     /// How long it took.
     pub duration: Duration,
 }
@@ -67,7 +72,10 @@ pub(crate) struct Recovered {
     pub active: Option<(Box<dyn File>, Arc<Segment>)>,
     /// The number after the last used segment, and the end of the prepared ones that follow it.
     pub unused: std::ops::Range<u32>,
-    pub highest: HashMap<PublisherId, u64>,
+    /// The highest sequence of every publisher.
+    pub highest: Highest,
+    /// The last position that must be there.
+    durable: Position,
     pub recovery: Recovery,
 }
 
@@ -87,17 +95,23 @@ pub(crate) fn load(
     follows: bool,
     on_progress: &mut dyn FnMut(Progress),
 ) -> Result<Recovered, JournalError> {
+    // Before the segments, which may grow meanwhile.
+    let clients = ClientsFile::read(&*disk, directory)?;
     let found = find_segments(&*disk, directory, follows)?;
     let used = count_used(&found)?;
+    let begins_at_1 = found.first().is_none_or(|first| first.header.is_ok_and(|header| header.first.0 == 1));
+    let sequences_lost = !begins_at_1 && !matches!(clients, ClientsFound::Whole(_));
+    let clients = if let ClientsFound::Whole(clients) = clients { clients } else { ClientsFile::default() };
     let mut recovered = Recovered {
-        log: Log::new(directory.to_owned(), disk.clone(), follows),
+        log: Log::new(directory.to_owned(), disk.clone(), Publishers::new(clients.highest), follows),
         active: None,
         unused: found
             .get(used.wrapping_sub(1))
             .map_or_else(|| found.first().map_or(0, |first| first.number), |last| last.number + 1)
             ..found.last().map_or(0, |last| last.number + 1),
-        highest: clients::read(&*disk, directory),
-        recovery: Recovery { was_clean: true, segments: used, ..Recovery::default() },
+        highest: Highest::default(),
+        durable: clients.durable,
+        recovery: Recovery { was_clean: true, segments: used, sequences_lost, ..Recovery::default() },
     };
     let total_bytes = found.iter().take(used).map(|segment| segment.size).sum();
     let mut done_bytes = 0;
@@ -109,11 +123,11 @@ pub(crate) fn load(
         }
         let Found { path, size, file, .. } = segment;
         let is_last = at + 1 == used;
-        let kept = if is_last { None } else { read_index(&*disk, &path, &header) };
+        let kept = if is_last { None } else { read_index(&*disk, &path, &header, &recovered.log.names) };
         let needs_scan = kept.is_none();
         let segment = Segment::new(path, &header, &*file, kept.unwrap_or_else(|| empty_index(&header)))?;
         if needs_scan && !is_last {
-            rebuild(&segment, &*disk, directory, follows)?;
+            rebuild(&segment, &recovered.log.names, &*disk, follows)?;
             recovered.recovery.indexes_rebuilt += 1;
         }
         if is_last {
@@ -138,22 +152,22 @@ pub(crate) fn recover(
     let started = std::time::Instant::now();
     let mut recovered = load(disk, directory, false, on_progress)?;
     if let Some((file, segment)) = &recovered.active {
-        let (cut, was_clean) = recover_tail(&**file, segment)?;
+        let (cut, was_clean) = recover_tail(&**file, segment, &recovered.log, recovered.durable)?;
         recovered.recovery.cut = cut;
         recovered.recovery.was_clean = was_clean;
     }
-    finish(&mut recovered);
+    finish(&mut recovered)?;
     recovered.recovery.duration = started.elapsed();
     Ok(recovered)
 }
 
 /// Takes the active segment in as far as it is whole, for a reader beside a running writer.
-pub(crate) fn load_tail(recovered: &mut Recovered) {
+pub(crate) fn load_tail(recovered: &mut Recovered) -> Result<(), JournalError> {
     if let Some((_, segment)) = &recovered.active {
         let mut index = segment.index.write();
-        segment.scan(&mut index, |_| ());
+        segment.scan(&mut index, &recovered.log.names, |_| ());
     }
-    finish(recovered);
+    finish(recovered)
 }
 
 /// Looks for batches and segments that the writer of another process added.
@@ -161,54 +175,72 @@ pub(crate) fn follow(log: &Log) -> Result<(), JournalError> {
     let _one_at_a_time = log.following.lock();
     loop {
         let last = log.segments.read().last().cloned();
-        let next_number = match &last {
-            Some(last) => {
-                let mut index = last.index.write();
-                last.scan(&mut index, |_| ());
-                let position = index.summary.last;
-                drop(index);
-                if position > log.persisted() {
-                    log.advance(position, 0);
-                }
-                last.number + 1
-            }
-            None => 0,
-        };
-        let next = find_segments(&*log.disk, &log.directory, true)?
-            .into_iter()
-            .find(|found| found.number == next_number);
-        let Some(Found { path, file, header: Ok(header), .. }) = next else { return Ok(()) };
+        let Some(last) = last else { return follow_first(log) };
+        take_in(log, &last);
+        // Only the file that comes next is looked at, however many there are.
+        let Some(next) = open_next(log, &last)? else { return Ok(()) };
         // The writer fills a segment before it begins the next: one more look at the old one, then on.
-        if let Some(last) = last {
-            let mut index = last.index.write();
-            last.scan(&mut index, |_| ());
-            if index.summary.last.next() != header.first {
-                return Ok(());
-            }
-            drop(index);
-            log.note_sealed(&last);
+        take_in(log, &last);
+        if last.summary().last.next() != next.first {
+            return Ok(());
         }
-        let segment = Segment::new(path, &header, &*file, empty_index(&header))?;
-        log.segments.write().push(segment);
+        log.note_sealed(&last);
+        log.segments.write().push(next);
     }
 }
 
-fn finish(recovered: &mut Recovered) {
-    let mut raise = |publisher: &PublisherId, sequence: u64| {
-        let known = recovered.highest.entry(*publisher).or_insert(0);
-        *known = sequence.max(*known);
+/// Takes in what was added to the active segment.
+fn take_in(log: &Log, segment: &Segment) {
+    let mut index = segment.index.write();
+    segment.scan(&mut index, &log.names, |_| ());
+    let position = index.summary.last;
+    drop(index);
+    if position > log.persisted() {
+        log.advance(position, 0);
+    }
+}
+
+/// The segment after `last`, if the writer began it.
+fn open_next(log: &Log, last: &Segment) -> Result<Option<Arc<Segment>>, JournalError> {
+    let path = segment_path(&log.directory, last.instance_name(), last.number + 1);
+    let file = match log.disk.open_read_only(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(JournalError::io(&path, "opening the segment", &error)),
     };
-    for (publisher, segments) in &*recovered.log.sealed_publishers.read() {
-        segments.last().into_iter().for_each(|(sequence, _)| raise(publisher, *sequence));
-    }
-    if let Some((_, segment)) = &recovered.active {
-        for (publisher, marks) in &segment.index.read().publishers {
-            marks.last().into_iter().for_each(|mark| raise(publisher, mark.sequence));
+    let mapping = file.map().map_err(|error| JournalError::io(&path, "mapping the segment", &error))?;
+    match SegmentHeader::decode(mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default()) {
+        Ok(header) if header.number == last.number + 1 => {
+            Segment::new(path, &header, &*file, empty_index(&header)).map(Some)
         }
-        recovered.log.advance(segment.summary().last, 0);
+        _ => Ok(None),
     }
-    recovered.recovery.records =
-        recovered.log.segments.read().iter().map(|segment| segment.summary().count).sum();
+}
+
+/// Takes up a journal that had no segment yet.
+fn follow_first(log: &Log) -> Result<(), JournalError> {
+    let found = find_segments(&*log.disk, &log.directory, true)?.into_iter().next();
+    let Some(Found { path, file, header: Ok(header), .. }) = found else { return Ok(()) };
+    let segment = Segment::new(path, &header, &*file, empty_index(&header))?;
+    take_in(log, &segment);
+    log.segments.write().push(segment);
+    Ok(())
+}
+
+fn finish(recovered: &mut Recovered) -> Result<(), JournalError> {
+    let log = &recovered.log;
+    let mut last = Position::ZERO;
+    if let Some((_, segment)) = &recovered.active {
+        last = segment.summary().last;
+        recovered.highest = log.publishers.read().highest(Some(&segment.index.read()));
+        log.advance(last, 0);
+    }
+    if last < recovered.durable {
+        let (directory, durable) = (log.directory.clone(), recovered.durable);
+        return Err(JournalError::Truncated { directory, last, durable });
+    }
+    recovered.recovery.records = log.segments.read().iter().map(|segment| segment.summary().count).sum();
+    Ok(())
 }
 
 fn find_segments(disk: &dyn Disk, directory: &Path, read_only: bool) -> Result<Vec<Found>, JournalError> {
@@ -308,41 +340,37 @@ fn check_follows(before: &Segment, path: &Path, header: &SegmentHeader) -> Resul
     Ok(())
 }
 
-fn read_index(disk: &dyn Disk, segment: &Path, header: &SegmentHeader) -> Option<Index> {
-    Index::decode(&disk.read(&index_path(segment)).ok()?, header.number, header.first)
+fn read_index(disk: &dyn Disk, segment: &Path, header: &SegmentHeader, names: &Names) -> Option<Index> {
+    index_file::decode(&disk.read(&index_path(segment)).ok()?, header, names)
 }
 
 /// Makes the index of a sealed segment again. Everything in it was synced before the next segment began, so whatever does not decode is
 /// damage; what ends it is known only by the segment after it (`check_follows`).
-fn rebuild(
-    segment: &Segment,
-    disk: &dyn Disk,
-    directory: &Path,
-    read_only: bool,
-) -> Result<(), JournalError> {
+fn rebuild(segment: &Segment, names: &Names, disk: &dyn Disk, read_only: bool) -> Result<(), JournalError> {
     let mut index = segment.index.write();
-    let reason = segment.scan(&mut index, |_| ());
+    let reason = segment.scan(&mut index, names, |_| ());
     let (end, last) = (index.summary.end, index.summary.last);
-    if first_nonzero(segment, end).is_some() {
+    if segment.first_nonzero(end, segment.size).is_some() {
         return Err(segment.corrupt(end, reason, last));
     }
-    if !read_only {
-        write_whole(
-            disk,
-            directory,
-            &index_path(&segment.path),
-            &index.encode(segment.number, segment.first),
-        )?;
+    if read_only {
+        return Ok(());
     }
-    Ok(())
+    let bytes = index_file::encode(&index, segment.number, segment.first);
+    whole_file::write(disk, &index_path(&segment.path), bytes)
 }
 
 /// Takes in the active segment, cuts its torn tail, and makes the rest durable. Gives what was cut, and whether the stop was clean.
-fn recover_tail(file: &dyn File, segment: &Segment) -> Result<(Option<Cut>, bool), JournalError> {
+fn recover_tail(
+    file: &dyn File,
+    segment: &Segment,
+    log: &Log,
+    durable: Position,
+) -> Result<(Option<Cut>, bool), JournalError> {
     let mut index = segment.index.write();
     let mut synced = Position::ZERO;
     let mut unsynced: VecDeque<(Position, u64)> = VecDeque::new();
-    let reason = segment.scan(&mut index, |header| {
+    let reason = segment.scan(&mut index, &log.names, |header| {
         synced = synced.max(header.synced);
         // A marker has no position of its own: what proves that it was synced is a sync of the position after it.
         let proof = if header.count == 0 { header.first } else { header.last() };
@@ -352,16 +380,22 @@ fn recover_tail(file: &dyn File, segment: &Segment) -> Result<(Option<Cut>, bool
         }
     });
     let summary = index.summary;
-    let was_clean = summary.flags == FLAG_CLOSED || summary.end == SEGMENT_HEADER_SIZE;
+    // A new journal that was never written to has nothing to mark.
+    let is_new = segment.first == Position(1) && summary.end == SEGMENT_HEADER_SIZE;
+    let was_clean = summary.flags == FLAG_CLOSED || is_new;
     let mut cut = None;
-    if let Some((_, last)) = first_nonzero(segment, summary.end) {
+    if let Some((_, last)) = segment.first_nonzero(summary.end, segment.size) {
         let closed = summary.flags == FLAG_CLOSED;
-        if closed || proves_synced(segment, summary.end, summary.last.next()) {
+        if closed || summary.last < durable || proves_synced(segment, summary.end, summary.last.next()) {
             return Err(segment.corrupt(summary.end, reason, summary.last));
         }
         let size = last + 1 - summary.end;
         zero(file, segment, summary.end, size)?;
         cut = Some(Cut { path: segment.path.clone(), offset: summary.end, size, reason });
+    }
+    if summary.last < durable {
+        let directory = log.directory.clone();
+        return Err(JournalError::Truncated { directory, last: summary.last, durable });
     }
     // After a failed sync the pages may be in memory only, and marked clean: written again they are on their way to the disk once more
     // (reliability J5).
@@ -370,6 +404,7 @@ fn recover_tail(file: &dyn File, segment: &Segment) -> Result<(Option<Cut>, bool
     let head = segment.mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default();
     let durable = file.write_at(bytes, from).and_then(|()| file.write_at(head, 0)).and_then(|()| file.sync());
     durable.map_err(|error| JournalError::io(&segment.path, "syncing the recovered tail", &error))?;
+    let was_clean = was_clean && cut.is_none();
     Ok((cut, was_clean))
 }
 
@@ -383,14 +418,6 @@ fn proves_synced(segment: &Segment, offset: u64, position: Position) -> bool {
         at += ALIGNMENT as u64;
     }
     false
-}
-
-/// The offsets of the first and the last byte from `offset` on that are not zero.
-fn first_nonzero(segment: &Segment, offset: u64) -> Option<(u64, u64)> {
-    let bytes = segment.mapping.bytes(offset, segment.size.checked_sub(offset)? as usize)?;
-    let first = bytes.iter().position(|byte| *byte != 0)?;
-    let last = bytes.iter().rposition(|byte| *byte != 0)?;
-    Some((offset + first as u64, offset + last as u64))
 }
 
 fn zero(file: &dyn File, segment: &Segment, offset: u64, size: u64) -> Result<(), JournalError> {

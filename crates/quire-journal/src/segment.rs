@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 
-use crate::disk::{Disk, File, Mapping};
+use crate::disk::{File, Mapping};
 use crate::error::JournalError;
 use crate::format::{BATCH_HEADER_SIZE, BatchHeader, SEGMENT_HEADER_SIZE, SegmentHeader, split_record};
-use crate::index::{Index, Summary};
+use crate::index::{Index, Names, Summary};
 use crate::record::Position;
 
 pub(crate) struct Segment {
@@ -45,6 +45,12 @@ impl Segment {
         }))
     }
 
+    /// The instance that its file name carries.
+    pub fn instance_name(&self) -> &str {
+        let name = self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.strip_suffix(".journal").and_then(|name| name.rsplit_once('.')).map_or(name, |(name, _)| name)
+    }
+
     pub fn summary(&self) -> Summary {
         self.index.read().summary
     }
@@ -76,7 +82,7 @@ impl Segment {
 
     /// Takes the batches that follow what the index knows into it, until the bytes are no next batch; gives the reason. `each` sees
     /// every one.
-    pub fn scan(&self, index: &mut Index, mut each: impl FnMut(&BatchHeader)) -> &'static str {
+    pub fn scan(&self, index: &mut Index, names: &Names, mut each: impl FnMut(&BatchHeader)) -> &'static str {
         loop {
             let offset = index.summary.end;
             let (header, body) = match self.batch(offset) {
@@ -92,10 +98,18 @@ impl Segment {
             if !holds_records(&header, body) {
                 return "the batch does not hold the records that it counts";
             }
-            let added = index.add(&header, body);
+            let added = index.add(&header, body, names);
             debug_assert!(added, "checked above");
             each(&header);
         }
+    }
+
+    /// The offsets of the first and the last byte in the range that are not zero.
+    pub fn first_nonzero(&self, from: u64, to: u64) -> Option<(u64, u64)> {
+        let bytes = self.mapping.bytes(from, to.checked_sub(from)? as usize)?;
+        let first = bytes.iter().position(|byte| *byte != 0)?;
+        let last = bytes.iter().rposition(|byte| *byte != 0)?;
+        Some((from + first as u64, from + last as u64))
     }
 
     pub fn corrupt(&self, offset: u64, reason: &'static str, readable_to: Position) -> JournalError {
@@ -135,20 +149,4 @@ pub(crate) fn index_path(segment: &Path) -> PathBuf {
 /// An index of an empty segment.
 pub(crate) fn empty_index(header: &SegmentHeader) -> Index {
     Index::empty(header.first, SEGMENT_HEADER_SIZE, header.previous)
-}
-
-/// Writes a small file so that a crash leaves the old one or the new one, whole.
-pub(crate) fn write_whole(
-    disk: &dyn Disk,
-    directory: &Path,
-    path: &Path,
-    bytes: &[u8],
-) -> Result<(), JournalError> {
-    let temporary = path.with_extension("writing");
-    let written = disk
-        .create(&temporary, bytes.len() as u64)
-        .and_then(|file| file.write_at(bytes, 0).and_then(|()| file.sync()))
-        .and_then(|()| disk.rename(&temporary, path))
-        .and_then(|()| disk.sync_directory(directory));
-    written.map_err(|error| JournalError::io(path, "writing the file", &error))
 }

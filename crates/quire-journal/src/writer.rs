@@ -4,13 +4,11 @@
 //! taken at once, written with one positional write per segment and made durable with one sync: group commit. The first error ends
 //! writing for good (reliability J4).
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
-use crate::clients;
 use crate::disk::File;
 use crate::error::JournalError;
 use crate::format::{
@@ -18,10 +16,11 @@ use crate::format::{
     batch_size,
 };
 use crate::journal::Durability;
+use crate::keeper::Keeper;
 use crate::log::Log;
 use crate::prepare::Supply;
-use crate::record::{Position, PublisherId};
-use crate::segment::{Segment, empty_index, index_path, write_whole};
+use crate::record::Position;
+use crate::segment::{Segment, empty_index};
 use crate::timestamp::Timestamp;
 
 /// Records on their way to the disk.
@@ -56,8 +55,7 @@ pub(crate) struct Writer {
     last: Position,
     synced: Position,
     dirty: bool,
-    /// The highest sequence of every publisher that is known from before this writer.
-    highest_before: HashMap<PublisherId, u64>,
+    keeper: Option<Keeper>,
 }
 
 impl Writer {
@@ -68,7 +66,7 @@ impl Writer {
         durability: Durability,
         file: Box<dyn File>,
         segment: Arc<Segment>,
-        highest_before: HashMap<PublisherId, u64>,
+        keeper: Keeper,
     ) -> Self {
         let summary = segment.summary();
         Writer {
@@ -87,17 +85,18 @@ impl Writer {
             synced: summary.last,
             // The header of a new segment was written and waits for the first sync.
             dirty: true,
-            highest_before,
+            keeper: Some(keeper),
         }
     }
 
     /// Writes the batches; when it returns they are persistent. A failure poisons the log.
-    pub fn write(&mut self, batches: &[NewBatch]) {
+    pub fn write(&mut self, batches: Vec<NewBatch>) {
         if self.log.failure().is_none()
-            && let Err(error) = self.try_write(batches)
+            && let Err(error) = self.try_write(&batches)
         {
             self.log.poison(error);
         }
+        batches.into_iter().for_each(|batch| self.log.give_spare(batch.body));
     }
 
     /// Syncs what [`Durability::Os`] left to the system.
@@ -117,10 +116,17 @@ impl Writer {
     /// Marks a clean stop, and keeps the highest sequences.
     pub fn close(&mut self) {
         if self.log.failure().is_none()
-            && let Err(error) = self.mark(FLAG_CLOSED).and_then(|()| self.write_clients())
+            && let Err(error) = self.try_close()
         {
             self.log.poison(error);
         }
+    }
+
+    fn try_close(&mut self) -> Result<(), JournalError> {
+        self.mark(FLAG_CLOSED)?;
+        // The last one to write the small files: whatever the keeper still has to do comes first.
+        self.keeper = None;
+        self.log.keep_closed(&self.segment.index.read(), self.synced)
     }
 
     /// Writes a batch without records and syncs it.
@@ -207,7 +213,8 @@ impl Writer {
         let mut index = self.segment.index.write();
         for header in self.headers.drain(..) {
             let start = (header.offset - self.buffer_offset) as usize + BATCH_HEADER_SIZE;
-            let added = index.add(&header, &self.buffer[start..start + header.body_size as usize]);
+            let body = &self.buffer[start..start + header.body_size as usize];
+            let added = index.add(&header, body, &self.log.names);
             debug_assert!(added, "the journal encoded the records itself");
         }
         drop(index);
@@ -220,10 +227,8 @@ impl Writer {
     /// Seals the segment and begins the next one, at least `size` bytes large.
     fn roll(&mut self, size: u64) -> Result<(), JournalError> {
         self.sync_file()?;
-        let bytes = self.segment.index.read().encode(self.segment.number, self.segment.first);
-        write_whole(&*self.log.disk, &self.log.directory, &index_path(&self.segment.path), &bytes)?;
         self.log.note_sealed(&self.segment);
-        self.write_clients()?;
+        self.keeper.iter().for_each(|keeper| keeper.sealed(&self.segment));
         let (file, segment) = begin(&self.log, &mut self.supply, size, self.last.next(), self.checksum)?;
         self.file = file;
         self.segment = segment;
@@ -231,21 +236,6 @@ impl Writer {
         self.end = SEGMENT_HEADER_SIZE;
         self.buffer_offset = self.end;
         Ok(())
-    }
-
-    fn write_clients(&self) -> Result<(), JournalError> {
-        let mut highest = self.highest_before.clone();
-        let mut raise = |publisher: PublisherId, sequence: u64| {
-            let known = highest.entry(publisher).or_insert(0);
-            *known = sequence.max(*known);
-        };
-        for (publisher, segments) in &*self.log.sealed_publishers.read() {
-            segments.last().into_iter().for_each(|(sequence, _)| raise(*publisher, *sequence));
-        }
-        for (publisher, marks) in &self.segment.index.read().publishers {
-            marks.last().into_iter().for_each(|mark| raise(*publisher, mark.sequence));
-        }
-        clients::write(&*self.log.disk, &self.log.directory, &highest)
     }
 }
 
@@ -271,6 +261,7 @@ pub(crate) fn begin(
 
 /// The writer thread: takes everything that waits, writes it, and does so again until it is told to close.
 pub(crate) fn run(mut writer: Writer, orders: &Receiver<Order>, flush_interval: Duration) {
+    let _poisons = PoisonOnPanic(writer.log.clone());
     let mut batches = Vec::new();
     let mut next_sync: Option<Instant> = None;
     loop {
@@ -290,8 +281,7 @@ pub(crate) fn run(mut writer: Writer, orders: &Receiver<Order>, flush_interval: 
                 Order::Close => closing = true,
             }
         }
-        writer.write(&batches);
-        batches.clear();
+        writer.write(std::mem::take(&mut batches));
         if closing {
             writer.close();
             return;
@@ -299,5 +289,16 @@ pub(crate) fn run(mut writer: Writer, orders: &Receiver<Order>, flush_interval: 
         next_sync = writer.is_dirty().then(|| {
             next_sync.filter(|at| *at > Instant::now()).unwrap_or_else(|| Instant::now() + flush_interval)
         });
+    }
+}
+
+/// A panic of the writer's thread is told to everybody who waits, and to whoever appends next.
+struct PoisonOnPanic(Arc<Log>);
+
+impl Drop for PoisonOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.poison(JournalError::Panicked);
+        }
     }
 }

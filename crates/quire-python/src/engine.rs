@@ -197,9 +197,10 @@ pub fn journal_code(error: &JournalError) -> &'static str {
     match error {
         JournalError::Locked { .. } => "journal_locked",
         JournalError::Full { .. } => "storage_full",
-        JournalError::Corrupt { .. } | JournalError::Gap { .. } | JournalError::Version { .. } => {
-            "journal_corrupt"
-        }
+        JournalError::Corrupt { .. }
+        | JournalError::Gap { .. }
+        | JournalError::Truncated { .. }
+        | JournalError::Version { .. } => "journal_corrupt",
         JournalError::BadOption { .. } => "bad_option",
         _ => "storage_failed",
     }

@@ -17,10 +17,13 @@ pub(super) struct Failure {
 pub(super) fn code_of(error: &JournalError) -> Code {
     match error {
         JournalError::Full { .. } => Code::StorageFull,
-        JournalError::Corrupt { .. } | JournalError::Gap { .. } | JournalError::Version { .. } => {
-            Code::JournalCorrupt
+        JournalError::Corrupt { .. }
+        | JournalError::Gap { .. }
+        | JournalError::Truncated { .. }
+        | JournalError::Version { .. } => Code::JournalCorrupt,
+        JournalError::BadOption { .. } | JournalError::Behind { .. } | JournalError::Panicked => {
+            Code::Internal
         }
-        JournalError::BadOption { .. } => Code::Internal,
         JournalError::Io { .. }
         | JournalError::Locked { .. }
         | JournalError::Closed

@@ -122,6 +122,8 @@ impl BrokerConfig {
                 Durability::Fsync => quire_journal::Durability::Fsync,
                 Durability::Os => quire_journal::Durability::Os,
             },
+            // Publishers are pushed back by `max_unpersisted`; a second bound would refuse what they were allowed to send.
+            unpersisted_size_max: usize::MAX,
             ..quire_journal::Options::default()
         }
     }

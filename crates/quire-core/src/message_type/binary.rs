@@ -1,18 +1,15 @@
-//! `binary`: opaque bytes without fields (reference: topics-filters-sow 8.1).
+//! `binary`: bytes without fields.
 
-use super::{Format, Found, Level, Malformed};
+use super::{Fields, Format, Malformed, Path};
 
 pub(super) struct Binary;
 
 impl Format for Binary {
-    const REPEATED_NAMES_ARE_ARRAYS: bool = false;
+    fn has_fields(&self) -> bool {
+        false
+    }
 
-    fn members<'a>(
-        &self,
-        _raw: &'a [u8],
-        _level: &Level<'_, 'a>,
-        _found: Found<'_, 'a>,
-    ) -> Result<(), Malformed> {
-        Ok(())
+    fn read(&self, _data: &[u8], _paths: &[Path], _fields: &mut Fields) -> Result<(), Malformed> {
+        Err(Malformed)
     }
 }

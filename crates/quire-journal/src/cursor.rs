@@ -1,0 +1,216 @@
+//! Moving through the log, batch by batch.
+
+use std::sync::Arc;
+
+use crate::error::JournalError;
+use crate::format::{BATCH_HEADER_SIZE, SEGMENT_HEADER_SIZE, split_record};
+use crate::index::Wanted;
+use crate::log::Log;
+use crate::reader::Place;
+use crate::record::{Position, Record};
+use crate::recover;
+use crate::segment::{Segment, holds_records};
+
+/// Which topics a cursor is for; it may skip what holds no other.
+pub trait TopicFilter {
+    /// Whether messages of this topic are wanted.
+    fn wants(&self, topic: &str) -> bool;
+}
+
+/// Every topic.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AllTopics;
+
+impl TopicFilter for AllTopics {
+    fn wants(&self, _topic: &str) -> bool {
+        true
+    }
+}
+
+/// A place in the log that moves forward.
+pub struct Cursor {
+    log: Arc<Log>,
+    after: Position,
+    place: Option<CursorPlace>,
+    wanted: Wanted,
+}
+
+struct CursorPlace {
+    segment: Arc<Segment>,
+    /// Where the next batch begins.
+    offset: u64,
+    /// In a sealed segment: the blocks that hold a wanted topic, `None` = all.
+    wanted: Option<Vec<u32>>,
+}
+
+impl Cursor {
+    pub(crate) fn new(log: Arc<Log>, after: Position) -> Self {
+        Cursor { log, after, place: None, wanted: Wanted::default() }
+    }
+
+    /// Everything up to here was given out or skipped.
+    pub fn after(&self) -> Position {
+        self.after
+    }
+
+    /// The next records up to `limit`, at most one batch of them; `None` when the limit, or the end of what is persistent, is reached.
+    /// Blocks of sealed segments that hold no wanted topic are skipped; what is given may hold other topics.
+    ///
+    /// `wants` is asked once for every topic of the log: over the life of the cursor it must say the same of the same name, or want less.
+    ///
+    /// # Errors
+    /// [`JournalError::Corrupt`] for damage; the cursor stays before it.
+    pub fn next(&mut self, limit: Position, wants: &dyn TopicFilter) -> Result<Option<Batch>, JournalError> {
+        if self.log.follows && limit > self.log.persisted() && self.after >= self.log.persisted() {
+            recover::follow(&self.log)?;
+        }
+        let limit = limit.min(self.log.persisted());
+        while self.after < limit {
+            if self.place.is_none() {
+                self.place = self.locate(wants);
+            }
+            let Some(place) = &mut self.place else { return Ok(None) };
+            if let Some(to) = place.skip(self.after) {
+                self.after = to.min(limit);
+                if to >= limit {
+                    self.place = None;
+                    return Ok(None);
+                }
+            }
+            if place.offset >= place.segment.summary().end {
+                // The next position is in the next segment: there is one, since the position is below the limit.
+                self.place = None;
+                continue;
+            }
+            let (header, body) = place
+                .segment
+                .batch(place.offset)
+                .map_err(|reason| place.segment.corrupt(place.offset, reason, self.after))?;
+            if header.count == 0 || header.last() <= self.after {
+                place.offset += header.batch_size() as u64;
+                continue;
+            }
+            if !holds_records(&header, body) {
+                return Err(place.segment.corrupt(
+                    place.offset,
+                    "the batch does not hold the records that it counts",
+                    self.after,
+                ));
+            }
+            let batch = Batch {
+                segment: place.segment.clone(),
+                offset: place.offset,
+                size: body.len(),
+                batch_first: header.first,
+                first: self.after.next(),
+                last: header.last().min(limit),
+            };
+            if batch.last == header.last() {
+                place.offset += header.batch_size() as u64;
+            }
+            self.after = batch.last;
+            return Ok(Some(batch));
+        }
+        Ok(None)
+    }
+
+    fn locate(&mut self, wants: &dyn TopicFilter) -> Option<CursorPlace> {
+        let next = self.after.next();
+        let segment = self.log.segment_at(next)?;
+        let index = segment.index.read();
+        let offset = index.blocks.get(index.block_at(next)).map_or(SEGMENT_HEADER_SIZE, |block| block.offset);
+        let wanted = match segment.is_sealed() {
+            true => index.blocks_with(|topic| self.wanted.wants(topic, |topic| wants.wants(topic))),
+            false => None,
+        };
+        drop(index);
+        Some(CursorPlace { segment, offset, wanted })
+    }
+}
+
+impl CursorPlace {
+    /// Moves on to the next block that holds a wanted topic; gives the position before it when that is a skip.
+    fn skip(&mut self, after: Position) -> Option<Position> {
+        let wanted = self.wanted.as_ref()?;
+        let index = self.segment.index.read();
+        let here = index.blocks.partition_point(|block| block.offset <= self.offset).saturating_sub(1) as u32;
+        let at = wanted.partition_point(|block| *block < here);
+        match wanted.get(at) {
+            Some(block) if *block == here => None,
+            Some(block) => {
+                let block = index.blocks[*block as usize];
+                self.offset = block.offset;
+                Some(Position(block.first.0 - 1).max(after))
+            }
+            None => {
+                self.offset = index.summary.end;
+                Some(index.summary.last.max(after))
+            }
+        }
+    }
+}
+
+/// A run of records, checked, held by the mapping of its segment.
+#[derive(Clone)]
+pub struct Batch {
+    segment: Arc<Segment>,
+    offset: u64,
+    size: usize,
+    batch_first: Position,
+    first: Position,
+    last: Position,
+}
+
+impl Batch {
+    /// The first position in it.
+    pub fn first(&self) -> Position {
+        self.first
+    }
+
+    /// The last position in it.
+    pub fn last(&self) -> Position {
+        self.last
+    }
+
+    /// Where it lies.
+    pub fn place(&self) -> Place {
+        Place { path: self.segment.path.clone(), offset: self.offset }
+    }
+
+    /// Bytes that its records take in the log.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The records in order.
+    pub fn records(&self) -> Records<'_> {
+        let body =
+            self.segment.mapping.bytes(self.offset + BATCH_HEADER_SIZE as u64, self.size).unwrap_or_default();
+        Records { body, next: self.batch_first, first: self.first, last: self.last }
+    }
+}
+
+/// The records of a [`Batch`].
+pub struct Records<'a> {
+    body: &'a [u8],
+    next: Position,
+    first: Position,
+    last: Position,
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Record<'a>;
+
+    fn next(&mut self) -> Option<Record<'a>> {
+        while self.next <= self.last {
+            // `Cursor::next` checked that the body holds the records.
+            let (record, rest) = split_record(self.body, self.next)?;
+            self.body = rest;
+            self.next = self.next.next();
+            if record.position >= self.first {
+                return Some(record);
+            }
+        }
+        None
+    }
+}

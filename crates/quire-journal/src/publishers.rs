@@ -1,0 +1,137 @@
+//! The highest sequence of every publisher, and which sealed segment holds which sequences.
+//!
+//! The first is kept beside the journal as `clients.ack`, so that it survives the removal of old segments (seed 004, reference:
+//! queues-and-transaction-log 2.3 P12). The second keeps finding a bookmark independent of the number of segments.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustc_hash::FxHashMap;
+
+use crate::disk::Disk;
+use crate::error::JournalError;
+use crate::format::{u32_at, u64_at};
+use crate::index::Index;
+use crate::record::{Position, PublisherId};
+use crate::segment::Segment;
+use crate::whole_file;
+
+/// The highest sequence of every publisher.
+pub(crate) type Highest = FxHashMap<PublisherId, u64>;
+
+/// What the log knows of its publishers, the active segment apart.
+#[derive(Debug, Default)]
+pub(crate) struct Publishers {
+    /// From `clients.ack`, as far as no segment says better.
+    before: Highest,
+    /// Per publisher and sealed segment that holds it, in order: highest sequence and segment number.
+    sealed: FxHashMap<PublisherId, Vec<(u64, u32)>>,
+}
+
+impl Publishers {
+    /// Nothing but what `clients.ack` says.
+    pub fn new(before: Highest) -> Self {
+        Publishers { before, sealed: FxHashMap::default() }
+    }
+
+    /// The segment that would hold this message, if a sealed one does.
+    pub fn segment_of(&self, publisher: PublisherId, sequence: u64) -> Option<u32> {
+        let segments = self.sealed.get(&publisher)?;
+        segments.get(segments.partition_point(|(last, _)| *last < sequence)).map(|(_, number)| *number)
+    }
+
+    /// A segment was sealed.
+    pub fn note_sealed(&mut self, segment: &Segment) {
+        for (publisher, marks) in &segment.index.read().publishers {
+            if let Some(mark) = marks.last() {
+                self.sealed.entry(*publisher).or_default().push((mark.sequence, segment.number));
+            }
+        }
+    }
+
+    /// The highest sequences, those in `active` included.
+    pub fn highest(&self, active: Option<&Index>) -> Highest {
+        let mut highest = self.before.clone();
+        for (publisher, segments) in &self.sealed {
+            segments.last().into_iter().for_each(|(sequence, _)| raise(&mut highest, *publisher, *sequence));
+        }
+        for (publisher, marks) in active.into_iter().flat_map(|index| &index.publishers) {
+            marks.last().into_iter().for_each(|mark| raise(&mut highest, *publisher, mark.sequence));
+        }
+        highest
+    }
+}
+
+fn raise(highest: &mut Highest, publisher: PublisherId, sequence: u64) {
+    let known = highest.entry(publisher).or_insert(0);
+    *known = sequence.max(*known);
+}
+
+const FILE_NAME: &str = "clients.ack";
+const MAGIC: [u8; 8] = *b"QUIRECLI";
+const VERSION: u32 = 1;
+
+/// Where the highest sequences are kept.
+pub(crate) fn clients_path(directory: &Path) -> PathBuf {
+    directory.join(FILE_NAME)
+}
+
+/// What `clients.ack` says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClientsFile {
+    /// A position that was on stable storage when the file was written.
+    pub durable: Position,
+    pub highest: Highest,
+}
+
+/// How the file was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ClientsFound {
+    Whole(ClientsFile),
+    Missing,
+    Damaged,
+}
+
+impl ClientsFile {
+    pub fn read(disk: &dyn Disk, directory: &Path) -> Result<ClientsFound, JournalError> {
+        let path = clients_path(directory);
+        match disk.read(&path) {
+            Ok(bytes) => Ok(ClientsFile::decode(&bytes).map_or(ClientsFound::Damaged, ClientsFound::Whole)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(ClientsFound::Missing),
+            Err(error) => Err(JournalError::io(&path, "reading the file", &error)),
+        }
+    }
+
+    pub fn write(&self, disk: &dyn Disk, directory: &Path) -> Result<(), JournalError> {
+        whole_file::write(disk, &clients_path(directory), self.encode())
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut entries: Vec<_> = self.highest.iter().collect();
+        entries.sort_unstable();
+        let mut bytes = Vec::with_capacity(28 + entries.len() * 16);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&(entries.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&self.durable.0.to_le_bytes());
+        for (publisher, sequence) in entries {
+            bytes.extend_from_slice(&publisher.0.to_le_bytes());
+            bytes.extend_from_slice(&sequence.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (head, entries) = whole_file::checked(bytes)?.split_at_checked(24)?;
+        let (entries, rest) = entries.as_chunks::<16>();
+        if head[..8] != MAGIC
+            || u32_at(head, 8) != VERSION
+            || u32_at(head, 12) as usize != entries.len()
+            || !rest.is_empty()
+        {
+            return None;
+        }
+        let highest = entries.iter().map(|entry| (PublisherId(u64_at(entry, 0)), u64_at(entry, 8))).collect();
+        Some(ClientsFile { durable: Position(u64_at(head, 16)), highest })
+    }
+}

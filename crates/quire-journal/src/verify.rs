@@ -1,0 +1,169 @@
+//! Checking everything that was written: the headers, every batch and record, how they follow each other, and the small files beside.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::format::{
+    BATCH_HEADER_SIZE, BatchHeader, HeaderError, SEGMENT_HEADER_FIELDS, SEGMENT_HEADER_SIZE, SegmentHeader,
+};
+use crate::index::Index;
+use crate::index_file;
+use crate::log::Log;
+use crate::publishers::{ClientsFile, ClientsFound, clients_path};
+use crate::reader::Reader;
+use crate::record::Position;
+use crate::segment::{Segment, empty_index, index_path};
+
+/// A place at which the bytes are not what was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The file.
+    pub path: PathBuf,
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    /// What is wrong.
+    pub reason: &'static str,
+}
+
+impl Reader {
+    /// Checks every byte that was written; empty when all is sound. A missing index is no damage: the next start makes it again.
+    pub fn verify(&self) -> Vec<Damage> {
+        let segments = self.log.segments.read().clone();
+        let mut damages = Vec::new();
+        let mut before = None;
+        for segment in &segments {
+            let mut check = Check { log: &self.log, segment, damages: Vec::new() };
+            before = check.run(before);
+            damages.append(&mut check.damages);
+        }
+        damages.extend(check_clients(&self.log));
+        damages
+    }
+}
+
+/// What the next batch must follow: the last position and the checksum of the last header.
+type End = (Position, u32);
+
+struct Check<'a> {
+    log: &'a Log,
+    segment: &'a Segment,
+    damages: Vec<Damage>,
+}
+
+impl Check<'_> {
+    /// Checks the segment, which follows `before`, if that is known; gives its own end, if that could be read.
+    fn run(&mut self, before: Option<End>) -> Option<End> {
+        let segment = self.segment;
+        let summary = segment.summary();
+        let header = self.header(before);
+        let mut index = header.as_ref().map_or_else(Index::default, empty_index);
+        let mut end = header.map(|header| (Position(header.first.0 - 1), header.previous));
+        let mut offset = SEGMENT_HEADER_SIZE;
+        while offset < summary.end {
+            match self.batch(offset, end, &mut index) {
+                Ok(header) => {
+                    end = Some((header.last(), header.checksum));
+                    offset += header.batch_size() as u64;
+                }
+                Err(reason) => {
+                    self.note(offset, reason);
+                    end = None;
+                    // Its length cannot be believed: on with the next batch that the index knows.
+                    let index = segment.index.read();
+                    let next = index.blocks.partition_point(|block| block.offset <= offset);
+                    offset = index.blocks.get(next).map_or(summary.end, |block| block.offset);
+                }
+            }
+        }
+        if end.is_some() && segment.is_sealed() {
+            if let Some((offset, _)) = segment.first_nonzero(summary.end, segment.size) {
+                self.note(offset, "something stands behind the last batch");
+            }
+            if self.damages.is_empty() {
+                self.index_file(&index);
+            }
+        }
+        end
+    }
+
+    fn header(&mut self, before: Option<End>) -> Option<SegmentHeader> {
+        let segment = self.segment;
+        let bytes = segment.mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default();
+        let header = match SegmentHeader::decode(bytes) {
+            Ok(header) => header,
+            Err(error) => {
+                let reason = match error {
+                    HeaderError::Unused => "the segment header is empty",
+                    HeaderError::Version(_) => "the segment header names another version",
+                    HeaderError::Bad(reason) => reason,
+                };
+                self.note(0, reason);
+                return None;
+            }
+        };
+        if header.number != segment.number || header.first != segment.first {
+            self.note(0, "the segment belongs to another place");
+            return None;
+        }
+        if before.is_some_and(|(last, checksum)| last.next() != header.first || checksum != header.previous) {
+            self.note(0, "the segment does not follow the one before it");
+        }
+        if let Some((offset, _)) = segment.first_nonzero(SEGMENT_HEADER_FIELDS as u64, SEGMENT_HEADER_SIZE) {
+            self.note(offset, "something stands behind the segment header");
+        }
+        Some(header)
+    }
+
+    /// The batch at `offset`, which follows `end`, if that is known; taken into `index`.
+    fn batch(&self, offset: u64, end: Option<End>, index: &mut Index) -> Result<BatchHeader, &'static str> {
+        let (header, body) = self.segment.batch(offset)?;
+        if end.is_some_and(|(_, checksum)| checksum != header.previous) {
+            return Err("the batch does not follow the one before it");
+        }
+        if end.is_some_and(|(last, _)| last.next() != header.first) {
+            return Err("the batch does not continue the positions");
+        }
+        if !index.add(&header, body, &self.log.names) {
+            return Err("the batch does not hold the records that it counts");
+        }
+        let padding = offset + (BATCH_HEADER_SIZE + body.len()) as u64;
+        if self.segment.first_nonzero(padding, offset + header.batch_size() as u64).is_some() {
+            return Err("something stands between this batch and the next");
+        }
+        Ok(header)
+    }
+
+    /// Compares the index beside the segment with the one that its batches make.
+    fn index_file(&mut self, index: &Index) {
+        let Segment { number, first, size, .. } = *self.segment;
+        let header = SegmentHeader { number, first, size, previous: 0 };
+        let path = index_path(&self.segment.path);
+        let reason = match self.log.disk.read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(_) => "the index cannot be read",
+            Ok(bytes) => match index_file::decode(&bytes, &header, &self.log.names) {
+                Some(found) if found == *index => return,
+                _ => "the index is not that of its segment",
+            },
+        };
+        self.damages.push(Damage { path, offset: 0, reason });
+    }
+
+    fn note(&mut self, offset: u64, reason: &'static str) {
+        self.damages.push(Damage { path: self.segment.path.clone(), offset, reason });
+    }
+}
+
+fn check_clients(log: &Log) -> Option<Damage> {
+    // Before the end of the log is asked for, which may move on meanwhile.
+    let found = ClientsFile::read(&*log.disk, &log.directory);
+    let last = log.persisted();
+    let reason = match found {
+        Ok(ClientsFound::Missing) => return None,
+        Ok(ClientsFound::Whole(clients)) if clients.durable <= last || log.follows => return None,
+        Ok(ClientsFound::Whole(_)) => "the log ends before what was on stable storage",
+        Ok(ClientsFound::Damaged) => "the checksum of the file does not match",
+        Err(_) => "the file cannot be read",
+    };
+    Some(Damage { path: clients_path(&log.directory), offset: 0, reason })
+}

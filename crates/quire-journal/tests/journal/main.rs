@@ -1,0 +1,7 @@
+//! The journal keeps its promises over restarts, torn tails, damage and limits: behaviour on real files, a model, and any bytes at all.
+
+mod damage;
+mod reading;
+mod restarts;
+mod support;
+mod writing;

@@ -1,0 +1,110 @@
+//! What was written is found by position, bookmark, time and topic.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::Arc;
+
+use quire_journal::*;
+
+use crate::support::*;
+
+#[test]
+fn bookmarks_times_and_positions_are_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
+    append(&mut journal, 1..=1000);
+    let reader = journal.reader();
+    for sequence in [1, 2, 130, 999, 1000] {
+        let bookmark = Bookmark { publisher: PublisherId(7), sequence };
+        assert_eq!(reader.find(bookmark).unwrap(), Some(Position(sequence)));
+        assert_eq!(reader.position_before(Timestamp(sequence * 1000)).unwrap(), Position(sequence));
+        assert_eq!(reader.position_before(Timestamp(sequence * 1000 + 999)).unwrap(), Position(sequence));
+        assert!(reader.place(Position(sequence)).is_some());
+    }
+    assert_eq!(reader.position_before(Timestamp(10)).unwrap(), Position(0));
+    assert_eq!(reader.find(Bookmark { publisher: PublisherId(7), sequence: 1001 }).unwrap(), None);
+    assert_eq!(reader.find(Bookmark { publisher: PublisherId(8), sequence: 1 }).unwrap(), None);
+}
+
+#[test]
+fn a_cursor_for_a_rare_topic_gives_all_of_it_and_skips_most_of_the_rest() {
+    struct Rare;
+    impl TopicFilter for Rare {
+        fn wants(&self, topic: &str) -> bool {
+            topic == "rare"
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options { segment_size: 1024 * 1024, ..small() };
+    let (mut journal, _) = Journal::open(directory.path(), &options, &mut |_| ()).unwrap();
+    for sequence in 1..=20_000 {
+        let topic = if sequence % 2500 == 0 { "rare" } else { "common" };
+        journal.append(&record(sequence, topic, &[0; 500])).unwrap();
+    }
+    journal.flush(SOON).unwrap();
+    let reader = journal.reader();
+    let mut cursor = reader.cursor(Position(0));
+    let (mut rare, mut read) = (Vec::new(), 0);
+    while let Some(batch) = cursor.next(reader.persisted(), &Rare).unwrap() {
+        read += batch.records().count();
+        rare.extend(batch.records().filter(|record| record.topic == "rare").map(|record| record.sequence));
+    }
+    assert_eq!(rare, (1..=8).map(|i| i * 2500).collect::<Vec<_>>());
+    assert_eq!(cursor.after(), Position(20_000));
+    assert!(read < 5_000, "read {read} records");
+}
+
+#[test]
+fn a_reader_in_another_place_follows_the_journal_as_it_grows() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
+    append(&mut journal, 1..=30);
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    assert_eq!(sequences(&reader, Position(0)), (1..=30).collect::<Vec<_>>());
+    append(&mut journal, 31..=700);
+    reader.refresh().unwrap();
+    assert_eq!(sequences(&reader, Position(0)), (1..=700).collect::<Vec<_>>());
+    assert_eq!(reader.verify(), []);
+    assert_eq!(reader.segments().last().unwrap().positions.unwrap().1, Position(700));
+}
+
+#[test]
+fn a_cursor_asks_for_every_topic_once_and_not_once_in_every_segment() {
+    struct Asked(RefCell<Vec<String>>);
+    impl TopicFilter for Asked {
+        fn wants(&self, topic: &str) -> bool {
+            self.0.borrow_mut().push(topic.into());
+            topic != "topic-3"
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
+    append(&mut journal, 1..=2000);
+    let reader = journal.reader();
+    assert!(reader.segments().len() > 10);
+    let asked = Asked(RefCell::default());
+    let mut cursor = reader.cursor(Position(0));
+    while cursor.next(reader.persisted(), &asked).unwrap().is_some() {}
+    let mut asked = asked.0.into_inner();
+    asked.sort();
+    assert_eq!(asked, (0..10).map(|topic| format!("topic-{topic}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn following_opens_no_segment_twice() {
+    let disk = CountingDisk::new();
+    let options = Options { segment_size: 64 * 1024, ..Options::default() };
+    let (mut journal, _) =
+        Journal::driven_by_hand(Arc::new(disk.clone()), Path::new("journal"), &options).unwrap();
+    append(&mut journal, 1..=1000);
+    let reader = Reader::open_read_only_on(Arc::new(disk.clone()), Path::new("journal")).unwrap();
+    let segments = reader.segments().len();
+    assert!(segments > 8 && disk.opened() <= segments, "{} opened for {segments}", disk.opened());
+    for round in 0..50 {
+        append(&mut journal, 1001 + round * 10..=1010 + round * 10);
+        let before = disk.opened();
+        reader.refresh().unwrap();
+        assert!(disk.opened() - before <= 2, "{} opened in one round", disk.opened() - before);
+    }
+    assert_eq!(sequences(&reader, Position(0)), (1..=1500).collect::<Vec<_>>());
+}

@@ -1,0 +1,160 @@
+//! What was persisted is there after every end of the process.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use quire_journal::*;
+
+use crate::support::*;
+
+#[test]
+fn what_was_flushed_is_there_after_every_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    for round in 0..4 {
+        let (mut journal, recovery) = open(directory.path());
+        assert!(recovery.was_clean && recovery.cut.is_none());
+        assert_eq!(journal.highest_sequence(PublisherId(7)).unwrap_or(0), round * 300);
+        append(&mut journal, round * 300 + 1..=round * 300 + 300);
+        let all: Vec<u64> = (1..=round * 300 + 300).collect();
+        assert_eq!(sequences(&journal.reader(), Position(0)), all);
+        assert_eq!(sequences(&journal.reader(), Position(150)), all[150..]);
+        journal.close().unwrap();
+    }
+    assert!(files(directory.path()).len() > 10, "it went over many segments");
+}
+
+#[test]
+fn a_second_journal_on_the_directory_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let (journal, _) = open(directory.path());
+    let second = Journal::open(directory.path(), &small(), &mut |_| ());
+    assert!(matches!(second, Err(JournalError::Locked { .. })));
+    drop(journal);
+    open(directory.path());
+}
+
+#[test]
+fn a_torn_tail_is_cut_and_reported_and_appending_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
+    append(&mut journal, 1..=50);
+    let end = journal.reader().place(Position(50)).unwrap();
+    // The process ends without a word: a copy of the directory is what it leaves.
+    let crashed = tempfile::tempdir().unwrap();
+    for file in fs::read_dir(directory.path()).unwrap() {
+        let path = file.unwrap().path();
+        fs::copy(&path, crashed.path().join(path.file_name().unwrap())).unwrap();
+    }
+    let path = crashed.path().join(end.path.file_name().unwrap());
+    let bytes = fs::read(&path).unwrap();
+    let last = bytes.iter().rposition(|byte| *byte != 0).unwrap() as u64;
+    // Half of a batch header behind the last batch.
+    let torn_at = (last + 1).next_multiple_of(8);
+    write_at(&path, &bytes[end.offset as usize..end.offset as usize + 40], torn_at);
+    let (mut journal, recovery) = open(crashed.path());
+    let cut = recovery.cut.expect("a torn tail");
+    assert_eq!((cut.path, cut.offset), (path, torn_at));
+    assert_eq!(sequences(&journal.reader(), Position(0)), (1..=50).collect::<Vec<_>>());
+    append(&mut journal, 51..=60);
+    journal.close().unwrap();
+    let (journal, recovery) = open(crashed.path());
+    assert_eq!(recovery.cut, None);
+    assert_eq!(sequences(&journal.reader(), Position(0)), (1..=60).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_journal_that_is_only_opened_and_closed_goes_on_to_the_next_segment_when_its_marks_fill_one() {
+    let disk = MemoryDisk::new(16 << 20);
+    let open = || Journal::driven_by_hand(Arc::new(disk.clone()), Path::new("journal"), &small()).unwrap();
+    let (mut journal, _) = open();
+    append(&mut journal, 1..=100);
+    journal.close().unwrap();
+    for _ in 0..400 {
+        let (journal, _) = open();
+        journal.close().unwrap();
+    }
+    let (journal, recovery) = open();
+    assert!(recovery.was_clean);
+    assert_eq!(journal.reader().verify(), []);
+    assert_eq!(sequences(&journal.reader(), Position(0)), (1..=100).collect::<Vec<_>>());
+    assert!(journal.reader().segments().iter().all(|segment| segment.size == 64 * 1024));
+}
+
+#[test]
+fn a_stop_that_left_a_torn_tail_was_not_clean() {
+    let directory = tempfile::tempdir().unwrap();
+    let (journal, _) = open(directory.path());
+    drop(journal);
+    // The first flush of all was torn: nothing but a part of it is there.
+    let path = &files(directory.path())[0];
+    fs::remove_file(directory.path().join("clients.ack")).unwrap();
+    write_at(path, &[0; 64], 4096);
+    write_at(path, &[9; 100], 4096 + 600);
+    let (_, recovery) = open(directory.path());
+    assert_eq!(recovery.cut.map(|cut| cut.offset), Some(4096));
+    assert!(!recovery.was_clean);
+}
+
+#[test]
+fn a_log_whose_newest_files_were_lost_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
+    append(&mut journal, 1..=500);
+    let last = journal.reader().place(Position(500)).unwrap().path;
+    journal.close().unwrap();
+    for file in files(directory.path()).iter().filter(|file| **file >= last) {
+        fs::remove_file(file).unwrap();
+    }
+    let error = Journal::open(directory.path(), &small(), &mut |_| ()).err().unwrap();
+    assert!(
+        matches!(error, JournalError::Truncated { durable: Position(500), last, .. } if last < Position(500)),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_lost_or_damaged_clients_file_is_reported_only_when_the_log_cannot_make_it_again() {
+    for (first_removed, damaged) in [(false, false), (false, true), (true, false), (true, true)] {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut journal, _) = open(directory.path());
+        append(&mut journal, 1..=500);
+        journal.close().unwrap();
+        if first_removed {
+            // By hand, with the server stopped, from the oldest on: allowed (reference: queues-and-transaction-log G7).
+            fs::remove_file(&files(directory.path())[0]).unwrap();
+        }
+        let clients = directory.path().join("clients.ack");
+        if damaged {
+            write_at(&clients, &[0xff], 30);
+        } else {
+            fs::remove_file(&clients).unwrap();
+        }
+        let (journal, recovery) = open(directory.path());
+        assert_eq!(recovery.sequences_lost, first_removed);
+        assert_eq!(journal.highest_sequence(PublisherId(7)), Some(500));
+        drop(journal);
+        // It was written again.
+        let (journal, recovery) = open(directory.path());
+        assert!(!recovery.sequences_lost);
+        assert_eq!(journal.highest_sequence(PublisherId(7)), Some(500));
+    }
+}
+
+#[test]
+fn sequences_outlive_the_segments_they_were_in() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
+    for sequence in 1..=10 {
+        let once = NewRecord { publisher: PublisherId(99), ..record(sequence, "topic-1", b"once") };
+        journal.append(&once).unwrap();
+    }
+    append(&mut journal, 1..=500);
+    journal.close().unwrap();
+    fs::remove_file(&files(directory.path())[0]).unwrap();
+    for _ in 0..2 {
+        let (journal, recovery) = open(directory.path());
+        assert!(!recovery.sequences_lost);
+        assert_eq!(journal.highest_sequence(PublisherId(99)), Some(10));
+    }
+}

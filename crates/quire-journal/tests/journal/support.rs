@@ -1,0 +1,142 @@
+//! What the tests share: small journals, records that say what they must be, and files to damage.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use quire_journal::*;
+
+pub const SOON: Duration = Duration::from_secs(20);
+
+pub fn small() -> Options {
+    Options { segment_size: 64 * 1024, prepared_segments: 1, ..Options::default() }
+}
+
+pub fn open(directory: &Path) -> (Journal, Recovery) {
+    Journal::open(directory, &small(), &mut |_| ()).unwrap()
+}
+
+pub fn record<'a>(sequence: u64, topic: &'a str, data: &'a [u8]) -> NewRecord<'a> {
+    NewRecord {
+        kind: RecordKind::Publish,
+        message_type: 1,
+        publisher: PublisherId(7),
+        sequence,
+        timestamp: Timestamp(sequence.saturating_mul(1000)),
+        topic,
+        correlation_id: b"c",
+        expiration_s: Some(9),
+        data,
+    }
+}
+
+pub fn append(journal: &mut Journal, sequences: std::ops::RangeInclusive<u64>) {
+    for sequence in sequences {
+        let topic = format!("topic-{}", sequence % 10);
+        let data = vec![sequence as u8; 500];
+        let appended = journal.append(&record(sequence, &topic, &data)).unwrap();
+        assert!(matches!(appended, Appended::Recorded(_)));
+        if sequence.is_multiple_of(7) {
+            journal.submit();
+        }
+    }
+    journal.flush(SOON).unwrap();
+}
+
+pub fn sequences(reader: &Reader, after: Position) -> Vec<u64> {
+    let mut cursor = reader.cursor(after);
+    let mut found = Vec::new();
+    while let Some(batch) = cursor.next(reader.persisted(), &AllTopics).unwrap() {
+        for record in batch.records() {
+            assert_eq!(record.data, vec![record.sequence as u8; 500]);
+            assert_eq!(record.topic, format!("topic-{}", record.sequence % 10));
+            assert_eq!((record.correlation_id, record.expiration_s), (&b"c"[..], Some(9)));
+            found.push(record.sequence);
+        }
+    }
+    found
+}
+
+pub fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "journal"));
+    files.sort();
+    files
+}
+
+pub fn write_at(path: &Path, bytes: &[u8], offset: u64) {
+    fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, offset).unwrap();
+}
+
+/// Makes the checksum of a segment header match again.
+pub fn repair_segment_header(bytes: &mut [u8]) {
+    let checksum = crc32c::crc32c(&bytes[..44]);
+    bytes[44..48].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// Makes the checksums of the batch at `offset` match again, as far as its body lies in the file.
+pub fn repair_batch_header(bytes: &mut [u8], offset: usize) {
+    let size = u32::from_le_bytes(bytes[offset + 12..offset + 16].try_into().unwrap()) as usize;
+    if let Some(body) = bytes.get(offset + 64..offset + 64 + size) {
+        let checksum = crc32c::crc32c(body);
+        bytes[offset + 8..offset + 12].copy_from_slice(&checksum.to_le_bytes());
+    }
+    let checksum = crc32c::crc32c(&bytes[offset + 8..offset + 64]);
+    bytes[offset + 4..offset + 8].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// A disk in memory that counts the files that readers open.
+#[derive(Clone)]
+pub struct CountingDisk {
+    disk: MemoryDisk,
+    opened: Arc<AtomicUsize>,
+}
+
+impl CountingDisk {
+    pub fn new() -> Self {
+        CountingDisk { disk: MemoryDisk::new(64 << 20), opened: Arc::default() }
+    }
+
+    pub fn opened(&self) -> usize {
+        self.opened.load(Ordering::Relaxed)
+    }
+}
+
+impl Disk for CountingDisk {
+    fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.disk.open(path)
+    }
+    fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        let file = self.disk.open_read_only(path)?;
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        Ok(file)
+    }
+    fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>> {
+        self.disk.create(path, size)
+    }
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.disk.read(path)
+    }
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        self.disk.list(directory)
+    }
+    fn create_directory(&self, directory: &Path) -> io::Result<()> {
+        self.disk.create_directory(directory)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        self.disk.sync_directory(directory)
+    }
+    fn lock(&self, directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
+        self.disk.lock(directory)
+    }
+}
