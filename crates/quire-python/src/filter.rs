@@ -47,7 +47,7 @@ impl Filter {
     /// The fields that it reads, each once.
     #[getter]
     fn fields(&self) -> Vec<String> {
-        self.filter.fields().collect()
+        self.filter.fields().map(str::to_owned).collect()
     }
 
     fn __repr__(&self) -> String {

@@ -88,7 +88,7 @@ impl Broker {
         if let (TopicSelector::Name(name), Some(filter)) = (&selector, &filter) {
             let topic = self.topics.intern(name);
             let message_type = self.topics.topic(topic).recording.message_type;
-            if filter.fields().next().is_some() && !message_type.format().has_fields() {
+            if filter.fields().next().is_some() && !message_type.has_fields() {
                 let reason = format!("messages of type {} have no fields", message_type.name());
                 return Err(Refused { code: Code::BadFilter, column: 1, reason });
             }

@@ -1,177 +1,240 @@
-//! Whether a message is what a filter asks for: three-valued logic over its fields (reference: topics-filters-sow 1.6 to 1.11).
+//! Evaluating a compiled expression over the fields of one message: conditions in three-valued logic, everything else as values
+//! (reference: topics-filters-sow 1.6 to 1.12).
 
 use std::cmp::Ordering;
 
-use super::parse::{Comparison, Node, Operand};
-use crate::message_type::{Fields, Scalar};
+use super::MessageContext;
+use super::function::regexp_replace;
+use super::node::{Affix, Comparison, Node, Operator};
+use crate::message_type::{Arena, FieldId, Number, Truth, Value, compare};
 
-pub(super) fn is_true(node: &Node, fields: &Fields) -> bool {
-    evaluate(node, fields) == Some(true)
+/// The most pairs that a comparison of two arrays looks at; beyond it the result is unknown, so that no message makes a
+/// filter slow for everyone.
+pub const ARRAY_PAIR_COUNT_MAX: usize = 1 << 20;
+
+/// One message, read, with all that an expression may ask about it.
+#[derive(Clone, Copy)]
+pub(super) struct Evaluation<'a> {
+    /// By [`FieldId`].
+    pub values: &'a [Value<'a>],
+    /// The expression's own fields.
+    pub fields: &'a [FieldId],
+    pub message: &'a MessageContext<'a>,
+    pub arena: &'a Arena,
 }
 
-/// `None` is NULL.
-fn evaluate(node: &Node, fields: &Fields) -> Option<bool> {
-    match node {
-        Node::Any(nodes) => {
-            let mut result = Some(false);
-            for node in nodes {
-                match evaluate(node, fields) {
-                    Some(true) => return Some(true),
-                    None => result = None,
-                    Some(false) => (),
-                }
+impl<'a> Evaluation<'a> {
+    /// The expression as a condition.
+    pub fn truth(&self, node: &'a Node) -> Truth {
+        match node {
+            Node::And(nodes) => self.all(nodes),
+            Node::Or(nodes) => self.any(nodes),
+            Node::Not(node) => self.truth(node).negate(),
+            Node::Compare(first, rest) => self.chain(first, rest),
+            Node::Like(left, pattern) => {
+                any_element(self.value(left), |value| match self.arena.text(value) {
+                    Some(text) => pattern.is_match(text).into(),
+                    None => Truth::Unknown,
+                })
             }
-            result
+            Node::In(left, members) => self.is_in(self.value(left), members),
+            Node::Between(nodes) => self.between(nodes),
+            Node::Affix(affix, left, affixes) => self.affix(*affix, self.value(left), affixes),
+            Node::IsNull(node) => self.value(node).scalar().is_null().into(),
+            Node::IsNan(node) => {
+                matches!(self.value(node).scalar(), Value::Number(number, _) if number.is_nan()).into()
+            }
+            _ => self.value(node).truth(),
         }
-        Node::All(nodes) => {
-            let mut result = Some(true);
-            for node in nodes {
-                match evaluate(node, fields) {
-                    Some(false) => return Some(false),
-                    None => result = None,
-                    Some(true) => (),
-                }
-            }
-            result
+    }
+
+    /// The expression as a value.
+    pub fn value(&self, node: &'a Node) -> Value<'a> {
+        match node {
+            Node::Literal(literal) => literal.value(),
+            Node::Field(field) => self.values[self.fields[*field as usize].index()],
+            Node::Arithmetic(first, rest) => rest
+                .iter()
+                .fold(self.value(first), |left, (operator, right)| operator.apply(left, self.value(right))),
+            Node::Negate(node) => match self.value(node).to_number() {
+                Some(number) => Operator::Subtract.apply(Value::integer(0), Value::number(number)),
+                None => Value::Null,
+            },
+            Node::If(nodes) => match self.truth(&nodes[0]) {
+                Truth::True => self.value(&nodes[1]),
+                Truth::False | Truth::Unknown => self.value(&nodes[2]),
+            },
+            Node::Call(function, arguments) => (function.evaluate)(self, arguments),
+            Node::ReplacePattern(arguments, pattern) => regexp_replace(self, arguments, pattern),
+            _ => self.truth(node).value(),
         }
-        Node::Not(node) => evaluate(node, fields).map(|truth| !truth),
-        Node::Compare { left, comparison, right } => any_pair(left, right, fields, *comparison),
-        Node::In { left, members } => {
-            let mut result = Some(false);
-            for member in members {
-                match any_pair(left, member, fields, Comparison::Equal) {
-                    Some(true) => return Some(true),
-                    None => result = None,
-                    Some(false) => (),
-                }
+    }
+
+    /// The text of a single value, as functions take it.
+    pub fn text(&self, node: &'a Node) -> Option<&'a [u8]> {
+        self.arena.text(self.value(node))
+    }
+
+    /// The number of a single value; `None` for NULL, NaN for what is no number.
+    pub fn number(&self, node: &'a Node) -> Option<Number> {
+        self.value(node).to_number()
+    }
+
+    fn all(&self, nodes: &'a [Node]) -> Truth {
+        let mut result = Truth::True;
+        for node in nodes {
+            match self.truth(node) {
+                Truth::False => return Truth::False,
+                Truth::Unknown => result = Truth::Unknown,
+                Truth::True => {}
             }
-            result
         }
-        Node::Between { left, low, high } => any(left, fields, |value| {
-            let low = first(low, fields).and_then(|low| compare(value, low));
-            let high = first(high, fields).and_then(|high| compare(value, high));
-            match (low.map(Ordering::is_ge), high.map(Ordering::is_le)) {
-                (Some(false), _) | (_, Some(false)) => Some(false),
-                (Some(true), Some(true)) => Some(true),
-                _ => None,
+        result
+    }
+
+    fn any(&self, nodes: &'a [Node]) -> Truth {
+        let mut result = Truth::False;
+        for node in nodes {
+            match self.truth(node) {
+                Truth::True => return Truth::True,
+                Truth::Unknown => result = Truth::Unknown,
+                Truth::False => {}
             }
-        }),
-        Node::Like { left, pattern } => any(left, fields, |value| match value {
-            Scalar::Null | Scalar::Compound => None,
-            Scalar::Text(text) => Some(pattern.is_match(text)),
-            Scalar::Bool(truth) => Some(pattern.is_match(if truth { b"true" } else { b"false" })),
-            Scalar::Int(number) => Some(pattern.is_match(number.to_string().as_bytes())),
-            Scalar::Float(number) => Some(pattern.is_match(number.to_string().as_bytes())),
-        }),
-        Node::IsNull { left } => Some(!values(left, fields).any(|value| value != Scalar::Null)),
-        Node::Truth { value } => match first(value, fields)? {
-            Scalar::Bool(truth) => Some(truth),
-            Scalar::Int(number) => Some(number != 0),
-            Scalar::Float(number) => (!number.is_nan()).then_some(number != 0.0),
-            Scalar::Text(text) if text.eq_ignore_ascii_case(b"true") => Some(true),
-            Scalar::Text(text) if text.eq_ignore_ascii_case(b"false") => Some(false),
-            Scalar::Text(text) => number(text).map(|number| number != 0.0),
-            Scalar::Null | Scalar::Compound => None,
-        },
+        }
+        result
+    }
+
+    #[inline]
+    fn chain(&self, first: &'a Node, rest: &'a [(Comparison, Node)]) -> Truth {
+        let mut left = self.value(first);
+        let mut truth = Truth::Unknown;
+        for (comparison, right) in rest {
+            truth = comparison.holds(left, self.value(right));
+            left = truth.value();
+        }
+        truth
+    }
+
+    fn is_in(&self, left: Value<'a>, members: &'a [Node]) -> Truth {
+        let mut result = Truth::False;
+        for member in members {
+            match Comparison::Equal.holds(left, self.value(member)) {
+                Truth::True => return Truth::True,
+                Truth::Unknown => result = Truth::Unknown,
+                Truth::False => {}
+            }
+        }
+        result
+    }
+
+    fn between(&self, nodes: &'a [Node; 3]) -> Truth {
+        let (low, high) = (self.value(&nodes[1]).scalar(), self.value(&nodes[2]).scalar());
+        any_element(self.value(&nodes[0]), |value| {
+            Comparison::GreaterOrEqual
+                .holds_single(value, low)
+                .and(Comparison::LessOrEqual.holds_single(value, high))
+        })
+    }
+
+    fn affix(&self, affix: Affix, left: Value<'a>, affixes: &'a [Node]) -> Truth {
+        let mut result = Truth::False;
+        for node in affixes {
+            let wanted = self.text(node);
+            let truth = any_element(left, |value| match (self.arena.text(value), wanted) {
+                (Some(text), Some(wanted)) if affix == Affix::Begins => text.starts_with(wanted).into(),
+                (Some(text), Some(wanted)) => text.ends_with(wanted).into(),
+                _ => Truth::Unknown,
+            });
+            match truth {
+                Truth::True => return Truth::True,
+                other => result = result.or(other),
+            }
+        }
+        result
     }
 }
 
-/// Whether any element of one side compares so with any element of the other (arrays are any-element; reference 1.11).
-fn any_pair(left: &Operand, right: &Operand, fields: &Fields, comparison: Comparison) -> Option<bool> {
-    any(left, fields, |left| {
-        any(right, fields, |right| compare(left, right).map(|order| holds(comparison, order)))
-    })
+impl Comparison {
+    /// Whether any element of one side stands so to any element of the other (reference: topics-filters-sow 1.11).
+    #[inline]
+    pub fn holds(self, left: Value<'_>, right: Value<'_>) -> Truth {
+        match (left, right) {
+            (Value::Array(lefts), Value::Array(rights))
+                if lefts.len().saturating_mul(rights.len()) > ARRAY_PAIR_COUNT_MAX =>
+            {
+                Truth::Unknown
+            }
+            (Value::Array(_), _) | (_, Value::Array(_)) => {
+                any_element(left, |left| any_element(right, |right| self.holds_single(left, right)))
+            }
+            (left, right) => self.holds_single(left, right),
+        }
+    }
+
+    #[inline]
+    fn holds_single(self, left: Value<'_>, right: Value<'_>) -> Truth {
+        match compare(left, right) {
+            None => Truth::Unknown,
+            Some(order) => self.accepts(order).into(),
+        }
+    }
+
+    fn accepts(self, order: Ordering) -> bool {
+        match self {
+            Comparison::Equal => order.is_eq(),
+            Comparison::NotEqual => order.is_ne(),
+            Comparison::Less => order.is_lt(),
+            Comparison::LessOrEqual => order.is_le(),
+            Comparison::Greater => order.is_gt(),
+            Comparison::GreaterOrEqual => order.is_ge(),
+        }
+    }
 }
 
-/// TRUE if it holds for any value, else NULL if it was NULL for any or there is none, else FALSE.
-fn any(
-    operand: &Operand,
-    fields: &Fields,
-    mut holds: impl FnMut(Scalar<'_>) -> Option<bool>,
-) -> Option<bool> {
-    let mut result = None;
-    let mut is_first = true;
-    for value in values(operand, fields) {
-        match holds(value) {
-            Some(true) => return Some(true),
-            Some(false) if is_first => result = Some(false),
-            Some(false) => (),
-            None => result = None,
+impl Operator {
+    /// NULL with anything is NULL; what is no number is NaN. Integers stay exact while they fit, and become floats beyond
+    /// (reference: topics-filters-sow 1.7, 1.12).
+    pub fn apply<'a>(self, left: Value<'a>, right: Value<'a>) -> Value<'a> {
+        let (Some(left), Some(right)) = (left.to_number(), right.to_number()) else { return Value::Null };
+        let exact =
+            left.as_i128().zip(right.as_i128()).and_then(|(left, right)| self.apply_exactly(left, right));
+        Value::number(exact.unwrap_or_else(|| {
+            let (left, right) = (left.as_f64(), right.as_f64());
+            Number::Float(match self {
+                Operator::Add => left + right,
+                Operator::Subtract => left - right,
+                Operator::Multiply => left * right,
+                Operator::Divide => left / right,
+                Operator::Modulo => left % right,
+            })
+        }))
+    }
+
+    /// Both operands fit 64 bits, so that no sum or product here overflows 128.
+    fn apply_exactly(self, left: i128, right: i128) -> Option<Number> {
+        match self {
+            Operator::Add => Some(Number::of_i128(left + right)),
+            Operator::Subtract => Some(Number::of_i128(left - right)),
+            // Two unsigned 64-bit factors pass the signed 128-bit maximum.
+            Operator::Multiply => left.checked_mul(right).map(Number::of_i128),
+            Operator::Divide | Operator::Modulo if right == 0 => Some(Number::Float(f64::NAN)),
+            Operator::Divide => (left % right == 0).then(|| Number::of_i128(left / right)),
+            Operator::Modulo => Some(Number::of_i128(left % right)),
         }
-        is_first = false;
+    }
+}
+
+/// TRUE if it holds for any element, NULL if it is unknown for one or there is none, else FALSE. What is no array is its own only element.
+#[inline]
+pub(super) fn any_element<'a>(value: Value<'a>, mut holds: impl FnMut(Value<'a>) -> Truth) -> Truth {
+    let Value::Array(elements) = value else { return holds(value) };
+    let mut result = if elements.is_empty() { Truth::Unknown } else { Truth::False };
+    for element in elements {
+        match holds(*element) {
+            Truth::True => return Truth::True,
+            Truth::Unknown => result = Truth::Unknown,
+            Truth::False => {}
+        }
     }
     result
-}
-
-fn values<'a>(operand: &'a Operand, fields: &'a Fields) -> impl Iterator<Item = Scalar<'a>> {
-    let (field, constant) = match operand {
-        Operand::Field(path) => (Some(fields.values(*path)), None),
-        Operand::Null => (None, None),
-        Operand::Bool(truth) => (None, Some(Scalar::Bool(*truth))),
-        Operand::Int(number) => (None, Some(Scalar::Int(*number))),
-        Operand::Float(number) => (None, Some(Scalar::Float(*number))),
-        Operand::Text(text) => (None, Some(Scalar::Text(text))),
-    };
-    field.into_iter().flatten().chain(constant)
-}
-
-fn first<'a>(operand: &'a Operand, fields: &'a Fields) -> Option<Scalar<'a>> {
-    values(operand, fields).next()
-}
-
-/// How two values stand to each other; `None` when either is NULL, or a NaN. Two texts compare as bytes; a text against a number as
-/// numbers when it is one, and above every number when it is not (reference 1.9).
-fn compare(left: Scalar<'_>, right: Scalar<'_>) -> Option<Ordering> {
-    match (left, right) {
-        (Scalar::Null | Scalar::Compound, _) | (_, Scalar::Null | Scalar::Compound) => None,
-        (Scalar::Text(left), Scalar::Text(right)) => Some(left.cmp(right)),
-        (Scalar::Int(left), Scalar::Int(right)) => Some(left.cmp(&right)),
-        (Scalar::Bool(truth), Scalar::Text(text)) if is_boolean(text) => {
-            Some(truth.cmp(&text.eq_ignore_ascii_case(b"true")))
-        }
-        (Scalar::Text(text), Scalar::Bool(truth)) if is_boolean(text) => {
-            Some(text.eq_ignore_ascii_case(b"true").cmp(&truth))
-        }
-        (Scalar::Text(text), other) => match number(text) {
-            Some(number) => number.partial_cmp(&as_number(other)?),
-            None => Some(Ordering::Greater),
-        },
-        (other, Scalar::Text(text)) => match number(text) {
-            Some(number) => as_number(other)?.partial_cmp(&number),
-            None => Some(Ordering::Less),
-        },
-        (left, right) => as_number(left)?.partial_cmp(&as_number(right)?),
-    }
-}
-
-fn is_boolean(text: &[u8]) -> bool {
-    text.eq_ignore_ascii_case(b"true") || text.eq_ignore_ascii_case(b"false")
-}
-
-fn as_number(value: Scalar<'_>) -> Option<f64> {
-    match value {
-        Scalar::Bool(truth) => Some(f64::from(u8::from(truth))),
-        Scalar::Int(number) => Some(number as f64),
-        Scalar::Float(number) => Some(number),
-        Scalar::Null | Scalar::Compound | Scalar::Text(_) => None,
-    }
-}
-
-/// The whole text as a decimal number; `nan`, `inf`, hex and blanks are none (reference 1.6).
-fn number(text: &[u8]) -> Option<f64> {
-    if !text.iter().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(byte)) {
-        return None;
-    }
-    std::str::from_utf8(text).ok()?.parse().ok()
-}
-
-fn holds(comparison: Comparison, order: Ordering) -> bool {
-    match comparison {
-        Comparison::Equal => order.is_eq(),
-        Comparison::NotEqual => order.is_ne(),
-        Comparison::Less => order.is_lt(),
-        Comparison::LessOrEqual => order.is_le(),
-        Comparison::Greater => order.is_gt(),
-        Comparison::GreaterOrEqual => order.is_ge(),
-    }
 }

@@ -1,107 +1,206 @@
-//! Cutting a filter into words.
+//! The words of the language.
+//!
+//! One rule is worth knowing: a slash right before a name character begins an identifier, a slash before a blank or a parenthesis
+//! divides, and any other slash is a mistake (reference: topics-filters-sow 1.3).
 
 use super::FilterError;
 
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Token {
-    /// A keyword, in upper case.
-    Word(String),
-    Field(String),
-    Int(i64),
-    Float(f64),
-    Text(Vec<u8>),
+/// One word.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Token<'t> {
+    /// `/step/step[0]`, as written.
+    Identifier(&'t str),
+    /// What stands between `[/` and `]`: a name with characters that a step cannot have.
+    Bracketed(&'t str),
+    /// A number, as written and without sign.
+    Number(&'t str),
+    /// A string with its quotes.
+    Text(&'t str),
+    /// A keyword or the name of a function.
+    Word(&'t str),
+    /// An operator or a piece of punctuation.
     Symbol(&'static str),
+    /// The end of the text.
     End,
 }
 
-impl Token {
-    pub fn describe(&self) -> String {
+/// Longer ones first, so that `<=` is not read as `<`.
+const SYMBOLS: &[&str] =
+    &["==", ">=", "<=", "!=", "<>", "=", ">", "<", "(", ")", ",", "+", "-", "*", "/", "%"];
+
+#[derive(Clone, Debug)]
+pub(super) struct Lexer<'t> {
+    pub text: &'t str,
+    at: usize,
+}
+
+impl<'t> Lexer<'t> {
+    pub fn new(text: &'t str) -> Self {
+        Lexer { text, at: 0 }
+    }
+
+    /// The next word, and the byte at which it begins.
+    pub fn next(&mut self) -> Result<(Token<'t>, usize), FilterError> {
+        let blanks = self.rest().bytes().take_while(u8::is_ascii_whitespace).count();
+        self.at += blanks;
+        let start = self.at;
+        let token = match self.rest().as_bytes() {
+            [] => Token::End,
+            [quote @ (b'\'' | b'"'), ..] => self.string(*quote)?,
+            [b'0'..=b'9', ..] => self.number()?,
+            [b'/', next, ..] if is_name_start(*next) => self.identifier()?,
+            [b'/', next, ..] if !next.is_ascii_whitespace() && *next != b'(' => {
+                return Err(self.error(start + 1, "a field name, or a blank before a divisor"));
+            }
+            [b'[', b'/', ..] => self.bracketed()?,
+            [b'[', ..] => {
+                return Err(
+                    self.error(start, "a field; only [/name] is written in brackets outside of joins")
+                );
+            }
+            [letter, ..] if letter.is_ascii_alphabetic() || *letter == b'_' => {
+                let word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+                Token::Word(self.take(self.rest().bytes().take_while(word).count()))
+            }
+            _ => self.symbol()?,
+        };
+        Ok((token, start))
+    }
+
+    /// An error at byte `offset` that shows what stands there.
+    pub fn error(&self, offset: usize, expected: impl Into<String>) -> FilterError {
+        let found = match self.text.get(offset..).and_then(|rest| rest.chars().next()) {
+            Some(character) => format!("{character:?}"),
+            None => "the end".into(),
+        };
+        FilterError::at(self.text, offset, expected, found)
+    }
+
+    fn rest(&self) -> &'t str {
+        &self.text[self.at..]
+    }
+
+    fn take(&mut self, size: usize) -> &'t str {
+        let taken = &self.rest()[..size];
+        self.at += size;
+        taken
+    }
+
+    fn string(&mut self, quote: u8) -> Result<Token<'t>, FilterError> {
+        let bytes = self.rest().as_bytes();
+        let mut size = 1;
+        loop {
+            match memchr::memchr(quote, &bytes[size..]) {
+                None => return Err(self.error(self.at, "a closing quote")),
+                // A doubled quote stands for one of them.
+                Some(plain) if bytes.get(size + plain + 1) == Some(&quote) => size += plain + 2,
+                Some(plain) => return Ok(Token::Text(self.take(size + plain + 1))),
+            }
+        }
+    }
+
+    fn number(&mut self) -> Result<Token<'t>, FilterError> {
+        let bytes = self.rest().as_bytes();
+        let digits = |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let mut size = digits(0);
+        if bytes.get(size) == Some(&b'.') {
+            match digits(size + 1) {
+                0 => return Err(self.error(self.at + size + 1, "a digit")),
+                count => size += 1 + count,
+            }
+        }
+        if let Some(b'e' | b'E') = bytes.get(size) {
+            size += 1 + usize::from(matches!(bytes.get(size + 1), Some(b'+' | b'-')));
+            match digits(size) {
+                0 => return Err(self.error(self.at + size, "a digit")),
+                count => size += count,
+            }
+        }
+        if bytes.get(size).is_some_and(|byte| is_name_start(*byte) || *byte == b'.') {
+            return Err(self.error(self.at + size, "an operator after the number"));
+        }
+        Ok(Token::Number(self.take(size)))
+    }
+
+    fn identifier(&mut self) -> Result<Token<'t>, FilterError> {
+        let bytes = self.rest().as_bytes();
+        let mut size = 0;
+        loop {
+            match &bytes[size..] {
+                [b'/', b'@', first, ..] if is_name_start(*first) => size += 3,
+                [b'/', b'@', ..] => return Err(self.error(self.at + size + 2, "the name of an attribute")),
+                [b'/', first, ..] if is_name_start(*first) => size += 2,
+                [b'[', ..] => {
+                    let digits = bytes[size + 1..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+                    size += 1 + digits;
+                    if digits == 0 {
+                        return Err(self.error(self.at + size, "the number of an element, from 0"));
+                    }
+                    if bytes.get(size) != Some(&b']') {
+                        return Err(self.error(self.at + size, "]"));
+                    }
+                    size += 1;
+                    continue;
+                }
+                _ => return Ok(Token::Identifier(self.take(size))),
+            }
+            size += bytes[size..].iter().take_while(|byte| is_name(**byte)).count();
+        }
+    }
+
+    fn bracketed(&mut self) -> Result<Token<'t>, FilterError> {
+        let Some(size) = self.rest().find(']') else {
+            return Err(self.error(self.text.len(), "]"));
+        };
+        let inner = &self.take(size + 1)[2..size];
+        if inner.is_empty() {
+            return Err(self.error(self.at - 1, "a field name"));
+        }
+        if self.rest().starts_with('.') {
+            return Err(self.error(self.at, "an operator; fields of several topics are only for views"));
+        }
+        Ok(Token::Bracketed(inner))
+    }
+
+    fn symbol(&mut self) -> Result<Token<'t>, FilterError> {
+        match SYMBOLS.iter().find(|symbol| self.rest().starts_with(**symbol)) {
+            Some(symbol) => {
+                self.at += symbol.len();
+                Ok(Token::Symbol(symbol))
+            }
+            None => Err(self.error(self.at, "a field, a value or an operator")),
+        }
+    }
+}
+
+impl Token<'_> {
+    /// For the reader of an error.
+    pub fn describe(self) -> String {
         match self {
-            Token::Word(word) => word.clone(),
-            Token::Field(path) => format!("the field {path}"),
-            Token::Int(number) => number.to_string(),
-            Token::Float(number) => number.to_string(),
-            Token::Text(_) => "a text".into(),
+            Token::Identifier(text) | Token::Number(text) | Token::Text(text) | Token::Word(text) => {
+                short(text)
+            }
+            Token::Bracketed(text) => short(&format!("[/{text}]")),
             Token::Symbol(symbol) => format!("'{symbol}'"),
             Token::End => "the end".into(),
         }
     }
 }
 
-/// Longest first, so that `<=` is not read as `<`.
-const SYMBOLS: &[&str] = &["==", "!=", "<>", "<=", ">=", "=", "<", ">", "(", ")", ","];
-
-/// The words of the text, each with its column.
-pub(super) fn tokens(text: &str) -> Result<Vec<(Token, usize)>, FilterError> {
-    let mut found = Vec::new();
-    let mut rest = text;
-    loop {
-        rest = rest.trim_start();
-        let column = text[..text.len() - rest.len()].chars().count() + 1;
-        let Some(first) = rest.chars().next() else {
-            found.push((Token::End, column));
-            return Ok(found);
-        };
-        let error = |expected: &str, found: String| FilterError { column, expected: expected.into(), found };
-        let (token, size) = match first {
-            '\'' | '"' => {
-                text_token(rest, first).ok_or_else(|| error("a closing quote", "the end".into()))?
-            }
-            '/' => {
-                let size =
-                    rest.find(|c: char| c.is_whitespace() || "=<>!(),'\"".contains(c)).unwrap_or(rest.len());
-                (Token::Field(rest[..size].into()), size)
-            }
-            '0'..='9' | '-' | '+' | '.' => {
-                number_token(rest).ok_or_else(|| error("a number", format!("'{first}'")))?
-            }
-            c if c.is_ascii_alphabetic() || c == '_' => {
-                let size = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
-                (Token::Word(rest[..size].to_ascii_uppercase()), size)
-            }
-            _ => {
-                let symbol = SYMBOLS.iter().find(|symbol| rest.starts_with(**symbol));
-                let symbol =
-                    symbol.ok_or_else(|| error("a field, a value or an operator", format!("'{first}'")))?;
-                (Token::Symbol(symbol), symbol.len())
-            }
-        };
-        found.push((token, column));
-        rest = &rest[size..];
+/// At most 40 characters of it.
+fn short(text: &str) -> String {
+    match text.char_indices().nth(40) {
+        Some((size, _)) => format!("{}…", &text[..size]),
+        None => text.into(),
     }
 }
 
-/// A text in quotes; the quote itself is written twice, and a backslash is an ordinary character (reference: topics-filters-sow 1.3).
-fn text_token(rest: &str, quote: char) -> Option<(Token, usize)> {
-    let mut text = String::new();
-    let mut chars = rest.char_indices().skip(1).peekable();
-    while let Some((at, c)) = chars.next() {
-        if c != quote {
-            text.push(c);
-        } else if chars.next_if(|(_, next)| *next == quote).is_some() {
-            text.push(quote);
-        } else {
-            return Some((Token::Text(text.into_bytes()), at + 1));
-        }
-    }
-    None
+/// First byte of a step: a letter, an underscore, an `@`, part of a character beyond ASCII, or, for FIX tags, a digit.
+fn is_name_start(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'@' || byte >= 0x80
 }
 
-fn number_token(rest: &str) -> Option<(Token, usize)> {
-    let mut before = ' ';
-    let size = rest.find(|c: char| {
-        let is_sign = (c == '-' || c == '+') && (before == ' ' || before == 'e' || before == 'E');
-        before = c;
-        !(c.is_ascii_digit() || c == '.' || c == 'e' || c == 'E' || is_sign)
-    });
-    let size = size.unwrap_or(rest.len());
-    let text = &rest[..size];
-    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-    if !digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
-        return None;
-    }
-    match text.strip_prefix('+').unwrap_or(text).parse() {
-        Ok(number) => Some((Token::Int(number), size)),
-        Err(_) => text.parse().ok().map(|number| (Token::Float(number), size)),
-    }
+/// Further bytes of a step (the XPath rule for names, with prefixes).
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b':') || byte >= 0x80
 }

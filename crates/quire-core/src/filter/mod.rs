@@ -1,61 +1,80 @@
-//! Content filters: which messages a subscriber wants (`docs/filters.md`).
+//! Content filters and expressions: which messages a subscriber wants, and values computed from a message (`docs/filters.md`).
 //!
-//! A filter is parsed once into a small tree and evaluated against the fields that it names, which are read from the message in one
-//! pass. It matches when it is TRUE; NULL, which any comparison with a missing field gives, does not match
-//! (reference: topics-filters-sow 1.1, 1.7).
+//! A text is parsed once, into a tree and the list of the fields that it names. Evaluating reads those fields out of the message in one pass and walks
+//! the tree; what it computes on the way lives in an [`Arena`] that is used again for the next message. A filter matches when it is TRUE; NULL, which any comparison with a missing field
+//! gives, does not match (reference: topics-filters-sow 1.1, 1.7).
+//!
+//! Nothing here panics, recurses without bound or takes more than linear time for what a client or a message can send: nesting, size, patterns, fields and
+//! computed texts have limits, and patterns run on an engine without backtracking.
+//!
+//! - `lexer`, `parse`, `node`: from text to the compiled form, with errors that name the column.
+//! - `evaluate`, `like`, `function`: from fields to a result.
+//! - `index`: the filters of the subscriptions of a topic, of which only those are evaluated that can match.
 
+mod error;
 mod evaluate;
+mod function;
 mod index;
 mod lexer;
+mod like;
+mod node;
 mod parse;
 
-use std::sync::Arc;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, OnceLock};
 
 use quire_journal::{Bookmark, Timestamp};
 
-use crate::message_type::{Fields, MessageType, Path};
-use parse::Node;
+use crate::message_type::{Arena, FieldId, FieldPlan, MessageType, Truth, Value};
+use evaluate::Evaluation;
+use parse::{Parsed, path_of};
 
+pub use error::FilterError;
+pub use evaluate::ARRAY_PAIR_COUNT_MAX;
 pub use index::SubscriptionIndex;
+pub use node::NESTING_MAX;
 
 /// The longest filter, in bytes. Filters of hundreds of predicates are normal; a larger text is a mistake.
 pub const FILTER_SIZE_MAX: usize = 1024 * 1024;
 
-/// What a filter may use.
+/// What an expression may use, and for whom it is.
 #[derive(Clone, Debug, Default)]
-pub struct FilterOptions {}
-
-/// Why a text is not a filter. The fault of the caller.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("column {column}: expected {expected}, found {found}")]
-pub struct FilterError {
-    /// Where, in characters from 1.
-    pub column: usize,
-    /// What could have stood there.
-    pub expected: String,
-    /// What stands there.
-    pub found: String,
+pub struct FilterOptions {
+    /// Patterns with back-references and look-around may be used. They run under a limit of steps, and a text that would take more does not
+    /// match; but they are slow for everyone long before that, so that only a configuration should allow them.
+    pub allow_backtracking: bool,
+    /// What `CLIENT_NAME()` and its like give.
+    pub client: ClientFacts,
+    /// What `INSTANCE_NAME()` and its like give.
+    pub instance: InstanceFacts,
 }
 
-impl FilterError {
-    /// Three lines for a terminal: the text, a caret under the spot, and what is wrong.
-    pub fn with_caret(&self, text: &str) -> String {
-        format!("{text}\n{}^\n{self}", " ".repeat(self.column - 1))
-    }
+/// The connection whose command holds the expression. What is not known is NULL.
+#[derive(Clone, Debug, Default)]
+pub struct ClientFacts {
+    /// The name that it logged on with.
+    pub client_name: Option<String>,
+    /// What the server calls the connection.
+    pub connection_name: Option<String>,
+    /// The user it logged on as.
+    pub user: Option<String>,
+    /// Where it comes from.
+    pub remote_address: Option<String>,
 }
 
-/// A parsed filter. Cloning shares it.
-#[derive(Clone, Debug)]
-pub struct Filter(Arc<Parsed>);
-
-#[derive(Debug)]
-struct Parsed {
-    text: Box<str>,
-    paths: Vec<Path>,
-    root: Node,
+/// The server that evaluates. What is not known is NULL.
+#[derive(Clone, Debug, Default)]
+pub struct InstanceFacts {
+    /// Its name.
+    pub name: Option<String>,
+    /// The group that it replicates in.
+    pub group: Option<String>,
+    /// Its version.
+    pub version: Option<String>,
 }
 
-/// What a filter may look at beside its own text.
+/// What an expression may look at beside its own text.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageContext<'a> {
     /// How `data` is to be read.
@@ -66,7 +85,7 @@ pub struct MessageContext<'a> {
     pub topic: &'a str,
     /// Its name, when the log records it.
     pub bookmark: Option<Bookmark>,
-    /// As published.
+    /// As published; empty when there is none.
     pub correlation_id: &'a [u8],
     /// When this instance took it.
     pub timestamp: Timestamp,
@@ -74,14 +93,70 @@ pub struct MessageContext<'a> {
     pub now: Timestamp,
 }
 
+/// A parsed filter. Cloning shares it.
+#[derive(Clone, Debug)]
+pub struct Filter(Expression);
+
+/// A parsed expression: a filter, a priority, a projection. Cloning shares it.
+#[derive(Clone)]
+pub struct Expression(Arc<Text>);
+
+struct Text {
+    text: Box<str>,
+    parsed: Parsed,
+    /// How to read the fields for this expression alone. Made when first wanted: in an index, fields are read for all filters at once.
+    reading: OnceLock<(FieldPlan, Box<[FieldId]>)>,
+}
+
 impl Filter {
     /// Parses a filter.
     ///
     /// # Errors
     /// [`FilterError`] with the column and what was expected.
-    pub fn parse(text: &str, _options: &FilterOptions) -> Result<Self, FilterError> {
-        let (root, paths) = parse::parse(text)?;
-        Ok(Filter(Arc::new(Parsed { text: text.into(), paths, root })))
+    pub fn parse(text: &str, options: &FilterOptions) -> Result<Self, FilterError> {
+        Expression::parse(text, options).map(Filter)
+    }
+
+    /// The text that it was parsed from.
+    pub fn text(&self) -> &str {
+        self.0.text()
+    }
+
+    /// The names of the fields that it reads, each once, as first written.
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        self.0.fields()
+    }
+
+    /// Whether the message matches. One that is not of its type matches no filter that reads fields.
+    ///
+    /// Takes memory from the allocator; where many messages are looked at, use [`Filter::matches_with`].
+    pub fn matches(&self, message: &MessageContext<'_>) -> bool {
+        self.matches_with(message, &mut Arena::default())
+    }
+
+    /// As [`Filter::matches`], with memory that is kept between calls.
+    pub fn matches_with(&self, message: &MessageContext<'_>, arena: &mut Arena) -> bool {
+        arena.reset();
+        let parsed = self.0.parsed();
+        match self.0.evaluation(message, arena) {
+            Some(evaluation) => evaluation.truth(&parsed.root) == Truth::True,
+            None => false,
+        }
+    }
+
+    fn parsed(&self) -> &Parsed {
+        self.0.parsed()
+    }
+}
+
+impl Expression {
+    /// Parses an expression.
+    ///
+    /// # Errors
+    /// [`FilterError`] with the column and what was expected.
+    pub fn parse(text: &str, options: &FilterOptions) -> Result<Self, FilterError> {
+        let parsed = parse::parse(text, options)?;
+        Ok(Expression(Arc::new(Text { text: text.into(), parsed, reading: OnceLock::new() })))
     }
 
     /// The text that it was parsed from.
@@ -89,30 +164,53 @@ impl Filter {
         &self.0.text
     }
 
-    /// The names of the fields that it reads.
-    pub fn fields(&self) -> impl Iterator<Item = String> {
-        self.0.paths.iter().map(Path::to_string)
+    /// The names of the fields that it reads, each once, as first written.
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        self.parsed().names.iter().map(AsRef::as_ref)
     }
 
-    /// Whether the message matches. One that is not of its type matches no filter that reads fields.
-    pub fn matches(&self, message: &MessageContext<'_>) -> bool {
-        self.matches_with(message, &mut Fields::default())
+    /// Its value for the message; NULL when it reads fields and the message is malformed. The value lives as long as what it was given.
+    pub fn evaluate<'a>(&'a self, message: &'a MessageContext<'a>, arena: &'a mut Arena) -> Value<'a> {
+        arena.reset();
+        let evaluation = self.evaluation(message, arena);
+        evaluation.map_or(Value::Null, |evaluation| evaluation.value(&self.parsed().root))
     }
 
-    /// As [`Filter::matches`], with room for the fields that is kept between calls.
-    pub fn matches_with(&self, message: &MessageContext<'_>, fields: &mut Fields) -> bool {
-        let Parsed { paths, root, .. } = &*self.0;
-        if !paths.is_empty() && message.message_type.format().read(message.data, paths, fields).is_err() {
-            return false;
+    fn evaluation<'a>(&'a self, message: &'a MessageContext<'a>, arena: &'a Arena) -> Option<Evaluation<'a>> {
+        if self.parsed().names.is_empty() {
+            return Some(Evaluation { values: &[], fields: &[], message, arena });
         }
-        evaluate::is_true(root, fields)
+        let (plan, fields) = self.0.reading.get_or_init(|| {
+            let mut plan = FieldPlan::default();
+            let fields = self.parsed().names.iter().map(|name| plan.add(&path_of(name))).collect();
+            (plan, fields)
+        });
+        let values = message.message_type.read(message.data, plan, arena).ok()?;
+        Some(Evaluation { values, fields, message, arena })
+    }
+
+    fn parsed(&self) -> &Parsed {
+        &self.0.parsed
     }
 }
 
+impl fmt::Debug for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Expression").field(&self.text()).finish()
+    }
+}
+
+/// Filters are equal when they are the same but for blanks, case of keywords and spelling of operators.
 impl PartialEq for Filter {
     fn eq(&self, other: &Self) -> bool {
-        self.text() == other.text()
+        self.parsed().canonical == other.parsed().canonical
     }
 }
 
 impl Eq for Filter {}
+
+impl Hash for Filter {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parsed().canonical.hash(state);
+    }
+}

@@ -1,252 +1,534 @@
-//! From words to a tree: `OR` of `AND` of `NOT` of predicates.
+//! From words to the compiled form. One method per level of precedence, loosest first (reference: topics-filters-sow 1.2, 1.8).
 
-use regex::bytes::{Regex, RegexBuilder};
+use super::function::{self, AGGREGATES, FUNCTIONS};
+use super::lexer::{Lexer, Token};
+use super::like::Pattern;
+use super::node::{Affix, Comparison, Literal, NESTING_MAX, Node, Operator};
+use super::{ClientFacts, FILTER_SIZE_MAX, FilterError, FilterOptions, InstanceFacts};
+use crate::message_type::{FieldPlan, Number, PATH_STEP_COUNT_MAX, Step};
 
-use super::lexer::{Token, tokens};
-use super::{FILTER_SIZE_MAX, FilterError};
-use crate::message_type::Path;
+/// The most different fields of one expression. Every message pays for each.
+const FIELD_COUNT_MAX: usize = 4_096;
 
+/// The most patterns of one expression: their compiled forms are what makes a filter large.
+const PATTERN_COUNT_MAX: usize = 512;
+
+/// What the parser makes of a text.
 #[derive(Debug)]
-pub(super) enum Node {
-    Any(Vec<Node>),
-    All(Vec<Node>),
-    Not(Box<Node>),
-    Compare {
-        left: Operand,
-        comparison: Comparison,
-        right: Operand,
-    },
-    In {
-        left: Operand,
-        members: Vec<Operand>,
-    },
-    Between {
-        left: Operand,
-        low: Operand,
-        high: Operand,
-    },
-    Like {
-        left: Operand,
-        pattern: Box<Regex>,
-    },
-    IsNull {
-        left: Operand,
-    },
-    /// A field or constant on its own.
-    Truth {
-        value: Operand,
-    },
+pub(super) struct Parsed {
+    pub root: Node,
+    /// The fields as written, by the number in [`Node::Field`].
+    pub names: Box<[Box<str>]>,
+    /// Equal for texts that differ only in blanks, case of keywords and spelling of operators.
+    pub canonical: Box<str>,
 }
 
-#[derive(Clone, Debug)]
-pub(super) enum Operand {
-    /// Which of the filter's paths.
-    Field(usize),
-    Null,
-    Bool(bool),
-    Int(i64),
-    Float(f64),
-    Text(Box<[u8]>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Comparison {
-    Equal,
-    NotEqual,
-    Less,
-    LessOrEqual,
-    Greater,
-    GreaterOrEqual,
-}
-
-/// Parentheses and NOTs inside one another: no person writes more, and evaluation recurses as deep.
-const NESTING_MAX: usize = 64;
-
-/// Bytes that a compiled pattern may take.
-const PATTERN_SIZE_MAX: usize = 1024 * 1024;
-
-pub(super) fn parse(text: &str) -> Result<(Node, Vec<Path>), FilterError> {
+pub(super) fn parse(text: &str, options: &FilterOptions) -> Result<Parsed, FilterError> {
     if text.len() > FILTER_SIZE_MAX {
         let expected = format!("at most {FILTER_SIZE_MAX} bytes");
-        return Err(FilterError { column: 1, expected, found: format!("{} bytes", text.len()) });
+        return Err(FilterError::at(text, 0, expected, format!("{} bytes", text.len())));
     }
-    let mut parser = Parser { tokens: tokens(text)?, at: 0, paths: Vec::new(), depth: 0 };
-    let root = parser.any()?;
-    match parser.peek() {
-        Token::End => Ok((root, parser.paths)),
-        _ => Err(parser.expected("AND, OR or the end")),
+    let mut lexer = Lexer::new(text);
+    let (token, start) = lexer.next()?;
+    let mut parser = Parser {
+        lexer,
+        token,
+        start,
+        options,
+        plan: FieldPlan::default(),
+        numbers: Vec::new(),
+        names: Vec::new(),
+        canonical: String::new(),
+        depth: 0,
+        pattern_count: 0,
+    };
+    let root = parser.expression()?;
+    if parser.token != Token::End {
+        return Err(parser.expected("AND, OR, another operator or the end"));
     }
+    let Parser { names, canonical, .. } = parser;
+    Ok(Parsed { root, names: names.into(), canonical: canonical.into() })
 }
 
-struct Parser {
-    tokens: Vec<(Token, usize)>,
-    at: usize,
-    paths: Vec<Path>,
+struct Parser<'t> {
+    lexer: Lexer<'t>,
+    token: Token<'t>,
+    /// The byte at which `token` begins.
+    start: usize,
+    options: &'t FilterOptions,
+    /// Tells fields apart, however they are written.
+    plan: FieldPlan,
+    /// The number of a field of the plan in this expression, from 1; 0 = none yet.
+    numbers: Vec<u32>,
+    names: Vec<Box<str>>,
+    canonical: String,
     depth: usize,
+    pattern_count: usize,
 }
 
-impl Parser {
-    fn any(&mut self) -> Result<Node, FilterError> {
-        let mut nodes = vec![self.all()?];
-        while self.take_word("OR") {
-            nodes.push(self.all()?);
+impl<'t> Parser<'t> {
+    fn expression(&mut self) -> Result<Node, FilterError> {
+        let mut nodes = vec![self.and()?];
+        while self.take_word("OR")? {
+            nodes.push(self.and()?);
         }
-        Ok(one_or(nodes, Node::Any))
+        Ok(one_or(nodes, Node::Or))
     }
 
-    fn all(&mut self) -> Result<Node, FilterError> {
+    fn and(&mut self) -> Result<Node, FilterError> {
         let mut nodes = vec![self.not()?];
-        while self.take_word("AND") {
+        while self.take_word("AND")? {
             nodes.push(self.not()?);
         }
-        Ok(one_or(nodes, Node::All))
+        Ok(one_or(nodes, Node::And))
     }
 
     fn not(&mut self) -> Result<Node, FilterError> {
-        let opens = matches!(self.peek(), Token::Symbol("("));
-        if !opens && !matches!(self.peek(), Token::Word(word) if word == "NOT") {
+        if !self.is_word("NOT") {
             return self.predicate();
         }
-        if self.depth == NESTING_MAX {
-            return Err(self.expected(&format!("at most {NESTING_MAX} levels of parentheses and NOT")));
-        }
-        self.at += 1;
-        self.depth += 1;
-        let node = if opens {
-            let node = self.any()?;
-            self.take_symbol(")")?;
-            node
-        } else {
-            Node::Not(Box::new(self.not()?))
-        };
-        self.depth -= 1;
-        Ok(node)
+        self.nested(|parser| {
+            parser.advance()?;
+            Ok(Node::Not(Box::new(parser.not()?)))
+        })
     }
 
     fn predicate(&mut self) -> Result<Node, FilterError> {
-        let left = self.operand()?;
-        let negated = self.take_word("NOT");
-        let node = match self.peek().clone() {
-            Token::Symbol(symbol) if !negated && comparison(symbol).is_some() => {
-                self.at += 1;
-                let right = self.operand()?;
-                let comparison = comparison(symbol).unwrap_or(Comparison::Equal);
-                return Ok(Node::Compare { left, comparison, right });
+        let mut node = self.sum()?;
+        let depth = self.depth;
+        loop {
+            let mut chain = Vec::new();
+            while let Some(comparison) = self.comparison()? {
+                chain.push((comparison, self.sum()?));
             }
-            Token::Word(word) => match word.as_str() {
-                "IN" => {
-                    self.at += 1;
-                    self.take_symbol("(")?;
-                    let mut members = vec![self.operand()?];
-                    while matches!(self.peek(), Token::Symbol(",")) {
-                        self.at += 1;
-                        members.push(self.operand()?);
-                    }
-                    self.take_symbol(")")?;
-                    Node::In { left, members }
-                }
-                "BETWEEN" => {
-                    self.at += 1;
-                    let low = self.operand()?;
-                    if !self.take_word("AND") {
-                        return Err(self.expected("AND"));
-                    }
-                    Node::Between { left, low, high: self.operand()? }
-                }
-                "LIKE" => {
-                    self.at += 1;
-                    Node::Like { left, pattern: Box::new(self.pattern()?) }
-                }
-                "IS" if !negated => {
-                    self.at += 1;
-                    let negated = self.take_word("NOT");
-                    if !self.take_word("NULL") {
-                        return Err(self.expected(if negated { "NULL" } else { "NULL or NOT NULL" }));
-                    }
-                    let node = Node::IsNull { left };
-                    return Ok(if negated { Node::Not(Box::new(node)) } else { node });
-                }
-                _ if !negated => return Ok(Node::Truth { value: left }),
-                _ => return Err(self.expected("IN, BETWEEN or LIKE")),
-            },
-            _ if !negated => return Ok(Node::Truth { value: left }),
-            _ => return Err(self.expected("IN, BETWEEN or LIKE")),
-        };
-        Ok(if negated { Node::Not(Box::new(node)) } else { node })
-    }
-
-    fn operand(&mut self) -> Result<Operand, FilterError> {
-        let operand = match self.peek().clone() {
-            Token::Field(text) => {
-                let path = Path::parse(&text)
-                    .map_err(|_| self.expected("a field like /member or /member/member[0]"))?;
-                Operand::Field(self.paths.iter().position(|known| *known == path).unwrap_or_else(|| {
-                    self.paths.push(path);
-                    self.paths.len() - 1
-                }))
+            let is_compared = !chain.is_empty();
+            if is_compared {
+                node = Node::Compare(Box::new(node), chain.into());
             }
-            Token::Int(number) => Operand::Int(number),
-            Token::Float(number) => Operand::Float(number),
-            Token::Text(text) if text.is_empty() => Operand::Null,
-            Token::Text(text) => Operand::Text(text.into()),
-            Token::Word(word) if word == "TRUE" => Operand::Bool(true),
-            Token::Word(word) if word == "FALSE" => Operand::Bool(false),
-            Token::Word(word) if word == "NULL" => Operand::Null,
-            _ => return Err(self.expected("a field, a number, a text, TRUE, FALSE or NULL")),
-        };
-        self.at += 1;
-        Ok(operand)
-    }
-
-    /// A literal pattern, compiled once; the engine is linear in the text, so back-references and look-around are refused.
-    fn pattern(&mut self) -> Result<Regex, FilterError> {
-        let Token::Text(text) = self.peek().clone() else { return Err(self.expected("a pattern in quotes")) };
-        let compiled = std::str::from_utf8(&text).ok().and_then(|text| {
-            RegexBuilder::new(text).unicode(false).size_limit(PATTERN_SIZE_MAX).build().ok()
-        });
-        let Some(regex) = compiled else {
-            return Err(self.expected("a regular expression without back-references and look-around"));
-        };
-        self.at += 1;
-        Ok(regex)
-    }
-
-    fn peek(&self) -> &Token {
-        &self.tokens[self.at].0
-    }
-
-    fn take_word(&mut self, word: &str) -> bool {
-        let is_next = matches!(self.peek(), Token::Word(next) if next == word);
-        self.at += usize::from(is_next);
-        is_next
-    }
-
-    fn take_symbol(&mut self, symbol: &'static str) -> Result<(), FilterError> {
-        if *self.peek() != Token::Symbol(symbol) {
-            return Err(self.expected(&format!("'{symbol}'")));
+            match self.tail(node)? {
+                (tailed, true) => node = tailed,
+                (plain, false) => {
+                    self.depth = depth;
+                    return Ok(plain);
+                }
+            }
+            // A tail after a tail nests what came before.
+            self.deeper()?;
         }
-        self.at += 1;
+    }
+
+    /// `[NOT] LIKE`, `IN`, `BETWEEN`, `BEGINS WITH`, `ENDS WITH`, and `IS [NOT]`; says whether one was there.
+    fn tail(&mut self, left: Node) -> Result<(Node, bool), FilterError> {
+        if self.take_word("IS")? {
+            let is_negated = self.take_word("NOT")?;
+            let node = if self.take_word("NULL")? {
+                Node::IsNull(Box::new(left))
+            } else if self.take_word("NAN")? {
+                Node::IsNan(Box::new(left))
+            } else {
+                return Err(self.expected(if is_negated { "NULL or NAN" } else { "NULL, NAN or NOT" }));
+            };
+            return Ok((negated(node, is_negated), true));
+        }
+        let is_negated = self.take_word("NOT")?;
+        let node = if self.take_word("LIKE")? {
+            Node::Like(Box::new(left), Box::new(self.pattern()?))
+        } else if self.take_word("IN")? {
+            Node::In(Box::new(left), self.list()?)
+        } else if self.take_word("BETWEEN")? {
+            let low = self.sum()?;
+            if !self.take_word("AND")? {
+                return Err(self.expected("AND and the upper bound"));
+            }
+            Node::Between(Box::new([left, low, self.sum()?]))
+        } else if let Some(affix) = self.affix()? {
+            if !self.take_word("WITH")? {
+                return Err(self.expected("WITH"));
+            }
+            let affixes = match self.token {
+                Token::Symbol("(") => self.list()?,
+                _ => [self.sum()?].into(),
+            };
+            Node::Affix(affix, Box::new(left), affixes)
+        } else if is_negated {
+            return Err(self.expected("LIKE, IN, BETWEEN, BEGINS WITH or ENDS WITH"));
+        } else {
+            return Ok((left, false));
+        };
+        Ok((negated(node, is_negated), true))
+    }
+
+    fn affix(&mut self) -> Result<Option<Affix>, FilterError> {
+        if self.take_word("BEGINS")? {
+            Ok(Some(Affix::Begins))
+        } else if self.take_word("ENDS")? {
+            Ok(Some(Affix::Ends))
+        } else {
+            Ok(None)
+        }
+    }
+
+    fn comparison(&mut self) -> Result<Option<Comparison>, FilterError> {
+        let comparison = match self.token {
+            Token::Symbol("=" | "==") => Comparison::Equal,
+            Token::Symbol("!=" | "<>") => Comparison::NotEqual,
+            Token::Symbol("<") => Comparison::Less,
+            Token::Symbol("<=") => Comparison::LessOrEqual,
+            Token::Symbol(">") => Comparison::Greater,
+            Token::Symbol(">=") => Comparison::GreaterOrEqual,
+            _ => return Ok(None),
+        };
+        self.advance()?;
+        Ok(Some(comparison))
+    }
+
+    fn sum(&mut self) -> Result<Node, FilterError> {
+        let first = self.product()?;
+        let mut rest = Vec::new();
+        loop {
+            let operator = match self.token {
+                Token::Symbol("+") => Operator::Add,
+                Token::Symbol("-") => Operator::Subtract,
+                _ => return Ok(arithmetic(first, rest)),
+            };
+            self.advance()?;
+            rest.push((operator, self.product()?));
+        }
+    }
+
+    fn product(&mut self) -> Result<Node, FilterError> {
+        let first = self.unary()?;
+        let mut rest = Vec::new();
+        loop {
+            let operator = match self.token {
+                Token::Symbol("*") => Operator::Multiply,
+                Token::Symbol("/") => Operator::Divide,
+                Token::Symbol("%") => Operator::Modulo,
+                Token::Word(word) if word.eq_ignore_ascii_case("MOD") => Operator::Modulo,
+                _ => return Ok(arithmetic(first, rest)),
+            };
+            self.advance()?;
+            rest.push((operator, self.unary()?));
+        }
+    }
+
+    fn unary(&mut self) -> Result<Node, FilterError> {
+        let is_negative = self.token == Token::Symbol("-");
+        if is_negative || self.token == Token::Symbol("+") {
+            self.advance()?;
+        }
+        Ok(match (self.primary()?, is_negative) {
+            (node, false) => node,
+            (Node::Literal(Literal::Number(number)), true) => Node::Literal(Literal::Number(minus(number))),
+            (node, true) => Node::Negate(Box::new(node)),
+        })
+    }
+
+    fn primary(&mut self) -> Result<Node, FilterError> {
+        let node = match self.token {
+            Token::Identifier(text) => self.identifier(text)?,
+            Token::Bracketed(name) => self.identifier(&format!("[/{name}]"))?,
+            Token::Number(text) => {
+                // The lexer took it as a number, so that it reads as one.
+                Node::Literal(Number::parse(text.as_bytes()).map_or(Literal::Null, Literal::Number))
+            }
+            Token::Text(quoted) => Node::Literal(Literal::text(unquoted(quoted).as_bytes())),
+            Token::Symbol("(") => {
+                return self.nested(|parser| {
+                    parser.advance()?;
+                    let node = parser.expression()?;
+                    parser.take_symbol(")")?;
+                    Ok(node)
+                });
+            }
+            Token::Word(word) => return self.word(word),
+            _ => return Err(self.expected("a field like /symbol, a value or (")),
+        };
+        self.advance()?;
+        Ok(node)
+    }
+
+    /// A constant, IF, or a call.
+    fn word(&mut self, word: &'t str) -> Result<Node, FilterError> {
+        let start = self.start;
+        let name = word.to_ascii_uppercase();
+        let literal = match name.as_str() {
+            "TRUE" => Some(Literal::Boolean(true)),
+            "FALSE" => Some(Literal::Boolean(false)),
+            "NULL" => Some(Literal::Null),
+            _ => None,
+        };
+        if literal.is_none() && self.lexer.clone().next()?.0 != Token::Symbol("(") {
+            return Err(self.expected(&format!(
+                "a field, a value or (; fields begin with a slash, texts stand in quotes: /{word} or '{word}'"
+            )));
+        }
+        self.advance()?;
+        match literal {
+            Some(literal) => Ok(Node::Literal(literal)),
+            None => self.nested(|parser| parser.call(&name, start)),
+        }
+    }
+
+    fn call(&mut self, name: &str, start: usize) -> Result<Node, FilterError> {
+        if name == "REGEXP_REPLACE" {
+            return self.regexp_replace();
+        }
+        let known = function::find(name);
+        let fact = fact(name, self.options);
+        if known.is_none() && fact.is_none() && name != "IF" {
+            return Err(self.unknown(name, start));
+        }
+        let arguments = if self.is_empty_list()? { Box::default() } else { self.list()? };
+        let count = arguments.len();
+        let takes = match known {
+            Some(function) => function.arguments.clone(),
+            None if name == "IF" => 3..=3,
+            None => 0..=0,
+        };
+        if !takes.contains(&count) {
+            return Err(FilterError::at(self.lexer.text, start, described(name, &takes), plural(count)));
+        }
+        match (known, fact) {
+            (Some(function), _) => Ok(Node::Call(function, arguments)),
+            (None, Some(literal)) => {
+                self.canonical.push_str(&format!("{literal:?} "));
+                Ok(Node::Literal(literal))
+            }
+            (None, None) => {
+                let nodes: Box<[Node; 3]> = arguments.try_into().expect("the count was checked");
+                Ok(Node::If(nodes))
+            }
+        }
+    }
+
+    fn regexp_replace(&mut self) -> Result<Node, FilterError> {
+        self.take_symbol("(")?;
+        let text = self.expression()?;
+        self.take_symbol(",")?;
+        let pattern = self.pattern()?;
+        self.take_symbol(",")?;
+        let replacement = self.expression()?;
+        self.take_symbol(")")?;
+        Ok(Node::ReplacePattern(Box::new([text, replacement]), Box::new(pattern)))
+    }
+
+    fn unknown(&self, name: &str, start: usize) -> FilterError {
+        let expected = if AGGREGATES.contains(&name) {
+            "a function that looks at one message; aggregates are for projections of views".into()
+        } else {
+            let names = FUNCTIONS.iter().map(|function| function.name).chain(OTHER_FUNCTIONS.iter().copied());
+            match function::similar(name, names) {
+                Some(similar) => format!("a function, perhaps {similar}"),
+                None => "a function".into(),
+            }
+        };
+        FilterError::at(self.lexer.text, start, expected, Token::Word(name).describe())
+    }
+
+    fn is_empty_list(&mut self) -> Result<bool, FilterError> {
+        let is_empty = self.lexer.clone().next()?.0 == Token::Symbol(")");
+        if is_empty {
+            self.advance()?;
+            self.advance()?;
+        }
+        Ok(is_empty)
+    }
+
+    /// `(expression, ...)`, at least one.
+    fn list(&mut self) -> Result<Box<[Node]>, FilterError> {
+        self.nested(|parser| {
+            parser.take_symbol("(")?;
+            let mut nodes = vec![parser.expression()?];
+            while parser.token == Token::Symbol(",") {
+                parser.advance()?;
+                nodes.push(parser.expression()?);
+            }
+            match parser.token {
+                Token::Symbol(")") => parser.advance()?,
+                _ => return Err(parser.expected(", or )")),
+            }
+            Ok(nodes.into())
+        })
+    }
+
+    fn identifier(&mut self, name: &str) -> Result<Node, FilterError> {
+        let path = path_of(name);
+        if path.len() > PATH_STEP_COUNT_MAX {
+            return Err(self.expected(&format!("at most {PATH_STEP_COUNT_MAX} steps")));
+        }
+        let field = self.plan.add(&path).index();
+        self.numbers.resize(self.plan.len(), 0);
+        if self.numbers[field] == 0 {
+            if self.names.len() == FIELD_COUNT_MAX {
+                return Err(self.expected(&format!("at most {FIELD_COUNT_MAX} different fields")));
+            }
+            self.names.push(name.into());
+            self.numbers[field] = self.names.len() as u32;
+        }
+        Ok(Node::Field(self.numbers[field] - 1))
+    }
+
+    fn pattern(&mut self) -> Result<Pattern, FilterError> {
+        let Token::Text(quoted) = self.token else { return Err(self.expected("a pattern in quotes")) };
+        if self.pattern_count == PATTERN_COUNT_MAX {
+            return Err(self.expected(&format!("at most {PATTERN_COUNT_MAX} patterns")));
+        }
+        self.pattern_count += 1;
+        let pattern = Pattern::new(&unquoted(quoted), self.options.allow_backtracking)
+            .map_err(|expected| self.expected(&expected))?;
+        self.advance()?;
+        Ok(pattern)
+    }
+
+    /// Runs `parse` one level deeper.
+    fn nested<T>(
+        &mut self,
+        parse: impl FnOnce(&mut Self) -> Result<T, FilterError>,
+    ) -> Result<T, FilterError> {
+        self.deeper()?;
+        let result = parse(self)?;
+        self.depth -= 1;
+        Ok(result)
+    }
+
+    fn deeper(&mut self) -> Result<(), FilterError> {
+        if self.depth == NESTING_MAX {
+            return Err(self.expected(&format!("at most {NESTING_MAX} levels of nesting")));
+        }
+        self.depth += 1;
         Ok(())
     }
 
+    fn advance(&mut self) -> Result<(), FilterError> {
+        match self.token {
+            Token::Word(word) => self.canonical.push_str(&word.to_ascii_uppercase()),
+            Token::Bracketed(name) => {
+                self.canonical.push_str("[/");
+                self.canonical.push_str(name);
+                self.canonical.push(']');
+            }
+            Token::Symbol("==") => self.canonical.push('='),
+            Token::Symbol("<>") => self.canonical.push_str("!="),
+            Token::Identifier(text) | Token::Number(text) | Token::Text(text) => {
+                self.canonical.push_str(text)
+            }
+            Token::Symbol(text) => self.canonical.push_str(text),
+            Token::End => {}
+        }
+        self.canonical.push(' ');
+        (self.token, self.start) = self.lexer.next()?;
+        Ok(())
+    }
+
+    fn is_word(&self, word: &str) -> bool {
+        matches!(self.token, Token::Word(next) if next.eq_ignore_ascii_case(word))
+    }
+
+    fn take_word(&mut self, word: &str) -> Result<bool, FilterError> {
+        let is_next = self.is_word(word);
+        if is_next {
+            self.advance()?;
+        }
+        Ok(is_next)
+    }
+
+    fn take_symbol(&mut self, symbol: &'static str) -> Result<(), FilterError> {
+        if self.token != Token::Symbol(symbol) {
+            return Err(self.expected(&format!("'{symbol}'")));
+        }
+        self.advance()
+    }
+
     fn expected(&self, expected: &str) -> FilterError {
-        let (token, column) = &self.tokens[self.at];
-        FilterError { column: *column, expected: expected.into(), found: token.describe() }
+        FilterError::at(self.lexer.text, self.start, expected, self.token.describe())
     }
 }
 
-fn comparison(symbol: &str) -> Option<Comparison> {
-    Some(match symbol {
-        "=" | "==" => Comparison::Equal,
-        "!=" | "<>" => Comparison::NotEqual,
-        "<" => Comparison::Less,
-        "<=" => Comparison::LessOrEqual,
-        ">" => Comparison::Greater,
-        ">=" => Comparison::GreaterOrEqual,
+/// What the parser itself knows beside the table of functions.
+const OTHER_FUNCTIONS: &[&str] = &[
+    "IF",
+    "REGEXP_REPLACE",
+    "CLIENT_NAME",
+    "CONNECTION_NAME",
+    "USER",
+    "REMOTE_ADDRESS",
+    "INSTANCE_NAME",
+    "INSTANCE_GROUP",
+    "AMPS_VERSION",
+];
+
+/// The value of a function about the client or the instance; `None` for other names. They are constants of a filter, because it belongs to one subscriber.
+fn fact(name: &str, options: &FilterOptions) -> Option<Literal> {
+    let ClientFacts { client_name, connection_name, user, remote_address } = &options.client;
+    let InstanceFacts { name: instance_name, group, version } = &options.instance;
+    let text = match name {
+        "CLIENT_NAME" => client_name,
+        "CONNECTION_NAME" => connection_name,
+        "USER" => user,
+        "REMOTE_ADDRESS" => remote_address,
+        "INSTANCE_NAME" => instance_name,
+        "INSTANCE_GROUP" => group,
+        "AMPS_VERSION" => version,
         _ => return None,
-    })
+    };
+    Some(Literal::text(text.as_deref().unwrap_or_default().as_bytes()))
 }
 
-fn one_or(mut nodes: Vec<Node>, many: impl FnOnce(Vec<Node>) -> Node) -> Node {
-    if nodes.len() == 1 { nodes.remove(0) } else { many(nodes) }
+/// The steps of an identifier that the lexer took.
+pub(super) fn path_of(identifier: &str) -> Vec<Step> {
+    if let Some(name) = identifier.strip_prefix("[/").and_then(|name| name.strip_suffix(']')) {
+        return vec![Step::Name(name.as_bytes().into())];
+    }
+    let mut steps = Vec::new();
+    for part in identifier.split('/').skip(1) {
+        let mut pieces = part.split('[');
+        steps.extend(pieces.next().map(|name| Step::Name(name.as_bytes().into())));
+        // An index beyond 32 bits is beyond every array, as the largest one is.
+        let index = |piece: &str| Step::Index(piece.trim_end_matches(']').parse().unwrap_or(u32::MAX));
+        steps.extend(pieces.map(index));
+    }
+    steps
+}
+
+/// What stands between the quotes; a doubled quote is one.
+fn unquoted(text: &str) -> String {
+    let quote = &text[..1];
+    text[1..text.len() - 1].replace(&quote.repeat(2), quote)
+}
+
+fn minus(number: Number) -> Number {
+    match number.as_i128() {
+        Some(exact) => Number::of_i128(-exact),
+        None => Number::Float(-number.as_f64()),
+    }
+}
+
+fn negated(node: Node, is_negated: bool) -> Node {
+    if is_negated { Node::Not(Box::new(node)) } else { node }
+}
+
+fn arithmetic(first: Node, rest: Vec<(Operator, Node)>) -> Node {
+    if rest.is_empty() { first } else { Node::Arithmetic(Box::new(first), rest.into()) }
+}
+
+fn one_or(mut nodes: Vec<Node>, many: impl FnOnce(Box<[Node]>) -> Node) -> Node {
+    if nodes.len() == 1 { nodes.remove(0) } else { many(nodes.into()) }
+}
+
+/// How many arguments a function takes, for the reader of an error.
+fn described(name: &str, takes: &std::ops::RangeInclusive<usize>) -> String {
+    match (*takes.start(), *takes.end()) {
+        (start, end) if start == end => format!("{} for {name}", plural(start)),
+        (start, usize::MAX) => format!("at least {} for {name}", plural(start)),
+        (start, end) => format!("{start} to {} for {name}", plural(end)),
+    }
+}
+
+fn plural(count: usize) -> String {
+    match count {
+        0 => "no argument".into(),
+        1 => "1 argument".into(),
+        count => format!("{count} arguments"),
+    }
 }

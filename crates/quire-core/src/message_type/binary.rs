@@ -1,15 +1,18 @@
-//! `binary`: bytes without fields.
+//! `binary`: opaque bytes without fields (reference: topics-filters-sow 8.1).
 
-use super::{Fields, Format, Malformed, Path};
+use super::{Format, Found, Level, Malformed};
 
 pub(super) struct Binary;
 
 impl Format for Binary {
-    fn has_fields(&self) -> bool {
-        false
-    }
+    const REPEATED_NAMES_ARE_ARRAYS: bool = false;
 
-    fn read(&self, _data: &[u8], _paths: &[Path], _fields: &mut Fields) -> Result<(), Malformed> {
-        Err(Malformed)
+    fn members<'a>(
+        &self,
+        _raw: &'a [u8],
+        _level: &Level<'_, 'a>,
+        _found: Found<'_, 'a>,
+    ) -> Result<(), Malformed> {
+        Ok(())
     }
 }

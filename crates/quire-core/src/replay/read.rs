@@ -4,7 +4,7 @@ use quire_journal::{Batch, JournalError, Position, Reader, Record, RecordKind, T
 
 use super::{CHUNK_SIZE_MAX, Place, ReplayId, SCAN_SIZE_MAX, Source};
 use crate::filter::MessageContext;
-use crate::message_type::{Fields, MessageType};
+use crate::message_type::{Arena, MessageType};
 use crate::session::SessionId;
 use crate::subscription::{Member, Members, Start, bookmark};
 use crate::wire::Message;
@@ -192,8 +192,8 @@ struct Matcher<'a> {
     now: Timestamp,
     topic: String,
     topic_wanted: Vec<bool>,
-    /// Room for what filters read.
-    fields: Fields,
+    /// Memory for what filters read.
+    arena: Arena,
 }
 
 impl<'a> Matcher<'a> {
@@ -203,7 +203,7 @@ impl<'a> Matcher<'a> {
             now,
             topic: String::new(),
             topic_wanted: vec![false; members.len()],
-            fields: Fields::default(),
+            arena: Arena::default(),
         }
     }
 
@@ -225,7 +225,7 @@ impl<'a> Matcher<'a> {
         match filter {
             None => true,
             Some(filter) => context_of(record, self.now)
-                .is_some_and(|context| filter.matches_with(&context, &mut self.fields)),
+                .is_some_and(|context| filter.matches_with(&context, &mut self.arena)),
         }
     }
 }

@@ -13,6 +13,7 @@ use slab::Slab;
 use super::pattern::{TopicPattern, TopicSelector};
 use super::recording::{Recording, RecordingRule};
 use crate::filter::{Filter, MessageContext, SubscriptionIndex};
+use crate::message_type::Arena;
 use crate::subscription::SubscriptionId;
 
 /// Topics without a subscription of their own that are remembered: more than most systems have, and at 200 bytes each 13 MB. At
@@ -68,6 +69,8 @@ pub(crate) struct TopicTable {
     link_count: usize,
     persisted_count: usize,
     generation: u64,
+    /// Where the fields of a message are read to, for one audience after the other.
+    arena: Arena,
 }
 
 /// [`LINKS_MAX`] would be passed.
@@ -86,6 +89,7 @@ impl TopicTable {
             link_count: 0,
             persisted_count: 0,
             generation: 0,
+            arena: Arena::default(),
         }
     }
 
@@ -195,9 +199,10 @@ impl TopicTable {
         mut serve: impl FnMut(SubscriptionId),
     ) {
         let topic = &mut self.topics[id.0 as usize];
-        topic.audience.for_each_match(stage, message, &mut serve);
+        let arena = &mut self.arena;
+        topic.audience.for_each_match(stage, message, arena, &mut serve);
         for &group in &topic.patterns {
-            self.groups[group as usize].audience.for_each_match(stage, message, &mut serve);
+            self.groups[group as usize].audience.for_each_match(stage, message, arena, &mut serve);
         }
     }
 
@@ -277,11 +282,12 @@ impl Audience {
         &mut self,
         stage: Stage,
         message: &MessageContext<'_>,
+        arena: &mut Arena,
         serve: &mut impl FnMut(SubscriptionId),
     ) {
         let (index, count) = self.side(stage);
         if *count > 0 {
-            index.for_each_match(message, serve);
+            index.for_each_match(message, arena, serve);
         }
     }
 

@@ -1,0 +1,145 @@
+//! The tests of one field: equality by hash, ranges by interval trees.
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use super::cover::Wanted;
+use super::ranges::{Bound, Place, RangeTree};
+use crate::filter::node::Literal;
+use crate::message_type::{Number, Value, boolean_text};
+
+/// The entries that test one field.
+///
+/// A text and a number that are equal stand under the same number: a text constant that spells one, or a Boolean, is entered there too. As the map
+/// only has to give every entry that can match, keys may be rounded: what is equal as integers is equal as floats.
+#[derive(Debug, Default)]
+pub(super) struct FieldIndex {
+    numbers: HashMap<u64, Vec<u32>, FxBuildHasher>,
+    texts: HashMap<Box<[u8]>, Vec<u32>, FxBuildHasher>,
+    ranges: RangeTree,
+}
+
+impl FieldIndex {
+    pub fn is_empty(&self) -> bool {
+        self.numbers.is_empty() && self.texts.is_empty() && self.ranges.is_empty()
+    }
+
+    pub fn insert(&mut self, entry: u32, wanted: &Wanted) {
+        match wanted {
+            Wanted::Equal(literal) => {
+                if let Literal::Text(text) = literal {
+                    self.texts.entry(text.clone()).or_default().push(entry);
+                }
+                for key in number_keys(literal.value()).into_iter().flatten() {
+                    self.numbers.entry(key).or_default().push(entry);
+                }
+            }
+            Wanted::Within(low, high) => self.ranges.insert(low.clone(), high.clone(), entry),
+        }
+    }
+
+    /// Undoes [`FieldIndex::insert`] with the same arguments.
+    pub fn remove(&mut self, entry: u32, wanted: &Wanted) {
+        match wanted {
+            Wanted::Equal(literal) => {
+                if let Literal::Text(text) = literal
+                    && let Some(entries) = self.texts.get_mut(text)
+                {
+                    entries.retain(|known| *known != entry);
+                    if entries.is_empty() {
+                        self.texts.remove(text);
+                    }
+                }
+                for key in number_keys(literal.value()).into_iter().flatten() {
+                    if let Some(entries) = self.numbers.get_mut(&key) {
+                        entries.retain(|known| *known != entry);
+                        if entries.is_empty() {
+                            self.numbers.remove(&key);
+                        }
+                    }
+                }
+            }
+            Wanted::Within(low, _) => self.ranges.remove(low, entry),
+        }
+    }
+
+    /// How many other entries a message with the wanted value would have to be checked against; for ranges a guess.
+    pub fn cost(&self, wanted: &Wanted) -> usize {
+        match wanted {
+            Wanted::Equal(Literal::Text(text)) => 1 + self.texts.get(text).map_or(0, Vec::len),
+            Wanted::Equal(literal) => {
+                let keys = number_keys(literal.value()).into_iter().flatten();
+                1 + keys.filter_map(|key| self.numbers.get(&key)).map(Vec::len).sum::<usize>()
+            }
+            Wanted::Within(Bound::Bottom, _) | Wanted::Within(_, Bound::Top) => 16 + self.ranges.len() / 2,
+            Wanted::Within(..) => 8 + self.ranges.len() / 16,
+        }
+    }
+
+    /// Calls `candidate` with every entry one of whose tests holds for `value`, and possibly more; possibly several times.
+    pub fn for_each_candidate(&self, value: Value<'_>, mut candidate: impl FnMut(u32)) {
+        match value {
+            Value::Null | Value::Compound(_) => {}
+            Value::Array(elements) => {
+                let mut extent: Option<(Place<'_>, Place<'_>)> = None;
+                for element in elements {
+                    self.equal(element.scalar(), &mut candidate);
+                    for place in places(element.scalar()).into_iter().flatten() {
+                        extent = Some(match extent {
+                            None => (place, place),
+                            Some((low, high)) => (low.min(place), high.max(place)),
+                        });
+                    }
+                }
+                if let Some((low, high)) = extent {
+                    self.ranges.for_each_overlap(low, high, &mut candidate);
+                }
+            }
+            single => {
+                self.equal(single, &mut candidate);
+                if !self.ranges.is_empty() {
+                    for place in places(single).into_iter().flatten() {
+                        self.ranges.for_each_overlap(place, place, &mut candidate);
+                    }
+                }
+            }
+        }
+    }
+
+    fn equal(&self, value: Value<'_>, candidate: &mut impl FnMut(u32)) {
+        if !self.texts.is_empty()
+            && let Value::Text(text) = value
+        {
+            self.texts.get(text).into_iter().flatten().for_each(|entry| candidate(*entry));
+        }
+        if !self.numbers.is_empty() {
+            for key in number_keys(value).into_iter().flatten() {
+                self.numbers.get(&key).into_iter().flatten().for_each(|entry| candidate(*entry));
+            }
+        }
+    }
+}
+
+/// The numbers that a value may be equal to: as a number, and as a Boolean.
+fn number_keys(value: Value<'_>) -> [Option<u64>; 2] {
+    // Adding zero makes the negative zero the positive one.
+    let key = |number: Number| (!number.is_nan()).then(|| (number.as_f64() + 0.0).to_bits());
+    let boolean_key = |value: bool| key(Number::Integer(value.into()));
+    match value {
+        Value::Number(number, _) => [key(number), None],
+        Value::Boolean(value) => [boolean_key(value), None],
+        Value::Text(text) => [Number::parse(text).and_then(key), boolean_text(text).and_then(boolean_key)],
+        Value::Null | Value::Array(_) | Value::Compound(_) => [None, None],
+    }
+}
+
+/// Where a value stands among bounds; a text that spells a number at two places.
+fn places(value: Value<'_>) -> [Option<Place<'_>>; 2] {
+    let place = |number: Number| (!number.is_nan()).then(|| Place::number(number.as_f64()));
+    match value {
+        Value::Number(number, _) => [place(number), None],
+        Value::Boolean(value) => [place(Number::Integer(value.into())), None],
+        Value::Text(text) => [Number::parse(text).and_then(place), Some(Place::Text(text))],
+        Value::Null | Value::Array(_) | Value::Compound(_) => [None, None],
+    }
+}

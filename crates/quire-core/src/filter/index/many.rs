@@ -1,0 +1,258 @@
+//! The index proper, for a topic with more than one subscription: equal filters in one entry, entries found by tests of fields.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hash;
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use slab::Slab;
+
+use super::cover::{self, Test};
+use super::field::FieldIndex;
+use crate::filter::evaluate::Evaluation;
+use crate::filter::parse::path_of;
+use crate::filter::{Filter, MessageContext};
+use crate::message_type::{Arena, FieldId, FieldPlan, Truth, Value};
+
+/// See the module above for what it promises and how it works.
+#[derive(Debug)]
+pub(super) struct Many<Id> {
+    /// The entry of each subscription, none for those without a filter, and its place in the order of insertion.
+    places: HashMap<Id, (Option<u32>, u64), FxBuildHasher>,
+    unfiltered: BTreeMap<u64, Id>,
+    entries: Slab<Entry<Id>>,
+    by_filter: HashMap<Filter, u32, FxBuildHasher>,
+    /// The fields of all entries.
+    plan: FieldPlan,
+    fields: BTreeMap<FieldId, FieldIndex>,
+    /// The entries without a cover.
+    uncovered: BTreeSet<u32>,
+    inserted_count: u64,
+    /// Counts messages, so that an entry found twice is told from one found before.
+    generation: u64,
+    candidates: Vec<u32>,
+    matches: Vec<(u64, Id)>,
+}
+
+/// The subscriptions with one filter.
+#[derive(Debug)]
+struct Entry<Id> {
+    filter: Filter,
+    /// The filter's own fields in the common plan.
+    fields: Box<[FieldId]>,
+    cover: Option<Box<[Test]>>,
+    members: Members<Id>,
+    /// The generation in which it last became a candidate.
+    seen: u64,
+}
+
+/// Most filters belong to one subscription, and a map is large for that.
+#[derive(Debug)]
+enum Members<Id> {
+    None,
+    One(u64, Id),
+    Many(BTreeMap<u64, Id>),
+}
+
+impl<Id: Copy> Members<Id> {
+    fn insert(&mut self, order: u64, id: Id) {
+        match self {
+            Members::None => *self = Members::One(order, id),
+            Members::One(known_order, known) => {
+                *self = Members::Many(BTreeMap::from([(*known_order, *known), (order, id)]));
+            }
+            Members::Many(members) => {
+                members.insert(order, id);
+            }
+        }
+    }
+
+    /// Removes one; says whether it was the last.
+    fn remove(&mut self, order: u64) -> bool {
+        match self {
+            Members::None => true,
+            Members::One(known, _) => *known == order,
+            Members::Many(members) => {
+                members.remove(&order);
+                members.is_empty()
+            }
+        }
+    }
+}
+
+impl<Id> Default for Many<Id> {
+    fn default() -> Self {
+        Many {
+            places: HashMap::default(),
+            unfiltered: BTreeMap::new(),
+            entries: Slab::new(),
+            by_filter: HashMap::default(),
+            plan: FieldPlan::default(),
+            fields: BTreeMap::new(),
+            uncovered: BTreeSet::new(),
+            inserted_count: 0,
+            generation: 0,
+            candidates: Vec::new(),
+            matches: Vec::new(),
+        }
+    }
+}
+
+impl<Id: Copy + Eq + Hash> Many<Id> {
+    pub fn insert(&mut self, id: Id, filter: Option<Filter>) {
+        self.remove(id);
+        self.inserted_count += 1;
+        let order = self.inserted_count;
+        let entry = filter.map(|filter| self.entry(filter));
+        match entry {
+            None => {
+                self.unfiltered.insert(order, id);
+            }
+            Some(entry) => self.entries[entry as usize].members.insert(order, id),
+        }
+        self.places.insert(id, (entry, order));
+    }
+
+    pub fn remove(&mut self, id: Id) {
+        match self.places.remove(&id) {
+            None => {}
+            Some((None, order)) => {
+                self.unfiltered.remove(&order);
+            }
+            Some((Some(entry), order)) => {
+                let was_last = self.entries[entry as usize].members.remove(order);
+                if was_last {
+                    self.forget(entry);
+                }
+            }
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    pub fn for_each_match(
+        &mut self,
+        message: &MessageContext<'_>,
+        arena: &mut Arena,
+        mut each: impl FnMut(Id),
+    ) {
+        if self.entries.is_empty() {
+            return self.unfiltered.values().copied().for_each(each);
+        }
+        self.matches.clear();
+        self.matches.extend(self.unfiltered.iter().map(|(order, id)| (*order, *id)));
+        let sources = usize::from(!self.matches.is_empty()) + self.match_entries(message, arena);
+        if sources > 1 {
+            self.matches.sort_unstable_by_key(|(order, _)| *order);
+        }
+        self.matches.iter().for_each(|(_, id)| each(*id));
+    }
+
+    /// Adds the members of all entries that match; says how many matched.
+    fn match_entries(&mut self, message: &MessageContext<'_>, arena: &mut Arena) -> usize {
+        self.generation += 1;
+        arena.reset();
+        let arena = &*arena;
+        self.candidates.clear();
+        self.candidates.extend(&self.uncovered);
+        let values = if self.plan.is_empty() {
+            Ok(&[][..])
+        } else {
+            message.message_type.read(message.data, &self.plan, arena)
+        };
+        for (field, index) in values.iter().flat_map(|_| &self.fields) {
+            // Only entered when there are values.
+            let value = values.map_or(Value::Null, |values| values[field.index()]);
+            index.for_each_candidate(value, |entry| {
+                let seen = &mut self.entries[entry as usize].seen;
+                if *seen != self.generation {
+                    *seen = self.generation;
+                    self.candidates.push(entry);
+                }
+            });
+        }
+        let mut matched_count = 0;
+        for entry in &self.candidates {
+            let Entry { filter, fields, members, .. } = &self.entries[*entry as usize];
+            let values = match values {
+                Ok(values) => values,
+                Err(_) if fields.is_empty() => &[],
+                Err(_) => continue,
+            };
+            let evaluation = Evaluation { values, fields, message, arena };
+            if evaluation.truth(&filter.parsed().root) == Truth::True {
+                matched_count += 1;
+                match members {
+                    Members::None => {}
+                    Members::One(order, id) => self.matches.push((*order, *id)),
+                    Members::Many(members) => {
+                        self.matches.extend(members.iter().map(|(order, id)| (*order, *id)))
+                    }
+                }
+            }
+        }
+        matched_count
+    }
+
+    /// The entry for `filter`, made if there is none.
+    fn entry(&mut self, filter: Filter) -> u32 {
+        if let Some(entry) = self.by_filter.get(&filter) {
+            return *entry;
+        }
+        let fields: Box<[FieldId]> =
+            filter.parsed().names.iter().map(|name| self.plan.add(&path_of(name))).collect();
+        let cover = self.best_cover(&filter, &fields);
+        let entry = self.entries.vacant_key() as u32;
+        self.by_filter.insert(filter.clone(), entry);
+        self.entries.insert(Entry { filter, fields, cover, members: Members::None, seen: 0 });
+        let Entry { fields, cover, .. } = &self.entries[entry as usize];
+        match cover {
+            None => {
+                self.uncovered.insert(entry);
+            }
+            Some(tests) => {
+                for test in &**tests {
+                    let field = fields[test.field as usize];
+                    self.fields.entry(field).or_default().insert(entry, &test.wanted);
+                }
+            }
+        }
+        entry
+    }
+
+    /// The cover that should give the fewest false candidates, given what is in the index.
+    fn best_cover(&self, filter: &Filter, fields: &[FieldId]) -> Option<Box<[Test]>> {
+        let cost = |tests: &Vec<Test>| -> usize {
+            let cost_of = |test: &Test| match self.fields.get(&fields[test.field as usize]) {
+                Some(index) => index.cost(&test.wanted),
+                None => FieldIndex::default().cost(&test.wanted),
+            };
+            tests.iter().map(cost_of).sum()
+        };
+        cover::covers(&filter.parsed().root).into_iter().min_by_key(cost).map(Vec::into_boxed_slice)
+    }
+
+    fn forget(&mut self, entry: u32) {
+        let Entry { filter, fields, cover, .. } = self.entries.remove(entry as usize);
+        self.by_filter.remove(&filter);
+        match cover {
+            None => {
+                self.uncovered.remove(&entry);
+            }
+            Some(tests) => {
+                for test in &tests {
+                    let field = fields[test.field as usize];
+                    if let Some(index) = self.fields.get_mut(&field) {
+                        index.remove(entry, &test.wanted);
+                        if index.is_empty() {
+                            self.fields.remove(&field);
+                        }
+                    }
+                }
+            }
+        }
+        fields.iter().for_each(|field| self.plan.release(*field));
+    }
+}

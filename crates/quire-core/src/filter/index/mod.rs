@@ -1,0 +1,106 @@
+//! The subscriptions of a topic by their filters, so that a message is only checked against the filters that can match.
+//!
+//! What it promises: [`SubscriptionIndex::for_each_match`] gives exactly the subscriptions whose filter is TRUE for the message, in
+//! the order in which they were inserted. Its cost grows with the filters that could not be ruled out, not with the
+//! subscriptions. Inserting and removing cost the logarithm of their number; there are no rebuilds.
+//!
+//! How it works: subscriptions with equal filters share an *entry*, evaluated once (`many`). From its filter an entry gets a *cover*: a
+//! few tests of single fields, of which at least one holds whenever the filter is TRUE (`cover`). Tests for equality are
+//! hashed and ranges stand in interval trees, per field (`field`, `ranges`). A message is read once for all entries; the tests that
+//! hold for its values give the candidates, which are then evaluated in full. So the tests have to be complete, never exact.
+//! Entries without a cover are always candidates.
+
+mod cover;
+mod field;
+mod many;
+mod ranges;
+
+use std::hash::Hash;
+
+use super::{Filter, MessageContext};
+use crate::message_type::Arena;
+use many::Many;
+
+/// Which subscriptions want a message.
+#[derive(Debug)]
+pub struct SubscriptionIndex<Id>(Kind<Id>);
+
+/// Topics with one subscription are the most frequent, and there is nothing to index.
+#[derive(Debug)]
+enum Kind<Id> {
+    Empty,
+    One(Id, Option<Filter>),
+    Many(Box<Many<Id>>),
+}
+
+impl<Id> Default for SubscriptionIndex<Id> {
+    fn default() -> Self {
+        SubscriptionIndex(Kind::Empty)
+    }
+}
+
+impl<Id: Copy + Eq + Hash> SubscriptionIndex<Id> {
+    /// Adds a subscription; `None` = it wants everything. One that is there already gets the new filter and comes last from
+    /// then on.
+    pub fn insert(&mut self, id: Id, filter: Option<Filter>) {
+        match &mut self.0 {
+            Kind::Empty => self.0 = Kind::One(id, filter),
+            Kind::One(known, known_filter) if *known == id => *known_filter = filter,
+            Kind::One(known, known_filter) => {
+                let mut many = Box::new(Many::default());
+                many.insert(*known, known_filter.take());
+                many.insert(id, filter);
+                self.0 = Kind::Many(many);
+            }
+            Kind::Many(many) => many.insert(id, filter),
+        }
+    }
+
+    /// Removes a subscription, if it is there.
+    pub fn remove(&mut self, id: Id) {
+        let is_last = match &mut self.0 {
+            Kind::Empty => false,
+            Kind::One(known, _) => *known == id,
+            Kind::Many(many) => {
+                many.remove(id);
+                many.len() == 0
+            }
+        };
+        if is_last {
+            self.0 = Kind::Empty;
+        }
+    }
+
+    /// How many subscriptions are in it.
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Kind::Empty => 0,
+            Kind::One(..) => 1,
+            Kind::Many(many) => many.len(),
+        }
+    }
+
+    /// Whether nobody is in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Calls `each` for every subscription that wants the message, in the order in which they were inserted. `arena` is where the
+    /// message is read to; keep it between calls.
+    pub fn for_each_match(
+        &mut self,
+        message: &MessageContext<'_>,
+        arena: &mut Arena,
+        mut each: impl FnMut(Id),
+    ) {
+        match &mut self.0 {
+            Kind::Empty => {}
+            Kind::One(id, filter) => {
+                if filter.as_ref().is_none_or(|filter| filter.matches_with(message, arena)) {
+                    each(*id);
+                }
+            }
+            Kind::Many(many) => many.for_each_match(message, arena, each),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Regular expressions over bytes.
+//!
+//! Patterns run in time linear in the text. Those that only a backtracking engine can run (back-references, look-around) are refused, unless the
+//! configuration allows them; then a limit on their steps makes a text that would take too long one that does not match
+//! (reference: topics-filters-sow 1.10).
+
+use regex::bytes::{Regex, RegexBuilder};
+
+/// What a compiled pattern may take, in bytes: a thousand-fold of what people write. A filter may hold hundreds of them.
+const PATTERN_SIZE_MAX: usize = 256 * 1024;
+
+/// The cache of one pattern's lazy automaton, in bytes. Beyond it the engine falls back to a slower search, still linear.
+const PATTERN_CACHE_SIZE_MAX: usize = 256 * 1024;
+
+/// The steps of a backtracking pattern on one text: some milliseconds.
+const BACKTRACK_STEP_COUNT_MAX: usize = 100_000;
+
+/// A compiled pattern.
+#[derive(Debug)]
+pub(super) enum Pattern {
+    Linear(Regex),
+    Backtracking(Box<fancy_regex::Regex>),
+}
+
+impl Pattern {
+    /// Compiles `text`; the error says what was expected instead.
+    pub fn new(text: &str, allow_backtracking: bool) -> Result<Pattern, String> {
+        let linear = RegexBuilder::new(text)
+            .unicode(false)
+            .size_limit(PATTERN_SIZE_MAX)
+            .dfa_size_limit(PATTERN_CACHE_SIZE_MAX)
+            .build();
+        match linear {
+            Ok(regex) => Ok(Pattern::Linear(regex)),
+            Err(regex::Error::CompiledTooBig(limit)) => {
+                Err(format!("a regular expression that compiles to at most {limit} bytes"))
+            }
+            Err(error) => Pattern::backtracking(text, allow_backtracking, &error),
+        }
+    }
+
+    fn backtracking(text: &str, is_allowed: bool, error: &regex::Error) -> Result<Pattern, String> {
+        let compiled = fancy_regex::RegexBuilder::new(text)
+            .bytes_mode(fancy_regex::BytesMode::Ascii)
+            .unicode_mode(false)
+            .backtrack_limit(BACKTRACK_STEP_COUNT_MAX)
+            .delegate_size_limit(PATTERN_SIZE_MAX)
+            .delegate_dfa_size_limit(PATTERN_CACHE_SIZE_MAX)
+            .build();
+        match compiled {
+            Ok(regex) if is_allowed => Ok(Pattern::Backtracking(Box::new(regex))),
+            Ok(_) => Err("a regular expression without back-references and look-around: backtracking patterns are not allowed here".into()),
+            Err(_) => Err(format!("a regular expression ({})", reason(error))),
+        }
+    }
+
+    /// Whether the pattern is found anywhere in `text`. Giving up counts as not found.
+    pub fn is_match(&self, text: &[u8]) -> bool {
+        match self {
+            Pattern::Linear(regex) => regex.is_match(text),
+            Pattern::Backtracking(regex) => regex.is_match(text).unwrap_or(false),
+        }
+    }
+
+    /// Calls `visit` with what stands before each match and with the groups of the match, and gives what is left after the last one; `None`
+    /// when the engine gave up.
+    pub fn split_matches<'t>(
+        &self,
+        text: &'t [u8],
+        mut visit: impl FnMut(&'t [u8], &dyn Fn(usize) -> &'t [u8]),
+    ) -> Option<&'t [u8]> {
+        let mut end = 0;
+        match self {
+            Pattern::Linear(regex) => {
+                for captures in regex.captures_iter(text) {
+                    let whole = captures.get(0)?;
+                    visit(&text[end..whole.start()], &|group| {
+                        captures.get(group).map_or(b"", |found| found.as_bytes())
+                    });
+                    end = whole.end();
+                }
+            }
+            Pattern::Backtracking(regex) => {
+                for captures in regex.captures_iter(text) {
+                    let captures = captures.ok()?;
+                    let whole = captures.get(0)?;
+                    visit(&text[end..whole.start()], &|group| {
+                        captures.get(group).map_or(b"", |found| &text[found.start()..found.end()])
+                    });
+                    end = whole.end();
+                }
+            }
+        }
+        Some(&text[end..])
+    }
+}
+
+/// What the engine says, as one line: its last line without the drawing above it.
+fn reason(error: &regex::Error) -> String {
+    let text = error.to_string();
+    text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
+}

@@ -1,0 +1,101 @@
+//! The compiled form of an expression: a tree without cycles or sharing, at most [`NESTING_MAX`] levels deep.
+//!
+//! Chains of one level of operators (`a AND b AND c`, `1 + 2 - 3`) are one node with many children, so that the depth of the tree
+//! is what a person nested and not how long a person went on. Evaluating and dropping it recurse no deeper than that.
+
+use super::function::Function;
+use super::like::Pattern;
+use crate::message_type::{Number, Value};
+
+/// How deep parentheses, NOT and calls may nest: no person writes more, and evaluation recurses as deep.
+pub const NESTING_MAX: usize = 64;
+
+#[derive(Debug)]
+pub(super) enum Node {
+    Literal(Literal),
+    /// Which of the expression's own fields.
+    Field(u32),
+    And(Box<[Node]>),
+    Or(Box<[Node]>),
+    Not(Box<Node>),
+    /// One comparison after the other, from the left.
+    Compare(Box<Node>, Box<[(Comparison, Node)]>),
+    Like(Box<Node>, Box<Pattern>),
+    In(Box<Node>, Box<[Node]>),
+    /// Left side, low, high.
+    Between(Box<[Node; 3]>),
+    Affix(Affix, Box<Node>, Box<[Node]>),
+    IsNull(Box<Node>),
+    IsNan(Box<Node>),
+    Arithmetic(Box<Node>, Box<[(Operator, Node)]>),
+    Negate(Box<Node>),
+    /// Condition, value when TRUE, value otherwise.
+    If(Box<[Node; 3]>),
+    Call(&'static Function, Box<[Node]>),
+    /// `REGEXP_REPLACE`: text and replacement, and the pattern.
+    ReplacePattern(Box<[Node; 2]>, Box<Pattern>),
+}
+
+/// A constant that owns its bytes.
+#[derive(Clone, Debug)]
+pub(super) enum Literal {
+    Null,
+    Boolean(bool),
+    Number(Number),
+    /// Never empty: that is NULL.
+    Text(Box<[u8]>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operator {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Modulo,
+}
+
+/// Which end of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Affix {
+    Begins,
+    Ends,
+}
+
+impl Literal {
+    pub fn text(bytes: &[u8]) -> Literal {
+        if bytes.is_empty() { Literal::Null } else { Literal::Text(bytes.into()) }
+    }
+
+    pub fn value(&self) -> Value<'_> {
+        match self {
+            Literal::Null => Value::Null,
+            Literal::Boolean(value) => Value::Boolean(*value),
+            Literal::Number(number) => Value::number(*number),
+            Literal::Text(text) => Value::Text(text),
+        }
+    }
+}
+
+impl Comparison {
+    /// The comparison that says the same with the sides exchanged.
+    pub fn flipped(self) -> Comparison {
+        match self {
+            Comparison::Less => Comparison::Greater,
+            Comparison::LessOrEqual => Comparison::GreaterOrEqual,
+            Comparison::Greater => Comparison::Less,
+            Comparison::GreaterOrEqual => Comparison::LessOrEqual,
+            same => same,
+        }
+    }
+}

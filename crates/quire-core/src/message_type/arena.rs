@@ -1,0 +1,135 @@
+//! The memory of one evaluation: everything that is read from a message or computed about it lives here until the next message.
+
+use bumpalo::Bump;
+use bumpalo::collections::Vec as BumpVec;
+
+use super::{Malformed, Number, Value};
+
+/// The most that the values of one message may take, in bytes: enough for every element of a 10 MB array, and no more for a message made to hurt.
+pub const ARENA_SIZE_MAX: usize = 512 * 1024 * 1024;
+
+/// The largest text that a function may compute, in bytes: as large as the largest message. A larger one is NULL.
+pub const TEXT_SIZE_MAX: usize = 16 * 1024 * 1024;
+
+/// What is kept for the next message, in bytes; a rare large message does not hold memory for ever.
+const ARENA_SIZE_KEPT: usize = 1024 * 1024;
+
+/// Where the values of one message live. Reused from message to message, so that evaluation does not allocate.
+#[derive(Debug)]
+pub struct Arena(Bump);
+
+impl Default for Arena {
+    fn default() -> Self {
+        let bump = Bump::new();
+        bump.set_allocation_limit(Some(ARENA_SIZE_MAX));
+        Arena(bump)
+    }
+}
+
+impl Arena {
+    /// Forgets everything, keeping a reasonable part of the memory.
+    pub fn reset(&mut self) {
+        if self.0.allocated_bytes() > ARENA_SIZE_KEPT {
+            *self = Arena::default();
+        } else {
+            self.0.reset();
+        }
+    }
+
+    /// `count` values, all NULL.
+    pub(crate) fn nulls<'a>(&'a self, count: usize) -> Result<&'a mut [Value<'a>], Malformed> {
+        let mut values = self.list();
+        values.try_reserve_exact(count).map_err(|_| Malformed::TooLarge)?;
+        values.resize(count, Value::Null);
+        Ok(values.into_bump_slice_mut())
+    }
+
+    /// An empty list; add to it with [`push`].
+    pub(crate) fn list<T>(&self) -> BumpVec<'_, T> {
+        BumpVec::new_in(&self.0)
+    }
+
+    /// An empty text to compute.
+    pub(crate) fn builder(&self) -> TextBuilder<'_> {
+        TextBuilder { bytes: self.list(), overflowed: false }
+    }
+
+    /// The text of a single value as text functions see it: the raw text of a number, `true` or `false`; `None` for NULL and compound values.
+    pub(crate) fn text<'a>(&'a self, value: Value<'a>) -> Option<&'a [u8]> {
+        match value.scalar() {
+            Value::Text(text) => Some(text),
+            Value::Boolean(true) => Some(b"true"),
+            Value::Boolean(false) => Some(b"false"),
+            Value::Number(_, raw) if !raw.is_empty() => Some(raw),
+            Value::Number(number, _) => self.number_text(number),
+            Value::Null | Value::Array(_) | Value::Compound(_) => None,
+        }
+    }
+
+    fn number_text(&self, number: Number) -> Option<&[u8]> {
+        if number.is_nan() {
+            return None;
+        }
+        let mut builder = self.builder();
+        number.write_text(&mut builder).ok()?;
+        builder.bytes()
+    }
+}
+
+/// Adds `item`, unless the arena is full.
+pub(crate) fn push<T>(list: &mut BumpVec<'_, T>, item: T) -> Result<(), Malformed> {
+    list.try_reserve(1).map_err(|_| Malformed::TooLarge)?;
+    list.push(item);
+    Ok(())
+}
+
+/// A text under construction. Too large a text becomes NULL at the end, not an error in between.
+pub(crate) struct TextBuilder<'a> {
+    bytes: BumpVec<'a, u8>,
+    overflowed: bool,
+}
+
+impl<'a> TextBuilder<'a> {
+    /// Adds `bytes` at the end.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.overflowed
+            || self.bytes.len() + bytes.len() > TEXT_SIZE_MAX
+            || self.bytes.try_reserve(bytes.len()).is_err()
+        {
+            self.overflowed = true;
+        } else {
+            self.bytes.extend_from_slice_copy(bytes);
+        }
+    }
+
+    /// The bytes so far, to change in place.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// Whether the limit was passed, so that further work is in vain.
+    pub fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    /// The bytes; `None` when they were too many.
+    pub fn bytes(self) -> Option<&'a [u8]> {
+        if self.overflowed { None } else { Some(self.bytes.into_bump_slice()) }
+    }
+
+    /// The finished text; NULL when it is empty or was too large.
+    pub fn value(self) -> Value<'a> {
+        self.bytes().map_or(Value::Null, Value::text)
+    }
+}
+
+impl std::io::Write for TextBuilder<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.push(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

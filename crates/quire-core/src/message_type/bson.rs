@@ -1,0 +1,227 @@
+//! `bson`: BSON documents.
+//!
+//! Types as encoded: an ObjectId is its 24 hexadecimal digits, a date a float in seconds since 1970, a timestamp an integer, a decimal128 the nearest float, binary,
+//! code, symbols and the pattern of a regular expression are text (reference: topics-filters-sow 8.3).
+
+use super::{Arena, DOCUMENT_DEPTH_MAX, FieldPlan, Format, Found, Level, Malformed, Number, Value, push};
+
+/// Bytes of the smallest document: its size and its end.
+const DOCUMENT_SIZE_MIN: usize = 5;
+
+pub(super) struct Bson;
+
+impl Format for Bson {
+    const REPEATED_NAMES_ARE_ARRAYS: bool = false;
+
+    fn members<'a>(
+        &self,
+        raw: &'a [u8],
+        level: &Level<'_, 'a>,
+        found: Found<'_, 'a>,
+    ) -> Result<(), Malformed> {
+        let mut reader = Bytes { data: raw, at: 0 };
+        reader.document(0, |reader, kind, name| match level.child(name) {
+            Some(field) => {
+                let value = reader.read(kind, level.arena, 1)?;
+                found(field, value)
+            }
+            None => reader.skip(kind, 1),
+        })?;
+        if level.at == FieldPlan::ROOT && reader.at != raw.len() {
+            return reader.malformed("end of the message");
+        }
+        Ok(())
+    }
+}
+
+struct Bytes<'a> {
+    data: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Bytes<'a> {
+    fn malformed<T>(&self, expected: &'static str) -> Result<T, Malformed> {
+        Err(Malformed::Syntax { offset: self.at, expected })
+    }
+
+    fn take(&mut self, size: usize) -> Result<&'a [u8], Malformed> {
+        match self.data[self.at..].get(..size) {
+            Some(bytes) => {
+                self.at += size;
+                Ok(bytes)
+            }
+            None => self.malformed("more bytes"),
+        }
+    }
+
+    fn array<const SIZE: usize>(&mut self) -> Result<[u8; SIZE], Malformed> {
+        let bytes = self.take(SIZE)?;
+        Ok(bytes.try_into().expect("as many bytes as were taken"))
+    }
+
+    /// A size, which is signed in the format.
+    fn size(&mut self) -> Result<usize, Malformed> {
+        let size = i32::from_le_bytes(self.array()?);
+        usize::try_from(size).or_else(|_| self.malformed("size"))
+    }
+
+    /// Text up to a zero byte, which is taken too.
+    fn name(&mut self) -> Result<&'a [u8], Malformed> {
+        match memchr::memchr(0, &self.data[self.at..]) {
+            Some(size) => {
+                let name = self.take(size)?;
+                self.at += 1;
+                Ok(name)
+            }
+            None => self.malformed("end of a name"),
+        }
+    }
+
+    /// Text with its size before and a zero byte after it.
+    fn string(&mut self) -> Result<&'a [u8], Malformed> {
+        let size = self.size()?;
+        match self.take(size)?.split_last() {
+            Some((0, text)) => Ok(text),
+            _ => self.malformed("end of a string"),
+        }
+    }
+
+    /// Takes a document, calling `element` with the type and name of each while the reader stands at its value; `element` must take the value.
+    fn document(
+        &mut self,
+        depth: usize,
+        mut element: impl FnMut(&mut Self, u8, &'a [u8]) -> Result<(), Malformed>,
+    ) -> Result<(), Malformed> {
+        if depth == DOCUMENT_DEPTH_MAX {
+            return Err(Malformed::TooDeep);
+        }
+        let start = self.at;
+        let size = self.size()?;
+        if size < DOCUMENT_SIZE_MIN || size > self.data.len() - start {
+            return self.malformed("size of a document");
+        }
+        let end = start + size;
+        loop {
+            match self.array()? {
+                [0] if self.at == end => return Ok(()),
+                [0] => return self.malformed("end of the document where its size says"),
+                [kind] => {
+                    let name = self.name()?;
+                    element(self, kind, name)?;
+                }
+            }
+        }
+    }
+
+    /// Takes a value and keeps it.
+    fn read(&mut self, kind: u8, arena: &'a Arena, depth: usize) -> Result<Value<'a>, Malformed> {
+        let start = self.at;
+        Ok(match kind {
+            0x01 => Value::float(f64::from_le_bytes(self.array()?)),
+            0x02 | 0x0D | 0x0E => Value::text(self.string()?),
+            0x03 => {
+                self.skip(kind, depth)?;
+                Value::Compound(&self.data[start..self.at])
+            }
+            0x04 => {
+                let mut elements = arena.list();
+                self.document(depth, |reader, kind, _| {
+                    let element = reader.read(kind, arena, depth + 1)?;
+                    push(&mut elements, element)
+                })?;
+                Value::Array(elements.into_bump_slice())
+            }
+            0x05 => {
+                let size = self.size()?;
+                self.take(1)?;
+                Value::text(self.take(size)?)
+            }
+            0x06 | 0x0A => Value::Null,
+            0x07 => {
+                let mut digits = arena.builder();
+                for byte in self.array::<12>()? {
+                    let digit = |half: u8| b"0123456789abcdef"[usize::from(half)];
+                    digits.push(&[digit(byte >> 4), digit(byte & 0x0F)]);
+                }
+                digits.value()
+            }
+            0x08 => Value::Boolean(self.boolean()?),
+            0x09 => Value::float(i64::from_le_bytes(self.array()?) as f64 / 1000.0),
+            0x0B => {
+                let pattern = self.name()?;
+                self.name()?;
+                Value::text(pattern)
+            }
+            0x10 => Value::integer(i32::from_le_bytes(self.array()?).into()),
+            0x11 => Value::number(Number::of_u64(u64::from_le_bytes(self.array()?))),
+            0x12 => Value::integer(i64::from_le_bytes(self.array()?)),
+            0x13 => Value::float(decimal(u128::from_le_bytes(self.array()?))),
+            other => {
+                self.skip(other, depth)?;
+                Value::Compound(&self.data[start..self.at])
+            }
+        })
+    }
+
+    /// Takes a value. Recursion is bounded by `DOCUMENT_DEPTH_MAX`.
+    fn skip(&mut self, kind: u8, depth: usize) -> Result<(), Malformed> {
+        match kind {
+            0x01 | 0x09 | 0x11 | 0x12 => self.take(8).map(drop),
+            0x02 | 0x0D | 0x0E => self.string().map(drop),
+            0x03 | 0x04 => self.document(depth, |reader, kind, _| reader.skip(kind, depth + 1)),
+            0x05 => {
+                let size = self.size()?;
+                self.take(1)?;
+                self.take(size).map(drop)
+            }
+            // Undefined, null, and the smallest and largest key.
+            0x06 | 0x0A | 0xFF | 0x7F => Ok(()),
+            0x07 => self.take(12).map(drop),
+            0x08 => self.boolean().map(drop),
+            0x0B => self.name().and_then(|_| self.name()).map(drop),
+            0x0C => self.string().and_then(|_| self.take(12)).map(drop),
+            0x0F => {
+                let start = self.at;
+                let size = self.size()?;
+                self.string()?;
+                self.document(depth, |reader, kind, _| reader.skip(kind, depth + 1))?;
+                if self.at - start == size { Ok(()) } else { self.malformed("size of code with scope") }
+            }
+            0x10 => self.take(4).map(drop),
+            0x13 => self.take(16).map(drop),
+            _ => self.malformed("known type"),
+        }
+    }
+
+    fn boolean(&mut self) -> Result<bool, Malformed> {
+        match self.array()? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            _ => self.malformed("0 or 1"),
+        }
+    }
+}
+
+/// The nearest float of an IEEE 754 decimal128 in the binary encoding that BSON uses.
+fn decimal(bits: u128) -> f64 {
+    /// The largest coefficient, 34 nines; larger ones count as zero.
+    const COEFFICIENT_MAX: u128 = 10_u128.pow(34) - 1;
+    const EXPONENT_BIAS: i32 = 6176;
+    let sign = if bits >> 127 == 1 { -1.0 } else { 1.0 };
+    let top = (bits >> 122) & 0x1F;
+    if top == 0x1F {
+        return f64::NAN;
+    }
+    if top == 0x1E {
+        return sign * f64::INFINITY;
+    }
+    let (exponent, coefficient) = if top >> 3 == 3 {
+        // This form begins its coefficient beyond the largest one: it is zero.
+        ((bits >> 111) & 0x3FFF, 0)
+    } else {
+        ((bits >> 113) & 0x3FFF, bits & ((1 << 113) - 1))
+    };
+    let coefficient = if coefficient > COEFFICIENT_MAX { 0 } else { coefficient };
+    let text = format!("{coefficient}e{}", exponent as i32 - EXPONENT_BIAS);
+    sign * text.parse::<f64>().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,179 @@
+//! `msgpack`: MessagePack with a map at the root.
+//!
+//! `nil` is NULL; `str` and `bin` are text, and so is `ext` with its bytes as they are. A key that is no string is addressed by its text, as in `/7` or
+//! `/true`; arrays and maps as keys cannot be addressed (reference: topics-filters-sow 8.3).
+
+use super::{Arena, DOCUMENT_DEPTH_MAX, FieldPlan, Format, Found, Level, Malformed, Number, Value, push};
+
+pub(super) struct Msgpack;
+
+impl Format for Msgpack {
+    const REPEATED_NAMES_ARE_ARRAYS: bool = false;
+
+    fn members<'a>(
+        &self,
+        raw: &'a [u8],
+        level: &Level<'_, 'a>,
+        found: Found<'_, 'a>,
+    ) -> Result<(), Malformed> {
+        let mut reader = Bytes { data: raw, at: 0 };
+        match reader.head()? {
+            Head::Map(count) => {
+                for _ in 0..count {
+                    let key = reader.read(level.arena, 1)?;
+                    match level.arena.text(key).and_then(|key| level.child(key)) {
+                        Some(field) => {
+                            let value = reader.read(level.arena, 1)?;
+                            found(field, value)?;
+                        }
+                        None => reader.skip(1)?,
+                    }
+                }
+            }
+            head => reader.skip_rest(head, 0)?,
+        }
+        if level.at == FieldPlan::ROOT && reader.at != raw.len() {
+            return reader.malformed("end of the message");
+        }
+        Ok(())
+    }
+}
+
+/// What the first byte of a value, and its size, say.
+#[derive(Clone, Copy)]
+enum Head {
+    Nil,
+    Boolean(bool),
+    Number(Number),
+    /// `str`, `bin` or `ext` with so many bytes.
+    Bytes(usize),
+    Array(u32),
+    Map(u32),
+}
+
+struct Bytes<'a> {
+    data: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Bytes<'a> {
+    fn malformed<T>(&self, expected: &'static str) -> Result<T, Malformed> {
+        Err(Malformed::Syntax { offset: self.at, expected })
+    }
+
+    fn take(&mut self, size: usize) -> Result<&'a [u8], Malformed> {
+        match self.data[self.at..].get(..size) {
+            Some(bytes) => {
+                self.at += size;
+                Ok(bytes)
+            }
+            None => self.malformed("more bytes"),
+        }
+    }
+
+    fn array<const SIZE: usize>(&mut self) -> Result<[u8; SIZE], Malformed> {
+        let bytes = self.take(SIZE)?;
+        Ok(bytes.try_into().expect("as many bytes as were taken"))
+    }
+
+    fn u8(&mut self) -> Result<u8, Malformed> {
+        self.array().map(u8::from_be_bytes)
+    }
+
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    fn head(&mut self) -> Result<Head, Malformed> {
+        let integer = |number: i64| Head::Number(Number::Integer(number));
+        Ok(match self.u8()? {
+            byte @ 0x00..=0x7F => integer(byte.into()),
+            byte @ 0x80..=0x8F => Head::Map((byte & 0x0F).into()),
+            byte @ 0x90..=0x9F => Head::Array((byte & 0x0F).into()),
+            byte @ 0xA0..=0xBF => Head::Bytes((byte & 0x1F).into()),
+            0xC0 => Head::Nil,
+            0xC1 => {
+                self.at -= 1;
+                return self.malformed("value");
+            }
+            0xC2 => Head::Boolean(false),
+            0xC3 => Head::Boolean(true),
+            0xC4 | 0xD9 => Head::Bytes(self.u8()?.into()),
+            0xC5 | 0xDA => Head::Bytes(self.u16()?.into()),
+            0xC6 | 0xDB => Head::Bytes(self.u32()? as usize),
+            // The type of an ext is not interpreted.
+            0xC7 => Head::Bytes(self.u8().and_then(|size| self.after_type(size.into()))?),
+            0xC8 => Head::Bytes(self.u16().and_then(|size| self.after_type(size.into()))?),
+            0xC9 => Head::Bytes(self.u32().and_then(|size| self.after_type(size as usize))?),
+            0xCA => Head::Number(Number::Float(f32::from_be_bytes(self.array()?).into())),
+            0xCB => Head::Number(Number::Float(f64::from_be_bytes(self.array()?))),
+            0xCC => integer(self.u8()?.into()),
+            0xCD => integer(self.u16()?.into()),
+            0xCE => integer(self.u32()?.into()),
+            0xCF => Head::Number(Number::of_u64(u64::from_be_bytes(self.array()?))),
+            0xD0 => integer(i8::from_be_bytes(self.array()?).into()),
+            0xD1 => integer(i16::from_be_bytes(self.array()?).into()),
+            0xD2 => integer(i32::from_be_bytes(self.array()?).into()),
+            0xD3 => integer(i64::from_be_bytes(self.array()?)),
+            byte @ 0xD4..=0xD8 => Head::Bytes(self.after_type(1 << (byte - 0xD4))?),
+            0xDC => Head::Array(self.u16()?.into()),
+            0xDD => Head::Array(self.u32()?),
+            0xDE => Head::Map(self.u16()?.into()),
+            0xDF => Head::Map(self.u32()?),
+            byte @ 0xE0..=0xFF => integer(i64::from(byte) - 256),
+        })
+    }
+
+    fn after_type(&mut self, size: usize) -> Result<usize, Malformed> {
+        self.u8().map(|_| size)
+    }
+
+    /// Takes a value and keeps it; `depth` is how many maps and arrays are around it.
+    fn read(&mut self, arena: &'a Arena, depth: usize) -> Result<Value<'a>, Malformed> {
+        let start = self.at;
+        Ok(match self.head()? {
+            Head::Nil => Value::Null,
+            Head::Boolean(value) => Value::Boolean(value),
+            Head::Number(number) => Value::number(number),
+            Head::Bytes(size) => Value::text(self.take(size)?),
+            Head::Array(count) => {
+                if depth == DOCUMENT_DEPTH_MAX {
+                    return Err(Malformed::TooDeep);
+                }
+                // The count is not believed: every element takes a byte of the message.
+                let mut elements = arena.list();
+                for _ in 0..count {
+                    push(&mut elements, self.read(arena, depth + 1)?)?;
+                }
+                Value::Array(elements.into_bump_slice())
+            }
+            head @ Head::Map(_) => {
+                self.skip_rest(head, depth)?;
+                Value::Compound(&self.data[start..self.at])
+            }
+        })
+    }
+
+    fn skip(&mut self, depth: usize) -> Result<(), Malformed> {
+        let head = self.head()?;
+        self.skip_rest(head, depth)
+    }
+
+    /// Takes what follows `head`. Recursion is bounded by `DOCUMENT_DEPTH_MAX`.
+    fn skip_rest(&mut self, head: Head, depth: usize) -> Result<(), Malformed> {
+        let count = match head {
+            Head::Nil | Head::Boolean(_) | Head::Number(_) => return Ok(()),
+            Head::Bytes(size) => return self.take(size).map(drop),
+            Head::Array(count) => u64::from(count),
+            Head::Map(count) => 2 * u64::from(count),
+        };
+        if depth == DOCUMENT_DEPTH_MAX {
+            return Err(Malformed::TooDeep);
+        }
+        (0..count).try_for_each(|_| self.skip(depth + 1))
+    }
+}

@@ -1,0 +1,52 @@
+//! `nvfix` and `fix`: pairs of tag and value, each ended by SOH (the last SOH may be missing).
+//!
+//! Types are inferred from the text of a value. A tag that occurs more than once is an array in the order of the message. FIX data fields, whose value may hold
+//! SOH, are not told apart: their length tag has no meaning here (reference: topics-filters-sow 1.4, 1.5, 8.1).
+
+use memchr::memchr;
+
+use super::{Format, Found, Level, Malformed, Value};
+
+/// What ends a pair.
+const SEPARATOR: u8 = 1;
+
+/// Any tag.
+pub(super) const NVFIX: Pairs = Pairs { numeric_tags: false };
+
+/// Numeric tags.
+pub(super) const FIX: Pairs = Pairs { numeric_tags: true };
+
+pub(super) struct Pairs {
+    numeric_tags: bool,
+}
+
+impl Format for Pairs {
+    const REPEATED_NAMES_ARE_ARRAYS: bool = true;
+
+    fn members<'a>(
+        &self,
+        raw: &'a [u8],
+        level: &Level<'_, 'a>,
+        found: Found<'_, 'a>,
+    ) -> Result<(), Malformed> {
+        let mut rest = raw;
+        while !rest.is_empty() {
+            let offset = raw.len() - rest.len();
+            let end = memchr(SEPARATOR, rest).unwrap_or(rest.len());
+            let pair = &rest[..end];
+            rest = rest.get(end + 1..).unwrap_or_default();
+            let tag_size = memchr(b'=', pair).ok_or(Malformed::Syntax { offset, expected: "tag and =" })?;
+            let tag = &pair[..tag_size];
+            if tag.is_empty() || (self.numeric_tags && !tag.iter().all(u8::is_ascii_digit)) {
+                return Err(Malformed::Syntax {
+                    offset,
+                    expected: if self.numeric_tags { "number" } else { "tag" },
+                });
+            }
+            if let Some(field) = level.child(tag) {
+                found(field, Value::inferred(&pair[tag_size + 1..]))?;
+            }
+        }
+        Ok(())
+    }
+}

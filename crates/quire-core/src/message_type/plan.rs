@@ -1,0 +1,222 @@
+//! Which fields to read: the paths of all filters that look at a message, as one tree, so that each message is read once.
+//!
+//! A plan counts the users of each path. Adding and releasing a path cost its length, not the size of the plan.
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+/// The most steps of one identifier. Reading a path recurses once per step.
+pub const PATH_STEP_COUNT_MAX: usize = 64;
+
+/// Above this many names below one step, they are looked up by hash and no longer one after the other.
+const FEW_NAMES: usize = 6;
+
+/// One step of an identifier.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// A field, a tag, an element, or an attribute with its `@`.
+    Name(Box<[u8]>),
+    /// An element of an array, from 0.
+    Index(u32),
+}
+
+/// A field of a plan: where its value stands in what [`MessageType::read`](super::MessageType::read) gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FieldId(u32);
+
+impl FieldId {
+    /// The place in the list of values.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The tree of the paths to read.
+#[derive(Clone, Debug)]
+pub struct FieldPlan {
+    nodes: Vec<Node>,
+    free: Vec<FieldId>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Node {
+    parent: Option<FieldId>,
+    step: Option<Step>,
+    users: u32,
+    names: Names,
+    indexes: Vec<(u32, FieldId)>,
+}
+
+#[derive(Clone, Debug)]
+enum Names {
+    Few(Vec<(Box<[u8]>, FieldId)>),
+    Many(HashMap<Box<[u8]>, FieldId, FxBuildHasher>),
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Names::Few(Vec::new())
+    }
+}
+
+impl Default for FieldPlan {
+    fn default() -> Self {
+        FieldPlan { nodes: vec![Node::default()], free: Vec::new() }
+    }
+}
+
+impl FieldPlan {
+    /// The message itself.
+    pub(crate) const ROOT: FieldId = FieldId(0);
+
+    /// Reads `path` too from now on.
+    pub fn add(&mut self, path: &[Step]) -> FieldId {
+        let mut at = FieldPlan::ROOT;
+        for step in path {
+            at = self.child_or_new(at, step);
+            self.nodes[at.index()].users += 1;
+        }
+        at
+    }
+
+    /// One user of `field` less; the path is no longer read when it was the last one.
+    pub fn release(&mut self, field: FieldId) {
+        let mut at = field;
+        while let Some(parent) = self.nodes[at.index()].parent {
+            self.nodes[at.index()].users -= 1;
+            if self.nodes[at.index()].users == 0 {
+                let node = std::mem::take(&mut self.nodes[at.index()]);
+                match node.step {
+                    Some(Step::Name(name)) => self.nodes[parent.index()].names.remove(&name),
+                    Some(Step::Index(_)) => {
+                        self.nodes[parent.index()].indexes.retain(|(_, child)| *child != at)
+                    }
+                    None => {}
+                }
+                self.free.push(at);
+            }
+            at = parent;
+        }
+    }
+
+    /// How many values a reading gives; every [`FieldId`] is below.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether nothing is read.
+    pub fn is_empty(&self) -> bool {
+        !self.has_names(FieldPlan::ROOT)
+    }
+
+    /// The field called `name` below `at`, if it is wanted.
+    #[inline]
+    pub(crate) fn child(&self, at: FieldId, name: &[u8]) -> Option<FieldId> {
+        match &self.nodes[at.index()].names {
+            Names::Few(names) => names.iter().find(|(known, _)| **known == *name).map(|(_, child)| *child),
+            Names::Many(names) => names.get(name).copied(),
+        }
+    }
+
+    /// Whether named fields below `at` are wanted.
+    #[inline]
+    pub(crate) fn has_names(&self, at: FieldId) -> bool {
+        match &self.nodes[at.index()].names {
+            Names::Few(names) => !names.is_empty(),
+            Names::Many(_) => true,
+        }
+    }
+
+    /// The elements of `at` that are wanted.
+    #[inline]
+    pub(crate) fn indexes(&self, at: FieldId) -> &[(u32, FieldId)] {
+        &self.nodes[at.index()].indexes
+    }
+
+    /// Calls `visit` with every field directly below `at`.
+    pub(crate) fn for_each_child(&self, at: FieldId, mut visit: impl FnMut(FieldId)) {
+        let node = &self.nodes[at.index()];
+        node.indexes.iter().for_each(|(_, child)| visit(*child));
+        match &node.names {
+            Names::Few(names) => names.iter().for_each(|(_, child)| visit(*child)),
+            Names::Many(names) => names.values().for_each(|child| visit(*child)),
+        }
+    }
+
+    fn child_or_new(&mut self, at: FieldId, step: &Step) -> FieldId {
+        let known = match step {
+            Step::Name(name) => self.child(at, name),
+            Step::Index(index) => {
+                self.indexes(at).iter().find(|(known, _)| known == index).map(|(_, child)| *child)
+            }
+        };
+        known.unwrap_or_else(|| self.new_child(at, step))
+    }
+
+    fn new_child(&mut self, at: FieldId, step: &Step) -> FieldId {
+        let child = self.free.pop().unwrap_or_else(|| {
+            self.nodes.push(Node::default());
+            // A path costs memory of its own long before 4 billion of them.
+            FieldId(self.nodes.len() as u32 - 1)
+        });
+        self.nodes[child.index()] = Node { parent: Some(at), step: Some(step.clone()), ..Node::default() };
+        match step {
+            Step::Name(name) => self.nodes[at.index()].names.insert(name.clone(), child),
+            Step::Index(index) => self.nodes[at.index()].indexes.push((*index, child)),
+        }
+        child
+    }
+}
+
+impl Names {
+    fn insert(&mut self, name: Box<[u8]>, child: FieldId) {
+        match self {
+            Names::Few(names) if names.len() == FEW_NAMES => {
+                let mut many: HashMap<_, _, FxBuildHasher> = names.drain(..).collect();
+                many.insert(name, child);
+                *self = Names::Many(many);
+            }
+            Names::Few(names) => names.push((name, child)),
+            Names::Many(names) => {
+                names.insert(name, child);
+            }
+        }
+    }
+
+    fn remove(&mut self, name: &[u8]) {
+        match self {
+            Names::Few(names) => names.retain(|(known, _)| **known != *name),
+            Names::Many(names) => {
+                names.remove(name);
+                if names.is_empty() {
+                    *self = Names::default();
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(names: &[&str]) -> Vec<Step> {
+        names.iter().map(|name| Step::Name(name.as_bytes().into())).collect()
+    }
+
+    #[test]
+    fn a_released_path_is_no_longer_read_and_its_place_is_used_again() {
+        let mut plan = FieldPlan::default();
+        for round in 0..3 {
+            let fields: Vec<_> =
+                (0..20).map(|number| plan.add(&path(&["a", &format!("f{number}")]))).collect();
+            let again = plan.add(&path(&["a", "f7"]));
+            assert_eq!(again, fields[7], "round {round}");
+            fields.iter().for_each(|field| plan.release(*field));
+            assert!(!plan.is_empty(), "f7 has a second user");
+            plan.release(again);
+            assert!(plan.is_empty());
+            assert_eq!(plan.len(), 22, "root, a and twenty fields");
+        }
+    }
+}
