@@ -94,6 +94,8 @@ proptest! {
         for reason in [LeaseEnd::Expired, LeaseEnd::SettledByAnother, LeaseEnd::MessageExpired] {
             server_round_trip(&ServerFrame::LeaseLost { subscription: command, reason, publisher: period_ms, sequence: 7 });
         }
+        let subscriptions = SubscriptionNumbers::from_bytes(&[1, 0, 0, 0, 7, 1, 0, 0]).unwrap();
+        server_round_trip(&ServerFrame::Place { publisher: period_ms, sequence: 7, subscriptions });
     }
 
     #[test]
@@ -218,6 +220,10 @@ fn the_frames_of_queues_have_the_documented_layout() {
     ServerFrame::LeaseLost { subscription: 1, reason: LeaseEnd::SettledByAnother, publisher: 3, sequence: 4 }
         .encode(&mut bytes);
     assert_eq!(bytes, [&[25, 0, 0, 0, 73][..], &[1, 0, 0, 0, 2, 0, 0, 0], &fixed(3), &fixed(4)].concat());
+    bytes.clear();
+    let subscriptions = SubscriptionNumbers::from_bytes(&[1, 0, 0, 0]).unwrap();
+    ServerFrame::Place { publisher: 3, sequence: 4, subscriptions }.encode(&mut bytes);
+    assert_eq!(bytes, [&[21, 0, 0, 0, 74][..], &fixed(3), &fixed(4), &[1, 0, 0, 0]].concat());
 }
 
 #[test]

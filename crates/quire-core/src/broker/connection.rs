@@ -250,6 +250,7 @@ impl Broker {
         self.timers.clear(&mut self.sessions, id);
         let session = self.sessions.remove(id.0 as usize);
         self.unfinished_size -= session.unfinished_size;
+        self.places.forget(id);
         self.by_connection.remove(&session.connection);
     }
 

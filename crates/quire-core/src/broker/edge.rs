@@ -27,6 +27,7 @@ impl Broker {
             false => {
                 progress.stage = Progressing::AtEdge;
                 self.join(id, Stage::Persisted);
+                self.place_is_wanted(id);
             }
             true if after >= appended => {
                 progress.stage = Progressing::Live;

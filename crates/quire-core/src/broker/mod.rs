@@ -24,6 +24,7 @@ mod feed;
 mod io;
 mod logon;
 mod pause;
+mod place;
 mod publish;
 mod publishers;
 mod subscribe;
@@ -48,6 +49,7 @@ use crate::topic::{RecordingRule, TopicTable};
 use crate::wire::{Code, ServerFrame};
 use acknowledge::Failure;
 use feed::ReadLine;
+use place::Places;
 use publishers::Publishers;
 use subscribe::PendingSubscribe;
 
@@ -67,6 +69,7 @@ pub struct Broker {
     by_connection: HashMap<ConnectionId, SessionId, FxBuildHasher>,
     /// Bytes of unfinished frames that all sessions keep.
     unfinished_size: usize,
+    places: Places,
     publishers: Publishers,
     subscriptions: Slab<Subscription>,
     replays: Slab<Replay>,
@@ -171,6 +174,7 @@ impl Broker {
             spares_size: 0,
             failure: None,
             stamped: Timestamp::default(),
+            places: Places::new(&journal),
             is_pushing_back: false,
             wants_turn: false,
             shutdown: Shutdown::No,
@@ -218,6 +222,7 @@ impl Broker {
         self.submit();
         self.notice_failure();
         self.pass_edge();
+        self.tell_places();
         self.settle();
         self.search_again();
         self.resume_stalled();
@@ -245,7 +250,10 @@ impl Broker {
 
     /// When the next turn is wanted at the latest: an instant that may already have come.
     pub fn next_timeout(&self) -> Option<Instant> {
-        if self.wants_turn { Some(self.now.instant) } else { self.timers.next() }
+        if self.wants_turn {
+            return Some(self.now.instant);
+        }
+        [self.timers.next(), self.places.due()].into_iter().flatten().min()
     }
 
     /// Whether a shutdown is finished: nothing is left but to poll the last outputs and to close the journal.
@@ -308,6 +316,7 @@ impl Broker {
     /// Hands the open batch to the journal, after noting for every publisher what it was about.
     fn submit(&mut self) {
         self.publishers.note();
+        self.places.submitted();
         self.journal.submit();
     }
 

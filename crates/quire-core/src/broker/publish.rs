@@ -85,10 +85,12 @@ impl Broker {
                 data: publish.data,
             };
             match self.journal.append(&record) {
-                Ok(Appended::Recorded(position)) if publish.sequence != 0 => {
-                    publisher.record(sequence, position)
+                Ok(Appended::Recorded(position)) => {
+                    self.places.appended(position, mark);
+                    if publish.sequence != 0 {
+                        publisher.record(sequence, position);
+                    }
                 }
-                Ok(Appended::Recorded(_)) => (),
                 Ok(Appended::Duplicate { highest }) => {
                     self.counters.duplicates += 1;
                     return publisher.pass(highest);

@@ -240,6 +240,7 @@ impl Broker {
                     None => kept.as_ref().and_then(|p| p.taken_after),
                 },
                 live: options.has(SubscribeOptions::LIVE),
+                wants_places: acks.has(Acks::PERSISTED),
                 completed: completion.or(owed),
                 stage: Progressing::Halted,
                 is_paused: was_paused || options.has(SubscribeOptions::PAUSED),
@@ -271,9 +272,12 @@ impl Broker {
                     self.acknowledge_command(id, AckKind::Completed, command, number);
                 }
             }
-            Some(progress) if progress.is_paused => (),
             Some(progress) => {
-                let after = progress.after;
+                let (after, is_paused) = (progress.after, progress.is_paused);
+                self.tell_first_place(subscription_id);
+                if is_paused {
+                    return;
+                }
                 self.start_replay(id, vec![subscription_id], after);
             }
         }

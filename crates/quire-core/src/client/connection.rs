@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
+use quire_journal::{Bookmark, PublisherId};
 
 use super::command::CommandId;
 use super::message::Message;
@@ -183,6 +184,12 @@ impl Connection {
             }
             ServerFrame::PublishFailed { sequence, code, scope, reason } => {
                 core.publish_failed(sequence, scope, Failure::new(code, reason));
+            }
+            ServerFrame::Place { publisher, sequence, subscriptions } => {
+                let bookmark = Bookmark { publisher: PublisherId(publisher), sequence };
+                for subscription in subscriptions.iter() {
+                    core.subscriptions.received(subscription, Some(bookmark));
+                }
             }
             ServerFrame::SubscriptionEnded { subscription, code, reason } => {
                 if core.subscriptions.remove(subscription) {

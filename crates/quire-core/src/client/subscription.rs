@@ -33,7 +33,7 @@ struct Entry {
     spec: SubscriptionSpec,
     /// A replacement that the server has not accepted yet.
     proposed: Option<SubscriptionSpec>,
-    /// The last message received: where a bookmark subscription goes on after a reconnect.
+    /// The last message received, or the last place told: where a bookmark subscription goes on after a reconnect.
     last: Option<Bookmark>,
     /// The server accepted it at least once.
     accepted: bool,
@@ -135,9 +135,15 @@ impl Subscriptions {
     pub fn encode(&self, number: u32, command: u32, replace: bool, out: &mut Vec<u8>) {
         let Some(entry) = self.entries.get(&number) else { return };
         let spec = if replace { entry.proposed.as_ref().unwrap_or(&entry.spec) } else { &entry.spec };
-        let resume = entry.last.filter(|_| !replace && spec.bookmark.is_some()).map(|last| last.to_string());
+        let resume = entry.last.filter(|_| !replace && spec.bookmark.is_some()).map(text_of);
         let options = if replace { spec.options.and(SubscribeOptions::REPLACE) } else { spec.options };
-        let acks = if spec.completed { Acks::PROCESSED.and(Acks::COMPLETED) } else { Acks::PROCESSED };
+        let mut acks = Acks::PROCESSED;
+        if spec.completed {
+            acks = acks.and(Acks::COMPLETED);
+        }
+        if spec.bookmark.is_some() || (replace && entry.spec.bookmark.is_some()) {
+            acks = acks.and(Acks::PERSISTED);
+        }
         let subscribe = Subscribe {
             command,
             acks,
@@ -156,4 +162,9 @@ impl Subscriptions {
             Failure::new(Code::UnknownSubscription, format!("no subscription has the number {number}"))
         })
     }
+}
+
+/// A bookmark as a subscription names it; the one with nothing before it is EPOCH.
+fn text_of(bookmark: Bookmark) -> String {
+    if bookmark.publisher.0 == 0 && bookmark.sequence == 0 { "0".to_owned() } else { bookmark.to_string() }
 }

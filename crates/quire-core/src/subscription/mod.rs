@@ -46,6 +46,8 @@ pub(crate) struct Progress {
     pub(crate) taken_after: Option<Timestamp>,
     /// Serve before persisting once the replay has caught up (seed 003).
     pub(crate) live: bool,
+    /// It asked to be told how far the log was looked at.
+    pub(crate) wants_places: bool,
     /// The acknowledgement that is owed when `after` reaches a position.
     pub(crate) completed: Option<Completion>,
     pub(crate) stage: Progressing,

@@ -313,6 +313,11 @@ impl<'a> SubscriptionNumbers<'a> {
     pub fn from_bytes(bytes: &'a [u8]) -> Option<Self> {
         (!bytes.is_empty() && bytes.len().is_multiple_of(4)).then_some(SubscriptionNumbers(bytes))
     }
+
+    /// The numbers as bytes, four each.
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
 }
 
 impl<'a> Publish<'a> {

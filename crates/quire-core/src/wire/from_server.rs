@@ -2,6 +2,7 @@
 
 use super::code::Code;
 use super::frame::{Body, Fields, LENGTH_SIZE, RawFrame, WireError, put_field, put_frame};
+use super::from_client::SubscriptionNumbers;
 
 const LOGGED_ON: u8 = 64;
 const ACK: u8 = 65;
@@ -13,6 +14,7 @@ const HEARTBEAT: u8 = 70;
 const SUBSCRIPTION_ENDED: u8 = 71;
 const STATS: u8 = 72;
 const LEASE_LOST: u8 = 73;
+const PLACE: u8 = 74;
 
 const FLAG_BOOKMARK: u8 = 1;
 const FLAG_QUEUED: u8 = 2;
@@ -38,6 +40,7 @@ pub enum ServerFrame<'a> {
     SubscriptionEnded { subscription: u32, code: Code, reason: &'a str },
     Stats { command: u32, json: &'a str },
     LeaseLost { subscription: u32, reason: LeaseEnd, publisher: u64, sequence: u64 },
+    Place { publisher: u64, sequence: u64, subscriptions: SubscriptionNumbers<'a> },
 }
 
 /// Why a lease ended without its holder's doing.
@@ -198,6 +201,13 @@ impl<'a> ServerFrame<'a> {
                 body.end()?;
                 Ok(ServerFrame::LeaseLost { subscription, reason, publisher, sequence })
             }
+            PLACE => {
+                let mut body = Body::new("place", frame.body);
+                let (publisher, sequence) = (body.u64("bookmark")?, body.u64("bookmark")?);
+                let bad = body.bad("subscriptions");
+                let subscriptions = SubscriptionNumbers::from_bytes(body.rest()).ok_or(bad)?;
+                Ok(ServerFrame::Place { publisher, sequence, subscriptions })
+            }
             kind => Err(WireError::UnknownKind { kind }),
         }
     }
@@ -245,6 +255,11 @@ impl<'a> ServerFrame<'a> {
                     out.extend_from_slice(&sequence.to_le_bytes());
                 });
             }
+            ServerFrame::Place { publisher, sequence, subscriptions } => put_frame(out, PLACE, |out| {
+                out.extend_from_slice(&publisher.to_le_bytes());
+                out.extend_from_slice(&sequence.to_le_bytes());
+                out.extend_from_slice(subscriptions.as_bytes());
+            }),
         }
     }
 }

@@ -26,6 +26,7 @@ pub enum Said {
     Queued(FromQueue),
     Stats { command: u32, json: String },
     LeaseLost { subscription: u32, reason: LeaseEnd, bookmark: (u64, u64) },
+    Place { bookmark: (u64, u64), subscriptions: Vec<u32> },
     Closed,
 }
 
@@ -304,6 +305,10 @@ impl Client {
                 ServerFrame::Stats { command, json } => Said::Stats { command, json: json.to_owned() },
                 ServerFrame::LeaseLost { subscription, reason, publisher, sequence } => {
                     Said::LeaseLost { subscription, reason, bookmark: (publisher, sequence) }
+                }
+                ServerFrame::Place { publisher, sequence, subscriptions } => {
+                    let subscriptions = subscriptions.iter().collect();
+                    Said::Place { bookmark: (publisher, sequence), subscriptions }
                 }
                 ServerFrame::Error { code, .. } => Said::Error(code),
                 ServerFrame::Heartbeat => Said::Heartbeat,

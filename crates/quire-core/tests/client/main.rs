@@ -1,0 +1,4 @@
+//! The client core against the broker: what holds over lost connections and killed servers.
+
+mod link;
+mod places;
