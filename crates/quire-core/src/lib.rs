@@ -6,6 +6,7 @@ pub mod filter;
 pub mod message_type;
 pub mod queue;
 pub mod replay;
+pub mod scan;
 mod session;
 mod subscription;
 pub mod time;

@@ -1,18 +1,21 @@
 //! The threads and sockets under the Python clients and the embedded engine.
 //!
 //! Two halves that meet only as bytes: a [`client`] with its thread, and a broker on a [`Host`], carried either by the thread of an embedded
-//! [`Engine`] or by an event loop outside this crate.
+//! [`Engine`] or by an event loop outside this crate. Beside them a [`SharedJournal`], for programs that keep a journal without a broker.
 
 pub mod client;
 mod clock;
 mod engine;
 mod error;
 mod host;
+mod journal;
 mod reader_pool;
 mod waker;
 
+pub use clock::Clock;
 pub use engine::{Engine, EngineKey};
 pub use error::EngineError;
 pub use host::{Deed, Host};
+pub use journal::{Head, SharedJournal};
 pub use reader_pool::ReaderPool;
 pub use waker::{Wake, Waker};

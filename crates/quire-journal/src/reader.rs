@@ -189,6 +189,11 @@ impl Reader {
         segments.iter().map(|segment| self.info(segment)).collect()
     }
 
+    /// What the segment that holds the position holds.
+    pub fn segment_at(&self, position: Position) -> Option<SegmentInfo> {
+        self.log.segment_at(position).map(|segment| self.info(&segment))
+    }
+
     fn info(&self, segment: &Segment) -> SegmentInfo {
         let summary = segment.summary();
         let positions = (summary.count > 0).then_some((segment.first, summary.last));

@@ -38,6 +38,12 @@ impl Message {
         Message { body, head }
     }
 
+    /// The message whose frame has this body, if it is one.
+    pub(crate) fn of_body(body: Bytes) -> Option<Self> {
+        let message = wire::Message::decode(&body).ok()?;
+        Some(Message::new(body.clone(), &message))
+    }
+
     /// The client's number of the subscription that it came on.
     pub fn subscription(&self) -> u32 {
         self.head.subscription

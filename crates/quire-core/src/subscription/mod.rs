@@ -4,7 +4,7 @@ mod start;
 
 use std::sync::Arc;
 
-pub(crate) use start::{Start, bookmark};
+pub(crate) use start::{BookmarkError, Start, bookmark};
 
 use quire_journal::{Position, Timestamp};
 

@@ -296,7 +296,7 @@ impl<'a> Message<'a> {
         out.extend_from_slice(self.data);
     }
 
-    fn decode(body: &'a [u8]) -> Result<Self, WireError> {
+    pub(crate) fn decode(body: &'a [u8]) -> Result<Self, WireError> {
         let mut body = Body::new("message", body);
         let [flags, correlation_size] = body.array("head")?;
         let topic_size = body.u16("head")?;

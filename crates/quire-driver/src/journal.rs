@@ -1,0 +1,170 @@
+//! A journal that several threads append to, without a broker: the clock, and the push-back when the disk is slower.
+
+use std::path::Path;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use quire_journal::{
+    Appended, Bookmark, Journal, JournalError, NewRecord, Options, Position, Progress, PublisherId, Reader,
+    RecordKind, Recovery,
+};
+
+use crate::clock::Clock;
+
+/// A journal that is open for appending.
+pub struct SharedJournal {
+    /// `None` once it is closed.
+    inner: Mutex<Option<Inner>>,
+    reader: Reader,
+    clock: Clock,
+}
+
+struct Inner {
+    journal: Journal,
+    /// As [`Options::unpersisted_size_max`].
+    unpersisted_size_max: usize,
+    /// The last position at which less than half of that waited for the disk: when it is persistent, appending goes on.
+    half: Position,
+}
+
+/// What the records of one call to [`SharedJournal::append`] have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// Where they are published.
+    pub topic: &'a str,
+    /// Code of the message type of their data.
+    pub message_type: u8,
+    /// Who publishes them.
+    pub publisher: PublisherId,
+    /// Handed on; at most 255 bytes.
+    pub correlation_id: &'a [u8],
+    /// Lifetime in seconds, 0 = never expires; `None` = not said.
+    pub expiration_s: Option<u32>,
+}
+
+impl SharedJournal {
+    /// Opens, or begins, the journal in a directory, and recovers it.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub fn open(
+        directory: &Path,
+        options: &Options,
+        on_progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Self, Recovery), JournalError> {
+        let (journal, recovery) = Journal::open(directory, options, on_progress)?;
+        let (reader, half) = (journal.reader(), journal.appended());
+        let unpersisted_size_max = options.unpersisted_size_max;
+        let inner = Mutex::new(Some(Inner { journal, unpersisted_size_max, half }));
+        Ok((SharedJournal { inner, reader, clock: Clock::start() }, recovery))
+    }
+
+    /// Appends as many of `data` as there is room for, in order, and hands them to the disk; call it again with the rest after
+    /// [`SharedJournal::wait_for_room`].
+    ///
+    /// The first gets the number `sequence`, the others those after it; `None` = those after the highest of the publisher. For each that
+    /// was looked at `bookmarks` gets its name, or `None` for a duplicate, which is dropped (seed 004).
+    ///
+    /// # Errors
+    /// Why a record, or any, is not taken; those before it were.
+    pub fn append<'a>(
+        &self,
+        head: &Head<'_>,
+        sequence: Option<u64>,
+        data: impl IntoIterator<Item = &'a [u8]>,
+        bookmarks: &mut Vec<Option<Bookmark>>,
+    ) -> Result<(), JournalError> {
+        let mut inner = self.inner.lock();
+        let Inner { journal, unpersisted_size_max, half } = inner.as_mut().ok_or(JournalError::Closed)?;
+        let timestamp = self.clock.now().wall;
+        let next = || journal.highest_sequence(head.publisher).unwrap_or(0).saturating_add(1);
+        let mut sequence = sequence.unwrap_or_else(next);
+        let mut result = Ok(());
+        for data in data {
+            if journal.unpersisted_bytes() < *unpersisted_size_max / 2 {
+                *half = journal.appended();
+            }
+            let record = NewRecord {
+                kind: RecordKind::Publish,
+                message_type: head.message_type,
+                publisher: head.publisher,
+                sequence,
+                timestamp,
+                topic: head.topic,
+                correlation_id: head.correlation_id,
+                expiration_s: head.expiration_s,
+                data,
+            };
+            bookmarks.push(match journal.append(&record) {
+                Ok(Appended::Recorded(_)) => Some(Bookmark { publisher: head.publisher, sequence }),
+                Ok(Appended::Duplicate { .. }) => None,
+                Err(JournalError::Behind { .. }) => {
+                    if *half <= journal.persisted() {
+                        *half = journal.appended();
+                    }
+                    break;
+                }
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            });
+            sequence = sequence.saturating_add(1);
+        }
+        journal.submit();
+        result
+    }
+
+    /// Waits up to `timeout` until there is room again after an append that did not take everything; false when there is none then.
+    ///
+    /// # Errors
+    /// Why the journal takes no more writes.
+    pub fn wait_for_room(&self, timeout: Duration) -> Result<bool, JournalError> {
+        let half = self.inner.lock().as_ref().ok_or(JournalError::Closed)?.half;
+        self.wait_persisted(half, timeout)
+    }
+
+    /// The position of the last record appended.
+    ///
+    /// # Errors
+    /// [`JournalError::Closed`].
+    pub fn appended(&self) -> Result<Position, JournalError> {
+        self.inner.lock().as_ref().map(|inner| inner.journal.appended()).ok_or(JournalError::Closed)
+    }
+
+    /// Waits up to `timeout` until `position` is persistent; false when it is not then. Others append meanwhile.
+    ///
+    /// # Errors
+    /// Why it never will be.
+    pub fn wait_persisted(&self, position: Position, timeout: Duration) -> Result<bool, JournalError> {
+        match self.reader.wait_persisted(position, timeout) {
+            Ok(()) => Ok(true),
+            Err(JournalError::TimedOut) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The highest sequence of the publisher; 0 = none.
+    ///
+    /// # Errors
+    /// [`JournalError::Closed`].
+    pub fn highest_sequence(&self, publisher: PublisherId) -> Result<u64, JournalError> {
+        let inner = self.inner.lock();
+        let journal = &inner.as_ref().ok_or(JournalError::Closed)?.journal;
+        Ok(journal.highest_sequence(publisher).unwrap_or(0))
+    }
+
+    /// Read access.
+    pub fn reader(&self) -> Reader {
+        self.reader.clone()
+    }
+
+    /// Makes everything appended persistent and marks a clean stop. A second call does nothing.
+    ///
+    /// # Errors
+    /// Why not all of it could be made persistent.
+    pub fn close(&self) -> Result<(), JournalError> {
+        let inner = self.inner.lock().take();
+        inner.map_or(Ok(()), |inner| inner.journal.close())
+    }
+}
