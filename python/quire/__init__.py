@@ -28,12 +28,13 @@ from quire._errors import (
 )
 from quire._message import Message
 from quire._options import AUTO, DrainReport, Health, Reconnect, SubscriptionHealth
-from quire._quire import Filter, __version__
+from quire._quire import Filter, Record, __version__
 from quire._subscription import Subscription
 
 if TYPE_CHECKING:
     from quire._aio import AsyncClient, AsyncSubscription
     from quire._config import Config
+    from quire._journal import Damage, Journal, JournalReader, Segment
     from quire._server import Server
 
 __all__ = [
@@ -50,13 +51,16 @@ __all__ = [
     "Client",
     "Config",
     "ConfigError",
+    "Damage",
     "DisconnectedError",
     "DrainReport",
     "Filter",
     "Health",
     "InternalError",
+    "Journal",
     "JournalCorruptError",
     "JournalLockedError",
+    "JournalReader",
     "LimitExceededError",
     "Message",
     "MessageTooLargeError",
@@ -66,6 +70,8 @@ __all__ = [
     "ProtocolError",
     "QuireError",
     "Reconnect",
+    "Record",
+    "Segment",
     "Server",
     "StorageFailedError",
     "StorageFullError",
@@ -81,6 +87,10 @@ _LAZY = {
     "AsyncClient": "quire._aio",
     "AsyncSubscription": "quire._aio",
     "Config": "quire._config",
+    "Damage": "quire._journal",
+    "Journal": "quire._journal",
+    "JournalReader": "quire._journal",
+    "Segment": "quire._journal",
     "Server": "quire._server",
 }
 

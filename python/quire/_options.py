@@ -43,7 +43,8 @@ class _Auto(Enum):
 
 #: The next sequence number.
 AUTO: Final = _Auto.AUTO
-SequenceArgument = int | Literal[_Auto.AUTO] | None
+Auto = Literal[_Auto.AUTO]
+SequenceArgument = int | Auto | None
 
 
 @dataclass(frozen=True, kw_only=True)

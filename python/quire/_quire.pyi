@@ -3,11 +3,10 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from os import PathLike
-from typing import Any, final
+from pathlib import Path
+from typing import Any, Self, final
 
 from quire._options import Spec
-
-__all__ = ["Client", "Embedded", "Engine", "Message", "Subscription", "Turn", "__version__", "forked"]
 
 __version__: str
 
@@ -135,6 +134,7 @@ class Engine:
     def wake_fd(self) -> int: ...
     def turn(self, events: Sequence[tuple[int, int, bytes]]) -> Turn: ...
     def stats(self) -> str: ...
+    def journal(self) -> JournalReader: ...
     def close(self) -> None: ...
 
 @final
@@ -162,3 +162,98 @@ class Filter:
     def matches(self, data: bytes, message_type: str = "json") -> bool: ...
     @property
     def fields(self) -> list[str]: ...
+
+@final
+class Journal:
+    def __new__(
+        cls,
+        directory: str | PathLike[str],
+        *,
+        name: str,
+        journal_size: int,
+        prepared_count: int,
+        flush_interval: timedelta,
+        durability: str,
+        on_progress: Callable[[int, int], object] | None = None,
+    ) -> Journal: ...
+    def append(
+        self,
+        topic: str,
+        data: Sequence[bytes],
+        *,
+        publisher: str | int,
+        sequence: int | None,
+        message_type: str,
+        correlation_id: str | None,
+        expiration_s: int | None,
+    ) -> list[str | None]: ...
+    def flush(self, timeout: float | None = None) -> bool: ...
+    @property
+    def appended(self) -> int: ...
+    def highest_sequence(self, publisher: str | int) -> int: ...
+    def reader(self) -> JournalReader: ...
+    def close(self) -> None: ...
+
+#: Path, number, first and last bookmark, first and last timestamp in nanoseconds, records, bytes, state.
+SegmentFields = tuple[Path, int, str | None, str | None, int | None, int | None, int, int, str]
+
+@final
+class JournalReader:
+    def __new__(cls, directory: str | PathLike[str]) -> JournalReader: ...
+    def positions(self) -> tuple[int, int]: ...
+    def segments(self) -> list[SegmentFields]: ...
+    def find(self, bookmark: str) -> tuple[SegmentFields, int] | None: ...
+    def verify(self) -> list[tuple[Path, int, str]]: ...
+    def read(self, after: str, until: str | None, topic: str | None, filter: str | None) -> Messages: ...
+    def records(self, after: str, until: str | None, topic: str | None, filter: str | None) -> Records: ...
+
+@final
+class Messages:
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Message: ...
+
+@final
+class Records:
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Record: ...
+
+@final
+class Record:
+    """One record as it stands in a journal."""
+
+    @property
+    def position(self) -> int:
+        """Its number in the log, from 1."""
+    @property
+    def kind(self) -> str:
+        """`"publish"`, `"acknowledge"` or `"noop"`."""
+    @property
+    def message_type(self) -> str: ...
+    @property
+    def publisher(self) -> str:
+        """The id of its publisher, as in the bookmark."""
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def bookmark(self) -> str: ...
+    @property
+    def timestamp(self) -> datetime:
+        """When it was taken (UTC)."""
+    @property
+    def timestamp_ns(self) -> int:
+        """When it was taken, in nanoseconds since 1970 UTC."""
+    @property
+    def topic(self) -> str: ...
+    @property
+    def correlation_id(self) -> str | None: ...
+    @property
+    def expiration_s(self) -> int | None:
+        """Lifetime in a queue in seconds, 0 = never expires; `None` = not said."""
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def segment(self) -> Path:
+        """The file that holds it."""
+    @property
+    def offset(self) -> int:
+        """Where its batch begins in the file, in bytes."""

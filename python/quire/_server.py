@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 from quire import _quire
 from quire._config import Config
 from quire._errors import QuireError
+from quire._journal import JournalReader
 
 _CONNECTED: Final = 0
 _RECEIVED: Final = 1
@@ -87,6 +88,13 @@ class Server:
             raise QuireError("the server is not running", code="shutting_down")
         stats: dict[str, Any] = json.loads(self._engine.stats())
         return stats
+
+    @property
+    def journal(self) -> JournalReader:
+        """The running journal, to be read."""
+        if self._engine is None:
+            raise QuireError("the server is not running", code="shutting_down")
+        return JournalReader(self._engine.journal())
 
     def start(self) -> Server:
         """Starts the server on a thread of its own; returns when it accepts connections."""

@@ -2,15 +2,13 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::mem::ManuallyDrop;
 use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
-use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use quire_core::client::{
@@ -21,52 +19,17 @@ use quire_driver::client::{self as driver, Link, Options, Queue, Taken};
 
 use crate::embedded::LinkArgument;
 use crate::errors;
+use crate::fork;
 use crate::interpreter;
 use crate::message::{Message, Progress};
 use crate::subscription::Subscription;
 
-/// How often this process came out of a fork.
-static FORKS: AtomicU64 = AtomicU64::new(0);
-
-/// Called in a child after `fork`: the threads of its parent's clients do not exist in it.
-#[pyfunction]
-pub fn forked() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
-
 /// A driver's client that knows whether it came through a fork.
-pub struct Handle {
-    client: ManuallyDrop<driver::Client>,
-    forks: u64,
-}
+pub type Handle = fork::Handle<driver::Client>;
 
 impl Handle {
     pub fn client(&self) -> &driver::Client {
-        &self.client
-    }
-
-    fn is_forked(&self) -> bool {
-        self.forks != FORKS.load(Ordering::Relaxed)
-    }
-
-    pub fn check_fork(&self, _py: Python<'_>) -> PyResult<()> {
-        if self.is_forked() {
-            return Err(PyRuntimeError::new_err(
-                "this client was made before a fork, and its thread does not exist in this process: make a new one here",
-            ));
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Handle {
-    #[allow(unsafe_code)] // dropping a field early
-    fn drop(&mut self) {
-        // After a fork its locks may be held by threads that are not here, so that it is left as it is.
-        if !self.is_forked() {
-            // SAFETY: the field is not used again: this is the drop of its owner.
-            unsafe { ManuallyDrop::drop(&mut self.client) };
-        }
+        self.value()
     }
 }
 
@@ -134,7 +97,7 @@ impl Client {
         let its_ready = ready.clone();
         client.set_on_ready(Some(Arc::new(move || its_ready.tell())));
         let handled = client.shared_queue();
-        let handle = Handle { client: ManuallyDrop::new(client), forks: FORKS.load(Ordering::Relaxed) };
+        let handle = Handle::new(client);
         Ok(Client { handle: Arc::new(handle), handled, handled_progress: Mutex::default(), ready })
     }
 

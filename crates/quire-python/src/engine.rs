@@ -13,6 +13,8 @@ use quire_driver::{Deed, EngineError, Host};
 use quire_journal::{JournalError, Progress};
 
 use crate::errors;
+use crate::interpreter;
+use crate::journal_reader::JournalReader;
 
 /// What an event of a turn is; `python/quire/_server.py` has the same numbers.
 const CONNECTED: u8 = 0;
@@ -56,26 +58,18 @@ impl Engine {
     #[pyo3(signature = (config, on_progress=None))]
     fn new(py: Python<'_>, config: &str, on_progress: Option<Py<PyAny>>) -> PyResult<Self> {
         let config = BrokerConfig::from_json(config).map_err(|error| to_python(py, error.into()))?;
-        let mut interrupted = None;
-        let opened = py.detach(|| -> Result<Self, EngineError> {
+        let opened = interpreter::with_progress(py, on_progress, |report| -> Result<Self, EngineError> {
             let (bell, rope) = UnixStream::pair().map_err(EngineError::Thread)?;
             bell.set_nonblocking(true).map_err(EngineError::Thread)?;
             rope.set_nonblocking(true).map_err(EngineError::Thread)?;
             // Fails only when the bell is ringing already for hundreds of turns, which is as good.
             let wake = Box::new(move || drop((&rope).write(&[1])));
             let (host, _) = Host::open(config, wake, &mut |Progress { done_bytes, total_bytes }| {
-                if let Some(on_progress) = &on_progress
-                    && interrupted.is_none()
-                {
-                    interrupted = Python::attach(|py| on_progress.call1(py, (done_bytes, total_bytes))).err();
-                }
+                report(done_bytes, total_bytes);
             })?;
             Ok(Engine { host: Mutex::new(Some(host)), bell })
-        });
-        match interrupted {
-            Some(error) => Err(error),
-            None => opened.map_err(|error| to_python(py, error)),
-        }
+        })?;
+        opened.map_err(|error| to_python(py, error))
     }
 
     /// The descriptor that becomes readable when a turn is due.
@@ -166,6 +160,14 @@ impl Engine {
             })).collect::<Vec<_>>(),
         })
         .to_string())
+    }
+
+    /// Read access to the journal while it runs.
+    fn journal(&self, py: Python<'_>) -> PyResult<JournalReader> {
+        let reader = py.detach(|| self.host.lock().as_ref().map(Host::reader));
+        let reader =
+            reader.ok_or_else(|| errors::new_error(py, "shutting_down", "the server is closed", 0))?;
+        Ok(JournalReader::new(reader))
     }
 
     /// Closes the journal cleanly. A second call does nothing.

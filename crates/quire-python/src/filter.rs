@@ -7,6 +7,7 @@ use quire_core::message_type::MessageType;
 use quire_journal::Timestamp;
 
 use crate::errors;
+use crate::journal::unknown_type;
 
 /// A parsed content filter; see `docs/filters.md`.
 #[pyclass(frozen, module = "quire._quire")]
@@ -28,11 +29,8 @@ impl Filter {
     /// Whether a message with this data matches. Data that is not of its type matches no filter that reads fields.
     #[pyo3(signature = (data, message_type="json"))]
     fn matches(&self, py: Python<'_>, data: PyBackedBytes, message_type: &str) -> PyResult<bool> {
-        let message_type = MessageType::from_name(message_type).ok_or_else(|| {
-            let known: Vec<_> = MessageType::ALL.iter().map(|known| known.name()).collect();
-            let reason = format!("message_type: {message_type:?} is not one of {}", known.join(", "));
-            errors::new_error(py, "bad_option", &reason, 0)
-        })?;
+        let message_type = MessageType::from_name(message_type)
+            .ok_or_else(|| errors::new_error(py, "bad_option", &unknown_type(message_type), 0))?;
         Ok(self.filter.matches(&MessageContext {
             message_type,
             data: &data,

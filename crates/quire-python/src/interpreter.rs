@@ -29,6 +29,26 @@ pub fn wait<T: Send>(
     }
 }
 
+/// Runs outside the interpreter what reports its progress, and hands the reports to `on_progress(done, total)`. What that raises, Ctrl-C for
+/// one, is raised at the end: nobody reads a half-recovered journal.
+pub fn with_progress<T: Send>(
+    py: Python<'_>,
+    on_progress: Option<Py<PyAny>>,
+    run: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T + Send,
+) -> PyResult<T> {
+    let mut interrupted = None;
+    let value = py.detach(|| {
+        run(&mut |done, total| {
+            if let Some(on_progress) = &on_progress
+                && interrupted.is_none()
+            {
+                interrupted = Python::attach(|py| on_progress.call1(py, (done, total))).err();
+            }
+        })
+    });
+    interrupted.map_or(Ok(value), Err)
+}
+
 /// A timeout in seconds as Python gives it; `None` = no bound, and so is more than this machine can count.
 pub fn timeout(seconds: Option<f64>) -> Option<Duration> {
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok())

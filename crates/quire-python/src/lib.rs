@@ -5,7 +5,10 @@ mod embedded;
 mod engine;
 mod errors;
 mod filter;
+mod fork;
 mod interpreter;
+mod journal;
+mod journal_reader;
 mod message;
 mod subscription;
 
@@ -21,6 +24,11 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::Turn>()?;
     module.add_class::<filter::Filter>()?;
+    module.add_class::<journal::Journal>()?;
+    module.add_class::<journal_reader::JournalReader>()?;
+    module.add_class::<journal_reader::Messages>()?;
+    module.add_class::<journal_reader::Records>()?;
+    module.add_class::<journal_reader::Record>()?;
     module.add_function(wrap_pyfunction!(engine::check_config, module)?)?;
-    module.add_function(wrap_pyfunction!(client::forked, module)?)
+    module.add_function(wrap_pyfunction!(fork::forked, module)?)
 }

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 use quire_core::client::Message as Received;
 use quire_journal::Bookmark;
@@ -114,7 +115,7 @@ impl Message {
     }
 
     fn json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        static LOADS: pyo3::sync::PyOnceLock<Py<PyAny>> = pyo3::sync::PyOnceLock::new();
+        static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         LOADS.import(py, "json", "loads")?.call1((self.data(py),))
     }
 
@@ -125,8 +126,7 @@ impl Message {
 
     #[getter]
     fn timestamp<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        static FROM_NS: pyo3::sync::PyOnceLock<Py<PyAny>> = pyo3::sync::PyOnceLock::new();
-        FROM_NS.import(py, "quire._message", "datetime_from_ns")?.call1((self.timestamp_ns(),))
+        datetime_from_ns(py, self.timestamp_ns())
     }
 
     #[getter]
@@ -209,4 +209,10 @@ impl Message {
         };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }
+}
+
+/// The moment as a `datetime`, in UTC.
+pub fn datetime_from_ns(py: Python<'_>, timestamp_ns: u64) -> PyResult<Bound<'_, PyAny>> {
+    static FROM_NS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    FROM_NS.import(py, "quire._message", "datetime_from_ns")?.call1((timestamp_ns,))
 }

@@ -1,0 +1,58 @@
+//! What has threads of its own, and what becomes of it in a child after `fork`, where they do not exist.
+
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+/// How often this process came out of a fork.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// Called in a child after `fork`: the threads of its parent do not exist in it.
+#[pyfunction]
+pub fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A value with threads, which knows whether it came through a fork.
+pub struct Handle<T> {
+    value: ManuallyDrop<T>,
+    forks: u64,
+}
+
+impl<T> Handle<T> {
+    pub fn new(value: T) -> Self {
+        Handle { value: ManuallyDrop::new(value), forks: FORKS.load(Ordering::Relaxed) }
+    }
+
+    /// The value, whether it can be used or not: see [`Handle::check_fork`].
+    pub fn value(&self) -> &T {
+        &self.value
+    }
+
+    pub fn is_forked(&self) -> bool {
+        self.forks != FORKS.load(Ordering::Relaxed)
+    }
+
+    /// Raises in a process that is not the one which made the value.
+    pub fn check_fork(&self, _py: Python<'_>) -> PyResult<()> {
+        if self.is_forked() {
+            return Err(PyRuntimeError::new_err(
+                "it was made before a fork, and its threads do not exist in this process: make a new one here",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl<T> Drop for Handle<T> {
+    #[allow(unsafe_code)] // dropping a field early
+    fn drop(&mut self) {
+        // After a fork its locks may be held by threads that are not here, so that it is left as it is.
+        if !self.is_forked() {
+            // SAFETY: the field is not used again: this is the drop of its owner.
+            unsafe { ManuallyDrop::drop(&mut self.value) };
+        }
+    }
+}

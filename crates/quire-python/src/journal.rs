@@ -1,0 +1,171 @@
+//! A journal that a program appends to by itself.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use quire_core::message_type::MessageType;
+use quire_driver::{Head, SharedJournal};
+use quire_journal::{Durability, JournalError, Options, Position, Progress, PublisherId};
+
+use crate::engine::journal_code;
+use crate::errors;
+use crate::fork::Handle;
+use crate::interpreter;
+use crate::journal_reader::JournalReader;
+
+/// A journal that is open for appending. Thread-safe.
+#[pyclass(frozen, module = "quire._quire")]
+pub struct Journal {
+    handle: Handle<SharedJournal>,
+}
+
+/// Who publishes: a client name, or the id that it has in bookmarks.
+#[derive(FromPyObject)]
+pub enum Publisher {
+    Id(u64),
+    Name(String),
+}
+
+impl From<Publisher> for PublisherId {
+    fn from(publisher: Publisher) -> Self {
+        match publisher {
+            Publisher::Id(id) => PublisherId::new(id),
+            Publisher::Name(name) => PublisherId::of_client_name(&name),
+        }
+    }
+}
+
+#[pymethods]
+impl Journal {
+    /// Opens, or begins, the journal in a directory; recovers it first and calls `on_progress(done_bytes, total_bytes)` meanwhile.
+    #[new]
+    #[pyo3(signature = (directory, *, name, journal_size, prepared_count, flush_interval, durability, on_progress=None))]
+    #[allow(clippy::too_many_arguments)] // keywords on the other side
+    fn new(
+        py: Python<'_>,
+        directory: PathBuf,
+        name: String,
+        journal_size: u64,
+        prepared_count: usize,
+        flush_interval: Duration,
+        durability: &str,
+        on_progress: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let options = Options {
+            name,
+            segment_size: journal_size,
+            prepared_segments: prepared_count,
+            flush_interval,
+            durability: if durability == "os" { Durability::Os } else { Durability::Fsync },
+            ..Options::default()
+        };
+        let opened = interpreter::with_progress(py, on_progress, |report| {
+            SharedJournal::open(&directory, &options, &mut |Progress { done_bytes, total_bytes }| {
+                report(done_bytes, total_bytes);
+            })
+        })?;
+        let (journal, _) = opened.map_err(|error| to_python(py, &error))?;
+        Ok(Journal { handle: Handle::new(journal) })
+    }
+
+    /// Appends, and gives one bookmark for each of `data`, `None` for a duplicate; waits only when the disk is far behind.
+    #[pyo3(signature = (topic, data, *, publisher, sequence, message_type, correlation_id, expiration_s))]
+    #[allow(clippy::too_many_arguments)] // keywords on the other side
+    fn append(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        data: Vec<PyBackedBytes>,
+        publisher: Publisher,
+        sequence: Option<u64>,
+        message_type: &str,
+        correlation_id: Option<&str>,
+        expiration_s: Option<u32>,
+    ) -> PyResult<Vec<Option<String>>> {
+        self.handle.check_fork(py)?;
+        let message_type = MessageType::from_name(message_type)
+            .ok_or_else(|| errors::new_error(py, "bad_option", &unknown_type(message_type), 0))?;
+        let head = Head {
+            topic,
+            message_type: message_type.code(),
+            publisher: publisher.into(),
+            correlation_id: correlation_id.unwrap_or_default().as_bytes(),
+            expiration_s,
+        };
+        let journal = self.handle.value();
+        let mut bookmarks = Vec::with_capacity(data.len());
+        loop {
+            let appended = py.detach(|| {
+                let rest = data[bookmarks.len()..].iter().map(AsRef::as_ref);
+                let sequence = sequence.map(|first| first.saturating_add(bookmarks.len() as u64));
+                journal.append(&head, sequence, rest, &mut bookmarks)
+            });
+            appended.map_err(|error| to_python(py, &error))?;
+            if bookmarks.len() == data.len() {
+                break;
+            }
+            let room = interpreter::wait(py, None, |slice| {
+                journal.wait_for_room(slice).map(|is_there| is_there.then_some(())).transpose()
+            })?;
+            room.transpose().map_err(|error| to_python(py, &error))?;
+        }
+        Ok(bookmarks.into_iter().map(|bookmark| bookmark.map(|bookmark| bookmark.to_string())).collect())
+    }
+
+    /// Waits until everything appended so far is persistent; false after `timeout` seconds.
+    #[pyo3(signature = (timeout=None))]
+    fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        self.handle.check_fork(py)?;
+        let journal = self.handle.value();
+        let position = journal.appended().map_err(|error| to_python(py, &error))?;
+        let done = interpreter::wait(py, interpreter::timeout(timeout), |slice| {
+            journal.wait_persisted(position, slice).map(|is_persisted| is_persisted.then_some(())).transpose()
+        })?;
+        done.transpose().map(|done| done.is_some()).map_err(|error| to_python(py, &error))
+    }
+
+    /// The position of the last record appended.
+    #[getter]
+    fn appended(&self, py: Python<'_>) -> PyResult<u64> {
+        self.handle.check_fork(py)?;
+        let appended = py.detach(|| self.handle.value().appended());
+        appended.map(Position::get).map_err(|error| to_python(py, &error))
+    }
+
+    /// The highest sequence of a publisher, 0 = none.
+    fn highest_sequence(&self, py: Python<'_>, publisher: Publisher) -> PyResult<u64> {
+        self.handle.check_fork(py)?;
+        let publisher = publisher.into();
+        py.detach(|| self.handle.value().highest_sequence(publisher)).map_err(|error| to_python(py, &error))
+    }
+
+    /// Read access.
+    fn reader(&self) -> JournalReader {
+        JournalReader::new(self.handle.value().reader())
+    }
+
+    /// Makes everything appended persistent and lets the directory go. A second call does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.handle.is_forked() {
+            return Ok(());
+        }
+        py.detach(|| self.handle.value().close()).map_err(|error| to_python(py, &error))
+    }
+}
+
+/// The exception for an error of the journal.
+pub fn to_python(py: Python<'_>, error: &JournalError) -> PyErr {
+    match error {
+        JournalError::Closed => PyValueError::new_err("the journal is closed"),
+        _ => errors::new_error(py, journal_code(error), &error.to_string(), 0),
+    }
+}
+
+/// What is wrong with the name of a message type.
+pub fn unknown_type(name: &str) -> String {
+    let known: Vec<_> = MessageType::ALL.iter().map(|known| known.name()).collect();
+    format!("message_type: {name:?} is not one of {}", known.join(", "))
+}

@@ -1,0 +1,338 @@
+//! A journal that is read: its segments, its records, and whether it is sound.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use pyo3::types::PyBytes;
+use quire_core::client::Message as Received;
+use quire_core::message_type::MessageType;
+use quire_core::scan::{Scan, ScanError, Stretch};
+use quire_driver::Clock;
+use quire_journal::{Batch, JournalError, Reader, Record as Stored, RecordKind, SegmentInfo, SegmentState};
+
+use crate::errors;
+use crate::journal::to_python;
+use crate::message::{Message, Progress, datetime_from_ns};
+
+/// Bytes of records that an iteration takes from the journal at a time: enough to make leaving the interpreter cheap.
+const STEP_SIZE: usize = 256 * 1024;
+
+/// Read access to a journal, also while it is written to.
+#[pyclass(frozen, module = "quire._quire")]
+pub struct JournalReader {
+    reader: Reader,
+}
+
+/// Path, number, first and last bookmark, first and last timestamp in nanoseconds, records, bytes, state.
+type SegmentFields =
+    (PathBuf, u32, Option<String>, Option<String>, Option<u64>, Option<u64>, u64, u64, &'static str);
+
+impl JournalReader {
+    pub fn new(reader: Reader) -> Self {
+        JournalReader { reader }
+    }
+
+    fn scan(
+        &self,
+        py: Python<'_>,
+        after: &str,
+        until: Option<&str>,
+        topic: Option<&str>,
+        filter: Option<&str>,
+    ) -> PyResult<Scan> {
+        let found = py.detach(|| {
+            self.reader.refresh()?;
+            Scan::new(&self.reader, &Stretch { after, until, topic, filter })
+        });
+        found.map_err(|error| refused(py, &error))
+    }
+}
+
+#[pymethods]
+impl JournalReader {
+    /// Opens a directory without a lock; safe beside the process that writes it.
+    #[new]
+    fn open(py: Python<'_>, directory: PathBuf) -> PyResult<Self> {
+        let reader = py.detach(|| Reader::open_read_only(directory));
+        reader.map(JournalReader::new).map_err(|error| to_python(py, &error))
+    }
+
+    /// Positions of the first record that can be read and of the last.
+    fn positions(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        py.detach(|| self.reader.refresh()).map_err(|error| to_python(py, &error))?;
+        Ok((self.reader.first().get(), self.reader.persisted().get()))
+    }
+
+    fn segments(&self, py: Python<'_>) -> PyResult<Vec<SegmentFields>> {
+        let segments = py.detach(|| self.reader.refresh().map(|()| self.reader.segments()));
+        let segments = segments.map_err(|error| to_python(py, &error))?;
+        Ok(segments.into_iter().map(fields_of).collect())
+    }
+
+    /// The segment, and the offset of the batch in it that holds the message.
+    fn find(&self, py: Python<'_>, bookmark: &str) -> PyResult<Option<(SegmentFields, u64)>> {
+        let bookmark = bookmark
+            .parse()
+            .map_err(|error| errors::new_error(py, "bad_bookmark", &format!("{bookmark:?}: {error}"), 0))?;
+        let found = py.detach(|| {
+            self.reader.refresh()?;
+            let Some(position) = self.reader.find(bookmark)? else { return Ok(None) };
+            Ok(self.reader.segment_at(position).zip(self.reader.place(position)))
+        });
+        let found = found.map_err(|error| to_python(py, &error))?;
+        Ok(found.map(|(segment, place)| (fields_of(segment), place.offset)))
+    }
+
+    /// File, offset and reason of every damage.
+    fn verify(&self, py: Python<'_>) -> PyResult<Vec<(PathBuf, u64, &'static str)>> {
+        let damages = py.detach(|| self.reader.refresh().map(|()| self.reader.verify()));
+        let damages = damages.map_err(|error| to_python(py, &error))?;
+        Ok(damages.into_iter().map(|damage| (damage.path, damage.offset, damage.reason)).collect())
+    }
+
+    /// The messages of a stretch.
+    fn read(
+        &self,
+        py: Python<'_>,
+        after: &str,
+        until: Option<&str>,
+        topic: Option<&str>,
+        filter: Option<&str>,
+    ) -> PyResult<Messages> {
+        let steps = Mutex::new(Steps::new(self.scan(py, after, until, topic, filter)?));
+        Ok(Messages { steps, progress: Progress::new(String::new()) })
+    }
+
+    /// The records of a stretch, of every kind.
+    fn records(
+        &self,
+        py: Python<'_>,
+        after: &str,
+        until: Option<&str>,
+        topic: Option<&str>,
+        filter: Option<&str>,
+    ) -> PyResult<Records> {
+        let steps = Mutex::new(Steps::new(self.scan(py, after, until, topic, filter)?));
+        Ok(Records { steps })
+    }
+}
+
+/// The steps of a scan, taken one ahead of the user.
+struct Steps<T> {
+    scan: Scan,
+    clock: Clock,
+    ahead: VecDeque<T>,
+    /// `None` = the end; an error is raised once, behind what came before it.
+    rest: Option<Result<(), JournalError>>,
+}
+
+impl<T: Send> Steps<T> {
+    fn new(scan: Scan) -> Self {
+        Steps { scan, clock: Clock::start(), ahead: VecDeque::new(), rest: Some(Ok(())) }
+    }
+
+    fn next(
+        &mut self,
+        py: Python<'_>,
+        step: fn(&mut Scan, &Clock, &mut VecDeque<T>) -> Result<bool, JournalError>,
+    ) -> PyResult<Option<T>> {
+        loop {
+            if let Some(next) = self.ahead.pop_front() {
+                return Ok(Some(next));
+            }
+            match self.rest.take() {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(to_python(py, &error)),
+                Some(Ok(())) => {
+                    let Steps { scan, clock, ahead, .. } = self;
+                    self.rest = match py.detach(|| step(scan, clock, ahead)) {
+                        Ok(true) => Some(Ok(())),
+                        Ok(false) => None,
+                        Err(error) => Some(Err(error)),
+                    };
+                    py.check_signals()?;
+                }
+            }
+        }
+    }
+}
+
+/// An iterator over messages.
+#[pyclass(frozen, module = "quire._quire")]
+pub struct Messages {
+    steps: Mutex<Steps<Received>>,
+    progress: Arc<Progress>,
+}
+
+#[pymethods]
+impl Messages {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, Message>>> {
+        let next = self.steps.lock_py_attached(py).next(py, |scan, clock, ahead| {
+            let (messages, more) = scan.messages(clock.now().wall, STEP_SIZE);
+            ahead.extend(messages);
+            more
+        })?;
+        let Some(received) = next else { return Ok(None) };
+        self.progress.processed_all();
+        let ordinal = self.progress.hand_out([received.bookmark()].into_iter());
+        Message::new(received, self.progress.clone(), ordinal).into_object(py).map(Some)
+    }
+}
+
+/// An iterator over records.
+#[pyclass(frozen, module = "quire._quire")]
+pub struct Records {
+    steps: Mutex<Steps<Record>>,
+}
+
+#[pymethods]
+impl Records {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Record>> {
+        self.steps.lock_py_attached(py).next(py, |scan, clock, ahead| {
+            scan.step(clock.now().wall, STEP_SIZE, |record, batch| {
+                ahead.push_back(Record::new(record, batch))
+            })
+        })
+    }
+}
+
+/// One record as it stands in the journal.
+#[pyclass(frozen, module = "quire")]
+pub struct Record {
+    #[pyo3(get)]
+    position: u64,
+    kind: RecordKind,
+    message_type: u8,
+    publisher: u64,
+    #[pyo3(get)]
+    sequence: u64,
+    #[pyo3(get)]
+    timestamp_ns: u64,
+    #[pyo3(get)]
+    topic: String,
+    correlation_id: Vec<u8>,
+    #[pyo3(get)]
+    expiration_s: Option<u32>,
+    data: Vec<u8>,
+    #[pyo3(get)]
+    segment: PathBuf,
+    #[pyo3(get)]
+    offset: u64,
+}
+
+impl Record {
+    fn new(record: &Stored<'_>, batch: &Batch) -> Self {
+        let place = batch.place();
+        Record {
+            position: record.position.get(),
+            kind: record.kind,
+            message_type: record.message_type,
+            publisher: record.publisher.get(),
+            sequence: record.sequence,
+            timestamp_ns: record.timestamp.as_ns(),
+            topic: record.topic.to_owned(),
+            correlation_id: record.correlation_id.to_vec(),
+            expiration_s: record.expiration_s,
+            data: record.data.to_vec(),
+            segment: place.path,
+            offset: place.offset,
+        }
+    }
+}
+
+#[pymethods]
+impl Record {
+    #[getter]
+    fn kind(&self) -> &'static str {
+        match self.kind {
+            RecordKind::Publish => "publish",
+            RecordKind::Acknowledge => "acknowledge",
+            RecordKind::Noop => "noop",
+        }
+    }
+
+    #[getter]
+    fn message_type(&self) -> String {
+        let known = MessageType::from_code(self.message_type);
+        known.map_or_else(|| self.message_type.to_string(), |known| known.name().to_owned())
+    }
+
+    #[getter]
+    fn publisher(&self) -> String {
+        self.publisher.to_string()
+    }
+
+    #[getter]
+    fn bookmark(&self) -> String {
+        format!("{}|{}|", self.publisher, self.sequence)
+    }
+
+    #[getter]
+    fn timestamp<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        datetime_from_ns(py, self.timestamp_ns)
+    }
+
+    #[getter]
+    fn correlation_id(&self) -> Option<String> {
+        let id = &self.correlation_id;
+        (!id.is_empty()).then(|| String::from_utf8_lossy(id).into_owned())
+    }
+
+    #[getter]
+    fn data<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.data)
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "Record(position={}, kind={:?}, topic={:?}, bookmark={:?}, {} bytes)",
+            self.position,
+            self.kind(),
+            self.topic,
+            self.bookmark(),
+            self.data.len()
+        )
+    }
+}
+
+fn fields_of(segment: SegmentInfo) -> SegmentFields {
+    let (first, last) = segment.bookmarks.unzip();
+    let (first_timestamp, last_timestamp) = segment.timestamps.unzip();
+    (
+        segment.path,
+        segment.number,
+        first.map(|bookmark| bookmark.to_string()),
+        last.map(|bookmark| bookmark.to_string()),
+        first_timestamp.map(|timestamp| timestamp.as_ns()),
+        last_timestamp.map(|timestamp| timestamp.as_ns()),
+        segment.count,
+        segment.size,
+        match segment.state {
+            SegmentState::Active => "active",
+            SegmentState::Sealed => "sealed",
+        },
+    )
+}
+
+fn refused(py: Python<'_>, error: &ScanError) -> PyErr {
+    let (code, column) = match error {
+        ScanError::Topic(_) => ("bad_topic", 0),
+        ScanError::Filter(error) => ("bad_filter", u32::try_from(error.column).unwrap_or(u32::MAX)),
+        ScanError::Bookmark(_) => ("bad_bookmark", 0),
+        ScanError::NotFound { .. } => ("bookmark_not_found", 0),
+        ScanError::Journal(error) => return to_python(py, error),
+    };
+    errors::new_error(py, code, &error.to_string(), column)
+}
