@@ -1,37 +1,15 @@
 //! An idle subscription costs less than 1 KiB, whatever its kind; counted by the allocator, not estimated.
-#![allow(unsafe_code)] // the counting allocator, here and nowhere else
 
-use std::alloc::{GlobalAlloc, Layout, System};
+mod counting;
+
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use counting::allocated;
 use quire_core::broker::{Broker, BrokerConfig, ConnectionId, Input, Output};
 use quire_core::time::{Instant, Now};
 use quire_core::wire::*;
 use quire_journal::{Journal, MemoryDisk, Options, Timestamp};
-
-struct Counting;
-
-static SIZE: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is passed on to the system's allocator as it came; the counter beside it changes nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        SIZE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are the system allocator's conditions.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        SIZE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const NOW: Now = Now { instant: Instant(0), wall: Timestamp(1) };
 const COUNT: u32 = 1000;
@@ -67,7 +45,7 @@ fn cost(bookmark: Option<&str>, is_filtered: bool) -> usize {
     };
     send(&mut broker, &ClientFrame::Logon(Logon { version: VERSION, client_name: "a", ..Logon::default() }));
     turn(&mut broker);
-    let before = SIZE.load(Ordering::Relaxed);
+    let before = allocated();
     for subscription in 1..=COUNT {
         let (topic, filter) = match is_filtered {
             false => (format!("orders/{subscription}"), None),
@@ -80,7 +58,7 @@ fn cost(bookmark: Option<&str>, is_filtered: bool) -> usize {
     }
     turn(&mut broker);
     assert_eq!(broker.stats().subscription_count, COUNT as usize);
-    (SIZE.load(Ordering::Relaxed) - before) / COUNT as usize
+    (allocated() - before) / COUNT as usize
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! A set of small numbers as a tree of bits: 64 children to a word, so ten thousand members are three words deep and
 //! insertion, removal and "the next member from here" cost the same for ten members as for ten thousand.
 
-/// Numbers from 0 upwards; memory is one bit, and a little, for each number up to the largest ever inserted.
+/// Numbers from 0 upwards; memory is one to two bits, and a little, for each number up to the largest ever inserted.
 #[derive(Debug, Default)]
 pub(super) struct Bits {
-    /// `levels[0]` holds the members; bit `n` of a higher level says that word `n` below it is not empty.
-    levels: Vec<Vec<u64>>,
+    /// The members.
+    words: Vec<u64>,
+    /// Bit `n` of the first summary says that word `n` of the members is not empty, and so on upwards.
+    summaries: Vec<Vec<u64>>,
     len: usize,
 }
 
@@ -15,24 +17,65 @@ impl Bits {
         self.len
     }
 
-    /// Whether `number` is a member.
-    pub fn contains(&self, number: usize) -> bool {
-        let word = self.levels.first().and_then(|words| words.get(number >> 6));
-        word.is_some_and(|word| word >> (number & 63) & 1 == 1)
+    /// Adds `number`; adding a member again changes nothing.
+    #[inline]
+    pub fn insert(&mut self, number: usize) {
+        if number >> 6 >= self.words.len() {
+            self.grow(number);
+        }
+        let was = self.words[number >> 6];
+        let now = was | 1 << (number & 63);
+        self.words[number >> 6] = now;
+        self.len += usize::from(was != now);
+        if was == 0 {
+            self.mark(number >> 6);
+        }
     }
 
-    /// Adds `number`; adding a member again changes nothing.
-    pub fn insert(&mut self, number: usize) {
-        if self.contains(number) {
-            return;
+    /// Removes `number`; removing what is not a member changes nothing.
+    #[inline]
+    pub fn remove(&mut self, number: usize) {
+        let Some(word) = self.words.get_mut(number >> 6) else { return };
+        let was = *word;
+        *word = was & !(1 << (number & 63));
+        self.len -= usize::from(was != *word);
+        if was != 0 && *word == 0 {
+            self.unmark(number >> 6);
         }
-        self.grow(number);
-        self.len += 1;
-        let mut at = number;
-        for level in &mut self.levels {
-            let word = &mut level[at >> 6];
-            let was = *word;
-            *word |= 1 << (at & 63);
+    }
+
+    /// The smallest member that is not below `from`.
+    #[inline]
+    pub fn next(&self, from: usize) -> Option<usize> {
+        let word = self.words.get(from >> 6)? & (!0 << (from & 63));
+        match word {
+            0 => self.next_word((from >> 6) + 1).map(|index| first_of(&self.words, index)),
+            word => Some(from >> 6 << 6 | word.trailing_zeros() as usize),
+        }
+    }
+
+    /// The first word, not before this one, that has members.
+    fn next_word(&self, from: usize) -> Option<usize> {
+        let mut at = from;
+        for (height, summary) in self.summaries.iter().enumerate() {
+            let index = at >> 6;
+            let word = summary.get(index)? & (!0 << (at & 63));
+            if word != 0 {
+                let found = index << 6 | word.trailing_zeros() as usize;
+                let below = self.summaries[..height].iter().rev();
+                return Some(below.fold(found, |at, summary| first_of(summary, at)));
+            }
+            at = index + 1;
+        }
+        None
+    }
+
+    /// Notes that a word has its first member.
+    fn mark(&mut self, word: usize) {
+        let mut at = word;
+        for summary in &mut self.summaries {
+            let was = summary[at >> 6];
+            summary[at >> 6] = was | 1 << (at & 63);
             if was != 0 {
                 break;
             }
@@ -40,64 +83,38 @@ impl Bits {
         }
     }
 
-    /// Removes `number`; removing what is not a member changes nothing.
-    pub fn remove(&mut self, number: usize) {
-        if !self.contains(number) {
-            return;
-        }
-        self.len -= 1;
-        let mut at = number;
-        for level in &mut self.levels {
-            let word = &mut level[at >> 6];
-            *word &= !(1 << (at & 63));
-            if *word != 0 {
+    /// Notes that a word has lost its last member.
+    fn unmark(&mut self, word: usize) {
+        let mut at = word;
+        for summary in &mut self.summaries {
+            summary[at >> 6] &= !(1 << (at & 63));
+            if summary[at >> 6] != 0 {
                 break;
             }
             at >>= 6;
         }
     }
 
-    /// The smallest member that is not below `from`.
-    pub fn next(&self, from: usize) -> Option<usize> {
-        let mut at = from;
-        for (height, level) in self.levels.iter().enumerate() {
-            let index = at >> 6;
-            let word = level.get(index)? & (!0 << (at & 63));
-            if word != 0 {
-                at = index << 6 | word.trailing_zeros() as usize;
-                for below in self.levels[..height].iter().rev() {
-                    at = at << 6 | below[at].trailing_zeros() as usize;
-                }
-                return Some(at);
-            }
-            at = index + 1;
-        }
-        None
-    }
-
     /// Makes room for `number`, with a summary above every level of more than one word.
+    #[cold]
     fn grow(&mut self, number: usize) {
-        let mut words = (number >> 6) + 1;
-        for height in 0.. {
-            if height == self.levels.len() {
-                let mut summary = vec![0; words];
-                if let Some(below) = self.levels.last() {
-                    for (index, _) in below.iter().enumerate().filter(|(_, word)| **word != 0) {
-                        summary[index >> 6] |= 1 << (index & 63);
-                    }
-                }
-                self.levels.push(summary);
-            }
-            let level = &mut self.levels[height];
-            if level.len() < words {
-                level.resize(words, 0);
-            }
-            if level.len() == 1 {
-                return;
-            }
-            words = level.len().div_ceil(64);
+        self.words.resize(((number >> 6) + 1).next_power_of_two(), 0);
+        self.summaries.clear();
+        while let below = self.summaries.last().unwrap_or(&self.words)
+            && below.len() > 1
+        {
+            let summary = below.chunks(64).map(|words| {
+                words.iter().enumerate().fold(0, |bits, (index, word)| bits | u64::from(*word != 0) << index)
+            });
+            let summary = summary.collect();
+            self.summaries.push(summary);
         }
     }
+}
+
+/// The number of the first bit of `words[index]`, which must not be empty.
+fn first_of(words: &[u64], index: usize) -> usize {
+    index << 6 | words[index].trailing_zeros() as usize
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! a few words, whatever their number. For the proportional model there is one set of bits for every pair of backlog and outstanding
 //! count, so a delivery or an acknowledgement moves one bit.
 
+use std::cmp::Ordering;
+
 use super::bits::Bits;
 use super::config::FairnessModel;
 
@@ -21,7 +23,7 @@ impl Load {
     }
 
     /// Compares the parts in use exactly: 1 of 2 equals 2 of 4 (seed 000).
-    fn cmp(self, other: Load) -> std::cmp::Ordering {
+    fn cmp(self, other: Load) -> Ordering {
         let left = u64::from(self.outstanding) * u64::from(other.backlog);
         left.cmp(&(u64::from(other.outstanding) * u64::from(self.backlog)))
     }
@@ -55,12 +57,16 @@ struct Member {
     subscription: u32,
     order: u64,
     load: Load,
+    /// Its group, by the backlog, which stays as long as it is a member; 0 where the model needs no groups.
+    group: usize,
 }
 
 /// The members with room that have the same backlog.
 #[derive(Debug)]
 struct Group {
     backlog: u32,
+    /// Members with this backlog, with room or not.
+    members: usize,
     /// By the outstanding count.
     levels: Vec<Bits>,
     occupied: Bits,
@@ -91,19 +97,33 @@ impl Members {
     /// Adds a member after all others and returns its index.
     pub fn add(&mut self, subscription: u32, order: u64, load: Load) -> u32 {
         let index = self.members.len();
-        self.members.push(Some(Member { subscription, order, load }));
+        let group = if self.model == FairnessModel::Proportional { self.group_for(load.backlog) } else { 0 };
+        if let Some(group) = self.groups.get_mut(group) {
+            group.members += 1;
+        }
+        self.members.push(Some(Member { subscription, order, load, group }));
         self.orders.push(order);
         self.live += 1;
-        self.enter(index, load);
+        if load.has_room() {
+            self.free.insert(index);
+            if let Some(group) = self.groups.get_mut(group) {
+                group.enter(index, load.outstanding as usize);
+            }
+        }
         index as u32
     }
 
     /// Takes a member out; the indices of the others stay.
     pub fn remove(&mut self, index: u32) {
         let index = index as usize;
-        if let Some(member) = self.members[index].take() {
-            self.live -= 1;
-            self.leave(index, member.load);
+        let Some(Member { load, group, .. }) = self.members[index].take() else { return };
+        self.live -= 1;
+        self.free.remove(index);
+        if let Some(group) = self.groups.get_mut(group) {
+            group.members -= 1;
+            if load.has_room() {
+                group.leave(index, load.outstanding as usize);
+            }
         }
     }
 
@@ -122,18 +142,28 @@ impl Members {
         }
     }
 
-    /// Records that a member's load has changed.
+    /// Records how many messages a member has outstanding now. Returns whether that gave it room or took the last of it.
     #[inline]
-    pub fn set_load(&mut self, index: u32, load: Load) {
+    pub fn set_outstanding(&mut self, index: u32, outstanding: u32) -> bool {
         let index = index as usize;
-        let Some(member) = &mut self.members[index] else { return };
-        let before = std::mem::replace(&mut member.load, load);
-        if self.model == FairnessModel::Proportional {
-            self.leave(index, before);
-            self.enter(index, load);
-        } else if before.has_room() != load.has_room() {
-            if load.has_room() { self.free.insert(index) } else { self.free.remove(index) }
+        let Some(member) = &mut self.members[index] else { return false };
+        let before = member.load;
+        member.load.outstanding = outstanding;
+        let (had, has) = (before.has_room(), member.load.has_room());
+        if let Some(group) = self.groups.get_mut(member.group) {
+            if had {
+                group.leave(index, before.outstanding as usize);
+            }
+            if has {
+                group.enter(index, outstanding as usize);
+            }
         }
+        match (had, has) {
+            (false, true) => self.free.insert(index),
+            (true, false) => self.free.remove(index),
+            _ => {}
+        }
+        had != has
     }
 
     /// The member that gets the next message, if any has room. `cursor` is the order of the subscription that got the last one.
@@ -146,7 +176,7 @@ impl Members {
             }
             FairnessModel::Proportional => self.least_loaded(),
         }?;
-        let Member { subscription, order, load } = self.members[index]?;
+        let Member { subscription, order, load, .. } = self.members[index]?;
         Some(Candidate { subscription, order, load })
     }
 
@@ -182,50 +212,41 @@ impl Members {
     }
 
     fn least_loaded(&self) -> Option<usize> {
-        let first_of = |group: &Group| {
-            let outstanding = group.occupied.next(0)?;
-            let index = group.levels[outstanding].next(0)?;
-            Some((Load { outstanding: outstanding as u32, backlog: group.backlog }, index))
-        };
-        let candidates = self.groups.iter().filter_map(first_of);
-        candidates
-            .min_by(|left, right| left.0.cmp(right.0).then(left.1.cmp(&right.1)))
-            .map(|(_, index)| index)
+        let mut best: Option<(Load, usize)> = None;
+        for group in &self.groups {
+            let Some(outstanding) = group.occupied.next(0) else { continue };
+            let Some(index) = group.levels[outstanding].next(0) else { continue };
+            let load = Load { outstanding: outstanding as u32, backlog: group.backlog };
+            let order = best.map(|best| load.cmp(best.0).then(index.cmp(&best.1)));
+            if order.is_none_or(Ordering::is_lt) {
+                best = Some((load, index));
+            }
+        }
+        best.map(|(_, index)| index)
     }
 
-    fn enter(&mut self, index: usize, load: Load) {
-        if !load.has_room() {
-            return;
+    /// The group for a backlog; a group that nobody is in any more is used again.
+    fn group_for(&mut self, backlog: u32) -> usize {
+        let has = |group: &Group| group.backlog == backlog;
+        if let Some(at) = self.groups.iter().position(has) {
+            return at;
         }
-        self.free.insert(index);
-        if self.model == FairnessModel::Proportional {
-            let at =
-                self.groups.iter().position(|group| group.backlog == load.backlog).unwrap_or_else(|| {
-                    self.groups.push(Group::new(load.backlog));
-                    self.groups.len() - 1
-                });
-            self.groups[at].enter(index, load.outstanding as usize);
-        }
-    }
-
-    fn leave(&mut self, index: usize, load: Load) {
-        if !load.has_room() {
-            return;
-        }
-        self.free.remove(index);
-        if self.model == FairnessModel::Proportional
-            && let Some(at) = self.groups.iter().position(|group| group.backlog == load.backlog)
-        {
-            self.groups[at].leave(index, load.outstanding as usize);
+        let new = Group { backlog, members: 0, levels: Vec::new(), occupied: Bits::default() };
+        match self.groups.iter().position(|group| group.members == 0) {
+            Some(at) => {
+                self.groups[at] = new;
+                at
+            }
+            None => {
+                self.groups.push(new);
+                self.groups.len() - 1
+            }
         }
     }
 }
 
 impl Group {
-    fn new(backlog: u32) -> Self {
-        Group { backlog, levels: Vec::new(), occupied: Bits::default() }
-    }
-
+    #[inline]
     fn enter(&mut self, index: usize, outstanding: usize) {
         if self.levels.len() <= outstanding {
             self.levels.resize_with(outstanding + 1, Bits::default);
@@ -234,6 +255,7 @@ impl Group {
         self.occupied.insert(outstanding);
     }
 
+    #[inline]
     fn leave(&mut self, index: usize, outstanding: usize) {
         self.levels[outstanding].remove(index);
         if self.levels[outstanding].len() == 0 {

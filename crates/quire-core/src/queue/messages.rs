@@ -4,8 +4,9 @@
 //! them in the log. State is kept for chunks of 256 ordinals: two bits for each message (in the queue; not leased), and columns that
 //! take no memory where neighbours are alike. A chunk goes when its last message does.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use super::chunks::Chunks;
 use super::column::Column;
 
 const CHUNK: usize = 256;
@@ -46,11 +47,11 @@ pub(super) enum State {
 /// The state of all messages of one queue.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
-    chunks: BTreeMap<u64, Box<Chunk>>,
-    /// The chunk that holds a position is the last one that starts at or before it.
-    by_position: BTreeMap<u64, u64>,
+    chunks: Chunks<Chunk>,
     /// Chunks in which something waits.
     waiting_chunks: BTreeSet<u64>,
+    /// The first of them, or `NEVER`: looked at for every delivery.
+    waiting_from: u64,
     /// For each chunk in which something can expire, a time no later than the first of these expiries.
     timers: BTreeSet<(u64, u64)>,
     ranked: bool,
@@ -83,7 +84,7 @@ struct Chunk {
 impl Messages {
     /// No messages; `ranked`: priorities are kept.
     pub fn new(ranked: bool) -> Self {
-        Messages { ranked, ..Messages::default() }
+        Messages { ranked, waiting_from: NEVER, ..Messages::default() }
     }
 
     /// The ordinal that the next message will get.
@@ -105,13 +106,15 @@ impl Messages {
     pub fn push(&mut self, message: NewMessage) -> u64 {
         let ordinal = self.next;
         let (number, index) = place(ordinal);
-        let chunk = self.chunks.entry(number).or_insert_with(|| {
-            self.by_position.insert(message.position, number);
-            Box::new(Chunk { timer: NEVER, ..Chunk::default() })
-        });
+        let chunk =
+            self.chunks.get_or_push(number, message.position, || Chunk { timer: NEVER, ..Chunk::default() });
+        let wakes = is_empty(&chunk.waiting);
         chunk.push(index, message, self.ranked);
         set_timer(&mut self.timers, number, chunk, message.expires.min(chunk.timer));
-        self.waiting_chunks.insert(number);
+        if wakes {
+            self.waiting_chunks.insert(number);
+            self.waiting_from = self.waiting_from.min(number);
+        }
         self.next += 1;
         self.present += 1;
         self.waiting += 1;
@@ -120,7 +123,7 @@ impl Messages {
 
     /// The ordinal of the message at `position`, if it is in the queue.
     pub fn find(&self, position: u64) -> Option<u64> {
-        let (_, number) = self.by_position.range(..=position).next_back()?;
+        let number = self.chunks.find(position)?;
         let chunk = self.chunks.get(number)?;
         let (mut low, mut high) = (0, chunk.entered);
         while low < high {
@@ -137,13 +140,12 @@ impl Messages {
 
     /// The first message of the queue behind `position`.
     pub fn first_after(&self, position: u64) -> Option<u64> {
-        let Some((_, number)) = self.by_position.range(..=position).next_back() else {
-            return self.next_present(0);
-        };
-        let chunk = self.chunks.get(number)?;
+        let Some(number) = self.chunks.find(position) else { return self.next_present(0) };
         let mut index = 0;
-        while index < chunk.entered && chunk.position(index) <= position {
-            index += 1;
+        if let Some(chunk) = self.chunks.get(number) {
+            while index < chunk.entered && chunk.position(index) <= position {
+                index += 1;
+            }
         }
         self.next_present(number * CHUNK as u64 + index as u64)
     }
@@ -151,7 +153,7 @@ impl Messages {
     /// Where the message stands.
     pub fn state(&self, ordinal: u64) -> State {
         let (number, index) = place(ordinal);
-        match self.chunks.get(&number) {
+        match self.chunks.get(number) {
             Some(chunk) if has(&chunk.waiting, index) => State::Waiting,
             Some(chunk) if has(&chunk.present, index) => State::Leased,
             _ => State::Gone,
@@ -161,25 +163,25 @@ impl Messages {
     /// The position of a message that is in the queue.
     pub fn position(&self, ordinal: u64) -> u64 {
         let (number, index) = place(ordinal);
-        self.chunks.get(&number).map_or(0, |chunk| chunk.position(index))
+        self.chunks.get(number).map_or(0, |chunk| chunk.position(index))
     }
 
     /// When a message of the queue was received, to the millisecond.
     pub fn received(&self, ordinal: u64) -> u64 {
         let (number, index) = place(ordinal);
-        self.chunks.get(&number).map_or(0, |chunk| chunk.received_ms.get(index) * COARSE_NS)
+        self.chunks.get(number).map_or(0, |chunk| chunk.received_ms.get(index) * COARSE_NS)
     }
 
     /// When a message of the queue expires.
     pub fn expires(&self, ordinal: u64) -> u64 {
         let (number, index) = place(ordinal);
-        self.chunks.get(&number).map_or(NEVER, |chunk| chunk.expires.get(index))
+        self.chunks.get(number).map_or(NEVER, |chunk| chunk.expires.get(index))
     }
 
     /// The place of a message of the queue in delivery order.
     pub fn key(&self, ordinal: u64) -> Key {
         let (number, index) = place(ordinal);
-        match self.chunks.get(&number) {
+        match self.chunks.get(number) {
             Some(chunk) if self.ranked => chunk.key(index, ordinal),
             _ => (0, ordinal),
         }
@@ -188,14 +190,14 @@ impl Messages {
     /// How often a message of the queue was delivered and cancelled, current lease included.
     pub fn counts(&self, ordinal: u64) -> (u32, u32) {
         let (number, index) = place(ordinal);
-        let Some(chunk) = self.chunks.get(&number) else { return (0, 0) };
+        let Some(chunk) = self.chunks.get(number) else { return (0, 0) };
         (chunk.deliveries.get(index) as u32, chunk.cancels.get(index) as u32)
     }
 
     /// Records how often a message of the queue was delivered and cancelled.
     pub fn set_counts(&mut self, ordinal: u64, deliveries: u32, cancels: u32) {
         let (number, index) = place(ordinal);
-        let Some(chunk) = self.chunks.get_mut(&number) else { return };
+        let Some(chunk) = self.chunks.get_mut(number) else { return };
         chunk.deliveries.set(chunk.entered, index, u64::from(deliveries));
         chunk.cancels.set(chunk.entered, index, u64::from(cancels));
     }
@@ -203,12 +205,13 @@ impl Messages {
     /// Marks a waiting message as leased.
     pub fn lease(&mut self, ordinal: u64) {
         let (number, index) = place(ordinal);
-        let Some(chunk) = self.chunks.get_mut(&number) else { return };
+        let Some(chunk) = self.chunks.get_mut(number) else { return };
         if has(&chunk.waiting, index) {
             clear(&mut chunk.waiting, index);
             self.waiting -= 1;
             if is_empty(&chunk.waiting) {
                 self.waiting_chunks.remove(&number);
+                self.waiting_from = self.waiting_chunks.first().copied().unwrap_or(NEVER);
             }
         }
     }
@@ -216,10 +219,11 @@ impl Messages {
     /// Lets a leased message wait again, at its old place.
     pub fn give_back(&mut self, ordinal: u64) {
         let (number, index) = place(ordinal);
-        let Some(chunk) = self.chunks.get_mut(&number) else { return };
+        let Some(chunk) = self.chunks.get_mut(number) else { return };
         if has(&chunk.present, index) && !has(&chunk.waiting, index) {
             if is_empty(&chunk.waiting) {
                 self.waiting_chunks.insert(number);
+                self.waiting_from = self.waiting_from.min(number);
             }
             set(&mut chunk.waiting, index);
             self.waiting += 1;
@@ -232,7 +236,7 @@ impl Messages {
     pub fn remove(&mut self, ordinal: u64) {
         let (number, index) = place(ordinal);
         self.lease(ordinal);
-        let Some(chunk) = self.chunks.get_mut(&number) else { return };
+        let Some(chunk) = self.chunks.get_mut(number) else { return };
         if !has(&chunk.present, index) {
             return;
         }
@@ -240,35 +244,34 @@ impl Messages {
         self.present -= 1;
         if chunk.entered == CHUNK && is_empty(&chunk.present) {
             set_timer(&mut self.timers, number, chunk, NEVER);
-            self.by_position.remove(&chunk.position(0));
-            self.chunks.remove(&number);
+            self.chunks.remove(number);
         }
     }
 
     /// The first waiting message at or after `from`.
     pub fn next_waiting(&self, from: u64) -> Option<u64> {
         let (number, index) = place(from);
-        let here = self.chunks.get(&number).and_then(|chunk| next(&chunk.waiting, index));
+        let here = self.chunks.get(number).and_then(|chunk| next(&chunk.waiting, index));
         if let Some(index) = here {
             return Some(number * CHUNK as u64 + index as u64);
         }
         let number = *self.waiting_chunks.range(number + 1..).next()?;
-        let index = next(&self.chunks.get(&number)?.waiting, 0)?;
+        let index = next(&self.chunks.get(number)?.waiting, 0)?;
         Some(number * CHUNK as u64 + index as u64)
     }
 
     /// The first waiting message.
     pub fn first_waiting(&self) -> Option<u64> {
-        let number = *self.waiting_chunks.first()?;
-        let index = next(&self.chunks.get(&number)?.waiting, 0)?;
+        let number = self.waiting_from;
+        let index = next(&self.chunks.get(number)?.waiting, 0)?;
         Some(number * CHUNK as u64 + index as u64)
     }
 
     /// The first message of the queue at or after `from`, waiting or leased.
     pub fn next_present(&self, from: u64) -> Option<u64> {
         let (number, index) = place(from);
-        self.chunks.range(number..).find_map(|(at, chunk)| {
-            let index = next(&chunk.present, if *at == number { index } else { 0 })?;
+        self.chunks.from(number).find_map(|(at, chunk)| {
+            let index = next(&chunk.present, if at == number { index } else { 0 })?;
             Some(at * CHUNK as u64 + index as u64)
         })
     }
@@ -285,7 +288,7 @@ impl Messages {
             if time > now || !due.is_empty() {
                 break;
             }
-            let Some(chunk) = self.chunks.get_mut(&number) else { break };
+            let Some(chunk) = self.chunks.get_mut(number) else { break };
             let mut timer = NEVER;
             let mut from = 0;
             while let Some(index) = next(&chunk.waiting, from) {

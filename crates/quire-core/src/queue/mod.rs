@@ -19,6 +19,7 @@
 
 mod bits;
 mod browse;
+mod chunks;
 mod class;
 mod column;
 mod config;

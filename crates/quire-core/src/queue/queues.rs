@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
 use thiserror::Error;
 
 use super::config::{ConfigError, Leasing, QueueConfig, Semantics};
@@ -59,7 +60,8 @@ struct Subscription {
     outstanding: u32,
     backlog: u32,
     order: u64,
-    memberships: Vec<Membership>,
+    /// Most match one queue only: no second place in memory to look at then.
+    memberships: SmallVec<[Membership; 1]>,
     leases: List,
 }
 
@@ -396,25 +398,26 @@ impl Queues {
             if let Some(delivery) = self.next_barrier_delivery() {
                 return Some(delivery);
             }
-            let queue = self.line.pop_front()?;
-            self.queues[queue as usize].in_line = false;
-            self.queues[queue as usize].is_starved = false;
-            let admitted = self.queues[queue as usize].admit(matcher, &mut questions);
-            if self.release_barrier(queue, matcher) {
-                continue;
-            }
+            let queue = *self.line.front()?;
+            let state = &mut self.queues[queue as usize];
+            state.is_starved = false;
+            let admitted = state.admit(matcher, &mut questions);
             // What has the highest priority is known when everything has been admitted.
-            let may_deliver = admitted || !self.queues[queue as usize].config.priority;
-            let delivery = if may_deliver { self.deliver(queue) } else { None };
-            if delivery.is_none() && self.queues[queue as usize].is_starved {
-                if !self.starved.contains(&queue) {
-                    self.starved.push(queue);
-                }
+            let may_deliver = admitted || !state.config.priority;
+            if self.release_barrier(queue, matcher) {
+                self.line.rotate_left(1);
                 continue;
             }
-            if delivery.is_some() || !admitted {
-                self.line_up(queue);
+            let delivery = if may_deliver { self.deliver(queue) } else { None };
+            let is_starved = self.queues[queue as usize].is_starved;
+            if delivery.is_some() || !(admitted || is_starved) {
+                self.line.rotate_left(1);
                 return delivery;
+            }
+            self.line.pop_front();
+            self.queues[queue as usize].in_line = false;
+            if is_starved && !self.starved.contains(&queue) {
+                self.starved.push(queue);
             }
         }
     }
@@ -518,7 +521,7 @@ impl Queues {
     }
 
     /// Takes a subscription out of its queues. The classes it leaves may be empty now.
-    fn part(&mut self, slot: u32) -> Vec<Membership> {
+    fn part(&mut self, slot: u32) -> SmallVec<[Membership; 1]> {
         let memberships = std::mem::take(&mut self.subscriptions[slot as usize].memberships);
         for Membership { queue, class, index } in &memberships {
             let state = &mut self.queues[*queue as usize];
@@ -767,16 +770,17 @@ impl Queues {
     }
 
     /// Tells the queues of a subscription how full it is now.
+    #[inline]
     fn reload(&mut self, slot: u32) {
         let Queues { queues, subscriptions, line, .. } = self;
         let subscription = &subscriptions[slot as usize];
         let load = subscription.load();
         for Membership { queue, class, index } in &subscription.memberships {
             let state = &mut queues[*queue as usize];
-            if let Some(entry) = state.class_mut(*class) {
-                entry.members.set_load(*index, load);
+            let Some(entry) = state.class_mut(*class) else { continue };
+            if entry.members.set_outstanding(*index, load.outstanding) {
+                state.settle_class(*class);
             }
-            state.settle_class(*class);
             if load.has_room() && !std::mem::replace(&mut state.in_line, true) {
                 line.push_back(*queue);
             }

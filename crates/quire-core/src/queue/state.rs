@@ -225,7 +225,9 @@ impl QueueState {
             offer(&mut self.classes[0]);
         }
         let mut candidates = std::mem::take(&mut self.candidates);
-        candidates.extend(self.ready.range((key, 0)..=(key, NONE)).map(|(_, class)| *class));
+        if !self.ready.is_empty() {
+            candidates.extend(self.ready.range((key, 0)..=(key, NONE)).map(|(_, class)| *class));
+        }
         candidates.iter().for_each(|class| offer(&mut self.classes[*class as usize]));
         let best = best?;
         let mut classes = Vec::new();
