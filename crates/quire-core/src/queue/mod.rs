@@ -15,7 +15,8 @@
 //! order ([`restore`](Queues::restore)) before anything else.
 //!
 //! **How it works.** `messages` holds two bits and a few shared columns for each message; `class` the messages that match one filter;
-//! `members` finds the next subscription; `lease` holds what is outstanding; `state` is one queue; `queues` brings them together.
+//! `members` finds the next subscription; `lease` holds what is outstanding; `state` is one queue; `queues` brings them
+//! together, with `subscription` for who takes part and `settle` for what becomes of a message.
 
 mod bits;
 mod browse;
@@ -30,7 +31,9 @@ mod members;
 mod messages;
 mod ordinal_set;
 mod queues;
+mod settle;
 mod state;
+mod subscription;
 
 pub use config::{ConfigError, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics};
 pub use event::{
@@ -38,5 +41,6 @@ pub use event::{
     SubscriptionSpec, Verdict,
 };
 pub use id::{ConnectionId, FilterId, QueueId, SubscriptionId, Time};
-pub use queues::{QUESTIONS_PER_POLL_MAX, QUEUES_MAX, Queues, SUBSCRIPTIONS_MAX, SubscribeError};
+pub use queues::{QUESTIONS_PER_POLL_MAX, QUEUES_MAX, Queues};
 pub use quire_journal::Position;
+pub use subscription::{SUBSCRIPTIONS_MAX, SubscribeError};
