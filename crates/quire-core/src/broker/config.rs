@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::filter::{ClientFacts, FilterOptions, InstanceFacts};
+
 /// Everything that a broker needs to know before it starts.
 ///
 /// From JSON every key may be left out and an unknown one is an error. Without a `transaction_log` every topic is recorded as JSON.
@@ -15,6 +17,8 @@ pub struct BrokerConfig {
     pub name: String,
     /// What is recorded, where and how durably.
     pub transaction_log: TransactionLogConfig,
+    /// Whether filters may hold patterns that only a backtracking engine runs; see [`FilterOptions::allow_backtracking`].
+    pub allow_backtracking_patterns: bool,
     /// What may grow, and how far.
     pub limits: Limits,
 }
@@ -128,6 +132,19 @@ impl BrokerConfig {
         }
     }
 
+    /// What filters may use, and what `INSTANCE_NAME()` and its like give in them; the client is not known here.
+    pub(crate) fn filter_options(&self) -> FilterOptions {
+        FilterOptions {
+            allow_backtracking: self.allow_backtracking_patterns,
+            client: ClientFacts::default(),
+            instance: InstanceFacts {
+                name: Some(self.name.clone()),
+                group: None,
+                version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            },
+        }
+    }
+
     /// Refuses values out of their range. Patterns, message types and filters are checked where they are compiled.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let limits = &self.limits;
@@ -160,7 +177,7 @@ impl BrokerConfig {
                 return Err(ConfigError::new(key, reason));
             }
         }
-        crate::topic::RecordingRule::compile(&log.topics).map(drop)
+        crate::topic::RecordingRule::compile(&log.topics, &self.filter_options()).map(drop)
     }
 }
 
@@ -180,6 +197,7 @@ impl Default for BrokerConfig {
                 topics: vec![everything],
                 ..TransactionLogConfig::default()
             },
+            allow_backtracking_patterns: false,
             limits: Limits::default(),
         }
     }

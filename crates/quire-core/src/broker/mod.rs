@@ -142,7 +142,7 @@ impl Broker {
     /// [`ConfigError`] for a value out of range, a pattern or a filter that does not compile, or an unknown message type.
     pub fn new(config: BrokerConfig, journal: Journal) -> Result<Broker, ConfigError> {
         config.check()?;
-        let rules = RecordingRule::compile(&config.transaction_log.topics)?;
+        let rules = RecordingRule::compile(&config.transaction_log.topics, &config.filter_options())?;
         let reader = journal.reader();
         let edge = journal.persisted();
         Ok(Broker {

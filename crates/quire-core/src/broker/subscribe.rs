@@ -84,7 +84,7 @@ impl Broker {
         };
         let selector = TopicSelector::new(subscribe.topic)
             .map_err(|error| Refused::new(Code::BadTopic, error.to_string()))?;
-        let filter = subscribe.filter.map(parse_filter).transpose()?;
+        let filter = subscribe.filter.map(|text| self.parse_filter(id, text)).transpose()?;
         if let (TopicSelector::Name(name), Some(filter)) = (&selector, &filter) {
             let topic = self.topics.intern(name);
             let message_type = self.topics.topic(topic).recording.message_type;
@@ -121,6 +121,16 @@ impl Broker {
             start,
             // What will never be persisted is not waited for.
             held: if self.failure.is_some() { self.journal.persisted() } else { self.journal.appended() },
+        })
+    }
+
+    fn parse_filter(&mut self, id: SessionId, text: &str) -> Result<Filter, Refused> {
+        let options =
+            FilterOptions { client: self.session(id).client_facts(), ..self.config.filter_options() };
+        Filter::parse(text, &options).map_err(|error| Refused {
+            code: Code::BadFilter,
+            column: u32::try_from(error.column).unwrap_or(u32::MAX),
+            reason: format!("expected {}, found {}", error.expected, error.found),
         })
     }
 
@@ -379,14 +389,6 @@ impl Refused {
 
 pub(super) fn unknown_subscription(number: u32) -> Refused {
     Refused::new(Code::UnknownSubscription, format!("the connection has no subscription {number}"))
-}
-
-fn parse_filter(text: &str) -> Result<Filter, Refused> {
-    Filter::parse(text, &FilterOptions::default()).map_err(|error| Refused {
-        code: Code::BadFilter,
-        column: u32::try_from(error.column).unwrap_or(u32::MAX),
-        reason: format!("expected {}, found {}", error.expected, error.found),
-    })
 }
 
 /// Which options go together (seed 003; reference: queues-and-transaction-log 2.5).

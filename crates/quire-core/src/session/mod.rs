@@ -13,6 +13,7 @@ pub(crate) use outbox::Outbox;
 pub(crate) use publisher::{Publisher, PublisherKey, Refusal, Settled};
 
 use crate::broker::{ConnectionId, TIMER_COUNT};
+use crate::filter::ClientFacts;
 use crate::replay::ReplayId;
 use crate::subscription::SubscriptionId;
 use crate::time::Instant;
@@ -160,5 +161,15 @@ impl Session {
     /// The client's name, once known.
     pub(crate) fn client_name(&self) -> Option<String> {
         self.identity.as_ref().map(|identity| identity.client_name.to_string())
+    }
+
+    /// What functions in its filters may ask about it (reference: topics-filters-sow 2.7).
+    pub(crate) fn client_facts(&self) -> ClientFacts {
+        ClientFacts {
+            client_name: self.client_name(),
+            connection_name: Some(self.connection.0.to_string()),
+            user: self.identity.as_ref().and_then(|identity| identity.user.as_deref()).map(str::to_owned),
+            remote_address: Some(self.peer.to_string()),
+        }
     }
 }

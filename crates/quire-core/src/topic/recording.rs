@@ -37,7 +37,10 @@ impl RecordingRule {
     ///
     /// # Errors
     /// [`ConfigError`] that names the entry and the key in it.
-    pub fn compile(topics: &[RecordedTopic]) -> Result<Vec<RecordingRule>, ConfigError> {
+    pub fn compile(
+        topics: &[RecordedTopic],
+        options: &FilterOptions,
+    ) -> Result<Vec<RecordingRule>, ConfigError> {
         let compile = |(index, topic): (usize, &RecordedTopic)| {
             let error = |key: &str, reason: String| {
                 ConfigError::new(format!("transaction_log.topics[{index}].{key}"), reason)
@@ -49,7 +52,7 @@ impl RecordingRule {
             let filter = topic
                 .filter
                 .as_ref()
-                .map(|text| Filter::parse(text, &FilterOptions::default()))
+                .map(|text| Filter::parse(text, options))
                 .transpose()
                 .map_err(|e| error("filter", e.to_string()))?;
             Ok(RecordingRule { selector, message_type, filter })
@@ -103,7 +106,7 @@ mod tests {
                 filter: filter.map(Into::into),
             })
             .collect();
-        RecordingRule::compile(&topics).unwrap()
+        RecordingRule::compile(&topics, &FilterOptions::default()).unwrap()
     }
 
     #[test]
@@ -122,7 +125,7 @@ mod tests {
     fn a_bad_entry_is_named() {
         let bad = |name: &str, message_type: &str| {
             let topic = RecordedTopic { name: name.into(), message_type: message_type.into(), filter: None };
-            RecordingRule::compile(&[topic]).unwrap_err().key
+            RecordingRule::compile(&[topic], &FilterOptions::default()).unwrap_err().key
         };
         assert_eq!(bad("a(", "json"), "transaction_log.topics[0].name");
         assert_eq!(bad("a", "jsn"), "transaction_log.topics[0].message_type");

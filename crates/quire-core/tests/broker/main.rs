@@ -3,6 +3,7 @@
 mod bookmarks;
 mod connections;
 mod failures;
+mod filtering;
 mod limits;
 mod model;
 mod pair;
