@@ -99,6 +99,13 @@ def test_a_bad_filter_is_shown_with_a_caret(tmp_path: Path) -> None:
         result = quire("subscribe", "t", "--filter", "/qty > > 5", url=url_of(line))
     assert result.returncode == 2
     assert "/qty > > 5\n       ^\n" in result.stderr
+    # Of a long filter the place is shown, and what would move the caret is a blank.
+    long = "/a = 1 OR\t" * 100 + "/a = = 1"
+    with serving(tmp_path) as (_, line):
+        result = quire("subscribe", "t", "--filter", long, url=url_of(line))
+    shown, mark = result.stderr.splitlines()[:2]
+    assert shown.endswith("OR /a = = 1")
+    assert (len(shown) < 80, mark.index("^")) == (True, len(shown) - len("= 1"))
     assert "Traceback" not in result.stderr
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import quire
 from quire._config import EXAMPLE, Config
+from quire._filter import MessageType
 
 
 def load(directory: Path, text: str) -> Config:
@@ -93,3 +95,15 @@ def test_a_filter_or_pattern_that_does_not_parse_stops_the_start(tmp_path: Path)
     )
     with pytest.raises(quire.ConfigError, match="filter"):
         quire.Server(config).start()
+
+
+@pytest.mark.parametrize("message_type", get_args(MessageType))
+def test_every_message_type_is_configured_by_its_name(message_type: MessageType) -> None:
+    Config(transaction_log={"topic": [{"name": "t", "message_type": message_type}]}).check()
+
+
+def test_backtracking_patterns_are_for_configurations_that_allow_them() -> None:
+    topic = {"name": "t", "message_type": "json", "filter": r"/state LIKE '(.)\1'"}
+    with pytest.raises(quire.ConfigError, match="backtracking"):
+        Config(transaction_log={"topic": [topic]}).check()
+    Config(transaction_log={"topic": [topic]}, allow_backtracking_patterns=True).check()

@@ -26,9 +26,10 @@ from quire._errors import (
     UnknownQueueError,
     UnknownSubscriptionError,
 )
+from quire._filter import Filter
 from quire._message import Message
 from quire._options import AUTO, DrainReport, Health, Reconnect, SubscriptionHealth
-from quire._quire import Filter, Record, __version__
+from quire._quire import Record, __version__
 from quire._subscription import Subscription
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from quire._errors import ConfigError, QuireError
+from quire._filter import MessageType
 from quire._units import seconds, size
 
 DEFAULT_ADDRESS = "127.0.0.1:9007"
@@ -98,7 +99,7 @@ class RecordedTopic(_Model):
     """
 
     name: Annotated[str, Field(min_length=1)]
-    message_type: Literal["json", "binary"]
+    message_type: MessageType
     filter: str | None = None
 
 
@@ -132,6 +133,8 @@ class Config(_Model):
     data_directory: Path = Path("quire-data")
     transport: Annotated[tuple[Transport, ...], Field(min_length=1, max_length=1)] = (Transport(),)
     transaction_log: TransactionLog = EVERYTHING
+    #: Filters may hold patterns that only a backtracking engine runs (docs/filters.md section 5).
+    allow_backtracking_patterns: bool = False
 
     def __init__(self, **settings: Any) -> None:
         try:
@@ -196,6 +199,7 @@ class Config(_Model):
             data_directory=directory,
             transport=(transport.model_dump(),),
             transaction_log=self.transaction_log,
+            allow_backtracking_patterns=self.allow_backtracking_patterns,
         )
 
     def to_core(self, *, in_memory: bool = False) -> str:
@@ -212,6 +216,7 @@ class Config(_Model):
                     "durability": log.durability,
                     "topics": [topic.model_dump() for topic in log.topic],
                 },
+                "allow_backtracking_patterns": self.allow_backtracking_patterns,
                 "limits": {
                     "max_message_size": transport.max_message_size,
                     "max_connections": transport.max_connections,
@@ -229,6 +234,7 @@ EXAMPLE = """\
 # A quire server. Every key may be left out; the values are the defaults unless a comment says otherwise.
 name = "quire"                        # part of the journal files' names
 data_directory = "quire-data"         # relative to this file
+allow_backtracking_patterns = false   # true: LIKE also takes back-references and look-around, slower than other patterns
 
 [[transport]]
 name = "clients"

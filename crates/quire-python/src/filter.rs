@@ -18,8 +18,9 @@ pub struct Filter {
 #[pymethods]
 impl Filter {
     #[new]
-    fn new(py: Python<'_>, text: &str) -> PyResult<Self> {
-        let filter = CoreFilter::parse(text, &FilterOptions::default()).map_err(|error| {
+    fn new(py: Python<'_>, text: &str, allow_backtracking: bool) -> PyResult<Self> {
+        let options = FilterOptions { allow_backtracking, ..FilterOptions::default() };
+        let filter = CoreFilter::parse(text, &options).map_err(|error| {
             let reason = format!("expected {}, found {}", error.expected, error.found);
             errors::new_error(py, "bad_filter", &reason, u32::try_from(error.column).unwrap_or(u32::MAX))
         })?;
@@ -27,7 +28,6 @@ impl Filter {
     }
 
     /// Whether a message with this data matches. Data that is not of its type matches no filter that reads fields.
-    #[pyo3(signature = (data, message_type="json"))]
     fn matches(&self, py: Python<'_>, data: PyBackedBytes, message_type: &str) -> PyResult<bool> {
         let message_type = MessageType::from_name(message_type)
             .ok_or_else(|| errors::new_error(py, "bad_option", &unknown_type(message_type), 0))?;
@@ -47,8 +47,10 @@ impl Filter {
     fn fields(&self) -> Vec<String> {
         self.filter.fields().map(str::to_owned).collect()
     }
+}
 
-    fn __repr__(&self) -> String {
-        format!("Filter({:?})", self.filter.text())
-    }
+/// A filter and a caret under one of its columns, for a terminal.
+#[pyfunction]
+pub fn caret(text: &str, column: usize) -> String {
+    quire_core::filter::caret(text, column)
 }

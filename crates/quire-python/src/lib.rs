@@ -30,5 +30,6 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<journal_reader::Records>()?;
     module.add_class::<journal_reader::Record>()?;
     module.add_function(wrap_pyfunction!(engine::check_config, module)?)?;
+    module.add_function(wrap_pyfunction!(filter::caret, module)?)?;
     module.add_function(wrap_pyfunction!(fork::forked, module)?)
 }

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import quire
+from quire import _quire
 from quire._message import Message
 
 
@@ -59,7 +60,7 @@ def subscribe(
             subscription = client.subscribe(topic, filter=filter, bookmark=bookmark, live=live)
         except quire.BadFilterError as error:
             if filter is not None and error.column:
-                print(f"{filter}\n{' ' * (error.column - 1)}^", file=sys.stderr)
+                print(_quire.caret(filter, error.column), file=sys.stderr)
             raise
         shown = 0
         while count is None or shown < count:

@@ -12,9 +12,6 @@ pub struct FilterError {
     pub found: String,
 }
 
-/// How much of a long filter is shown around the caret, in characters to either side: a line of a terminal.
-const CONTEXT_CHARS: usize = 60;
-
 impl FilterError {
     /// At byte `offset` of `text`.
     pub(super) fn at(
@@ -29,15 +26,23 @@ impl FilterError {
 
     /// Three lines for a terminal: the text around the mistake, a caret under the spot, and what is wrong.
     pub fn with_caret(&self, text: &str) -> String {
-        let before = self.column.saturating_sub(1);
-        let start = before.saturating_sub(CONTEXT_CHARS);
-        let shown: String = text
-            .chars()
-            .skip(start)
-            .take(before - start + CONTEXT_CHARS)
-            // A line break or tab would move the caret away from its place.
-            .map(|character| if character.is_control() { ' ' } else { character })
-            .collect();
-        format!("{shown}\n{}^\n{self}", " ".repeat(before - start))
+        format!("{}\n{self}", caret(text, self.column))
     }
 }
+
+/// Two lines for a terminal: a filter around `column`, counted in characters from 1, and a caret under it.
+pub fn caret(text: &str, column: usize) -> String {
+    let before = column.saturating_sub(1);
+    let start = before.saturating_sub(CONTEXT_CHARS);
+    let shown: String = text
+        .chars()
+        .skip(start)
+        .take(before - start + CONTEXT_CHARS)
+        // A line break or tab would move the caret away from its place.
+        .map(|character| if character.is_control() { ' ' } else { character })
+        .collect();
+    format!("{shown}\n{}^", " ".repeat(before - start))
+}
+
+/// How much of a long filter is shown around the caret, in characters to either side: a line of a terminal.
+const CONTEXT_CHARS: usize = 60;

@@ -30,7 +30,7 @@ use crate::message_type::{Arena, FieldId, FieldPlan, MessageType, Truth, Value};
 use evaluate::Evaluation;
 use parse::{Parsed, path_of};
 
-pub use error::FilterError;
+pub use error::{FilterError, caret};
 pub use evaluate::ARRAY_PAIR_COUNT_MAX;
 pub use index::SubscriptionIndex;
 pub use node::NESTING_MAX;
