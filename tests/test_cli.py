@@ -3,54 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-
-def quire(*arguments: str, stdin: str = "", url: str | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **({} if url is None else {"QUIRE_URL": url})}
-    command = [sys.executable, "-m", "quire", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, env=environment)
-
-
-@contextmanager
-def serving(directory: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [
-        sys.executable,
-        "-m",
-        "quire",
-        "serve",
-        "--address",
-        "127.0.0.1:0",
-        "--data-directory",
-        str(directory),
-    ]
-    with subprocess.Popen(
-        [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield process, process.stdout.readline()
-        finally:
-            process.kill()
-
-
-def url_of(line: str) -> str:
-    return line.removeprefix("listening on ").split(",")[0]
+from command_line import quire, serving, url_of
 
 
 def test_serve_publish_subscribe_and_a_clean_stop(tmp_path: Path) -> None:
     with serving(tmp_path) as (process, line):
         assert line == f"listening on {url_of(line)}, journal in {tmp_path}/journal\n"
         url = url_of(line)
-        published = quire("publish", "orders", stdin='{"qty": 1}\n\n{"qty": 99}\n', url=url)
+        published = quire("publish", "orders", "-", stdin='{"qty": 1}\n\n{"qty": 99}\n', url=url)
         assert published.returncode == 0, published.stderr
         assert published.stdout.startswith("2 messages, ")
         read = quire(
@@ -112,10 +78,16 @@ def test_a_bad_filter_is_shown_with_a_caret(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (("subscribe", "t", "--url", "quire://127.0.0.1:1"), 1, "no connection"),
+        (("subscribe", "t", "--url", "quire://127.0.0.1:1", "--timeout", "1"), 1, "no connection"),
         (("subscribe", "t", "--url", "http://x"), 2, "quire://"),
-        (("publish", "t", "/nowhere/at/all"), 1, "No such file"),
-        (("config", "check", "/nowhere/at/all"), 1, "No such file"),
+        (("publish", "t", "/nowhere/at/all", "--url", "memory:"), 1, "quire: /nowhere/at/all: No such file"),
+        (("config", "check", "/nowhere/at/all"), 2, "quire: /nowhere/at/all: No such file"),
+        (("subscribe", "t", "--url", "quire://127.0.0.1:1", "--timeout", "0.1"), 1, "within 0.1 s"),
+        (
+            ("subscribe", "t", "--url", "memory:", "--timeout", "0.1", "--count", "1"),
+            1,
+            "0 of 1 messages came",
+        ),
         (("serve", "--address", "nowhere"), 2, "not an address"),
         (("nonsense",), 2, "nonsense"),
     ],
@@ -125,6 +97,11 @@ def test_a_mistake_is_said_without_a_traceback(arguments: tuple[str, ...], code:
     assert result.returncode == code, result.stderr
     assert text in result.stderr + result.stdout
     assert "Traceback" not in result.stderr
+
+
+def test_a_subscription_with_a_timeout_ends_when_nothing_comes() -> None:
+    result = quire("subscribe", "t", "--url", "memory:", "--timeout", "0.1")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 def test_a_configuration_is_checked_without_starting_anything(tmp_path: Path) -> None:

@@ -113,7 +113,9 @@ class JournalReader:
         damages = self._open_reader().verify()
         segments = {segment.path: segment for segment in self.segments()} if damages else {}
         return [
-            Damage(segment=segments.get(path.with_suffix(".journal")), offset=offset, reason=reason, path=path)
+            Damage(
+                segment=segments.get(path.with_suffix(".journal")), offset=offset, reason=reason, path=path
+            )
             for path, offset, reason in damages
         ]
 

@@ -35,8 +35,12 @@ def run(arguments: list[str]) -> int:
         # Whoever read our output has enough. Python would complain once more when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (QuireError, OSError, TimeoutError) as error:
+    except (QuireError, TimeoutError) as error:
         _complain(str(error))
+        return FAILURE
+    except OSError as error:
+        reason = error.strerror or str(error)
+        _complain(reason if error.filename is None else f"{error.filename}: {reason}")
         return FAILURE
     except KeyboardInterrupt:
         return 130

@@ -14,9 +14,16 @@ app = App(
     name="quire",
     version=__version__,
     help="A messaging engine: one append-only, bookmarked transaction log, and everything else a reader of it.",
+    # Examples keep their lines, and a backslash stays one.
+    help_format="plaintext",
 )
 config_app = App(name="config", help="Check a configuration file, or print an example.")
 app.command(config_app)
+app.command(
+    "quire._cli._journal:app",
+    name="journal",
+    help="Look at a journal directory: ls, dump, grep, find, verify.",
+)
 
 Url = Annotated[
     str | None, Parameter(help="Server, or file:DIRECTORY. Default: $QUIRE_URL, else quire://127.0.0.1:9007.")
@@ -36,7 +43,10 @@ def serve(
 
     Without a file everything is recorded as JSON below ./quire-data, on 127.0.0.1:9007.
 
-    Examples: `quire serve`, `quire serve orders.toml`, `quire serve --address 127.0.0.1:0 --json`
+    For example:
+      quire serve
+      quire serve orders.toml
+      quire serve --address 127.0.0.1:0 --data-directory /tmp/trial --json
 
     Parameters
     ----------
@@ -55,7 +65,7 @@ def serve(
 @app.command
 def publish(
     topic: str,
-    file: str = "-",
+    file: Annotated[str, Parameter(allow_leading_hyphen=True)] = "-",
     *,
     url: Url = None,
     name: str | None = None,
@@ -67,8 +77,10 @@ def publish(
 ) -> int:
     """Publish every line of a file, or of the standard input, and wait until all of it is persisted.
 
-    Examples: `quire publish orders orders.jsonl`, `quire publish flights flights.csv --csv --rate 1000`,
-    `echo '{"qty": 1}' | quire publish orders`
+    For example:
+      quire publish orders orders.jsonl
+      quire publish flights flights.csv --csv --rate 1000
+      echo '{"qty": 1}' | quire publish orders
 
     Parameters
     ----------
@@ -100,8 +112,10 @@ def subscribe(
 ) -> int:
     """Print messages as they come, or from any point of the log.
 
-    Examples: `quire subscribe orders --filter "/qty > 50"`, `quire subscribe "^orders/" --bookmark epoch --count 10`,
-    `quire subscribe orders --bookmark 20260101T000000Z --format raw | head`
+    For example:
+      quire subscribe orders --filter "/qty > 50"
+      quire subscribe "^orders/" --bookmark epoch --count 10
+      quire subscribe orders --bookmark 2026-01-01T00:00:00Z --format raw | head
 
     Parameters
     ----------
@@ -116,7 +130,7 @@ def subscribe(
     count
         Stop after this many.
     timeout
-        Stop when nothing came for this many seconds.
+        Stop when no server answered, or nothing came, for this many seconds.
     format
         json: one object per line; raw: the data alone; table: for people.
     """
@@ -138,6 +152,10 @@ def subscribe(
 def demo(*, directory: Path | None = None, flights: int | None = None) -> int:
     """A real server on real data: 336,776 flights published, filtered, replayed, with a kill -9 in the middle.
 
+    For example:
+      quire demo
+      quire demo --flights 20000 --directory /tmp/flights
+
     Parameters
     ----------
     directory
@@ -152,10 +170,18 @@ def demo(*, directory: Path | None = None, flights: int | None = None) -> int:
 
 @config_app.command
 def check(file: Path) -> int:
-    """Say what is wrong with a configuration file, without starting anything. Example: `quire config check orders.toml`"""
-    from quire._config import Config
+    """Say what is wrong with a configuration file, without starting anything. Exit code 2 when something is.
 
-    config = Config.load(file)
+    For example:
+      quire config check orders.toml
+    """
+    from quire._config import Config
+    from quire._errors import ConfigError
+
+    try:
+        config = Config.load(file)
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from None
     config.check()
     print(f"{file}: sound; listens on {config.address}, journal in {config.journal_directory}")
     return 0
@@ -163,7 +189,11 @@ def check(file: Path) -> int:
 
 @config_app.command
 def example() -> int:
-    """Print a configuration file with every key. Example: `quire config example > quire.toml`"""
+    """Print a configuration file with every key.
+
+    For example:
+      quire config example > quire.toml
+    """
     from quire._config import EXAMPLE
 
     print(EXAMPLE, end="")

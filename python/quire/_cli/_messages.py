@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import quire
-from quire import _quire
-from quire._message import Message
+from quire._cli._output import Format, data_of, print_json, print_raw, show_filter_mistake, to_bookmark
+from quire._options import DEFAULT_CONNECT_TIMEOUT
 
 
 def publish(
@@ -51,55 +51,50 @@ def subscribe(
     live: bool,
     count: int | None,
     timeout: float | None,
-    style: str,
+    style: Format,
 ) -> int:
-    if bookmark is not None:
-        bookmark = {"epoch": quire.EPOCH, "now": quire.NOW}.get(bookmark.lower(), bookmark)
-    with quire.Client(url) as client:
+    begin = None if bookmark is None else to_bookmark(bookmark)
+    connect_timeout = DEFAULT_CONNECT_TIMEOUT if timeout is None else min(timeout, DEFAULT_CONNECT_TIMEOUT)
+    with quire.Client(url, connect_timeout=connect_timeout) as client:
         try:
-            subscription = client.subscribe(topic, filter=filter, bookmark=bookmark, live=live)
+            subscription = client.subscribe(topic, filter=filter, bookmark=begin, live=live)
         except quire.BadFilterError as error:
-            if filter is not None and error.column:
-                print(_quire.caret(filter, error.column), file=sys.stderr)
+            show_filter_mistake(filter, error)
             raise
         shown = 0
         while count is None or shown < count:
-            message = subscription.get(timeout=timeout)
-            if message is None:
-                break
+            try:
+                message = subscription.get(timeout=timeout)
+            except TimeoutError:
+                if count is None:
+                    break
+                raise TimeoutError(
+                    f"{shown} of {count} messages came, and nothing for {timeout:g} s"
+                ) from None
             _print(message, style, is_first=shown == 0)
             shown += 1
     return 0
 
 
-def _print(message: Message, style: str, *, is_first: bool) -> None:
+def _print(message: quire.Message, style: Format, *, is_first: bool) -> None:
     if style == "raw":
-        sys.stdout.buffer.write(message.data + b"\n")
-        sys.stdout.buffer.flush()
+        print_raw(message.data)
         return
     if style == "json":
-        line = {
-            "topic": message.topic,
-            "bookmark": message.bookmark,
-            "timestamp": message.timestamp.isoformat(),
-        }
-        print(json.dumps({**line, "data": _data(message)}), flush=True)
+        print_json(
+            topic=message.topic,
+            bookmark=message.bookmark,
+            timestamp=message.timestamp,
+            data=data_of(message),
+        )
         return
     if is_first:
-        print(f"{'time':<26} {'topic':<24} {'bookmark':<30} data")
+        print(f"{'time (UTC)':<26} {'topic':<24} {'bookmark':<30} data")
     text = message.data.decode(errors="replace")
     print(
         f"{message.timestamp:%Y-%m-%d %H:%M:%S.%f} {message.topic:<24} {message.bookmark or '':<30} {text}",
         flush=True,
     )
-
-
-def _data(message: Message) -> Any:
-    """The data as JSON where it is, else as text."""
-    try:
-        return message.json()
-    except ValueError:
-        return message.data.decode(errors="replace")
 
 
 @contextmanager

@@ -1,0 +1,213 @@
+"""`quire journal`: what the files of a journal hold. Nothing is locked or changed, so that it is safe beside a running server."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+import quire
+from quire._cli import FAILURE
+from quire._cli._output import (
+    Format,
+    data_of,
+    print_json,
+    print_raw,
+    print_table,
+    show_filter_mistake,
+    to_bookmark,
+)
+
+app = App(
+    name="journal",
+    help="Look at the files of a journal. Nothing is locked or changed: safe beside a running server, "
+    "whose journal is in its data directory.",
+    help_format="plaintext",
+)
+
+Directory = Annotated[Path, Parameter(name="DIR", help="The directory with the .journal files.")]
+Json = Annotated[bool, Parameter(negative="", help="Output for machines: one JSON object per line.")]
+Topic = Annotated[
+    str | None, Parameter(help="Only this topic; a pattern when it holds any of ^ $ * + ? [ ] ( ) { } | \\.")
+]
+From = Annotated[
+    str,
+    Parameter(name="--from", help="Begin after this: epoch, a bookmark, a list of them, or a time (UTC)."),
+]
+Until = Annotated[str | None, Parameter(help="Up to and including this place.")]
+Count = Annotated[int | None, Parameter(help="Stop after this many.")]
+Style = Annotated[Format, Parameter(help="table: columns; json: one object per line; raw: the data alone.")]
+
+
+@app.command
+def ls(directory: Directory, /, *, json: Json = False) -> int:
+    """List the segments: what each holds, taken from when to when. With --json also its bookmarks.
+
+    For example:
+      quire journal ls quire-data/journal
+      quire journal ls quire-data/journal --json | jq .count
+    """
+    with quire.Journal(directory, read_only=True) as journal:
+        segments = journal.segments()
+    if json:
+        for segment in segments:
+            print_json(**asdict(segment))
+        return 0
+    columns = ("file", "state", "records", "bytes", "from", "to")
+    print_table(
+        columns,
+        [(s.path.name, s.state, s.count, s.size, s.first_timestamp, s.last_timestamp) for s in segments],
+    )
+    return 0
+
+
+@app.command
+def dump(
+    directory: Directory,
+    /,
+    *,
+    topic: Topic = None,
+    filter: Annotated[str | None, Parameter(help="Only messages that match.")] = None,
+    from_: From = "epoch",
+    until: Until = None,
+    count: Count = None,
+    format: Style = "table",
+    json: Json = False,
+) -> int:
+    """Print the records between two places.
+
+    For example:
+      quire journal dump quire-data/journal --count 10
+      quire journal dump quire-data/journal --topic orders --from 2026-01-01 --until 2026-01-02T12:00
+      quire journal dump quire-data/journal --topic orders --format raw > orders.jsonl
+    """
+    _dump(directory, topic, filter, from_, until, count, "json" if json else format)
+    return 0
+
+
+@app.command
+def grep(
+    directory: Directory,
+    filter: Annotated[str, Parameter(name="FILTER", help="A content filter.")],
+    /,
+    *,
+    topic: Topic = None,
+    from_: From = "epoch",
+    until: Until = None,
+    count: Count = None,
+    format: Style = "table",
+    json: Json = False,
+) -> int:
+    """Print the messages that match a content filter. Exit code 1 when there are none.
+
+    For example:
+      quire journal grep quire-data/journal "/symbol = 'IBM' AND /qty > 50"
+      quire journal grep quire-data/journal "/qty > 50" --topic "^orders" --json | jq .data
+    """
+    shown = _dump(directory, topic, filter, from_, until, count, "json" if json else format)
+    return 0 if shown else FAILURE
+
+
+@app.command
+def find(
+    directory: Directory,
+    bookmark: Annotated[str, Parameter(name="BOOKMARK", help='As "4711|17|".')],
+    /,
+    *,
+    json: Json = False,
+) -> int:
+    """Say which file holds a message, and at which byte its batch begins. Exit code 1 when none does.
+
+    For example:
+      quire journal find quire-data/journal "4711|17|"
+    """
+    with quire.Journal(directory, read_only=True) as journal:
+        found = journal.find(bookmark)
+    if json:
+        segment, offset = found or (None, None)
+        print_json(bookmark=bookmark, segment=segment and segment.path, offset=offset)
+    elif found is not None:
+        print(found[0].path, found[1])
+    return FAILURE if found is None else 0
+
+
+@app.command
+def verify(directory: Directory, /, *, json: Json = False) -> int:
+    """Check every byte that was written. Exit code 1 when something is damaged.
+
+    For example:
+      quire journal verify quire-data/journal && echo sound
+    """
+    with quire.Journal(directory, read_only=True) as journal:
+        damages = journal.verify()
+        segments = journal.segments()
+    count = sum(segment.count for segment in segments)
+    if json:
+        found = [
+            {"path": damage.path, "offset": damage.offset, "reason": damage.reason} for damage in damages
+        ]
+        print_json(is_sound=not damages, segments=len(segments), records=count, damages=found)
+    elif damages:
+        print_table(("file", "byte", "damage"), [(d.path, f"{d.offset}", d.reason) for d in damages])
+    else:
+        print(f"sound: {count:,} records in {len(segments)} segments")
+    return FAILURE if damages else 0
+
+
+def _dump(
+    directory: Path,
+    topic: str | None,
+    filter: str | None,
+    begin: str,
+    until: str | None,
+    count: int | None,
+    style: Format,
+) -> int:
+    """Prints records, gives how many."""
+    if count is not None and count < 0:
+        raise quire.ConfigError(f"--count: {count} is below 0")
+    end = None if until is None else to_bookmark(until)
+    shown = 0
+    with quire.Journal(directory, read_only=True) as journal:
+        try:
+            records = journal.records(to_bookmark(begin), until=end, topic=topic, filter=filter)
+        except quire.BadFilterError as error:
+            show_filter_mistake(filter, error)
+            raise
+        for shown, record in enumerate(islice(records, count), start=1):
+            _print(record, style, is_first=shown == 1)
+    return shown
+
+
+def _print(record: quire.Record, style: Format, *, is_first: bool) -> None:
+    if style == "raw":
+        print_raw(record.data)
+        return
+    if style == "json":
+        print_json(
+            position=record.position,
+            kind=record.kind,
+            topic=record.topic,
+            message_type=record.message_type,
+            bookmark=record.bookmark,
+            timestamp=record.timestamp,
+            correlation_id=record.correlation_id,
+            expiration_s=record.expiration_s,
+            segment=record.segment.name,
+            offset=record.offset,
+            data=data_of(record),
+        )
+        return
+    if is_first:
+        print(f"{'position':>10}  {'time (UTC)':<26}  {'kind':<11}  {'topic':<24}  {'bookmark':<30}  data")
+    kind, text = record.kind, record.data.decode(errors="replace")
+    print(
+        f"{record.position:>10}  {record.timestamp:%Y-%m-%d %H:%M:%S.%f}  {kind:<11}  {record.topic:<24}"
+        f"  {record.bookmark:<30}  {text}"
+    )
+
+
+__all__ = ["app"]

@@ -1,0 +1,93 @@
+"""What commands print: messages and tables, for people at a terminal, for pipes, and for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import quire
+from quire import _quire
+from quire._bookmarks import Bookmark
+
+#: How messages are printed: an object per line, the data alone, or columns for people.
+Format = Literal["json", "raw", "table"]
+
+
+def to_bookmark(text: str) -> Bookmark:
+    """A place in a log as a person types it: epoch, now, a bookmark, a list of them, or a time, UTC unless it says otherwise."""
+    if named := {"epoch": quire.EPOCH, "now": quire.NOW}.get(text.lower()):
+        return named
+    try:
+        moment = datetime.fromisoformat(text) if "-" in text or "T" in text else None
+    except ValueError:
+        return text
+    if moment is None:
+        return text
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def data_of(message: quire.Message | quire.Record) -> Any:
+    """The data as JSON where it is, else as text."""
+    try:
+        return json.loads(message.data)
+    except ValueError:
+        return message.data.decode(errors="replace")
+
+
+def print_json(**fields: Any) -> None:
+    """One object on a line of its own, at once: whoever reads a pipe shall not wait."""
+    print(json.dumps(fields, default=_plain), flush=True)
+
+
+def print_raw(data: bytes) -> None:
+    """The data and nothing else."""
+    sys.stdout.buffer.write(data + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table on a terminal; in a pipe a line of names and a line per row, separated by tabs."""
+    if not sys.stdout.isatty():
+        for row in (columns, *rows):
+            print(*("" if cell is None else _plain(cell) for cell in row), sep="\t")
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*("" if cell is None else _pretty(cell) for cell in row))
+    Console().print(table)
+
+
+def show_filter_mistake(text: str | None, error: quire.BadFilterError) -> None:
+    """The filter with a caret below the place that is wrong."""
+    if text is not None and error.column:
+        print(_quire.caret(text, error.column), file=sys.stderr)
+
+
+def _plain(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _pretty(value: object) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:%Y-%m-%d %H:%M:%S}" if isinstance(value, datetime) else str(value)
+
+
+__all__ = [
+    "Format",
+    "data_of",
+    "print_json",
+    "print_raw",
+    "print_table",
+    "show_filter_mistake",
+    "to_bookmark",
+]

@@ -1,0 +1,146 @@
+"""`quire journal`: what people and pipes see of a journal's files, beside the server that writes them, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import quire
+from quire._cli import run
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str]) -> Command:
+    """Runs `quire journal` in this process: a new one for each would take a second."""
+
+    def command(*arguments: object) -> Result:
+        code = run(["journal", *map(str, arguments)])
+        return Result(code, *capfd.readouterr())
+
+    return command
+
+
+def lines(result: Result) -> list[Any]:
+    assert result.code == 0, result.err
+    return [json.loads(line) for line in result.out.splitlines()]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A journal of several segments: 600 messages, numbered from 0, on the topics even and odd."""
+    with quire.Journal(tmp_path / "journal", journal_size="64KB") as journal:
+        for n in range(600):
+            journal.append("odd" if n % 2 else "even", {"n": n, "pad": "x" * 200}, publisher=17)
+    return tmp_path / "journal"
+
+
+def test_ls_lists_the_segments(command: Command, directory: Path) -> None:
+    segments = lines(command("ls", directory, "--json"))
+    assert sum(segment["count"] for segment in segments) == 600
+    assert [segment["state"] for segment in segments] == ["sealed"] * (len(segments) - 1) + ["active"]
+    assert (segments[0]["first"], segments[-1]["last"]) == ("17|1|", "17|600|")
+    table = command("ls", directory).out.splitlines()
+    assert table[0].split("\t") == ["file", "state", "records", "bytes", "from", "to"]
+    assert [row.split("\t")[2] for row in table[1:]] == [str(segment["count"]) for segment in segments]
+
+
+def test_dump_prints_a_stretch(command: Command, directory: Path) -> None:
+    records = lines(
+        command("dump", directory, "--topic", "odd", "--from", "17|10|", "--until", "17|16|", "--json")
+    )
+    assert [(r["position"], r["topic"], r["data"]["n"]) for r in records] == [
+        (n + 1, "odd", n) for n in (11, 13, 15)
+    ]
+    first = lines(command("dump", directory, "--count", "1", "--json"))[0]
+    assert (first["bookmark"], first["kind"], first["message_type"]) == ("17|1|", "publish", "json")
+    assert (directory / first["segment"]).read_bytes()[first["offset"] :].startswith(b"QBAT")
+    assert lines(command("dump", directory, "--from", "2001-02-03", "--json"))[0] == first
+    assert lines(command("dump", directory, "--until", "2001-02-03T04:05", "--json")) == []
+    raw = command("dump", directory, "--format", "raw", "--filter", "/n >= 598")
+    assert [json.loads(line)["n"] for line in raw.out.splitlines()] == [598, 599]
+    table = command("dump", directory, "--count", "2").out.splitlines()
+    assert table[0].split()[0] == "position"
+    assert table[2].split()[-1].startswith('{"n":1,')
+
+
+def test_grep_prints_what_matches_and_says_when_nothing_does(command: Command, directory: Path) -> None:
+    assert [
+        record["data"]["n"]
+        for record in lines(command("grep", directory, "/n > 596", "--topic", "^o", "--json"))
+    ] == [
+        597,
+        599,
+    ]
+    assert command("grep", directory, "/n > 1000").code == 1
+    wrong = command("grep", directory, "/n > > 5")
+    assert wrong.code == 2
+    assert "/n > > 5\n     ^\n" in wrong.err
+
+
+def test_find_names_file_and_offset(command: Command, directory: Path) -> None:
+    found = lines(command("find", directory, "17|300|", "--json"))[0]
+    plain = command("find", directory, "17|300|")
+    assert plain.out == f"{found['segment']} {found['offset']}\n"
+    assert any(
+        r["offset"] == found["offset"]
+        for r in lines(command("dump", directory, "--from", "17|299|", "--count", "1", "--json"))
+    )
+    missing = command("find", directory, "17|601|", "--json")
+    assert (missing.code, json.loads(missing.out)["segment"]) == (1, None)
+
+
+def test_verify_fails_for_one_wrong_bit(command: Command, directory: Path) -> None:
+    assert lines(command("verify", directory, "--json")) == [
+        {"is_sound": True, "segments": 4, "records": 600, "damages": []}
+    ]
+    sound = command("verify", directory)
+    assert sound.out == "sound: 600 records in 4 segments\n"
+    path = sorted(directory.glob("*.journal"))[1]
+    content = bytearray(path.read_bytes())
+    content[9000] ^= 4
+    path.write_bytes(content)
+    damaged = command("verify", directory)
+    assert damaged.code == 1
+    assert damaged.out.splitlines()[1].startswith(str(path))
+    dump = command("dump", directory, "--format", "raw")
+    assert dump.code == 1
+    assert path.name in dump.err
+    assert "Traceback" not in dump.err
+    assert len(dump.out.splitlines()) >= 100
+
+
+def test_a_journal_is_read_beside_the_server_that_writes_it(command: Command, tmp_path: Path) -> None:
+    with (
+        quire.Server(quire.Config(data_directory=tmp_path, transport={"address": "127.0.0.1:0"})) as server,
+        quire.Client(server.url) as client,
+    ):
+        for n in range(2):
+            client.publish("orders", {"n": n})
+            client.flush(timeout=20)
+            records = lines(command("dump", tmp_path / "journal", "--json"))
+            assert [record["data"]["n"] for record in records] == list(range(n + 1))
+            assert lines(command("verify", tmp_path / "journal", "--json"))[0]["is_sound"]
+
+
+def test_a_place_without_a_journal_is_said_so(command: Command, tmp_path: Path, directory: Path) -> None:
+    for place, text in (
+        (tmp_path / "nowhere", "no such directory"),
+        (directory.parent, f"perhaps you mean {directory}"),
+        (next(directory.glob("*.journal")), "a journal is a directory"),
+    ):
+        result = command("ls", place)
+        assert result.code == 1
+        assert text in result.err
+        assert "Errno" not in result.err
