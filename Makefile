@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: setup demo test check rust-test python-test bench-build sim crash clean
+.PHONY: setup demo test check rust-test python-test bench-build sim fuzz crash clean
 
 setup: $(STAMP)
 
@@ -40,6 +40,10 @@ bench-build:
 
 sim:
 	cargo run --release --locked --package quire-sim -- --seeds $(or $(SEEDS),100)
+
+# Any bytes in the files of a journal; a bounded number of cases is part of `make test`.
+fuzz:
+	QUIRE_FUZZ_CASES=$(or $(CASES),1000000) cargo test --locked --package quire-journal --test journal any_bytes
 
 python-test: setup
 	$(BIN)/python -m pytest -n auto -q tests

@@ -77,7 +77,13 @@ impl Cursor {
                     return Ok(None);
                 }
             }
-            if place.offset >= place.segment.summary().end {
+            let summary = place.segment.summary();
+            if place.offset >= summary.end {
+                if self.after < summary.last {
+                    // An index that was made up: the batches end before the positions that it names.
+                    let reason = "the batches end before the last position of the segment";
+                    return Err(place.segment.corrupt(summary.end, reason, self.after));
+                }
                 // The next position is in the next segment: there is one, since the position is below the limit.
                 self.place = None;
                 continue;

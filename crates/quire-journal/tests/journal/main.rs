@@ -1,6 +1,8 @@
 //! The journal keeps its promises over restarts, torn tails, damage and limits: behaviour on real files, a model, and any bytes at all.
 
+mod any_bytes;
 mod damage;
+mod model;
 mod reading;
 mod restarts;
 mod support;

@@ -1,5 +1,6 @@
 //! What the tests share: small journals, records that say what they must be, and files to damage.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -138,5 +139,48 @@ impl Disk for CountingDisk {
     }
     fn lock(&self, directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
         self.disk.lock(directory)
+    }
+}
+
+/// The files of a journal on a disk in memory, to be changed and tried again and again.
+#[derive(Clone)]
+pub struct Snapshot(pub BTreeMap<PathBuf, Vec<u8>>);
+
+pub const MEMORY: &str = "journal";
+
+impl Snapshot {
+    pub fn of(disk: &MemoryDisk) -> Self {
+        let names = disk.list(Path::new(MEMORY)).unwrap();
+        let paths = names.into_iter().map(|name| Path::new(MEMORY).join(name));
+        Snapshot(paths.map(|path| (path.clone(), disk.read(&path).unwrap())).collect())
+    }
+
+    pub fn disk(&self) -> MemoryDisk {
+        let disk = MemoryDisk::new(64 << 20);
+        for (path, bytes) in &self.0 {
+            disk.create(path, bytes.len() as u64).unwrap().write_at(bytes, 0).unwrap();
+        }
+        disk
+    }
+}
+
+/// Opens a journal on a disk in memory.
+pub fn open_on(disk: &MemoryDisk) -> Result<(Journal, Recovery), JournalError> {
+    Journal::driven_by_hand(Arc::new(disk.clone()), Path::new(MEMORY), &small())
+}
+
+/// Everything that can be read, as `(position, publisher, sequence, topic, data)`, and what ended it.
+pub fn read_all(reader: &Reader) -> (Vec<(u64, u64, u64, String, Vec<u8>)>, Option<JournalError>) {
+    let mut cursor = reader.cursor(Position(0));
+    let mut found = Vec::new();
+    loop {
+        match cursor.next(reader.persisted(), &AllTopics) {
+            Ok(None) => return (found, None),
+            Err(error) => return (found, Some(error)),
+            Ok(Some(batch)) => found.extend(batch.records().map(|record| {
+                let Record { position, publisher, sequence, topic, data, .. } = record;
+                (position.0, publisher.0, sequence, topic.to_owned(), data.to_vec())
+            })),
+        }
     }
 }

@@ -1,0 +1,243 @@
+//! Any bytes in the files give an error or what was written; never another record, a panic, a hang or growth.
+//!
+//! First every bit position of every byte in turn, with the checksums as they are: nothing wrong may be read. Then changes behind which
+//! somebody made the checksums match again, so that the code behind them is reached: what is read may then be anything, but in bounds.
+//! `QUIRE_FUZZ_CASES` asks for more of the second (`make fuzz`).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use quire_journal::*;
+
+use crate::support::*;
+
+/// Two segments, an index, `clients.ack`: closed, or as a killed process leaves it.
+fn small_journal(closed: bool) -> (Snapshot, u64) {
+    let disk = MemoryDisk::new(64 << 20);
+    let (mut journal, _) = open_on(&disk).unwrap();
+    // The fourth does not fit behind the first three.
+    let zeros = [0; 60_800];
+    let data: [&[u8]; 7] = [b"one", b"two", &[3; 500], &zeros, b"five", b"six", b"seven"];
+    for (sequence, data) in (1..).zip(data) {
+        journal.append(&record(sequence, ["a", "bb"][sequence as usize % 2], data)).unwrap();
+        journal.flush(SOON).unwrap();
+    }
+    assert_eq!(journal.reader().segments().len(), 2);
+    if closed {
+        journal.close().unwrap();
+    } else {
+        std::mem::forget(journal);
+    }
+    (Snapshot::of(&disk), data.len() as u64)
+}
+
+/// Every byte, those within long runs of zeros apart, of which some stand for all.
+fn telling_bytes(bytes: &[u8]) -> impl Iterator<Item = usize> {
+    let is_dull =
+        |at: usize| bytes[at.saturating_sub(16)..(at + 16).min(bytes.len())].iter().all(|byte| *byte == 0);
+    (0..bytes.len()).filter(move |at| at % 61 == 0 || !is_dull(*at))
+}
+
+#[test]
+fn a_flipped_bit_anywhere_is_an_error_or_changes_nothing() {
+    for closed in [true, false] {
+        let (snapshot, count) = small_journal(closed);
+        let (whole, _) = read_all(&open_on(&snapshot.disk()).unwrap().0.reader());
+        assert_eq!(whole.len() as u64, count);
+        // What a killed process leaves is known to be synced up to the record before the last.
+        let durable = if closed { count } else { count - 1 };
+        let (mut refused, mut cut) = (0, 0);
+        for (path, bytes) in &snapshot.0 {
+            for at in telling_bytes(bytes) {
+                let disk = snapshot.disk();
+                let flipped = bytes[at] ^ 1 << (at % 8);
+                disk.open(path).unwrap().write_at(&[flipped], at as u64).unwrap();
+                let place = || format!("byte {at} of {}, closed: {closed}", path.display());
+                let Ok((journal, recovery)) = open_on(&disk) else {
+                    refused += 1;
+                    continue;
+                };
+                let (found, error) = read_all(&journal.reader());
+                // A torn tail is cut when nothing says that it was acknowledged; only a kill can leave one.
+                let is_cut = recovery.cut.is_some() && !closed;
+                cut += usize::from(is_cut);
+                assert!(whole.starts_with(&found), "another record was read: {}", place());
+                let is_all = found.len() == whole.len() || is_cut && found.len() as u64 >= durable;
+                assert!(is_all || error.is_some(), "records are missing without a word: {}", place());
+                assert!(journal.highest_sequence(PublisherId(7)) >= Some(durable), "{}", place());
+                // What was not refused and does not show in what is read is named by verify, or was made again.
+                let is_journal = path.extension().is_some_and(|extension| extension == "journal");
+                if is_journal && recovery.cut.is_none() && !is_unused(&journal, path) {
+                    assert!(!journal.reader().verify().is_empty(), "verify finds nothing: {}", place());
+                }
+            }
+        }
+        assert!(refused > 500, "{refused} refused");
+        assert_eq!(cut > 0, !closed, "{cut} cut");
+    }
+}
+
+/// A segment that was prepared ahead holds nothing that could be damaged.
+fn is_unused(journal: &Journal, path: &Path) -> bool {
+    journal.reader().segments().iter().all(|segment| segment.path != path)
+}
+
+/// A change of some bytes of a file, given as fractions, so that it can be shrunk.
+#[derive(Clone, Debug)]
+struct Change {
+    file: prop::sample::Index,
+    area: Area,
+    at: prop::sample::Index,
+    value: u64,
+    size: usize,
+}
+
+/// What is changed: picked unevenly, since most bytes of a journal are data.
+#[derive(Clone, Copy, Debug)]
+enum Area {
+    SegmentHeader,
+    BatchHeader,
+    RecordHeader,
+    Anywhere,
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let area = prop_oneof![
+        2 => Just(Area::SegmentHeader),
+        4 => Just(Area::BatchHeader),
+        4 => Just(Area::RecordHeader),
+        2 => Just(Area::Anywhere),
+    ];
+    let value = prop_oneof![
+        any::<u64>(),
+        0u64..70,
+        (0u32..64).prop_map(|bit| 1 << bit),
+        (0u64..70).prop_map(|below| u64::MAX - below),
+        Just(1 << 62)
+    ];
+    let size = prop_oneof![Just(1usize), Just(2), Just(4), Just(8)];
+    (any::<prop::sample::Index>(), area, any::<prop::sample::Index>(), value, size)
+        .prop_map(|(file, area, at, value, size)| Change { file, area, at, value, size })
+}
+
+impl Change {
+    fn apply(&self, snapshot: &mut Snapshot) {
+        let paths: Vec<PathBuf> = snapshot.0.keys().cloned().collect();
+        let path = &paths[self.file.index(paths.len())];
+        let Some(bytes) = snapshot.0.get_mut(path).filter(|bytes| bytes.len() > 8) else { return };
+        let batches = batches(bytes);
+        let is_segment = path.extension().is_some_and(|extension| extension == "journal");
+        let area = if is_segment { self.area } else { Area::Anywhere };
+        let (start, size) = match area {
+            Area::SegmentHeader => (0, 48),
+            Area::BatchHeader | Area::RecordHeader if batches.is_empty() => (0, 48),
+            Area::BatchHeader => (batches[self.at.index(batches.len())], 64),
+            Area::RecordHeader => (batches[self.at.index(batches.len())] + 64, 40),
+            Area::Anywhere => (0, bytes.len() - 8),
+        };
+        let at = start + self.value as usize % 7 * 8 % size + self.at.index(size) % 8;
+        let at = if matches!(area, Area::Anywhere) { self.at.index(size) } else { at };
+        if let Some(target) = bytes.get_mut(at..at + self.size) {
+            target.copy_from_slice(&self.value.to_le_bytes()[..self.size]);
+        }
+        repair(bytes, is_segment);
+    }
+}
+
+/// Offsets of the batches, as far as they follow each other.
+fn batches(bytes: &[u8]) -> Vec<usize> {
+    let mut offsets = Vec::new();
+    let mut at = 4096;
+    while bytes.get(at..at + 4) == Some(b"QBAT") {
+        offsets.push(at);
+        let size = u32::from_le_bytes(bytes[at + 12..at + 16].try_into().unwrap()) as usize;
+        at += (64 + size).next_multiple_of(8);
+    }
+    offsets
+}
+
+/// Makes every checksum match what stands there now.
+fn repair(bytes: &mut [u8], is_segment: bool) {
+    if !is_segment {
+        let end = bytes.len() - 4;
+        let checksum = crc32c::crc32c(&bytes[..end]);
+        bytes[end..].copy_from_slice(&checksum.to_le_bytes());
+        return;
+    }
+    if bytes[..48].iter().any(|byte| *byte != 0) {
+        repair_segment_header(bytes);
+    }
+    for offset in batches(bytes) {
+        repair_batch_header(bytes, offset);
+    }
+}
+
+/// Everything that a program does with a journal that opens.
+fn use_all_of_it(disk: &MemoryDisk) {
+    let exercise = |reader: &Reader| {
+        let (found, _) = read_all(reader);
+        assert!(found.len() < 10_000);
+        for sequence in [0, 1, 3, u64::MAX] {
+            let _found = reader.find(Bookmark { publisher: PublisherId(7), sequence });
+        }
+        for instant in [0, 1500, 1 << 40, u64::MAX] {
+            let _found = reader.position_before(Timestamp(instant));
+        }
+        for position in [0, 1, 4, 1 << 62, u64::MAX] {
+            let _place = reader.place(Position(position));
+            let mut cursor = reader.cursor(Position(position));
+            let _batch = cursor.next(Position(u64::MAX), &AllTopics);
+        }
+        reader.verify();
+        reader.segments();
+    };
+    if let Ok(reader) = Reader::open_read_only_on(Arc::new(disk.clone()), Path::new(MEMORY)) {
+        let _refreshed = reader.refresh();
+        exercise(&reader);
+    }
+    if let Ok((mut journal, _)) = open_on(disk) {
+        exercise(&journal.reader());
+        for sequence in 0..4 {
+            let _appended = journal.append(&record(sequence * 1000, "after", &[1; 30_000]));
+            journal.submit();
+            journal.write_waiting();
+        }
+        exercise(&journal.reader());
+        let _closed = journal.close();
+    }
+}
+
+#[test]
+fn whatever_checksums_cover_is_used_without_a_panic() {
+    let cases = std::env::var("QUIRE_FUZZ_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(3000);
+    let snapshots = [small_journal(true).0, small_journal(false).0];
+    let mut runner = TestRunner::new(Config { cases, max_shrink_iters: 200, ..Config::default() });
+    let changes = (0..2usize, prop::collection::vec(change(), 1..4));
+    let outcome = runner.run(&changes, |(which, changes)| {
+        let mut snapshot = snapshots[which].clone();
+        changes.iter().for_each(|change| change.apply(&mut snapshot));
+        use_all_of_it(&snapshot.disk());
+        Ok(())
+    });
+    outcome.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Found by the test above: a cursor went round and round.
+#[test]
+fn an_index_that_ends_before_its_last_position_is_an_error_and_not_an_endless_loop() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
+    append(&mut journal, 1..=150);
+    journal.close().unwrap();
+    let index = files(directory.path())[0].with_extension("index");
+    let mut bytes = std::fs::read(&index).unwrap();
+    bytes[32..40].copy_from_slice(&4097u64.to_le_bytes());
+    repair(&mut bytes, false);
+    std::fs::write(&index, &bytes).unwrap();
+    let (journal, recovery) = open(directory.path());
+    assert_eq!(recovery.indexes_rebuilt, 0);
+    let (found, error) = read_all(&journal.reader());
+    assert!(!found.is_empty() && matches!(error, Some(JournalError::Corrupt { .. })), "{error:?}");
+}
