@@ -30,12 +30,15 @@ from quire._options import (
     ClientOptions,
     DrainReport,
     Health,
+    Rate,
     Reconnect,
     SequenceArgument,
     Spec,
     bookmark_to_core,
+    delta_to_core,
     expiration_to_core,
     failure_of_publishes,
+    rate_to_core,
     sequence_to_core,
 )
 from quire._subscription import DEFAULT_BATCH_COUNT, SubscriptionBase, check_count, timeout_to_core
@@ -271,6 +274,8 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         fully_durable: bool = False,
         paused: bool = False,
         completed: bool = False,
+        rate: Rate | None = None,
+        rate_max_gap: Duration | None = None,
         on_message: AsyncHandler | None = None,
         sub_id: str | None = None,
     ) -> AsyncSubscription:
@@ -289,6 +294,8 @@ class AsyncClient(ClientBase[AsyncSubscription]):
             fully_durable=fully_durable,
             paused=paused,
             completed=completed,
+            rate=rate_to_core(rate),
+            rate_max_gap=delta_to_core(rate_max_gap, "rate_max_gap"),
         )
         spec = self._located(spec, sub_id)
         core = client.subscribe(spec, sub_id, on_message is not None)

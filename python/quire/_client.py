@@ -22,12 +22,15 @@ from quire._options import (
     ClientOptions,
     DrainReport,
     Health,
+    Rate,
     Reconnect,
     SequenceArgument,
     Spec,
     bookmark_to_core,
+    delta_to_core,
     expiration_to_core,
     failure_of_publishes,
+    rate_to_core,
     sequence_to_core,
 )
 from quire._subscription import DEFAULT_BATCH_COUNT, Subscription, timeout_to_core
@@ -151,6 +154,8 @@ class Client(ClientBase[Subscription]):
         fully_durable: bool = False,
         paused: bool = False,
         completed: bool = False,
+        rate: Rate | None = None,
+        rate_max_gap: Duration | None = None,
         on_message: Handler | None = None,
         sub_id: str | None = None,
     ) -> Subscription:
@@ -158,9 +163,13 @@ class Client(ClientBase[Subscription]):
 
         - `topic`: exact, or a regular expression when it holds any of ``^ $ * + ? [ ] ( ) { } | \\``,
           searched for unanchored
-        - `bookmark`: replay from there: `EPOCH`, `NOW`, `MOST_RECENT`, a bookmark, several of them, or a time
+        - `bookmark`: replay from there: `EPOCH`, `NOW`, `MOST_RECENT`, a bookmark, several of them, or a time;
+          a range like "[A:B]" of them ends, and with it the iteration
         - `live`: after the replay, messages come before they are persisted
         - `paused`: created without delivering until `resume`
+        - `rate`: the fastest pace of a replay: messages per second ("1000"), bytes per second ("500KB"), or a
+          multiple of the original pace ("2X")
+        - `rate_max_gap`: with a multiple, the longest wait for the next message
         - `on_message`: called with each message. The handlers of one client run one at a time, in the order
           of arrival, on one thread
         - `sub_id`: name under which `MOST_RECENT` finds the place again
@@ -175,6 +184,8 @@ class Client(ClientBase[Subscription]):
                 fully_durable=fully_durable,
                 paused=paused,
                 completed=completed,
+                rate=rate_to_core(rate),
+                rate_max_gap=delta_to_core(rate_max_gap, "rate_max_gap"),
             )
             spec = self._located(spec, sub_id)
             core = self._core.subscribe(spec, sub_id, on_message is not None)

@@ -45,6 +45,8 @@ class _Auto(Enum):
 AUTO: Final = _Auto.AUTO
 Auto = Literal[_Auto.AUTO]
 SequenceArgument = int | Auto | None
+#: Text as on the wire, or messages per second.
+Rate = str | float | int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,6 +271,9 @@ class Spec:
     fully_durable: bool = False
     paused: bool = False
     completed: bool = False
+    #: As on the wire: "1000", "500KB", "2X".
+    rate: str | None = None
+    rate_max_gap: timedelta | None = None
 
     @property
     def options(self) -> int:
@@ -279,6 +284,16 @@ class Spec:
     def wants_completed(self) -> bool:
         """A replay is always asked to say when it has caught up, so that `completed` is true to its name."""
         return self.completed or self.bookmark is not None
+
+
+def rate_to_core(rate: Rate | None) -> str | None:
+    """A number is messages per second."""
+    return rate if rate is None or isinstance(rate, str) else f"{rate:f}"
+
+
+def delta_to_core(value: Duration | None, key: str) -> timedelta | None:
+    """`None` stays what it is: not said."""
+    return None if value is None else _delta(value, key)
 
 
 def bookmark_to_core(bookmark: Bookmark | None) -> str | None:

@@ -141,7 +141,7 @@ impl Scan {
 /// The place behind what the text names.
 fn locate(reader: &Reader, text: &str, held: Position) -> Result<Position, ScanError> {
     let start: Start = text.parse()?;
-    let found = start.locate(reader, held)?;
+    let found = start.locate(reader, held, false)?;
     found.ok_or_else(|| ScanError::NotFound { text: text.chars().take(64).collect() })
 }
 

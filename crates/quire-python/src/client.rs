@@ -51,6 +51,8 @@ struct SpecArgument {
     bookmark: Option<String>,
     options: u32,
     wants_completed: bool,
+    rate: Option<String>,
+    rate_max_gap: Option<Duration>,
 }
 
 /// Tells a loop, through a descriptor, that something changed.
@@ -358,6 +360,8 @@ impl From<SpecArgument> for SubscriptionSpec {
             bookmark: spec.bookmark,
             options: SubscribeOptions(spec.options),
             completed: spec.wants_completed,
+            rate: spec.rate,
+            rate_max_gap: spec.rate_max_gap,
         }
     }
 }

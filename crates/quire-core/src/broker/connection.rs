@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::{Broker, ConnectionId, Event, Output, Shutdown, Timer};
+use super::{Alarm, Broker, ConnectionId, Event, Output, Shutdown, Timer};
 use crate::session::{Phase, Session, SessionId, Stall};
 use crate::wire::{ClientFrame, Code, Inbox, ServerFrame, WireError};
 
@@ -262,6 +262,13 @@ impl Broker {
                 Timer::Heartbeat => self.beat(id),
                 Timer::Silence => self.check_silence(id),
                 Timer::Acknowledge => self.acknowledge_now(id),
+            }
+        }
+        while let Some(alarm) = self.alarms.take(now) {
+            match alarm {
+                Alarm::Replay(replay) => self.to_feed.push_back(replay),
+                // Looked at behind the pass over what is persisted.
+                Alarm::End => (),
             }
         }
     }

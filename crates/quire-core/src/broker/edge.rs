@@ -11,7 +11,7 @@ use quire_journal::{Position, Record, RecordKind};
 
 use super::Broker;
 use crate::replay::{Source, context_of, message_of};
-use crate::subscription::{Progressing, SubscriptionId};
+use crate::subscription::{Progress, Progressing, Subscription, SubscriptionId};
 use crate::topic::{Stage, TopicId};
 
 /// Bytes of records that the pass takes in one turn: more would keep the other connections waiting.
@@ -40,19 +40,22 @@ impl Broker {
                 self.joining.insert(id);
             }
         }
-        self.complete(id, after);
-        let owes = self.subscriptions.get(id.0 as usize).and_then(|s| s.progress()?.completed);
-        if owes.is_some() {
-            self.to_complete.insert(id);
+        self.reach(id, after);
+        let has_goals = |subscription: &Subscription| Some(subscription.progress()?.goals().next().is_some());
+        if self.subscriptions.get(id.0 as usize).and_then(has_goals) == Some(true) {
+            self.with_goals.insert(id);
         }
     }
 
     /// Serves what has become persisted since the last turn, up to the bound of one turn.
     pub(super) fn pass_edge(&mut self) {
         let persisted = self.journal.persisted();
+        if self.edge < persisted {
+            self.to_feed.extend(self.tails.drain(..));
+        }
         let mut size_left = PASS_SIZE_MAX;
         while self.edge < persisted {
-            if !self.topics.anyone_waits_for_persisted() {
+            if !self.topics.anyone_waits_for_persisted() && self.awaited_ends.is_empty() {
                 self.edge = persisted;
                 self.edge_source = None;
                 break;
@@ -61,28 +64,36 @@ impl Broker {
                 self.wants_turn = true;
                 return;
             }
-            // The pass stops where a `completed` is owed, so that this comes between the right two messages.
+            // The pass stops where something has to be done, so that this comes between the right two messages.
             let goal = self.goal_above(self.edge).map_or(persisted, |goal| goal.min(persisted));
             self.pass_up_to(goal, &mut size_left);
             self.arrive();
         }
         self.arrive();
+        self.find_passed_ends();
     }
 
     /// The nearest position above `edge` that somebody waits for.
     fn goal_above(&self, edge: Position) -> Option<Position> {
-        let goal = |id: &SubscriptionId| {
-            let progress = self.subscriptions.get(id.0 as usize)?.progress()?;
-            progress.completed.map(|completion| completion.goal)
-        };
-        self.to_complete.iter().filter_map(goal).filter(|goal| *goal > edge).min()
+        let progress = |id: &SubscriptionId| self.subscriptions.get(id.0 as usize)?.progress();
+        self.with_goals
+            .iter()
+            .filter_map(progress)
+            .flat_map(Progress::goals)
+            .filter(|goal| *goal > edge)
+            .min()
     }
 
     /// What has become true by the edge's moving.
-    fn arrive(&mut self) {
+    pub(super) fn arrive(&mut self) {
         let edge = self.edge;
-        for id in self.to_complete.iter().copied().collect::<Vec<_>>() {
-            self.complete(id, edge);
+        for id in self.with_goals.iter().copied().collect::<Vec<_>>() {
+            let stage = self.subscriptions.get(id.0 as usize).and_then(|s| Some(&s.progress()?.stage));
+            match stage {
+                Some(Progressing::AtEdge | Progressing::Joining { .. }) => self.reach(id, edge),
+                // It comes to its goals elsewhere, and back here if it has not passed them then.
+                _ => drop(self.with_goals.remove(&id)),
+            }
         }
         for id in self.joining.iter().copied().collect::<Vec<_>>() {
             self.fall_in_step(id);
@@ -117,6 +128,10 @@ impl Broker {
                     is_done = false;
                     break;
                 }
+                let ends = !self.awaited_ends.is_empty() && self.find_ends(&record);
+                if ends {
+                    self.arrive();
+                }
                 let generation = self.topics.generation();
                 let topic = match &last_topic {
                     Some((topic, known_in, name)) if name == record.topic && *known_in == generation => {
@@ -130,6 +145,9 @@ impl Broker {
                 };
                 self.serve_persisted(topic, &record);
                 self.edge = record.position;
+                if ends {
+                    self.arrive();
+                }
             }
             *size_left = size_left.saturating_sub(batch.size());
             if !is_done {
@@ -156,6 +174,7 @@ impl Broker {
     }
 
     fn deliver_persisted(&mut self, id: SubscriptionId, record: &Record<'_>) {
+        let now = self.now.instant;
         let Some(subscription) = self.subscriptions.get_mut(id.0 as usize) else { return };
         let (session_id, number) = (subscription.session, subscription.number);
         let Some(progress) = subscription.progress_mut() else { return };
@@ -165,9 +184,16 @@ impl Broker {
         if !is_wanted {
             return;
         }
-        let session = &mut self.sessions[session_id.0 as usize];
-        if !session.can_be_fed() {
+        let can_go = progress.pace.as_mut().is_none_or(|pace| {
+            // What is at the edge has just come: nothing could be sent before.
+            pace.rest();
+            pace.opens_at(now, record.timestamp) <= now
+        });
+        if !can_go || !self.sessions[session_id.0 as usize].can_be_fed() {
             return self.fall_behind(id, Position::new(record.position.get() - 1));
+        }
+        if let Some(pace) = &mut progress.pace {
+            pace.went(now, record.data.len(), record.timestamp);
         }
         self.give_buffer(session_id);
         let session = &mut self.sessions[session_id.0 as usize];
@@ -192,7 +218,7 @@ impl Broker {
 
     fn scatter(&mut self, limit: Position) {
         let edge = self.edge;
-        let at_edge = |(id, subscription): (usize, &crate::subscription::Subscription)| {
+        let at_edge = |(id, subscription): (usize, &Subscription)| {
             let progress = subscription.progress()?;
             let follows = matches!(progress.stage, Progressing::AtEdge | Progressing::Joining { .. });
             (follows && progress.after < limit).then_some(SubscriptionId(id as u32))

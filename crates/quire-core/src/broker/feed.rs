@@ -4,20 +4,29 @@
 //! over, the next read begins, so that reading and sending overlap. Reads, and what they brought until it is handed over, share one
 //! bound for the whole broker; beyond it replays stand in line. The last stretch before the live edge is read at once, on the loop: it was
 //! just written, and waiting for a read elsewhere would let the edge run away under full load.
+//!
+//! A replay with a rate hands its messages on one by one, and sets an alarm for the next of them. A replay of several subscriptions never
+//! ends: at the edge it waits for more, so that their messages stay in the order of the log and share one rate.
 
 use std::collections::VecDeque;
 
 use quire_journal::{JournalError, Position};
 
 use super::acknowledge::code_of;
-use super::{Broker, Output};
-use crate::replay::{Found, Place, ReadRequest, Reading, Replay, ReplayId, Source, Ticket, Work};
+use super::{Alarm, Broker, Output};
+use crate::replay::{
+    Chunk, Found, Pace, Place, ReadRequest, Reading, Replay, ReplayId, Source, Ticket, Work,
+};
 use crate::session::{Session, SessionId};
-use crate::subscription::{Member, Members, Progressing, Subscription, SubscriptionId};
+use crate::subscription::{Member, Members, Progressing, Subscription, SubscriptionId, Until};
 use crate::wire::{AckKind, Code};
 
 /// Reads under way and chunks not yet handed over, together: with chunks of 256 KiB, 32 MiB for all replays of a broker.
 const READS_MAX: usize = 128;
+
+/// Chunks of replays with a rate, which may wait for long: with 32 KiB each, another 32 MiB. Beyond it the one that would wait longest
+/// gives its chunk back.
+const PACED_CHUNKS_MAX: usize = 1024;
 
 /// Bytes in an outbox above which replays wait: enough for a connection to be busy until the next turn.
 pub(super) const FEED_SIZE_MAX: usize = 512 * 1024;
@@ -35,12 +44,19 @@ pub(super) struct ReadLine {
     under_way: usize,
     /// Chunks not yet handed over.
     ready: usize,
+    /// The same of replays with a rate.
+    paced: usize,
     waiting: VecDeque<ReplayId>,
 }
 
 impl ReadLine {
     fn has_room(&self) -> bool {
         self.under_way + self.ready < READS_MAX
+    }
+
+    /// The chunks that a replay's counts among.
+    fn chunks_of(&mut self, replay: &Replay) -> &mut usize {
+        if replay.pace.is_some() { &mut self.paced } else { &mut self.ready }
     }
 }
 
@@ -56,16 +72,17 @@ impl Broker {
     pub(super) fn start_replay(
         &mut self,
         session: SessionId,
-        subscriptions: Vec<SubscriptionId>,
+        mut subscriptions: Vec<SubscriptionId>,
         after: Position,
     ) {
-        if after >= self.edge {
-            for subscription in subscriptions {
-                self.join_edge(subscription);
-            }
-            return;
+        // A range may be empty, or have ended before the subscription was paused.
+        subscriptions.iter().for_each(|subscription| self.reach(*subscription, after));
+        subscriptions.retain(|subscription| self.subscriptions.contains(subscription.0 as usize));
+        match subscriptions[..] {
+            [] => (),
+            [subscription] if after >= self.edge => self.join_edge(subscription),
+            _ => self.begin_replay(session, subscriptions, after),
         }
-        self.begin_replay(session, subscriptions, after);
     }
 
     /// As [`Broker::start_replay`], also at the edge itself.
@@ -77,6 +94,10 @@ impl Broker {
     ) {
         let members = self.members(&subscriptions);
         let place = Place { after, served: 0 };
+        let paces = subscriptions.iter().filter_map(|id| {
+            self.subscriptions[id.0 as usize].progress_mut().and_then(|progress| progress.pace.take())
+        });
+        let pace = paces.reduce(Pace::later);
         let replay = Replay {
             session,
             subscriptions: subscriptions.clone(),
@@ -88,6 +109,7 @@ impl Broker {
             ready: None,
             in_line: false,
             error: None,
+            pace,
         };
         let id = ReplayId(self.replays.insert(replay) as u32);
         for subscription in subscriptions {
@@ -122,8 +144,13 @@ impl Broker {
             replay.read_place = replay.place;
         }
         let rest = replay.subscriptions.clone();
+        let mut pace = replay.pace.clone();
+        if let Some(pace) = &mut pace {
+            pace.rest();
+        }
         if let Some(progress) = self.subscription(subscription).progress_mut() {
             progress.after = after;
+            progress.pace = pace;
         }
         if rest.is_empty() {
             self.remove_replay(id);
@@ -137,6 +164,8 @@ impl Broker {
         self.rewind(id);
         let replay = self.replays.remove(id.0 as usize);
         self.session(replay.session).replays.retain(|other| *other != id);
+        self.tails.retain(|other| *other != id);
+        self.alarms.clear(Alarm::Replay(id));
         if replay.in_line {
             self.read_line.waiting.retain(|other| *other != id);
         }
@@ -146,7 +175,7 @@ impl Broker {
     fn rewind(&mut self, id: ReplayId) {
         let replay = &mut self.replays[id.0 as usize];
         if replay.ready.is_some() {
-            self.read_line.ready -= 1;
+            *self.read_line.chunks_of(replay) -= 1;
         }
         replay.rewind();
     }
@@ -154,7 +183,7 @@ impl Broker {
     /// A connection that takes nothing keeps no chunk that others could use.
     pub(super) fn give_back_reads(&mut self, id: SessionId) {
         for replay in self.session(id).replays.clone() {
-            if self.read_line.waiting.is_empty() {
+            if self.read_line.waiting.is_empty() && self.read_line.paced < PACED_CHUNKS_MAX {
                 return;
             }
             if self.replay(replay).ready.is_some() {
@@ -183,21 +212,28 @@ impl Broker {
 
     /// Takes a replay as far as it can go for now.
     fn feed(&mut self, id: ReplayId, inline_reads_left: &mut usize) {
+        // One that gave its chunk back while it waits reads again when its time has come.
+        if self.alarms.is_set(Alarm::Replay(id)) {
+            return;
+        }
         loop {
             let Some(replay) = self.replays.get_mut(id.0 as usize) else { return };
             let session_id = replay.session;
             if !self.sessions[session_id.0 as usize].can_be_fed() {
+                if let Some(pace) = &mut replay.pace {
+                    pace.rest();
+                }
                 return;
             }
-            if let Some(chunk) = replay.ready.take() {
-                self.read_line.ready -= 1;
-                replay.place = chunk.next;
-                self.counters.delivered += chunk.message_count;
-                if !chunk.frames.is_empty() {
-                    self.session(session_id).outbox.put_replayed(chunk.frames);
-                    self.touch(session_id);
+            if let Some(mut chunk) = replay.ready.take() {
+                if !self.hand_over(id, &mut chunk) {
+                    self.replay(id).ready = Some(chunk);
+                    return;
                 }
-                self.complete_replay(id);
+                let replay = &mut self.replays[id.0 as usize];
+                *self.read_line.chunks_of(replay) -= 1;
+                replay.place = chunk.next;
+                self.reach_together(id);
                 continue;
             }
             if let Some(error) = replay.error.take() {
@@ -207,7 +243,14 @@ impl Broker {
                 return;
             }
             if replay.place.served == 0 && replay.place.after >= self.edge {
-                return self.finish_replay(id);
+                if let Some(pace) = &mut replay.pace {
+                    pace.rest();
+                }
+                match replay.subscriptions.len() {
+                    1 => self.finish_replay(id),
+                    _ => self.tails.push(id),
+                }
+                return;
             }
             if self.is_near_edge(id) {
                 if *inline_reads_left == 0 {
@@ -230,6 +273,41 @@ impl Broker {
         }
     }
 
+    /// Hands what may go now of a chunk to the connection; false when there is a rest, for which an alarm is set.
+    fn hand_over(&mut self, id: ReplayId, chunk: &mut Chunk) -> bool {
+        let now = self.now.instant;
+        let replay = &mut self.replays[id.0 as usize];
+        let session_id = replay.session;
+        let session = &mut self.sessions[session_id.0 as usize];
+        let Some(pace) = &mut replay.pace else {
+            self.counters.delivered += chunk.message_count;
+            if !chunk.frames.is_empty() {
+                session.outbox.put_replayed(std::mem::take(&mut chunk.frames));
+                self.touch(session_id);
+            }
+            return true;
+        };
+        let first = chunk.taken_count;
+        while let Some(item) = chunk.items.get(chunk.taken_count) {
+            let opens_at = pace.opens_at(now, item.timestamp);
+            if opens_at > now {
+                self.alarms.set(Alarm::Replay(id), pace.wakes_at(opens_at));
+                break;
+            }
+            pace.went(now, item.data_size, item.timestamp);
+            replay.place = item.place;
+            chunk.taken_count += 1;
+        }
+        if chunk.taken_count > first {
+            let frame_end = |count: usize| count.checked_sub(1).map_or(0, |last| chunk.items[last].frame_end);
+            let frames = &chunk.frames[frame_end(first)..frame_end(chunk.taken_count)];
+            session.outbox.put_replayed(frames.to_vec());
+            self.counters.delivered += (chunk.taken_count - first) as u64;
+            self.touch(session_id);
+        }
+        chunk.taken_count == chunk.items.len()
+    }
+
     fn is_near_edge(&self, id: ReplayId) -> bool {
         let place = self.replays[id.0 as usize].read_place;
         self.edge.get().saturating_sub(place.after.get()) <= INLINE_RECORDS_MAX
@@ -240,33 +318,33 @@ impl Broker {
         self.wants_turn = true;
     }
 
-    /// The next read of a replay. It ends where a `completed` is owed, so that this comes between the right two messages.
+    /// The next read of a replay. It ends where something has to be done, so that this comes between the right two messages.
     fn begin_read(&mut self, id: ReplayId) -> Option<ReadRequest> {
         self.read_number += 1;
         let number = self.read_number;
         let replay = &self.replays[id.0 as usize];
         let place = replay.read_place;
-        let goals = replay.subscriptions.iter().filter_map(|id| {
-            let progress = self.subscriptions[id.0 as usize].progress()?;
-            progress.completed.map(|completion| completion.goal).filter(|goal| *goal > place.after)
-        });
-        let limit = goals.min().map_or(self.edge, |goal| goal.min(self.edge));
+        let progress = |id: &SubscriptionId| self.subscriptions[id.0 as usize].progress();
+        let goals = replay.subscriptions.iter().filter_map(progress).flat_map(|progress| progress.goals());
+        let limit = goals.filter(|goal| *goal > place.after).fold(self.edge, Position::min);
         let now = self.now.wall;
         let reader = &self.reader;
         let replay = &mut self.replays[id.0 as usize];
         let source =
             replay.source.take().unwrap_or_else(|| Source { cursor: reader.cursor(place.after), rest: None });
-        let reading = Reading { source, place, limit, members: replay.members.clone(), now };
+        let (members, is_paced) = (replay.members.clone(), replay.pace.is_some());
+        let reading = Reading { source, place, limit, members, is_paced, now };
         replay.reading = Some(number);
         self.read_line.under_way += 1;
         Some(ReadRequest { ticket: Ticket::Replay { replay: id, number }, work: Work::Read(reading) })
     }
 
     /// A read of a replay has been done.
-    pub(super) fn read(&mut self, id: ReplayId, number: u64, found: Found) {
+    pub(super) fn read(&mut self, id: ReplayId, number: u64, found: Box<Found>) {
         self.read_line.under_way -= 1;
         let waits = self.replays.get(id.0 as usize).is_some_and(|replay| replay.reading == Some(number));
         if waits {
+            let found = *found;
             let replay = &mut self.replays[id.0 as usize];
             replay.reading = None;
             replay.read_place = found.chunk.next;
@@ -275,8 +353,13 @@ impl Broker {
                 Ok(source) => replay.source = Some(source),
                 Err(error) => replay.error = Some(error),
             }
-            self.read_line.ready += 1;
+            *self.read_line.chunks_of(replay) += 1;
             self.to_feed.push_back(id);
+            if self.read_line.paced > PACED_CHUNKS_MAX {
+                let has_chunk = |other: &ReplayId| self.replays[other.0 as usize].ready.is_some();
+                let longest = self.alarms.waiting_replays().find(has_chunk);
+                longest.into_iter().for_each(|longest| self.rewind(longest));
+            }
             let session = self.replays[id.0 as usize].session;
             if !self.session(session).is_writable {
                 self.give_back_reads(session);
@@ -293,24 +376,28 @@ impl Broker {
         }
     }
 
-    /// Sends the `completed` acknowledgements that have become true.
-    fn complete_replay(&mut self, id: ReplayId) {
+    /// Does what has to be done where the subscriptions of a replay have come to.
+    fn reach_together(&mut self, id: ReplayId) {
         let replay = &self.replays[id.0 as usize];
-        for (index, subscription) in replay.subscriptions.clone().into_iter().enumerate() {
-            let Some(replay) = self.replays.get(id.0 as usize) else { return };
-            let after = replay.after(index);
-            self.complete(subscription, after);
+        let reached = |(index, subscription): (usize, &SubscriptionId)| (*subscription, replay.after(index));
+        for (subscription, after) in replay.subscriptions.iter().enumerate().map(reached).collect::<Vec<_>>()
+        {
+            self.reach(subscription, after);
         }
     }
 
-    /// Sends the `completed` acknowledgement of a subscription that has come to `reached`, if it is owed.
-    pub(super) fn complete(&mut self, id: SubscriptionId, reached: Position) {
+    /// A subscription has come to `reached`: sends its `completed` acknowledgement if that is owed, and ends it if it ends there.
+    pub(super) fn reach(&mut self, id: SubscriptionId, reached: Position) {
         let Some(subscription) = self.subscriptions.get_mut(id.0 as usize) else { return };
         let (session, number) = (subscription.session, subscription.number);
         let Some(progress) = subscription.progress_mut() else { return };
-        if let Some(completion) = progress.completed.take_if(|completion| completion.goal <= reached) {
-            self.to_complete.remove(&id);
+        let is_over = matches!(progress.until, Some(Until::At(end)) if end <= reached);
+        let completion = progress.completed.take_if(|completion| completion.goal <= reached || is_over);
+        if let Some(completion) = completion {
             self.acknowledge_command(session, AckKind::Completed, completion.command, number);
+        }
+        if is_over && self.subscriptions.contains(id.0 as usize) {
+            self.end_range(id);
         }
     }
 
@@ -318,8 +405,12 @@ impl Broker {
     pub(super) fn clamp_goals(&mut self) {
         let persisted = self.journal.persisted();
         for (_, subscription) in &mut self.subscriptions {
-            if let Some(completion) = subscription.progress_mut().and_then(|p| p.completed.as_mut()) {
+            let Some(progress) = subscription.progress_mut() else { continue };
+            if let Some(completion) = &mut progress.completed {
                 completion.goal = completion.goal.min(persisted);
+            }
+            if let Some(Until::At(end)) = &mut progress.until {
+                *end = persisted.min(*end);
             }
         }
         self.wants_turn = true;
@@ -329,9 +420,11 @@ impl Broker {
     fn finish_replay(&mut self, id: ReplayId) {
         let after = self.replay(id).place.after;
         let subscriptions = std::mem::take(&mut self.replay(id).subscriptions);
+        let mut pace = self.replay(id).pace.take();
         self.remove_replay(id);
         for subscription in subscriptions {
             if let Some(progress) = self.subscription(subscription).progress_mut() {
+                progress.pace = pace.take();
                 progress.after = after;
                 progress.stage = Progressing::Halted;
             }

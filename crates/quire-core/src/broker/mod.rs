@@ -20,6 +20,7 @@ mod acknowledge;
 mod config;
 mod connection;
 mod edge;
+mod ends;
 mod feed;
 mod io;
 mod logon;
@@ -39,7 +40,7 @@ use slab::Slab;
 
 pub use config::{BrokerConfig, ConfigError, Durability, Limits, RecordedTopic, TransactionLogConfig};
 pub use io::{ConnectionId, ConnectionStats, Event, Input, Level, Output, Stats};
-pub(crate) use timer::{TIMER_COUNT, Timer, Timers};
+pub(crate) use timer::{Alarm, Alarms, TIMER_COUNT, Timer, Timers};
 
 use crate::replay::{Replay, ReplayId, Source};
 use crate::session::{Phase, Session, SessionId};
@@ -48,6 +49,7 @@ use crate::time::{Instant, Now};
 use crate::topic::{RecordingRule, TopicTable};
 use crate::wire::{Code, ServerFrame};
 use acknowledge::Failure;
+use ends::AwaitedEnds;
 use feed::ReadLine;
 use place::Places;
 use publishers::Publishers;
@@ -77,6 +79,8 @@ pub struct Broker {
     to_feed: VecDeque<ReplayId>,
     /// Those that must wait for the next turn.
     fed_later: Vec<ReplayId>,
+    /// Those of several subscriptions that have caught up: they go on together.
+    tails: Vec<ReplayId>,
     read_line: ReadLine,
     /// Subscriptions whose start is being looked for, by session.
     pending: HashMap<SessionId, PendingSubscribe, FxBuildHasher>,
@@ -92,11 +96,13 @@ pub struct Broker {
     edge: Position,
     /// Where it reads on, while anyone follows it.
     edge_source: Option<Source>,
-    /// Caught up subscriptions whose `completed` is still owed.
-    to_complete: BTreeSet<SubscriptionId>,
+    /// Caught up subscriptions for which something has to be done at a certain position, or was until just now.
+    with_goals: BTreeSet<SubscriptionId>,
+    awaited_ends: AwaitedEnds,
     /// `live` subscriptions that are not yet in step.
     joining: BTreeSet<SubscriptionId>,
     timers: Timers,
+    alarms: Alarms,
     outputs: VecDeque<Output>,
     dirty: Vec<SessionId>,
     spares: Vec<Vec<u8>>,
@@ -157,6 +163,7 @@ impl Broker {
             replays: Slab::new(),
             to_feed: VecDeque::new(),
             fed_later: Vec::new(),
+            tails: Vec::new(),
             read_line: ReadLine::default(),
             pending: HashMap::default(),
             waiting_starts: Vec::new(),
@@ -165,9 +172,11 @@ impl Broker {
             read_number: 0,
             edge,
             edge_source: None,
-            to_complete: BTreeSet::new(),
+            with_goals: BTreeSet::new(),
+            awaited_ends: AwaitedEnds::default(),
             joining: BTreeSet::new(),
             timers: Timers::default(),
+            alarms: Alarms::default(),
             outputs: VecDeque::new(),
             dirty: Vec::new(),
             spares: Vec::new(),
@@ -253,7 +262,7 @@ impl Broker {
         if self.wants_turn {
             return Some(self.now.instant);
         }
-        [self.timers.next(), self.places.due()].into_iter().flatten().min()
+        [self.timers.next(), self.alarms.next(), self.places.due()].into_iter().flatten().min()
     }
 
     /// Whether a shutdown is finished: nothing is left but to poll the last outputs and to close the journal.

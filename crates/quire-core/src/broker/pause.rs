@@ -1,7 +1,10 @@
 //! Pause and resume of bookmark subscriptions (seed 003).
 
+use quire_journal::Position;
+
 use super::Broker;
 use super::subscribe::{Refused, unknown_subscription};
+use crate::replay::Rate;
 use crate::session::SessionId;
 use crate::subscription::SubscriptionId;
 use crate::wire::{Acks, Code, SubscriptionNumbers};
@@ -25,8 +28,8 @@ impl Broker {
         self.answer(id, command, acks, refused);
     }
 
-    /// The subscriptions go on where they were paused. Those at one place are served by one replay, which keeps the order of the log
-    /// across them (reference: queues-and-transaction-log 2.5 W2).
+    /// The subscriptions go on where they were paused. Those at one place with one rate are served by one replay, which keeps the order of
+    /// the log across them (reference: queues-and-transaction-log 2.5 W2).
     pub(super) fn resume(
         &mut self,
         id: SessionId,
@@ -45,17 +48,20 @@ impl Broker {
             }
         });
         self.answer(id, command, acks, refused);
-        let after = |broker: &Self, id: &SubscriptionId| {
-            broker.subscriptions.get(id.0 as usize).and_then(|s| s.progress()).map(|progress| progress.after)
-        };
-        // Stable: those at one place keep the order in which the command names them.
-        resumed.sort_by_key(|id| after(self, id));
-        for group in
-            resumed.chunk_by(|a, b| after(self, a) == after(self, b)).map(<[_]>::to_vec).collect::<Vec<_>>()
-        {
-            if let Some(after) = after(self, &group[0]) {
-                self.start_replay(id, group, after);
+        // Those at one place with one rate, in the order in which the command names them.
+        let mut groups: Vec<(Position, Option<Rate>, Vec<SubscriptionId>)> = Vec::new();
+        resumed.sort_by_key(|id| self.subscription(*id).progress().map(|progress| progress.after));
+        for subscription in resumed {
+            let Some(progress) = self.subscription(subscription).progress() else { continue };
+            let (after, rate) = (progress.after, progress.pace.as_ref().map(|pace| pace.rate));
+            let mut groups_here = groups.iter_mut().rev().take_while(|group| group.0 == after);
+            match groups_here.find(|group| group.1 == rate) {
+                Some((_, _, group)) => group.push(subscription),
+                None => groups.push((after, rate, vec![subscription])),
             }
+        }
+        for (after, _, group) in groups {
+            self.start_replay(id, group, after);
         }
     }
 

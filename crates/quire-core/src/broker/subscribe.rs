@@ -1,13 +1,17 @@
 //! Subscribe, replace and unsubscribe.
 
+use std::time::Duration;
+
 use quire_journal::{JournalError, Position};
 
 use super::acknowledge::code_of;
 use super::{Broker, Event, Output};
 use crate::filter::{Filter, FilterOptions};
-use crate::replay::{Outcome, ReadDone, ReadRequest, Ticket, Work};
+use crate::replay::{Located, Outcome, Pace, Rate, RateError, ReadDone, ReadRequest, Ticket, Work};
 use crate::session::{Phase, SessionId, Stall};
-use crate::subscription::{Completion, Course, Progress, Progressing, Start, Subscription, SubscriptionId};
+use crate::subscription::{
+    Completion, Course, Progress, Progressing, Range, Subscription, SubscriptionId, Until,
+};
 use crate::topic::{Stage, TopicSelector};
 use crate::wire::{Ack, AckKind, Acks, Code, ServerFrame, Subscribe, SubscribeOptions};
 
@@ -30,8 +34,9 @@ struct Plan {
     /// The subscription that is replaced.
     replaced: Option<SubscriptionId>,
     is_bookmark: bool,
-    /// Where to begin; `None` for an ordinary one, and for a replaced one that keeps its place.
-    start: Option<Start>,
+    /// Where to begin and to end; `None` for an ordinary one, and for a replaced one that keeps both.
+    range: Option<Range>,
+    rate: Option<Rate>,
     /// What the log held when the command came.
     held: Position,
 }
@@ -93,15 +98,20 @@ impl Broker {
                 return Err(Refused { code: Code::BadFilter, column: 1, reason });
             }
         }
-        let start = subscribe
+        let range = subscribe
             .bookmark
-            .map(str::parse::<Start>)
+            .map(str::parse::<Range>)
             .transpose()
             .map_err(|error| Refused::new(Code::BadBookmark, error.to_string()))?;
+        let rate = parse_rate(subscribe)?;
         let progress = replaced.and_then(|id| self.subscriptions[id.0 as usize].progress());
-        let is_bookmark = start.is_some() || progress.is_some();
+        let is_bookmark = range.is_some() || progress.is_some();
         let is_paused = progress.is_some_and(|progress| progress.is_paused);
-        check_options(options, is_bookmark, is_paused)?;
+        let has_end = match &range {
+            Some(range) => range.end.is_some(),
+            None => progress.is_some_and(|progress| progress.until.is_some()),
+        };
+        check_options(options, &Kind { is_bookmark, is_paused, has_end, has_rate: rate.is_some() })?;
         if is_bookmark && !self.topics.could_record(&selector) {
             let reason = format!("the transaction log does not record {:?}", selector.text());
             return Err(Refused::new(Code::NotJournaled, reason));
@@ -118,7 +128,8 @@ impl Broker {
             options,
             replaced,
             is_bookmark,
-            start,
+            range,
+            rate,
             // What will never be persisted is not waited for.
             held: if self.failure.is_some() { self.journal.persisted() } else { self.journal.appended() },
         })
@@ -136,26 +147,26 @@ impl Broker {
 
     /// Carries a plan out at once, or when its start has been found.
     fn begin(&mut self, id: SessionId, plan: Plan) {
-        match &plan.start {
-            None => self.enter_subscription(id, plan, None),
-            Some(start) => match start.without_search(plan.held) {
-                Some(after) => self.enter_subscription(id, plan, Some(after)),
-                None => {
-                    self.pending.insert(id, PendingSubscribe { plan, number: None });
-                    self.stall(id, Stall::Locating);
-                    self.search(id);
-                }
-            },
+        let Some(range) = &plan.range else { return self.enter_subscription(id, plan, None) };
+        let end = range.end.as_ref().map(|end| end.without_search(plan.held));
+        match (range.start.without_search(plan.held), end) {
+            (Some(after), None) => self.enter_within(id, plan, after, None),
+            (Some(after), Some(Some(until))) => self.enter_within(id, plan, after, Some(until)),
+            _ => {
+                self.pending.insert(id, PendingSubscribe { plan, number: None });
+                self.stall(id, Stall::Locating);
+                self.search(id);
+            }
         }
     }
 
     /// Asks where the start of the pending plan lies.
     fn search(&mut self, id: SessionId) {
         let Some(pending) = self.pending.get_mut(&id) else { return };
-        let Some(start) = pending.plan.start.clone() else { return };
+        let Some(range) = pending.plan.range.clone() else { return };
         self.read_number += 1;
         pending.number = Some(self.read_number);
-        let work = Work::Locate { reader: self.reader.clone(), start, now: pending.plan.held };
+        let work = Work::Locate { reader: self.reader.clone(), range, now: pending.plan.held };
         let ticket = Ticket::Locate { session: id, number: self.read_number };
         self.outputs.push_back(Output::Read(ReadRequest { ticket, work }));
     }
@@ -182,7 +193,7 @@ impl Broker {
         }
     }
 
-    fn located(&mut self, id: SessionId, number: u64, found: Result<Option<Position>, JournalError>) {
+    fn located(&mut self, id: SessionId, number: u64, found: Result<Located, JournalError>) {
         let Some(pending) = self.pending.get_mut(&id) else { return };
         if pending.number != Some(number) {
             return;
@@ -191,24 +202,24 @@ impl Broker {
         let fails = plan.options.has(SubscribeOptions::NOT_FOUND_FAILS);
         let now = plan.options.has(SubscribeOptions::NOT_FOUND_NOW);
         let after = match found {
-            Ok(Some(after)) => Ok(after),
+            Ok(Located { after: Some(after), until }) => Ok((after, until)),
             // A bookmark is known to subscribers before its message is persisted: it may only not be there yet.
-            Ok(None) if self.journal.persisted() < plan.held && self.failure.is_none() => {
+            Ok(_) if self.journal.persisted() < plan.held && self.failure.is_none() => {
                 pending.number = None;
                 self.waiting_starts.push(id);
                 return;
             }
-            Ok(None) if fails => {
+            Ok(_) if fails => {
                 let reason = "none of the bookmarks is in the log".to_owned();
                 Err(Refused::new(Code::BookmarkNotFound, reason))
             }
-            Ok(None) if now => Ok(plan.held),
-            Ok(None) => Ok(Position::default()),
+            Ok(Located { until, .. }) if now => Ok((plan.held, until)),
+            Ok(Located { until, .. }) => Ok((Position::default(), until)),
             Err(error) => Err(Refused::new(code_of(&error), error.to_string())),
         };
         let Some(PendingSubscribe { plan, .. }) = self.pending.remove(&id) else { return };
         match after {
-            Ok(after) => self.enter_subscription(id, plan, Some(after)),
+            Ok((after, until)) => self.enter_within(id, plan, after, until),
             Err(refused) => self.refuse_command(id, plan.command, plan.number, &refused),
         }
         self.end_stall(id);
@@ -226,10 +237,37 @@ impl Broker {
         }
     }
 
+    /// The start of a plan was found, and its end if it is in the log by now.
+    fn enter_within(&mut self, id: SessionId, plan: Plan, after: Position, found: Option<Position>) {
+        let Some(end) = plan.range.as_ref().and_then(|range| range.end) else {
+            return self.enter_subscription(id, plan, Some((after, None)));
+        };
+        // It may have been recorded since it was looked for, and the pass has gone over it then. To look again takes microseconds.
+        let until = match found.map_or_else(|| end.locate(&self.reader, plan.held), |until| Ok(Some(until))) {
+            Ok(until) => until.map_or(Until::Awaited(end), Until::At),
+            Err(error) => {
+                let refused = Refused::new(code_of(&error), error.to_string());
+                return self.refuse_command(id, plan.command, plan.number, &refused);
+            }
+        };
+        if matches!(until, Until::At(until) if until < after) {
+            let refused =
+                Refused::new(Code::BadBookmark, "the end of the range lies before its start".to_owned());
+            return self.refuse_command(id, plan.command, plan.number, &refused);
+        }
+        self.enter_subscription(id, plan, Some((after, Some(until))));
+    }
+
     /// The subscription begins, or is replaced, between two messages.
-    fn enter_subscription(&mut self, id: SessionId, plan: Plan, after: Option<Position>) {
-        let Plan { command, acks, number, selector, filter, options, replaced, is_bookmark, start, held } =
-            plan;
+    fn enter_subscription(&mut self, id: SessionId, plan: Plan, place: Option<(Position, Option<Until>)>) {
+        let Plan { command, acks, number, selector, filter, options, replaced, is_bookmark, .. } = plan;
+        let (range, rate, held) = (plan.range, plan.rate, plan.held);
+        let after = place.map(|(after, _)| after);
+        let kept_until = replaced.and_then(|id| self.subscription(id).progress()?.until);
+        let until = place.map_or(kept_until, |(_, until)| until);
+        if let Some(replaced) = replaced {
+            self.clear_until(replaced);
+        }
         let before = replaced.map(|subscription| {
             self.halt(subscription);
             std::mem::replace(&mut self.subscription(subscription).course, Course::Ordinary)
@@ -245,8 +283,8 @@ impl Broker {
             let owed = kept.as_ref().and_then(|p| p.completed).filter(|_| after.is_none());
             Course::Bookmark(Box::new(Progress {
                 after: after.or(kept.as_ref().map(|p| p.after)).unwrap_or(held),
-                taken_after: match &start {
-                    Some(start) => start.time(),
+                taken_after: match &range {
+                    Some(range) => range.taken_after(),
                     None => kept.as_ref().and_then(|p| p.taken_after),
                 },
                 live: options.has(SubscribeOptions::LIVE),
@@ -254,6 +292,8 @@ impl Broker {
                 completed: completion.or(owed),
                 stage: Progressing::Halted,
                 is_paused: was_paused || options.has(SubscribeOptions::PAUSED),
+                pace: rate.map(Pace::new),
+                until: None,
             }))
         } else {
             Course::Ordinary
@@ -270,6 +310,7 @@ impl Broker {
                 new
             }
         };
+        self.set_until(subscription_id, until);
         self.acknowledge_processed(id, command, number, acks);
         // The acknowledgement may have been one frame too many for a slow connection.
         if self.session(id).phase != Phase::Open {
@@ -308,7 +349,7 @@ impl Broker {
             Course::Ordinary => return self.topics.remove(selector, Stage::Published, id),
             Course::Bookmark(progress) => progress,
         };
-        self.to_complete.remove(&id);
+        self.with_goals.remove(&id);
         self.joining.remove(&id);
         match std::mem::replace(&mut progress.stage, Progressing::Halted) {
             Progressing::Halted => (),
@@ -331,6 +372,7 @@ impl Broker {
 
     pub(super) fn remove_subscription(&mut self, id: SubscriptionId) {
         self.halt(id);
+        self.clear_until(id);
         let subscription = self.subscriptions.remove(id.0 as usize);
         self.session(subscription.session).subscriptions.remove(&subscription.number);
     }
@@ -341,6 +383,7 @@ impl Broker {
         let subscriptions = std::mem::take(&mut self.session(id).subscriptions);
         for subscription in subscriptions.into_values() {
             self.halt(subscription);
+            self.clear_until(subscription);
             self.subscriptions.remove(subscription.0 as usize);
         }
     }
@@ -391,8 +434,25 @@ pub(super) fn unknown_subscription(number: u32) -> Refused {
     Refused::new(Code::UnknownSubscription, format!("the connection has no subscription {number}"))
 }
 
+fn parse_rate(subscribe: &Subscribe<'_>) -> Result<Option<Rate>, Refused> {
+    let gap_max = subscribe.rate_max_gap_ns.map(Duration::from_nanos);
+    let rate = match subscribe.rate {
+        None if gap_max.is_some() => Err(RateError::Gap),
+        rate => rate.map(|rate| Rate::parse(rate, gap_max)).transpose(),
+    };
+    rate.map_err(|error| Refused::new(Code::BadOption, error.to_string()))
+}
+
+/// What a command makes, as far as it decides which options may be there.
+struct Kind {
+    is_bookmark: bool,
+    is_paused: bool,
+    has_end: bool,
+    has_rate: bool,
+}
+
 /// Which options go together (seed 003; reference: queues-and-transaction-log 2.5).
-fn check_options(options: SubscribeOptions, is_bookmark: bool, is_paused: bool) -> Result<(), Refused> {
+fn check_options(options: SubscribeOptions, kind: &Kind) -> Result<(), Refused> {
     let has = |option| options.has(option);
     let bookmark_only = [
         SubscribeOptions::LIVE,
@@ -401,12 +461,16 @@ fn check_options(options: SubscribeOptions, is_bookmark: bool, is_paused: bool) 
         SubscribeOptions::NOT_FOUND_FAILS,
         SubscribeOptions::NOT_FOUND_NOW,
     ];
-    let reason = if !is_bookmark && bookmark_only.into_iter().any(has) {
-        "live, fully_durable, paused and bookmark_not_found are for bookmark subscriptions"
+    let reason = if !kind.is_bookmark && (bookmark_only.into_iter().any(has) || kind.has_rate) {
+        "rate, live, fully_durable, paused and bookmark_not_found are for bookmark subscriptions"
     } else if has(SubscribeOptions::LIVE) && has(SubscribeOptions::FULLY_DURABLE) {
         "live does not go together with fully_durable"
-    } else if has(SubscribeOptions::LIVE) && (is_paused || has(SubscribeOptions::PAUSED)) {
+    } else if has(SubscribeOptions::LIVE) && (kind.is_paused || has(SubscribeOptions::PAUSED)) {
         "live does not go together with paused"
+    } else if has(SubscribeOptions::LIVE) && kind.has_rate {
+        "live does not go together with rate"
+    } else if has(SubscribeOptions::LIVE) && kind.has_end {
+        "live does not go together with an end"
     } else if has(SubscribeOptions::NOT_FOUND_FAILS) && has(SubscribeOptions::NOT_FOUND_NOW) {
         "bookmark_not_found has one meaning at a time"
     } else {

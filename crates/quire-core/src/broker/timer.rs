@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 use slab::Slab;
 
+use crate::replay::ReplayId;
 use crate::session::{Session, SessionId};
 use crate::time::Instant;
 
@@ -64,5 +67,65 @@ impl Timers {
         self.0.pop_first();
         sessions[session.0 as usize].timers[timer as usize] = None;
         Some((session, timer))
+    }
+}
+
+/// What is looked at again when its time has come, beside the timers of sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Alarm {
+    /// The next message of a replay may go.
+    Replay(ReplayId),
+    /// The first of the instants at which subscriptions end has passed.
+    End,
+}
+
+/// The alarms that are set, earliest first; each at most once.
+#[derive(Debug, Default)]
+pub(crate) struct Alarms {
+    by_time: BTreeSet<(Instant, Alarm)>,
+    by_alarm: HashMap<Alarm, Instant, FxBuildHasher>,
+}
+
+impl Alarms {
+    /// Sets an alarm, or sets it anew.
+    pub(crate) fn set(&mut self, alarm: Alarm, at: Instant) {
+        self.clear(alarm);
+        self.by_alarm.insert(alarm, at);
+        self.by_time.insert((at, alarm));
+    }
+
+    /// Forgets an alarm, if it is set.
+    pub(crate) fn clear(&mut self, alarm: Alarm) {
+        if let Some(at) = self.by_alarm.remove(&alarm) {
+            self.by_time.remove(&(at, alarm));
+        }
+    }
+
+    /// Whether it is set, and has not rung.
+    pub(crate) fn is_set(&self, alarm: Alarm) -> bool {
+        self.by_alarm.contains_key(&alarm)
+    }
+
+    /// When the next one rings.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.by_time.first().map(|(at, _)| *at)
+    }
+
+    /// Takes one whose time has come.
+    pub(crate) fn take(&mut self, now: Instant) -> Option<Alarm> {
+        let &(at, alarm) = self.by_time.first()?;
+        if at > now {
+            return None;
+        }
+        self.clear(alarm);
+        Some(alarm)
+    }
+
+    /// The replays that wait for their time, the one that waits longest first.
+    pub(crate) fn waiting_replays(&self) -> impl Iterator<Item = ReplayId> {
+        self.by_time.iter().rev().filter_map(|(_, alarm)| match alarm {
+            Alarm::Replay(replay) => Some(*replay),
+            Alarm::End => None,
+        })
     }
 }

@@ -111,11 +111,12 @@ impl Commands {
                 Ok(()) => subscriptions.accepted(number),
                 Err(failure) if reentry => {
                     subscriptions.remove(number);
-                    events.push_back(Event::Ended { subscription: number, failure: failure.clone() });
+                    events.push_back(Event::Ended { subscription: number, failure: Some(failure.clone()) });
                 }
                 Err(failure) => {
                     if subscriptions.refused(number) {
-                        events.push_back(Event::Ended { subscription: number, failure: failure.clone() });
+                        events
+                            .push_back(Event::Ended { subscription: number, failure: Some(failure.clone()) });
                     }
                 }
             }

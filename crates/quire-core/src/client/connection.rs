@@ -193,7 +193,8 @@ impl Connection {
             }
             ServerFrame::SubscriptionEnded { subscription, code, reason } => {
                 if core.subscriptions.remove(subscription) {
-                    core.events.push_back(Event::Ended { subscription, failure: Failure::new(code, reason) });
+                    let failure = (code != Code::Ok).then(|| Failure::new(code, reason));
+                    core.events.push_back(Event::Ended { subscription, failure });
                 }
             }
             ServerFrame::Error { code, reason } => {

@@ -163,8 +163,8 @@ pub enum Event {
     Ended {
         /// The number of the subscription.
         subscription: u32,
-        /// Why.
-        failure: Failure,
+        /// Why; `None` = the end of its range was passed.
+        failure: Option<Failure>,
     },
     /// [`ClientCore::persisted`] went up, and with it the room for publishes.
     Persisted,
@@ -519,7 +519,7 @@ impl ClientCore {
             failure.clone().unwrap_or_else(|| Failure::new(Code::ShuttingDown, "the client is closed"));
         self.commands.fail_all(&told, &mut self.events);
         for subscription in self.subscriptions.clear() {
-            self.events.push_back(Event::Ended { subscription, failure: told.clone() });
+            self.events.push_back(Event::Ended { subscription, failure: Some(told.clone()) });
         }
         self.set_state(State::Closed(failure));
     }
@@ -582,6 +582,8 @@ impl SubscriptionSpec {
             bookmark: None,
             options: SubscribeOptions::default(),
             completed: false,
+            rate: None,
+            rate_max_gap: None,
         }
     }
 }

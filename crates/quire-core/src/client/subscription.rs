@@ -1,6 +1,7 @@
 //! The subscriptions of a client: what they asked for, and how far each has come.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use quire_journal::Bookmark;
 
@@ -20,6 +21,10 @@ pub struct SubscriptionSpec {
     pub options: SubscribeOptions,
     /// Whether to be told when replay has caught up: [`super::Event::Completed`], once.
     pub completed: bool,
+    /// The fastest pace: `1000` messages or `500KB` per second, `2X` the original pace.
+    pub rate: Option<String>,
+    /// For a multiple of the original pace: the longest wait for a message.
+    pub rate_max_gap: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
@@ -135,7 +140,9 @@ impl Subscriptions {
     pub fn encode(&self, number: u32, command: u32, replace: bool, out: &mut Vec<u8>) {
         let Some(entry) = self.entries.get(&number) else { return };
         let spec = if replace { entry.proposed.as_ref().unwrap_or(&entry.spec) } else { &entry.spec };
-        let resume = entry.last.filter(|_| !replace && spec.bookmark.is_some()).map(text_of);
+        let last = entry.last.filter(|_| !replace);
+        let resume = last.and_then(|last| spec.bookmark.as_deref().map(|bookmark| behind(last, bookmark)));
+        let gap_ns = |gap: Duration| u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX);
         let options = if replace { spec.options.and(SubscribeOptions::REPLACE) } else { spec.options };
         let mut acks = Acks::PROCESSED;
         if spec.completed {
@@ -153,6 +160,8 @@ impl Subscriptions {
             bookmark: resume.as_deref().or(spec.bookmark.as_deref()),
             options,
             max_backlog: None,
+            rate: spec.rate.as_deref(),
+            rate_max_gap_ns: spec.rate_max_gap.map(gap_ns),
         };
         crate::wire::ClientFrame::Subscribe(subscribe).encode(out);
     }
@@ -167,4 +176,12 @@ impl Subscriptions {
 /// A bookmark as a subscription names it; the one with nothing before it is EPOCH.
 fn text_of(bookmark: Bookmark) -> String {
     if bookmark.publisher.0 == 0 && bookmark.sequence == 0 { "0".to_owned() } else { bookmark.to_string() }
+}
+
+/// What to begin with in order to go on behind `last`: a range keeps its end.
+fn behind(last: Bookmark, bookmark: &str) -> String {
+    match bookmark.trim_start().strip_prefix(['[', '(']).and_then(|range| range.split_once(':')) {
+        Some((_, end)) => format!("({}:{end}", text_of(last)),
+        None => text_of(last),
+    }
 }

@@ -4,11 +4,14 @@
 //! broker hands out a [`ReadRequest`], which the driver runs where blocking does no harm, and takes the [`ReadDone`] back. A read
 //! matches and encodes: what comes back are frames ready to be sent, up to a stated size, and the place behind them.
 
+mod rate;
 mod read;
 
 use quire_journal::{Batch, Cursor, JournalError, Position};
 
-pub(crate) use read::{Chunk, Found, Outcome, Reading, Ticket, Work, context_of, message_of};
+pub(crate) use rate::Pace;
+pub use rate::{Rate, RateError};
+pub(crate) use read::{Chunk, Found, Located, Outcome, Reading, Ticket, Work, context_of, message_of};
 pub use read::{ReadDone, ReadRequest, ReadTicket};
 
 use crate::session::SessionId;
@@ -16,6 +19,9 @@ use crate::subscription::{Members, SubscriptionId};
 
 /// Bytes of frames after which a read ends: large enough that a read costs little beside its bytes.
 pub(crate) const CHUNK_SIZE_MAX: usize = 256 * 1024;
+
+/// The same for a replay with a rate, which may wait for long with what it has read.
+pub(crate) const PACED_CHUNK_SIZE_MAX: usize = 32 * 1024;
 
 /// Bytes of records that one read looks at: a rare topic must not keep a reader thread from the others for long.
 pub(crate) const SCAN_SIZE_MAX: usize = 8 * 1024 * 1024;
@@ -52,6 +58,8 @@ pub(crate) struct Replay {
     pub(crate) in_line: bool,
     /// Why it cannot be read on, behind what is ready.
     pub(crate) error: Option<JournalError>,
+    /// How fast it may go; its subscriptions share it.
+    pub(crate) pace: Option<Pace>,
 }
 
 /// Where a reader stands: the cursor, and the batch that it was in the middle of.

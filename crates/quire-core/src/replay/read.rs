@@ -2,11 +2,11 @@
 
 use quire_journal::{Batch, JournalError, Position, Reader, Record, RecordKind, Timestamp, TopicFilter};
 
-use super::{CHUNK_SIZE_MAX, Place, ReplayId, SCAN_SIZE_MAX, Source};
+use super::{CHUNK_SIZE_MAX, PACED_CHUNK_SIZE_MAX, Place, ReplayId, SCAN_SIZE_MAX, Source};
 use crate::filter::MessageContext;
 use crate::message_type::{Arena, MessageType};
 use crate::session::SessionId;
-use crate::subscription::{Member, Members, Start, bookmark};
+use crate::subscription::{Member, Members, Range, bookmark};
 use crate::wire::Message;
 
 /// Something to read from the journal. It may block on the disk: run it off the loop, then hand the result back as
@@ -34,15 +34,24 @@ pub(crate) enum Ticket {
 }
 
 pub(crate) enum Work {
-    Locate { reader: Reader, start: Start, now: Position },
+    Locate { reader: Reader, range: Range, now: Position },
     Read(Reading),
 }
 
 pub(crate) enum Outcome {
-    Located(Result<Option<Position>, JournalError>),
-    Read(Found),
+    Located(Result<Located, JournalError>),
+    Read(Box<Found>),
     /// A bug of ours: nothing was found, and nothing is known.
     Panicked,
+}
+
+/// Where a range lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Located {
+    /// What is wanted comes after it; `None` when none of the bookmarks is in the log.
+    pub(crate) after: Option<Position>,
+    /// The last position that is wanted; `None` when there is no end, or none yet.
+    pub(crate) until: Option<Position>,
 }
 
 /// Read records up to `limit`, from `place` on, for `members`.
@@ -51,6 +60,8 @@ pub(crate) struct Reading {
     pub(crate) place: Place,
     pub(crate) limit: Position,
     pub(crate) members: Members,
+    /// Whether the messages are to be handed on one by one.
+    pub(crate) is_paced: bool,
     /// What `NOW`-like functions of a filter see.
     pub(crate) now: Timestamp,
 }
@@ -69,6 +80,22 @@ pub(crate) struct Chunk {
     pub(crate) message_count: u64,
     /// The place behind them.
     pub(crate) next: Place,
+    /// What each message is, when they are to be handed on one by one.
+    pub(crate) items: Vec<Item>,
+    /// Of the items, those that were handed on.
+    pub(crate) taken_count: usize,
+}
+
+/// One message of a chunk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    /// Where its frame ends.
+    pub(crate) frame_end: usize,
+    /// Bytes of its data.
+    pub(crate) data_size: usize,
+    pub(crate) timestamp: Timestamp,
+    /// The place behind it.
+    pub(crate) place: Place,
 }
 
 impl ReadRequest {
@@ -80,8 +107,8 @@ impl ReadRequest {
     /// Does the reading. Never panics on what a disk can hold.
     pub fn run(self) -> ReadDone {
         let outcome = match self.work {
-            Work::Locate { reader, start, now } => Outcome::Located(start.locate(&reader, now)),
-            Work::Read(reading) => Outcome::Read(reading.run()),
+            Work::Locate { reader, range, now } => Outcome::Located(range.locate(&reader, now)),
+            Work::Read(reading) => Outcome::Read(Box::new(reading.run())),
         };
         ReadDone { ticket: self.ticket, outcome }
     }
@@ -96,7 +123,7 @@ impl ReadTicket {
 
 impl Reading {
     pub(crate) fn run(self) -> Found {
-        let Reading { source: Source { mut cursor, mut rest }, place, limit, members, now } = self;
+        let Reading { source: Source { mut cursor, mut rest }, place, limit, members, is_paced, now } = self;
         let mut matcher = Matcher::new(&members, now);
         let mut chunk = Chunk { next: place, ..Chunk::default() };
         let mut scanned_size = 0;
@@ -113,7 +140,7 @@ impl Reading {
                 Err(error) => break Err(error),
             };
             scanned_size += batch.size();
-            if !chunk.take(&batch, limit, &mut matcher) {
+            if !chunk.take(&batch, limit, &mut matcher, is_paced) {
                 break Ok(Source { cursor, rest: Some(batch) });
             }
             if scanned_size >= SCAN_SIZE_MAX {
@@ -126,7 +153,8 @@ impl Reading {
 
 impl Chunk {
     /// Takes from a batch what is wanted of it; false when the chunk became full, or `limit` was reached, within it.
-    fn take(&mut self, batch: &Batch, limit: Position, matcher: &mut Matcher<'_>) -> bool {
+    fn take(&mut self, batch: &Batch, limit: Position, matcher: &mut Matcher<'_>, is_paced: bool) -> bool {
+        let size_max = if is_paced { PACED_CHUNK_SIZE_MAX } else { CHUNK_SIZE_MAX };
         for record in batch.records() {
             if record.position <= self.next.after {
                 continue;
@@ -147,11 +175,22 @@ impl Chunk {
                 }
                 message_of(&record, members[member].number).encode(&mut self.frames);
                 self.message_count += 1;
-                if self.frames.len() >= CHUNK_SIZE_MAX {
-                    if self.next.served as usize == members.len() {
-                        self.next = Place { after: record.position, served: 0 };
-                    }
+                if self.next.served as usize == members.len() {
+                    self.next = Place { after: record.position, served: 0 };
+                }
+                if is_paced {
+                    self.items.push(Item {
+                        frame_end: self.frames.len(),
+                        data_size: record.data.len(),
+                        timestamp: record.timestamp,
+                        place: self.next,
+                    });
+                }
+                if self.frames.len() >= size_max {
                     return false;
+                }
+                if self.next.after == record.position {
+                    break;
                 }
             }
             self.next = Place { after: record.position, served: 0 };

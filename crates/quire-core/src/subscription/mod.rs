@@ -1,15 +1,17 @@
 //! Subscriptions: what is wanted, and how far each has come.
 
+mod range;
 mod start;
 
 use std::sync::Arc;
 
+pub(crate) use range::{End, Range};
 pub(crate) use start::{BookmarkError, Start, bookmark};
 
 use quire_journal::{Position, Timestamp};
 
 use crate::filter::Filter;
-use crate::replay::ReplayId;
+use crate::replay::{Pace, ReplayId};
 use crate::session::SessionId;
 use crate::topic::TopicSelector;
 
@@ -53,6 +55,19 @@ pub(crate) struct Progress {
     pub(crate) stage: Progressing,
     /// The client paused it.
     pub(crate) is_paused: bool,
+    /// How fast it may go, while no replay does that for it.
+    pub(crate) pace: Option<Pace>,
+    /// Where it ends.
+    pub(crate) until: Option<Until>,
+}
+
+/// The end of a bookmark subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// The last position that is wanted.
+    At(Position),
+    /// Not in the log yet: the pass over what is persisted looks for it.
+    Awaited(End),
 }
 
 /// A `completed` acknowledgement not yet sent.
@@ -82,6 +97,17 @@ pub(crate) enum Progressing {
     },
     /// `live` and in step: from the publish stream.
     Live,
+}
+
+impl Progress {
+    /// The next positions at which something has to be done: a `completed` is owed, or the subscription ends.
+    pub(crate) fn goals(&self) -> impl Iterator<Item = Position> {
+        let end = match self.until {
+            Some(Until::At(position)) => Some(position),
+            _ => None,
+        };
+        self.completed.map(|completion| completion.goal).into_iter().chain(end)
+    }
 }
 
 impl Subscription {

@@ -33,6 +33,12 @@ pub enum BookmarkError {
         /// What stands there.
         text: String,
     },
+    /// Brackets without what belongs between them.
+    #[error("{text:?} is not a range like `[A:B]` or `(A:B)` of bookmarks or times")]
+    NotARange {
+        /// What stands there.
+        text: String,
+    },
     /// More than [`BOOKMARKS_MAX`].
     #[error("a list of {count} bookmarks, the limit is {BOOKMARKS_MAX}")]
     TooMany {
@@ -89,15 +95,26 @@ impl Start {
         }
     }
 
-    /// The oldest of the points in this log; `None` when none of them is in it. May read from the disk.
-    pub(crate) fn locate(&self, reader: &Reader, now: Position) -> Result<Option<Position>, JournalError> {
+    /// Behind the oldest of the points in this log, or with `is_included` before it; `None` when none of them is in it. May read from
+    /// the disk.
+    pub(crate) fn locate(
+        &self,
+        reader: &Reader,
+        now: Position,
+        is_included: bool,
+    ) -> Result<Option<Position>, JournalError> {
+        let back = u64::from(is_included);
         let mut oldest: Option<Position> = None;
         for point in &self.0 {
             let found = match *point {
                 StartPoint::Epoch => Some(Position::default()),
                 StartPoint::Now => Some(now),
-                StartPoint::Bookmark(bookmark) => reader.find(bookmark)?,
-                StartPoint::Time(time) => Some(reader.position_before(time)?),
+                StartPoint::Bookmark(bookmark) => {
+                    reader.find(bookmark)?.map(|position| Position(position.0 - back))
+                }
+                StartPoint::Time(Timestamp(ns)) => {
+                    Some(reader.position_before(Timestamp(ns.saturating_sub(back)))?)
+                }
             };
             oldest = [oldest, found].into_iter().flatten().min();
         }

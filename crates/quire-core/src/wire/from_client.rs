@@ -160,6 +160,10 @@ pub struct Subscribe<'a> {
     pub options: SubscribeOptions,
     /// For queues: the most messages outstanding; `None` = 1, 0 = barriers only (seed 000, 001).
     pub max_backlog: Option<u32>,
+    /// The fastest pace (seed 003).
+    pub rate: Option<&'a str>,
+    /// For a multiple of the original pace: the longest wait for a message, in nanoseconds.
+    pub rate_max_gap_ns: Option<u64>,
 }
 
 /// Which messages of a queue to show; nothing changes by it.
@@ -463,6 +467,12 @@ impl<'a> Subscribe<'a> {
             if let Some(max_backlog) = self.max_backlog {
                 put_field(out, 8, &max_backlog.to_le_bytes());
             }
+            if let Some(rate) = self.rate {
+                put_field(out, 9, rate.as_bytes());
+            }
+            if let Some(gap) = self.rate_max_gap_ns {
+                put_field(out, 10, &gap.to_le_bytes());
+            }
         });
     }
 
@@ -480,6 +490,11 @@ impl<'a> Subscribe<'a> {
                 6 => subscribe.bookmark = Some(fields.text(value, "bookmark")?),
                 7 => subscribe.options = SubscribeOptions(fields.u32(value, "options")?),
                 8 => subscribe.max_backlog = Some(fields.u32(value, "max_backlog")?),
+                9 => subscribe.rate = Some(fields.text(value, "rate")?),
+                10 => {
+                    subscribe.rate_max_gap_ns =
+                        Some(u64::from_le_bytes(fields.array(value, "rate_max_gap")?));
+                }
                 tag => fields.unknown(tag)?,
             }
         }

@@ -240,3 +240,21 @@ fn a_read_that_panics_ends_its_subscriptions_and_no_others() {
     assert_eq!(pair.take_data(2).len(), 1000);
     assert_eq!(pair.take_data(3).len(), 1000);
 }
+
+#[test]
+fn a_range_of_time_ends_with_what_was_persisted() {
+    let (mut pair, is_full) = on_a_disk_that_fills();
+    pair.client(1, "a");
+    pair.client(2, "reader");
+    pair.publish(1, 1, "orders", "1");
+    pair.turn();
+    let end = quire_journal::Timestamp(WALL_START_NS + 1_000_000);
+    pair.subscribe(2, &replay(7, "orders", &format!("[0:{end}]")));
+    pair.turn();
+    is_full.store(true, Ordering::Relaxed);
+    pair.publish(1, 2, "orders", "2");
+    pair.turn();
+    assert_eq!(pair.take_data(2), ["1"]);
+    pair.pass(std::time::Duration::from_millis(2));
+    assert_eq!(pair.take(2), [Said::Ended { subscription: 7, code: Code::Ok }]);
+}

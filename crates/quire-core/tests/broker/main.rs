@@ -9,4 +9,6 @@ mod model;
 mod pair;
 mod pausing;
 mod publishing;
+mod ranges;
+mod rates;
 mod subscribing;

@@ -56,6 +56,8 @@ pub fn refused(code: Code, command: u32, subscription: u32) -> Said {
 pub struct Client {
     inbox: Inbox,
     pub said: Vec<Said>,
+    /// When each of it was said, in nanoseconds since the beginning.
+    said_at_ns: Vec<u64>,
     pub is_closed: bool,
     pub is_reading_paused: bool,
     /// Sent by the test while the broker did not read.
@@ -121,6 +123,7 @@ impl Pair {
         let before = Client {
             inbox,
             said: Vec::new(),
+            said_at_ns: Vec::new(),
             is_closed: false,
             is_reading_paused: false,
             waiting: Vec::new(),
@@ -229,7 +232,7 @@ impl Pair {
             match output {
                 Output::Send { connection, bytes } => {
                     if let Some(client) = self.clients.get_mut(&connection.0) {
-                        client.hear(&bytes);
+                        client.hear(self.now_ns, &bytes);
                     }
                     self.broker.recycle(bytes);
                 }
@@ -237,6 +240,7 @@ impl Pair {
                     if let Some(client) = self.clients.get_mut(&connection.0) {
                         client.is_closed = true;
                         client.said.push(Said::Closed);
+                        client.said_at_ns.push(self.now_ns);
                     }
                 }
                 Output::PauseReading { connection } => {
@@ -259,7 +263,19 @@ impl Pair {
 
     /// What the client was told since the last call.
     pub fn take(&mut self, client: u64) -> Vec<Said> {
-        std::mem::take(&mut self.clients.get_mut(&client).unwrap().said)
+        let client = self.clients.get_mut(&client).unwrap();
+        client.said_at_ns.clear();
+        std::mem::take(&mut client.said)
+    }
+
+    /// The data of the messages that the client was sent since the last call, and when, in microseconds.
+    pub fn take_timed(&mut self, client: u64) -> Vec<(u64, String)> {
+        let at_ns = std::mem::take(&mut self.clients.get_mut(&client).unwrap().said_at_ns);
+        let data = |(at_ns, said)| match said {
+            Said::Message { data, .. } => Some((at_ns / 1000, data)),
+            _ => None,
+        };
+        at_ns.into_iter().zip(self.take(client)).filter_map(data).collect()
     }
 
     /// The data of the messages that the client was sent since the last call, whatever else it was told.
@@ -273,7 +289,7 @@ impl Pair {
 }
 
 impl Client {
-    fn hear(&mut self, mut bytes: &[u8]) {
+    fn hear(&mut self, now_ns: u64, mut bytes: &[u8]) {
         while let Some(frame) = self.inbox.next(&mut bytes).unwrap() {
             let said = match ServerFrame::decode(frame).unwrap() {
                 ServerFrame::LoggedOn(logged_on) => Said::LoggedOn { last_sequence: logged_on.last_sequence },
@@ -317,6 +333,7 @@ impl Client {
                 }
             };
             self.said.push(said);
+            self.said_at_ns.push(now_ns);
         }
     }
 }

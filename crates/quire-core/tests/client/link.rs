@@ -24,7 +24,7 @@ pub struct Side {
     pub messages: Vec<(u32, String)>,
     pub answers: BTreeMap<u32, Result<(), Failure>>,
     pub completed: Vec<u32>,
-    pub ended: Vec<(u32, Failure)>,
+    pub ended: Vec<(u32, Option<Failure>)>,
 }
 
 pub struct Link {

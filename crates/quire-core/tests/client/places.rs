@@ -84,3 +84,24 @@ fn a_place_is_told_to_a_paused_subscription_when_it_is_resumed() {
     link.pass(Duration::from_secs(3));
     assert_eq!(link.take(reader), ["held back"]);
 }
+
+#[test]
+fn a_range_keeps_its_end_over_a_lost_connection() {
+    let mut link = Link::new(&["one"]);
+    let (publisher, reader) = (link.client(config("publisher")), link.client(config("reader")));
+    for number in 1..=3 {
+        link.publish(publisher, "orders", &number.to_string());
+    }
+    link.run();
+    let id = link.clients[publisher].core.publisher();
+    let number = link.subscribe(reader, replay("orders", &format!("[0:{id}|5|)")));
+    link.run();
+    assert_eq!(link.take(reader), ["1", "2", "3"]);
+    link.cut(reader);
+    for number in 4..=6 {
+        link.publish(publisher, "orders", &number.to_string());
+    }
+    link.run();
+    assert_eq!(link.take(reader), ["4"]);
+    assert_eq!(link.clients[reader].ended, [(number, None)]);
+}

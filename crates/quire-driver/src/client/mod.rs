@@ -419,7 +419,7 @@ impl Shared {
                 }
                 Event::Ended { subscription, failure } => {
                     if let Some(feed) = inner.feeds.remove(&subscription) {
-                        feed.queue.end(subscription, Some(failure));
+                        feed.queue.end(subscription, failure);
                     }
                 }
                 Event::PublishFailed { sequence, failure } => {

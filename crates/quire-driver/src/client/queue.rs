@@ -34,7 +34,7 @@ pub enum Taken {
     Messages(Vec<Message>),
     /// None in time.
     Nothing,
-    /// None, and there will be no more: the subscription was ended; `None` = by the user.
+    /// None, and there will be no more: the subscription was ended; `None` = by the user, or at the end of its range.
     Ended(Option<Failure>),
 }
 

@@ -1,0 +1,81 @@
+"""Ranges and rates of replays, the same in all three ways in and in both clients (docs/replay.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+
+import pytest
+import quire
+
+
+def filled(url: str, count: int) -> quire.Client:
+    client = quire.Client(url, name="publisher")
+    for number in range(1, count + 1):
+        client.publish("ticks", {"n": number})
+    client.flush(timeout=20)
+    return client
+
+
+def numbers(messages: Iterator[quire.Message]) -> list[int]:
+    return [message.json()["n"] for message in messages]
+
+
+def test_a_range_ends_the_iteration(url: str) -> None:
+    with filled(url, 6) as client:
+        everything = list(client.subscribe("ticks", bookmark=f"[{quire.EPOCH}:{quire.NOW}]"))
+        assert [message.sequence for message in everything] == [1, 2, 3, 4, 5, 6]
+        second, fourth = everything[1].bookmark, everything[3].bookmark
+        assert numbers(iter(client.subscribe("ticks", bookmark=f"({second}:{fourth}]"))) == [3, 4]
+        assert numbers(iter(client.subscribe("ticks", bookmark=f"[{second}:{fourth})"))) == [2, 3]
+        subscription = client.subscribe("ticks", bookmark=f"[{second}:{second}]")
+        assert [len(batch) for batch in subscription.batches()] == [1]
+        with pytest.raises(quire.DisconnectedError):
+            subscription.get(timeout=20)
+        with pytest.raises(quire.BadBookmarkError):
+            client.subscribe("ticks", bookmark=f"[{fourth}:{second}]")
+
+
+def test_a_range_of_time_waits_for_its_end(url: str) -> None:
+    with filled(url, 2) as client:
+        end = datetime.now(UTC) + timedelta(seconds=1)
+        subscription = client.subscribe("ticks", bookmark=f"[0:{end:%Y%m%dT%H%M%S.%fZ}]")
+        client.publish("ticks", {"n": 3})
+        assert numbers(iter(subscription)) == [1, 2, 3]
+        assert datetime.now(UTC) >= end
+
+
+def test_a_rate_holds(url: str) -> None:
+    with filled(url, 500) as client:
+        started = monotonic()
+        replay = client.subscribe("ticks", bookmark=quire.EPOCH, rate=400)
+        times = [monotonic() - started for _, _ in zip(replay, range(401), strict=False)]
+        assert times[-1] >= 1.0 * 0.98, "400 intervals at 400 per second"
+        # A busy machine may be late; that it never catches up would show here.
+        assert times[-1] < 3.0
+
+
+def test_an_option_that_does_not_fit_is_refused(url: str) -> None:
+    with quire.Client(url) as client:
+        for options in (
+            {"rate": "fast", "bookmark": quire.EPOCH},
+            {"rate": "10"},
+            {"rate": "10", "live": True, "bookmark": quire.EPOCH},
+            {"rate_max_gap": "1s", "bookmark": quire.EPOCH},
+        ):
+            with pytest.raises(quire.ConfigError):
+                client.subscribe("ticks", **options)
+
+
+def test_the_async_client_does_the_same(url: str) -> None:
+    async def run() -> None:
+        async with quire.AsyncClient(url, name="publisher") as client:
+            for number in range(1, 5):
+                await client.publish("ticks", {"n": number})
+            await client.flush(timeout=20)
+            replay = await client.subscribe("ticks", bookmark="[0:0|1|]", rate="2X", rate_max_gap="10ms")
+            assert [message.json()["n"] async for message in replay] == [1, 2, 3, 4]
+
+    asyncio.run(run())
