@@ -35,11 +35,11 @@ fn ended(subscription: u32) -> Said {
 }
 
 fn data(said: &[Said]) -> Vec<&str> {
-    let data = |said| match said {
+    let messages = said.iter().filter_map(|said| match said {
         Said::Message { data, .. } => Some(data.as_str()),
         _ => None,
-    };
-    said.iter().filter_map(data).collect()
+    });
+    messages.collect()
 }
 
 #[test]
