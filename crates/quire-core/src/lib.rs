@@ -10,5 +10,5 @@ pub mod scan;
 mod session;
 mod subscription;
 pub mod time;
-mod topic;
+pub mod topic;
 pub mod wire;

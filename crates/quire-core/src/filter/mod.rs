@@ -28,12 +28,13 @@ use quire_journal::{Bookmark, Timestamp};
 
 use crate::message_type::{Arena, FieldId, FieldPlan, MessageType, Truth, Value};
 use evaluate::Evaluation;
-use parse::{Parsed, path_of};
+use parse::Parsed;
 
 pub use error::{FilterError, caret};
 pub use evaluate::ARRAY_PAIR_COUNT_MAX;
 pub use index::SubscriptionIndex;
 pub use node::NESTING_MAX;
+pub use parse::path_of;
 
 /// The longest filter, in bytes. Filters of hundreds of predicates are normal; a larger text is a mistake.
 pub const FILTER_SIZE_MAX: usize = 1024 * 1024;

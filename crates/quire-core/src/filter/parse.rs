@@ -475,8 +475,8 @@ fn fact(name: &str, options: &FilterOptions) -> Option<Literal> {
     Some(Literal::text(text.as_deref().unwrap_or_default().as_bytes()))
 }
 
-/// The steps of an identifier that the lexer took.
-pub(super) fn path_of(identifier: &str) -> Vec<Step> {
+/// The steps of an identifier, `/order/legs[0]/price`, as expressions write it.
+pub fn path_of(identifier: &str) -> Vec<Step> {
     if let Some(name) = identifier.strip_prefix("[/").and_then(|name| name.strip_suffix(']')) {
         return vec![Step::Name(name.as_bytes().into())];
     }

@@ -4,6 +4,7 @@ mod pattern;
 mod recording;
 mod table;
 
-pub(crate) use pattern::{TopicError, TopicSelector, check_name};
+pub(crate) use pattern::check_name;
+pub use pattern::{TopicError, TopicPattern, TopicSelector};
 pub(crate) use recording::RecordingRule;
 pub(crate) use table::{Stage, TopicId, TopicTable};

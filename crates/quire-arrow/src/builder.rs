@@ -1,0 +1,271 @@
+//! Rows on their way into the arrays of a batch.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use arrow_array::builder::{
+    BinaryBuilder, BooleanBuilder, Date32Builder, Float32Builder, Float64Builder, Int8Builder, Int16Builder,
+    Int32Builder, Int64Builder, StringBuilder, TimestampMicrosecondBuilder,
+};
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, StructArray};
+use arrow_schema::ArrowError;
+use quire_core::message_type::{MessageType, Value as Read};
+use quire_journal::{PublisherId, Record, RecordKind};
+
+use crate::column::{Column, Content};
+use crate::field::Value;
+use crate::plan::Compiled;
+use crate::spec::{Attribute, FieldType};
+
+/// A record that becomes a row.
+pub(crate) struct Row<'a> {
+    pub record: &'a Record<'a>,
+    pub texts: &'a Texts,
+    /// What was read from the data, when it could be.
+    pub fields: Option<&'a [Read<'a>]>,
+    pub kind: &'static str,
+}
+
+/// Texts that are made from numbers. The publisher seldom changes from one record to the next.
+#[derive(Default)]
+pub(crate) struct Texts {
+    publisher: PublisherId,
+    /// `<publisher>|<sequence>|`
+    bookmark: String,
+    publisher_size: usize,
+}
+
+impl Texts {
+    pub fn set(&mut self, record: &Record<'_>) {
+        if self.publisher != record.publisher || self.bookmark.is_empty() {
+            self.publisher = record.publisher;
+            self.bookmark.clear();
+            // Writing to a string cannot fail, here and below.
+            let _ = write!(self.bookmark, "{}", record.publisher);
+            self.publisher_size = self.bookmark.len();
+        }
+        self.bookmark.truncate(self.publisher_size);
+        let _ = write!(self.bookmark, "|{}|", record.sequence);
+    }
+
+    fn bookmark(&self) -> &str {
+        &self.bookmark
+    }
+
+    fn publisher(&self) -> &str {
+        &self.bookmark[..self.publisher_size]
+    }
+}
+
+/// How the kind of a record is called in its column.
+pub(crate) fn kind_name(kind: RecordKind) -> &'static str {
+    match kind {
+        RecordKind::Publish => "publish",
+        RecordKind::Acknowledge => "acknowledge",
+        RecordKind::Noop => "noop",
+    }
+}
+
+/// The value of an attribute; `None` for NULL, and for what has no value that is compared.
+pub(crate) fn attribute_value<'a>(
+    attribute: Attribute,
+    record: &Record<'a>,
+    texts: &'a Texts,
+) -> Option<Value<'a>> {
+    match attribute {
+        Attribute::Position => Some(Value::Int(record.position.get() as i64)),
+        Attribute::Timestamp => Some(Value::Int((record.timestamp.as_ns() / 1000) as i64)),
+        Attribute::TimestampNs => i64::try_from(record.timestamp.as_ns()).ok().map(Value::Int),
+        Attribute::Sequence => i64::try_from(record.sequence).ok().map(Value::Int),
+        Attribute::Bookmark => Some(Value::Text(texts.bookmark())),
+        Attribute::Topic => Some(Value::Text(record.topic)),
+        Attribute::Publisher => Some(Value::Text(texts.publisher())),
+        Attribute::Kind => Some(Value::Text(kind_name(record.kind))),
+        Attribute::CorrelationId if record.correlation_id.is_empty() => None,
+        Attribute::CorrelationId => std::str::from_utf8(record.correlation_id).ok().map(Value::Text),
+        Attribute::MessageType => {
+            MessageType::from_code(record.message_type).map(|known| Value::Text(known.name()))
+        }
+        Attribute::Data => std::str::from_utf8(record.data).ok().map(Value::Text),
+        Attribute::DataBinary => None,
+    }
+}
+
+/// The rows of the batch that is being built.
+pub(crate) struct Table {
+    builders: Vec<Builder>,
+    row_count: usize,
+    /// Bytes of their data.
+    size: usize,
+    room: String,
+}
+
+impl Table {
+    pub fn new(compiled: &Compiled) -> Self {
+        let builders = compiled.columns.iter().map(Builder::new).collect();
+        Table { builders, row_count: 0, size: 0, room: String::new() }
+    }
+
+    pub fn row_count(&self) -> usize {
+        self.row_count
+    }
+
+    pub fn is_full(&self, compiled: &Compiled) -> bool {
+        self.row_count >= compiled.batch_rows || self.size >= compiled.batch_bytes
+    }
+
+    pub fn append(&mut self, compiled: &Compiled, row: &Row<'_>) {
+        self.row_count += 1;
+        // Topics and what is made from numbers come on top, and are small beside a row of a table.
+        self.size += row.record.data.len() + row.record.topic.len();
+        for (builder, column) in self.builders.iter_mut().zip(&compiled.columns) {
+            builder.append(&column.content, row, &mut self.room);
+        }
+    }
+
+    /// The rows as a batch; the table is empty again.
+    pub fn finish(&mut self, compiled: &Compiled) -> Result<RecordBatch, ArrowError> {
+        let arrays = self.builders.iter_mut().map(|builder| builder.finish(self.row_count)).collect();
+        let options = RecordBatchOptions::new().with_row_count(Some(self.row_count));
+        (self.row_count, self.size) = (0, 0);
+        RecordBatch::try_new_with_options(compiled.schema.clone(), arrays, &options)
+    }
+}
+
+enum Builder {
+    Boolean(BooleanBuilder),
+    Byte(Int8Builder),
+    Short(Int16Builder),
+    Int(Int32Builder),
+    Long(Int64Builder),
+    Float(Float32Builder),
+    Double(Float64Builder),
+    Timestamp(TimestampMicrosecondBuilder),
+    Date(Date32Builder),
+    Text(StringBuilder),
+    Bytes(BinaryBuilder),
+    Struct(Vec<Builder>, arrow_schema::Fields),
+}
+
+impl Builder {
+    fn new(column: &Column) -> Self {
+        match &column.content {
+            Content::Attribute(attribute) => match attribute {
+                Attribute::Position | Attribute::TimestampNs | Attribute::Sequence => {
+                    Builder::Long(Int64Builder::new())
+                }
+                Attribute::Timestamp => Builder::timestamp(),
+                Attribute::DataBinary => Builder::Bytes(BinaryBuilder::new()),
+                _ => Builder::Text(StringBuilder::new()),
+            },
+            Content::Constant(_) => Builder::Text(StringBuilder::new()),
+            Content::Struct(columns) => {
+                Builder::Struct(columns.iter().map(Builder::new).collect(), Column::fields(columns))
+            }
+            Content::Field(_, kind) => match kind {
+                FieldType::Boolean => Builder::Boolean(BooleanBuilder::new()),
+                FieldType::Byte => Builder::Byte(Int8Builder::new()),
+                FieldType::Short => Builder::Short(Int16Builder::new()),
+                FieldType::Int => Builder::Int(Int32Builder::new()),
+                FieldType::Long => Builder::Long(Int64Builder::new()),
+                FieldType::Float => Builder::Float(Float32Builder::new()),
+                FieldType::Double => Builder::Double(Float64Builder::new()),
+                FieldType::String => Builder::Text(StringBuilder::new()),
+                FieldType::Timestamp => Builder::timestamp(),
+                FieldType::Date => Builder::Date(Date32Builder::new()),
+            },
+        }
+    }
+
+    fn timestamp() -> Self {
+        Builder::Timestamp(TimestampMicrosecondBuilder::new().with_timezone("UTC"))
+    }
+
+    fn append(&mut self, content: &Content, row: &Row<'_>, room: &mut String) {
+        let value = match (content, &mut *self) {
+            (Content::Struct(columns), Builder::Struct(builders, _)) => {
+                for (builder, column) in builders.iter_mut().zip(columns) {
+                    builder.append(&column.content, row, room);
+                }
+                return;
+            }
+            (Content::Attribute(Attribute::DataBinary), Builder::Bytes(bytes)) => {
+                return bytes.append_value(row.record.data);
+            }
+            (Content::Attribute(Attribute::Kind), _) => Some(Value::Text(row.kind)),
+            (Content::Attribute(attribute), _) => attribute_value(*attribute, row.record, row.texts),
+            (Content::Constant(text), _) => Some(Value::Text(text)),
+            (Content::Field(path, kind), _) => {
+                let read = row.fields.and_then(|fields| fields.get(path.index()));
+                read.and_then(|read| kind.convert(*read, room))
+            }
+            (Content::Struct(_), _) => None,
+        };
+        self.push(value);
+    }
+
+    /// Appends a value that has the type of the builder; anything else is NULL.
+    fn push(&mut self, value: Option<Value<'_>>) {
+        let whole = match value {
+            Some(Value::Int(value)) => Some(value),
+            _ => None,
+        };
+        let number = match value {
+            Some(Value::Float(value)) => Some(value),
+            _ => None,
+        };
+        match self {
+            Builder::Boolean(builder) => builder.append_option(match value {
+                Some(Value::Bool(value)) => Some(value),
+                _ => None,
+            }),
+            Builder::Byte(builder) => builder.append_option(whole.and_then(|value| value.try_into().ok())),
+            Builder::Short(builder) => builder.append_option(whole.and_then(|value| value.try_into().ok())),
+            Builder::Int(builder) => builder.append_option(whole.and_then(|value| value.try_into().ok())),
+            Builder::Date(builder) => builder.append_option(whole.and_then(|value| value.try_into().ok())),
+            Builder::Long(builder) => builder.append_option(whole),
+            Builder::Timestamp(builder) => builder.append_option(whole),
+            Builder::Float(builder) => builder.append_option(number.map(|value| value as f32)),
+            Builder::Double(builder) => builder.append_option(number),
+            Builder::Text(builder) => builder.append_option(match value {
+                Some(Value::Text(value)) => Some(value),
+                _ => None,
+            }),
+            Builder::Bytes(builder) => builder.append_null(),
+            Builder::Struct(builders, _) => builders.iter_mut().for_each(|builder| builder.push(None)),
+        }
+    }
+
+    fn finish(&mut self, row_count: usize) -> ArrayRef {
+        match self {
+            Builder::Boolean(builder) => Arc::new(builder.finish()),
+            Builder::Byte(builder) => Arc::new(builder.finish()),
+            Builder::Short(builder) => Arc::new(builder.finish()),
+            Builder::Int(builder) => Arc::new(builder.finish()),
+            Builder::Long(builder) => Arc::new(builder.finish()),
+            Builder::Float(builder) => Arc::new(builder.finish()),
+            Builder::Double(builder) => Arc::new(builder.finish()),
+            Builder::Timestamp(builder) => Arc::new(builder.finish()),
+            Builder::Date(builder) => Arc::new(builder.finish()),
+            // The next batch will be about as large: room for it at once, instead of growing by copies.
+            Builder::Text(builder) => {
+                let array = builder.finish();
+                *builder = StringBuilder::with_capacity(row_count, array.value_data().len());
+                Arc::new(array)
+            }
+            Builder::Bytes(builder) => {
+                let array = builder.finish();
+                *builder = BinaryBuilder::with_capacity(row_count, array.value_data().len());
+                Arc::new(array)
+            }
+            Builder::Struct(builders, fields) => {
+                let arrays = builders.iter_mut().map(|builder| builder.finish(row_count)).collect();
+                // The arrays were built from these fields and have one length.
+                match StructArray::try_new(fields.clone(), arrays, None) {
+                    Ok(array) => Arc::new(array),
+                    Err(_) => Arc::new(StructArray::new_null(fields.clone(), row_count)),
+                }
+            }
+        }
+    }
+}

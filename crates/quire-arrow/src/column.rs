@@ -1,0 +1,56 @@
+//! Columns as they are read: each knows its Arrow type and where its value is found.
+
+use arrow_schema::{DataType, Field, Fields};
+
+use quire_core::message_type::FieldId;
+
+use crate::field::timestamp_type;
+use crate::spec::{Attribute, FieldType};
+
+/// A column of a compiled plan.
+#[derive(Clone, Debug)]
+pub(crate) struct Column {
+    pub name: String,
+    pub content: Content,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    Attribute(Attribute),
+    Field(FieldId, FieldType),
+    Struct(Vec<Column>),
+    Constant(String),
+}
+
+impl Column {
+    pub fn data_type(&self) -> DataType {
+        match &self.content {
+            Content::Attribute(attribute) => attribute.data_type(),
+            Content::Field(_, field) => field.data_type(),
+            Content::Struct(columns) => DataType::Struct(Column::fields(columns)),
+            Content::Constant(_) => DataType::Utf8,
+        }
+    }
+
+    /// Nullable throughout: Spark takes no column that claims not to be.
+    pub fn fields(columns: &[Column]) -> Fields {
+        columns.iter().map(|column| Field::new(&column.name, column.data_type(), true)).collect()
+    }
+}
+
+impl Attribute {
+    fn data_type(self) -> DataType {
+        match self {
+            Attribute::Position | Attribute::TimestampNs | Attribute::Sequence => DataType::Int64,
+            Attribute::Timestamp => timestamp_type(),
+            Attribute::DataBinary => DataType::Binary,
+            Attribute::Bookmark
+            | Attribute::Topic
+            | Attribute::Publisher
+            | Attribute::Kind
+            | Attribute::CorrelationId
+            | Attribute::MessageType
+            | Attribute::Data => DataType::Utf8,
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Records of the journal as Arrow batches: what analytics reads instead of messages one by one.
+//!
+//! A [`ScanSpec`] says what is wanted: columns, which may be attributes of a record or typed fields of its JSON, and which records. A [`Plan`]
+//! is the spec, checked and compiled. [`Plan::split`] cuts a range of the log into parts that can be read in parallel, from the indexes
+//! alone; [`Plan::scan`] reads one part. Records that are not wanted are dropped before anything is built for them, and blocks that hold no
+//! wanted topic are not read.
+//!
+//! Every column is nullable and of a type that Spark accepts as it is (`docs/spark.md`, "Columns").
+
+mod builder;
+mod column;
+mod field;
+mod plan;
+mod predicate;
+mod scan;
+mod spec;
+
+pub use plan::{Bounds, Part, Plan};
+pub use scan::{Scan, ScanError, Skipped};
+pub use spec::{
+    Attribute, ColumnSpec, FieldType, Literal, Operator, PredicateSpec, ScanSpec, Source, SpecError, Topics,
+};

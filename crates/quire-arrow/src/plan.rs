@@ -1,0 +1,330 @@
+//! A checked and compiled spec, and how its work is cut into parts.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use arrow_schema::{Schema, SchemaRef};
+use quire_core::filter::{Filter, FilterOptions, path_of};
+use quire_core::message_type::{FieldId, FieldPlan, PATH_STEP_COUNT_MAX};
+use quire_core::topic::TopicPattern;
+use quire_journal::{JournalError, Position, Reader, Timestamp, TopicFilter};
+
+use crate::column::{Column, Content};
+use crate::field::Value;
+use crate::predicate::Predicate;
+use crate::scan::{Scan, ScanError};
+use crate::spec::{
+    Attribute, BATCH_BYTES_MAX, COLUMNS_MAX, ColumnSpec, FieldType, Literal, Operator, ScanSpec, Source,
+    SpecError, Topics,
+};
+
+/// Parts of one range: more tasks than that cost more to hand out than to run.
+const PARTS_MAX: u64 = 100_000;
+
+/// What a scan gives, checked. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Plan(pub(crate) Arc<Compiled>);
+
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pub columns: Vec<Column>,
+    pub schema: SchemaRef,
+    pub topics: Wanted,
+    pub filter: Option<Filter>,
+    /// What is read from the data, for columns and predicates.
+    pub fields: FieldPlan,
+    pub attribute_predicates: Vec<(Attribute, Predicate)>,
+    pub field_predicates: Vec<(FieldId, FieldType, Predicate)>,
+    pub includes_events: bool,
+    pub skips_damage: bool,
+    pub batch_rows: usize,
+    pub batch_bytes: usize,
+    pub now: Timestamp,
+}
+
+/// The topics that are wanted.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    rule: Option<Rule>,
+    predicates: Vec<Predicate>,
+}
+
+#[derive(Debug)]
+enum Rule {
+    Names(Vec<String>),
+    Pattern(TopicPattern),
+    Prefix(String),
+}
+
+/// A range of the log: behind `after`, up to `limit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Everything up to here stays out.
+    pub after: Position,
+    /// The last position.
+    pub limit: Position,
+}
+
+/// A part of a range, to be read as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Where.
+    pub bounds: Bounds,
+    /// Bytes of the blocks that have to be read.
+    pub size: u64,
+}
+
+impl Plan {
+    /// Checks and compiles a spec.
+    ///
+    /// # Errors
+    /// [`SpecError`].
+    pub fn new(spec: ScanSpec) -> Result<Self, SpecError> {
+        in_range("batch_rows", spec.batch_rows, i32::MAX as usize)?;
+        in_range("batch_bytes", spec.batch_bytes, BATCH_BYTES_MAX)?;
+        let mut compiler = Compiler::default();
+        let columns = compiler.columns(&spec.columns)?;
+        let rule = match spec.topics {
+            None => None,
+            Some(Topics::Names(names)) => Some(Rule::Names(names)),
+            Some(Topics::Pattern(pattern)) => Some(Rule::Pattern(TopicPattern::new(&pattern)?)),
+            Some(Topics::Prefix(prefix)) => Some(Rule::Prefix(prefix)),
+        };
+        let mut topics = Wanted { rule, predicates: Vec::new() };
+        let (mut attribute_predicates, mut field_predicates) = (Vec::new(), Vec::new());
+        for spec in spec.predicates {
+            let predicate = Predicate { operator: spec.operator, values: spec.values, negated: spec.negated };
+            match spec.source {
+                Source::Attribute(Attribute::Topic) => topics.predicates.push(predicate),
+                Source::Attribute(attribute) => attribute_predicates.push((attribute, predicate)),
+                Source::Field { path, r#type } => {
+                    field_predicates.push((compiler.path(&path, &path)?, r#type, predicate));
+                }
+                // Known to hold of every row or of none: nothing that a scan could leave out early.
+                Source::Struct(_) | Source::Constant(_) => (),
+            }
+        }
+        let filter = spec.filter.map(|text| Filter::parse(&text, &FilterOptions::default())).transpose()?;
+        let schema = Arc::new(Schema::new(Column::fields(&columns)));
+        Ok(Plan(Arc::new(Compiled {
+            columns,
+            schema,
+            topics,
+            filter,
+            fields: compiler.fields,
+            attribute_predicates,
+            field_predicates,
+            includes_events: spec.includes_events,
+            skips_damage: spec.skips_damage,
+            batch_rows: spec.batch_rows,
+            batch_bytes: spec.batch_bytes,
+            now: Timestamp::from_ns(spec.now_ns),
+        })))
+    }
+
+    /// The columns as Arrow has them.
+    pub fn schema(&self) -> SchemaRef {
+        self.0.schema.clone()
+    }
+
+    /// The part of the range in which the predicates can hold: those on positions, times and bookmarks narrow it.
+    ///
+    /// # Errors
+    /// Damage where the index leads.
+    pub fn narrow(&self, reader: &Reader, bounds: Bounds) -> Result<Bounds, JournalError> {
+        let mut narrowed = bounds;
+        for (attribute, predicate) in &self.0.attribute_predicates {
+            let Some(between) = Between::of(predicate) else { continue };
+            let (mut first, mut last) = match attribute {
+                Attribute::Position => (between.lowest, between.highest),
+                Attribute::Timestamp => between.timestamps(reader, 1000)?,
+                Attribute::TimestampNs => between.timestamps(reader, 1)?,
+                _ => continue,
+            };
+            (first, last) = (first.max(1), last.max(0));
+            narrowed.after = narrowed.after.max(Position::new(first as u64 - 1));
+            narrowed.limit = narrowed.limit.min(Position::new(last as u64));
+        }
+        for (attribute, predicate) in &self.0.attribute_predicates {
+            if *attribute == Attribute::Bookmark
+                && let Some((first, last)) = bookmarks(predicate, reader)?
+            {
+                narrowed.after = narrowed.after.max(Position::new(first.get() - 1));
+                narrowed.limit = narrowed.limit.min(last);
+            }
+        }
+        narrowed.limit = narrowed.limit.max(narrowed.after);
+        Ok(narrowed)
+    }
+
+    /// Cuts a range into parts of about `part_size` bytes, more and smaller ones when `part_count_min` asks for it. Only blocks that hold a
+    /// wanted topic count; where there are none, there is no part.
+    pub fn split(&self, reader: &Reader, bounds: Bounds, part_size: u64, part_count_min: u64) -> Vec<Part> {
+        let Bounds { after, limit } = bounds;
+        let mut total = 0;
+        reader.for_each_stretch(after, limit, &self.0.topics, |stretch| {
+            total += stretch.size;
+            ControlFlow::Continue(())
+        });
+        let part_size = part_size.min(total / part_count_min.max(1)).max(total / PARTS_MAX).max(1);
+        let mut parts: Vec<Part> = Vec::new();
+        let mut is_full = true;
+        reader.for_each_stretch(after, limit, &self.0.topics, |stretch| {
+            match parts.last_mut() {
+                Some(part) if !is_full => {
+                    part.bounds.limit = stretch.last;
+                    part.size += stretch.size;
+                }
+                _ => parts.push(Part {
+                    bounds: Bounds { after: Position::new(stretch.first.get() - 1), limit: stretch.last },
+                    size: stretch.size,
+                }),
+            }
+            is_full = parts.last().is_some_and(|part| part.size >= part_size);
+            ControlFlow::Continue(())
+        });
+        parts
+    }
+
+    /// The last position of about `size` bytes of the log behind `after`: at least one block, at most up to `limit`.
+    pub fn limit_by_size(reader: &Reader, bounds: Bounds, size: u64) -> Position {
+        let (mut end, mut left) = (bounds.limit, size);
+        reader.for_each_stretch(bounds.after, bounds.limit, &quire_journal::AllTopics, |stretch| {
+            end = stretch.last;
+            left = left.saturating_sub(stretch.size);
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        end
+    }
+
+    /// Reads a range.
+    ///
+    /// # Errors
+    /// [`ScanError::Removed`] when the log does not reach back to its beginning any more.
+    pub fn scan(&self, reader: &Reader, bounds: Bounds) -> Result<Scan, ScanError> {
+        Scan::new(self.clone(), reader, bounds)
+    }
+}
+
+impl TopicFilter for Wanted {
+    fn wants(&self, topic: &str) -> bool {
+        let is_named = match &self.rule {
+            None => true,
+            Some(Rule::Names(names)) => names.iter().any(|name| name == topic),
+            Some(Rule::Pattern(pattern)) => pattern.matches(topic),
+            Some(Rule::Prefix(prefix)) => topic.starts_with(prefix.as_str()),
+        };
+        is_named && self.predicates.iter().all(|predicate| predicate.holds(Some(Value::Text(topic))))
+    }
+}
+
+#[derive(Default)]
+struct Compiler {
+    fields: FieldPlan,
+    column_count: usize,
+}
+
+impl Compiler {
+    fn columns(&mut self, specs: &[ColumnSpec]) -> Result<Vec<Column>, SpecError> {
+        self.column_count += specs.len();
+        in_range("columns", self.column_count.max(1), COLUMNS_MAX)?;
+        specs
+            .iter()
+            .map(|spec| Ok(Column { name: spec.name.clone(), content: self.content(spec)? }))
+            .collect()
+    }
+
+    fn content(&mut self, spec: &ColumnSpec) -> Result<Content, SpecError> {
+        Ok(match &spec.source {
+            Source::Attribute(attribute) => Content::Attribute(*attribute),
+            Source::Field { path, r#type } => Content::Field(self.path(&spec.name, path)?, *r#type),
+            // No deeper than the JSON that it was read from, which has a bound.
+            Source::Struct(columns) if columns.is_empty() => {
+                let reason = format!("column {:?}: a struct without columns", spec.name);
+                return Err(SpecError::Form { reason });
+            }
+            Source::Struct(columns) => Content::Struct(self.columns(columns)?),
+            Source::Constant(text) => Content::Constant(text.clone()),
+        })
+    }
+
+    fn path(&mut self, column: &str, text: &str) -> Result<FieldId, SpecError> {
+        let steps = path_of(text);
+        let is_path = text.strip_prefix('/').is_some_and(|rest| rest.split('/').all(|step| !step.is_empty()));
+        if !is_path || steps.len() > PATH_STEP_COUNT_MAX {
+            return Err(SpecError::Path { column: column.to_owned(), path: text.to_owned() });
+        }
+        let field = self.fields.add(&steps);
+        in_range("fields", self.fields.len(), COLUMNS_MAX * PATH_STEP_COUNT_MAX)?;
+        Ok(field)
+    }
+}
+
+fn in_range(key: &'static str, value: usize, limit: usize) -> Result<(), SpecError> {
+    if (1..=limit).contains(&value) { Ok(()) } else { Err(SpecError::Range { key, value, limit }) }
+}
+
+/// The whole numbers for which a predicate can be true.
+struct Between {
+    lowest: i64,
+    highest: i64,
+}
+
+impl Between {
+    fn of(predicate: &Predicate) -> Option<Self> {
+        let whole = |literal: &Literal| match literal {
+            Literal::Int(value) => Some(*value),
+            _ => None,
+        };
+        let values: Vec<i64> = predicate.values.iter().map(whole).collect::<Option<_>>()?;
+        let (lowest, highest) = (*values.iter().min()?, *values.iter().max()?);
+        let all = Between { lowest: i64::MIN, highest: i64::MAX };
+        Some(match (predicate.operator, predicate.negated) {
+            (Operator::In, false) => Between { lowest, highest },
+            (Operator::Less, false) | (Operator::GreaterOrEqual, true) => {
+                Between { highest: lowest.saturating_sub(1), ..all }
+            }
+            (Operator::LessOrEqual, false) | (Operator::Greater, true) => Between { highest: lowest, ..all },
+            (Operator::Greater, false) | (Operator::LessOrEqual, true) => {
+                Between { lowest: highest.saturating_add(1), ..all }
+            }
+            (Operator::GreaterOrEqual, false) | (Operator::Less, true) => Between { lowest: highest, ..all },
+            _ => return None,
+        })
+    }
+
+    /// First and last position of the records whose time, in units of `unit_ns`, lies between.
+    fn timestamps(&self, reader: &Reader, unit_ns: i64) -> Result<(i64, i64), JournalError> {
+        let position_before = |ns: i64| -> Result<i64, JournalError> {
+            // A time before 1970 is before every record.
+            match u64::try_from(ns) {
+                Ok(ns) => Ok(reader.position_before(Timestamp::from_ns(ns))?.get() as i64),
+                Err(_) => Ok(0),
+            }
+        };
+        let first = match self.lowest {
+            i64::MIN => 1,
+            lowest => position_before(lowest.saturating_mul(unit_ns).saturating_sub(1))?.saturating_add(1),
+        };
+        let last = match self.highest {
+            i64::MAX => i64::MAX,
+            highest => position_before(highest.saturating_add(1).saturating_mul(unit_ns).saturating_sub(1))?,
+        };
+        Ok((first, last))
+    }
+}
+
+/// The first and the last position of the bookmarks that a predicate names; `None` when it names none, or something that is no bookmark.
+fn bookmarks(predicate: &Predicate, reader: &Reader) -> Result<Option<(Position, Position)>, JournalError> {
+    if predicate.operator != Operator::In || predicate.negated {
+        return Ok(None);
+    }
+    let mut found: Option<(Position, Position)> = None;
+    for literal in &predicate.values {
+        let Literal::Text(text) = literal else { return Ok(None) };
+        let Ok(bookmark) = text.parse() else { return Ok(None) };
+        let Some(at) = reader.find(bookmark)? else { continue };
+        found = Some(found.map_or((at, at), |(first, last)| (first.min(at), last.max(at))));
+    }
+    Ok(found)
+}

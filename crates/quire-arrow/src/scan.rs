@@ -1,0 +1,250 @@
+//! Reading a range of the log, batch by batch.
+
+use std::ops::ControlFlow;
+
+use arrow_array::RecordBatch;
+use arrow_schema::{ArrowError, SchemaRef};
+use quire_core::filter::MessageContext;
+use quire_core::message_type::{Arena, MessageType};
+use quire_journal::{Cursor, JournalError, Position, Reader, Record, RecordKind, TopicFilter};
+
+use crate::builder::{Row, Table, Texts, attribute_value, kind_name};
+use crate::plan::{Bounds, Compiled, Plan};
+use crate::spec::Attribute;
+
+/// The batches of a range, in the order of the log. Ends after the first error.
+pub struct Scan {
+    plan: Plan,
+    reader: Reader,
+    cursor: Cursor,
+    limit: Position,
+    matcher: Matcher,
+    table: Table,
+    skipped: Vec<Skipped>,
+    is_done: bool,
+}
+
+/// Records that were left out, because they cannot be read any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// The first position.
+    pub first: Position,
+    /// The last position.
+    pub last: Position,
+    /// Why.
+    pub reason: String,
+}
+
+/// Why a range cannot be read.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ScanError {
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The beginning of the range was removed from the log.
+    #[error(
+        "records {first} to {last} were asked for, but the log begins at {begins}: older files were removed"
+    )]
+    Removed {
+        /// The first position of the range.
+        first: Position,
+        /// The last position of the range.
+        last: Position,
+        /// The first position of the log.
+        begins: Position,
+    },
+    /// The range reaches beyond the end of the log: it is not the log that it was planned on.
+    #[error(
+        "records up to {last} were asked for, but the log ends at {ends}: it is not the log that this was planned on"
+    )]
+    Short {
+        /// The last position of the range.
+        last: Position,
+        /// The last position of the log.
+        ends: Position,
+    },
+    /// The columns do not form a batch.
+    #[error("the batch cannot be built: {reason}")]
+    Batch {
+        /// What Arrow says.
+        reason: String,
+    },
+}
+
+impl From<ScanError> for ArrowError {
+    fn from(error: ScanError) -> Self {
+        ArrowError::ExternalError(Box::new(error))
+    }
+}
+
+impl Scan {
+    pub(crate) fn new(plan: Plan, reader: &Reader, bounds: Bounds) -> Result<Self, ScanError> {
+        let Bounds { after, limit } = bounds;
+        if reader.persisted() < limit {
+            reader.refresh()?;
+        }
+        if reader.persisted() < limit {
+            return Err(ScanError::Short { last: limit, ends: reader.persisted() });
+        }
+        let mut skipped = Vec::new();
+        let begins = reader.first();
+        if after.next() < begins && after < limit {
+            let removed = ScanError::Removed { first: after.next(), last: limit, begins };
+            if !plan.0.skips_damage {
+                return Err(removed);
+            }
+            let last = limit.min(Position::new(begins.get() - 1));
+            skipped.push(Skipped { first: after.next(), last, reason: removed.to_string() });
+        }
+        Ok(Scan {
+            matcher: Matcher::default(),
+            table: Table::new(&plan.0),
+            cursor: reader.cursor(after),
+            reader: reader.clone(),
+            limit,
+            skipped,
+            is_done: false,
+            plan,
+        })
+    }
+
+    /// The columns.
+    pub fn schema(&self) -> SchemaRef {
+        self.plan.schema()
+    }
+
+    /// What was left out so far because it cannot be read.
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.skipped
+    }
+
+    fn fill(&mut self) -> Result<(), ScanError> {
+        let plan = self.plan.clone();
+        let compiled = &*plan.0;
+        while !self.table.is_full(compiled) && self.cursor.after() < self.limit {
+            let batch = match self.cursor.next(self.limit, &compiled.topics) {
+                Ok(Some(batch)) => batch,
+                Ok(None) => break,
+                Err(error) => {
+                    self.skip(error)?;
+                    continue;
+                }
+            };
+            for record in batch.records() {
+                if let Some(row) = self.matcher.row(compiled, &record) {
+                    self.table.append(compiled, &row);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on behind damage, with the next block that the index knows, if that is wanted.
+    fn skip(&mut self, error: JournalError) -> Result<(), ScanError> {
+        if !self.plan.0.skips_damage || !matches!(error, JournalError::Corrupt { .. }) {
+            return Err(error.into());
+        }
+        let after = self.cursor.after();
+        let mut next = None;
+        self.reader.for_each_stretch(after, self.limit, &self.plan.0.topics, |stretch| {
+            // The first stretch is the one that holds the damage.
+            let is_behind = stretch.first > after.next();
+            next = is_behind.then_some(stretch.first);
+            if is_behind { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let last = next.map_or(self.limit, |next| Position::new(next.get() - 1));
+        self.skipped.push(Skipped { first: after.next(), last, reason: error.to_string() });
+        self.cursor = self.reader.cursor(last);
+        Ok(())
+    }
+}
+
+impl Iterator for Scan {
+    type Item = Result<RecordBatch, ScanError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_done {
+            return None;
+        }
+        let filled = self.fill();
+        self.is_done =
+            filled.is_err() || self.cursor.after() >= self.limit || !self.table.is_full(&self.plan.0);
+        if let Err(error) = filled {
+            return Some(Err(error));
+        }
+        if self.table.row_count() == 0 {
+            return None;
+        }
+        let batch = self.table.finish(&self.plan.0);
+        Some(batch.map_err(|error| ScanError::Batch { reason: error.to_string() }))
+    }
+}
+
+/// Decides which records become rows, and reads what their columns need from the data.
+#[derive(Default)]
+struct Matcher {
+    topic: String,
+    is_topic_wanted: bool,
+    texts: Texts,
+    /// What was read from the data.
+    fields: Arena,
+    /// What the content filter computes with.
+    filtering: Arena,
+    room: String,
+}
+
+impl Matcher {
+    fn row<'a>(&'a mut self, compiled: &Compiled, record: &'a Record<'a>) -> Option<Row<'a>> {
+        let is_message = record.kind == RecordKind::Publish;
+        if !is_message && (!compiled.includes_events || record.kind == RecordKind::Noop) {
+            return None;
+        }
+        if self.topic != record.topic || self.topic.is_empty() {
+            self.topic.clear();
+            self.topic.push_str(record.topic);
+            self.is_topic_wanted = compiled.topics.wants(record.topic);
+        }
+        if !self.is_topic_wanted {
+            return None;
+        }
+        self.texts.set(record);
+        for (attribute, predicate) in &compiled.attribute_predicates {
+            if *attribute != Attribute::DataBinary
+                && !predicate.holds(attribute_value(*attribute, record, &self.texts))
+            {
+                return None;
+            }
+        }
+        let message_type = MessageType::from_code(record.message_type);
+        if let Some(filter) = &compiled.filter {
+            let context = MessageContext {
+                message_type: message_type?,
+                data: record.data,
+                topic: record.topic,
+                bookmark: Some(record.bookmark()),
+                correlation_id: record.correlation_id,
+                timestamp: record.timestamp,
+                now: compiled.now,
+            };
+            if !is_message || !filter.matches_with(&context, &mut self.filtering) {
+                return None;
+            }
+        }
+        self.fields.reset();
+        let arena = &self.fields;
+        let fields = match message_type {
+            Some(known) if is_message && !compiled.fields.is_empty() => {
+                known.read(record.data, &compiled.fields, arena).ok()
+            }
+            _ => None,
+        };
+        for (field, kind, predicate) in &compiled.field_predicates {
+            let read = fields.and_then(|fields| fields.get(field.index()));
+            let value = read.and_then(|read| kind.convert(*read, &mut self.room));
+            if !predicate.holds(value) {
+                return None;
+            }
+        }
+        Some(Row { record, texts: &self.texts, fields, kind: kind_name(record.kind) })
+    }
+}

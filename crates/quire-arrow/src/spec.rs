@@ -1,0 +1,256 @@
+//! What is asked for, as it comes from Python: JSON, read strictly.
+
+use quire_core::filter::FilterError;
+use quire_core::message_type::PATH_STEP_COUNT_MAX;
+use quire_core::topic::TopicError;
+use serde::Deserialize;
+
+/// Rows after which a batch ends: large enough that its fixed cost does not count, small enough for a Java heap of any size.
+const BATCH_ROWS: usize = 10_000;
+
+/// Bytes of data after which a batch ends.
+const BATCH_BYTES: usize = 4 << 20;
+
+/// The most that a batch may be asked to hold. A batch may pass its bound by one batch of the log or one message; 32-bit offsets must still hold it.
+pub(crate) const BATCH_BYTES_MAX: usize = 256 << 20;
+
+/// Columns and predicates of one scan together: far more than a table has, and a bound for what is kept per row.
+pub(crate) const COLUMNS_MAX: usize = 4096;
+
+/// What a scan gives.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScanSpec {
+    /// The columns in their order.
+    pub columns: Vec<ColumnSpec>,
+    /// Only these topics; `None` = all.
+    #[serde(default)]
+    pub topics: Option<Topics>,
+    /// A content filter (`docs/filters.md`).
+    #[serde(default)]
+    pub filter: Option<String>,
+    /// What is known to hold of every wanted row. May be used to leave rows out, and leaves none out for which they hold.
+    #[serde(default)]
+    pub predicates: Vec<PredicateSpec>,
+    /// Acknowledgements and other records that are no messages come too.
+    #[serde(default)]
+    pub includes_events: bool,
+    /// Damaged and missing records are left out and reported, not an error.
+    #[serde(default)]
+    pub skips_damage: bool,
+    /// Rows of a batch, about.
+    #[serde(default = "batch_rows")]
+    pub batch_rows: usize,
+    /// Bytes of data of a batch, about.
+    #[serde(default = "batch_bytes")]
+    pub batch_bytes: usize,
+    /// What functions of the time see in the filter, in nanoseconds since 1970.
+    #[serde(default)]
+    pub now_ns: u64,
+}
+
+/// A column.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ColumnSpec {
+    /// Its name.
+    pub name: String,
+    /// Where its values come from.
+    #[serde(flatten)]
+    pub source: Source,
+}
+
+/// Where the values of a column come from.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// The record itself.
+    Attribute(Attribute),
+    /// A field of its data.
+    Field {
+        /// Its name, `/order/price`.
+        path: String,
+        /// The type of the column.
+        r#type: FieldType,
+    },
+    /// Several columns as one.
+    Struct(Vec<ColumnSpec>),
+    /// The same text in every row.
+    Constant(String),
+}
+
+/// What every record has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attribute {
+    /// Its place in this log.
+    Position,
+    /// Its name on every instance.
+    Bookmark,
+    /// When this instance took it, in microseconds.
+    Timestamp,
+    /// The same in nanoseconds.
+    TimestampNs,
+    /// Where it was published.
+    Topic,
+    /// The id of its publisher.
+    Publisher,
+    /// Its number among those of its publisher.
+    Sequence,
+    /// `publish`, or the kind of the event.
+    Kind,
+    /// As published.
+    CorrelationId,
+    /// `json`, `binary`.
+    MessageType,
+    /// The message as text; null where it is not UTF-8.
+    Data,
+    /// The message as bytes.
+    DataBinary,
+}
+
+/// The type of a column that is taken from the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FieldType {
+    /// `true` or `false`.
+    Boolean,
+    /// 8 bits.
+    Byte,
+    /// 16 bits.
+    Short,
+    /// 32 bits.
+    Int,
+    /// 64 bits.
+    Long,
+    /// 32 bits.
+    Float,
+    /// 64 bits.
+    Double,
+    /// Text.
+    String,
+    /// Microseconds since 1970, from ISO 8601 text or from seconds.
+    Timestamp,
+    /// Days since 1970, from ISO 8601 text.
+    Date,
+}
+
+/// Which topics.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Topics {
+    /// Exactly these.
+    Names(Vec<String>),
+    /// All in which the regular expression is found.
+    Pattern(String),
+    /// All that begin so.
+    Prefix(String),
+}
+
+/// A condition on one value.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PredicateSpec {
+    /// The value.
+    pub source: Source,
+    /// What is asked of it.
+    pub operator: Operator,
+    /// What it is compared with.
+    #[serde(default)]
+    pub values: Vec<Literal>,
+    /// The opposite is asked.
+    #[serde(default)]
+    pub negated: bool,
+}
+
+/// What is asked of a value. NULL compared with anything is not true, and neither is its opposite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operator {
+    /// Is one of the values.
+    In,
+    /// Is less.
+    Less,
+    /// Is less or equal.
+    LessOrEqual,
+    /// Is greater.
+    Greater,
+    /// Is greater or equal.
+    GreaterOrEqual,
+    /// Is NULL.
+    IsNull,
+    /// Text that begins so.
+    StartsWith,
+    /// Text that ends so.
+    EndsWith,
+    /// Text in which it is found.
+    Contains,
+}
+
+/// A constant.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Literal {
+    /// `true` or `false`.
+    Bool(bool),
+    /// A whole number; of a timestamp microseconds, of a date days.
+    Int(i64),
+    /// Any other number.
+    Float(f64),
+    /// Text.
+    Text(String),
+}
+
+/// Why a spec is not usable. The fault of the caller.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum SpecError {
+    /// Not of the form of a spec.
+    #[error("the scan cannot be read: {reason}")]
+    Form {
+        /// What is wrong, and where.
+        reason: String,
+    },
+    /// The content filter does not parse.
+    #[error("filter: {0}")]
+    Filter(#[from] FilterError),
+    /// The topic is none, or its pattern does not compile.
+    #[error("topics: {0}")]
+    Topic(#[from] TopicError),
+    /// The path of a column names no field.
+    #[error(
+        "column {column:?}: {path:?} is no path: expected something like /order/price or /legs[0]/price, at most {PATH_STEP_COUNT_MAX} steps"
+    )]
+    Path {
+        /// The column.
+        column: String,
+        /// What stands there.
+        path: String,
+    },
+    /// A number is out of its range.
+    #[error("{key}: {value} is not between 1 and {limit}")]
+    Range {
+        /// Which.
+        key: &'static str,
+        /// What stands there.
+        value: usize,
+        /// The highest that may.
+        limit: usize,
+    },
+}
+
+impl ScanSpec {
+    /// Reads a spec.
+    ///
+    /// # Errors
+    /// [`SpecError::Form`].
+    pub fn from_json(text: &str) -> Result<Self, SpecError> {
+        serde_json::from_str(text).map_err(|error| SpecError::Form { reason: error.to_string() })
+    }
+}
+
+fn batch_rows() -> usize {
+    BATCH_ROWS
+}
+
+fn batch_bytes() -> usize {
+    BATCH_BYTES
+}

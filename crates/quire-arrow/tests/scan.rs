@@ -1,0 +1,281 @@
+//! Scans over real journals: what a spec asks for comes, once and in order, however the range is cut; damage is never passed over unseen.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, Int64Type, TimestampMicrosecondType};
+use arrow_array::{Array, RecordBatch};
+use quire_arrow::{Bounds, Plan, ScanError, ScanSpec};
+use quire_journal::{Journal, NewRecord, Options, Position, PublisherId, Reader, RecordKind, Timestamp};
+
+const SOON: Duration = Duration::from_secs(20);
+const COUNT: u64 = 3000;
+const COLUMNS: &str = r#"[{"name": "position", "attribute": "position"}, {"name": "topic", "attribute": "topic"},
+    {"name": "timestamp", "attribute": "timestamp"}, {"name": "data", "attribute": "data"}]"#;
+
+/// Three thousand messages on `busy`, of which every five hundredth goes to `rare` instead, one microsecond apart from 1 ms on.
+fn write(directory: &Path) {
+    let options = Options { segment_size: 64 * 1024, prepared_segments: 1, ..Options::default() };
+    let (mut journal, _) = Journal::open(directory, &options, &mut |_| ()).unwrap();
+    for sequence in 1..=COUNT {
+        let topic = if sequence.is_multiple_of(500) { "rare" } else { "busy" };
+        let data =
+            format!(r#"{{"n": {sequence}, "half": {}, "name": "n{sequence}"}}"#, sequence as f64 / 2.0);
+        let record = NewRecord {
+            kind: RecordKind::Publish,
+            message_type: 1,
+            publisher: PublisherId(7),
+            sequence,
+            timestamp: Timestamp(1_000_000 + sequence * 1000),
+            topic,
+            correlation_id: b"",
+            expiration_s: None,
+            data: data.as_bytes(),
+        };
+        journal.append(&record).unwrap();
+        if sequence.is_multiple_of(50) {
+            journal.submit();
+        }
+    }
+    journal.flush(SOON).unwrap();
+}
+
+fn plan(rest: &str) -> Plan {
+    Plan::new(ScanSpec::from_json(&format!(r#"{{"columns": {COLUMNS}{rest}}}"#)).unwrap()).unwrap()
+}
+
+fn all(reader: &Reader) -> Bounds {
+    Bounds { after: Position::ZERO, limit: reader.persisted() }
+}
+
+fn positions(batches: &[RecordBatch]) -> Vec<i64> {
+    batches.iter().flat_map(|batch| batch.column(0).as_primitive::<Int64Type>().values().to_vec()).collect()
+}
+
+fn read(plan: &Plan, reader: &Reader, bounds: Bounds) -> Vec<RecordBatch> {
+    plan.scan(reader, bounds).unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+fn rare() -> Vec<i64> {
+    (1..=COUNT as i64).filter(|position| position % 500 == 0).collect()
+}
+
+#[test]
+fn every_record_comes_once_and_in_order_whatever_the_batches() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    for rest in ["", r#", "batch_rows": 1"#, r#", "batch_rows": 7"#, r#", "batch_bytes": 1"#] {
+        let batches = read(&plan(rest), &reader, all(&reader));
+        assert_eq!(positions(&batches), (1..=COUNT as i64).collect::<Vec<_>>(), "{rest}");
+    }
+    let batches = read(&plan(""), &reader, all(&reader));
+    assert!(batches.len() == 1, "all fits into one batch");
+    assert_eq!(batches[0].column(2).as_primitive::<TimestampMicrosecondType>().value(41), 1042);
+    assert_eq!(batches[0].column(3).as_string::<i32>().value(2), r#"{"n": 3, "half": 1.5, "name": "n3"}"#);
+}
+
+#[test]
+fn parts_of_any_size_join_to_the_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    let plan = plan("");
+    for (part_size, count_min) in [(1, 1), (100_000, 1), (1 << 40, 1), (1 << 40, 5), (u64::MAX, 0)] {
+        let parts = plan.split(
+            &reader,
+            Bounds { after: Position::new(10), limit: Position::new(2990) },
+            part_size,
+            count_min,
+        );
+        assert!(parts.len() as u64 >= count_min.max(1), "{part_size} {count_min}");
+        let found: Vec<i64> =
+            parts.iter().flat_map(|part| positions(&read(&plan, &reader, part.bounds))).collect();
+        assert_eq!(found, (11..=2990).collect::<Vec<_>>(), "{part_size} {count_min}");
+    }
+}
+
+#[test]
+fn a_rare_topic_costs_the_blocks_that_hold_it() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    let size =
+        |plan: &Plan| plan.split(&reader, all(&reader), 1 << 40, 1).iter().map(|part| part.size).sum::<u64>();
+    for rest in [
+        r#", "topics": {"names": ["rare"]}"#,
+        r#", "topics": {"prefix": "ra"}"#,
+        r#", "topics": {"pattern": "^r.re$"}"#,
+        r#", "predicates": [{"source": {"attribute": "topic"}, "operator": "in", "values": ["rare", "none"]}]"#,
+        r#", "predicates": [{"source": {"attribute": "topic"}, "operator": "in", "values": ["busy"], "negated": true}]"#,
+    ] {
+        let plan = plan(rest);
+        assert_eq!(positions(&read(&plan, &reader, all(&reader))), rare(), "{rest}");
+        assert!(size(&plan) <= size(&self::plan("")), "{rest}");
+    }
+    let none = plan(r#", "topics": {"names": ["none"]}"#);
+    assert!(positions(&read(&none, &reader, all(&reader))).is_empty());
+    let sealed_up_to = reader.segments().iter().rev().nth(1).unwrap().positions.unwrap().1;
+    assert_eq!(none.split(&reader, Bounds { after: Position::ZERO, limit: sealed_up_to }, 1, 9), []);
+}
+
+#[test]
+fn positions_times_and_bookmarks_narrow_the_range() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    let narrowed = |source: &str, operator: &str, values: &str| {
+        let plan = plan(&format!(
+            r#", "predicates": [{{"source": {{"attribute": "{source}"}}, "operator": "{operator}", "values": [{values}]}}]"#
+        ));
+        let bounds = plan.narrow(&reader, all(&reader)).unwrap();
+        let found = positions(&read(&plan, &reader, bounds));
+        assert_eq!(found, positions(&read(&plan, &reader, all(&reader))), "narrowing loses nothing");
+        assert_eq!(found.len() as u64, bounds.limit.get() - bounds.after.get(), "and leaves nothing over");
+        (bounds.after.get(), bounds.limit.get())
+    };
+    assert_eq!(narrowed("position", "greater", "2000"), (2000, COUNT));
+    assert_eq!(narrowed("position", "less_or_equal", "17"), (0, 17));
+    assert_eq!(narrowed("position", "in", "18"), (17, 18));
+    assert_eq!(narrowed("timestamp", "greater_or_equal", "1500"), (499, COUNT));
+    assert_eq!(narrowed("timestamp", "less", "1500"), (0, 499));
+    assert_eq!(narrowed("timestamp", "greater", "-5"), (0, COUNT));
+    assert_eq!(narrowed("timestamp", "less", "-5"), (0, 0));
+    assert_eq!(narrowed("timestamp_ns", "in", "1500000"), (499, 500));
+    assert_eq!(narrowed("bookmark", "in", r#""7|1200|""#), (1199, 1200));
+}
+
+#[test]
+fn fields_are_read_and_filtered_before_a_row_is_built() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    let spec = r#"{"columns": [{"name": "n", "field": {"path": "/n", "type": "long"}},
+            {"name": "both", "struct": [{"name": "half", "field": {"path": "/half", "type": "double"}},
+                                        {"name": "name", "field": {"path": "/name", "type": "string"}}]},
+            {"name": "absent", "field": {"path": "/absent", "type": "long"}},
+            {"name": "wrong", "field": {"path": "/name", "type": "long"}},
+            {"name": "from", "constant": "here"}],
+        "filter": "/n > 100 AND /n <= 103",
+        "predicates": [{"source": {"field": {"path": "/n", "type": "long"}}, "operator": "in", "values": [102], "negated": true}]}"#;
+    let plan = Plan::new(ScanSpec::from_json(spec).unwrap()).unwrap();
+    let batches = read(&plan, &reader, all(&reader));
+    assert_eq!(positions(&batches), [101, 103]);
+    let both = batches[0].column(1).as_struct();
+    assert_eq!(both.column(0).as_primitive::<Float64Type>().values().to_vec(), [50.5, 51.5]);
+    assert_eq!(both.column(1).as_string::<i32>().value(1), "n103");
+    assert_eq!((batches[0].column(2).null_count(), batches[0].column(3).null_count()), (2, 2));
+    assert_eq!(batches[0].column(4).as_string::<i32>().value(1), "here");
+}
+
+#[test]
+fn no_column_still_counts_its_rows() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    let plan = Plan::new(ScanSpec::from_json(r#"{"columns": []}"#).unwrap()).unwrap();
+    assert_eq!(
+        read(&plan, &reader, all(&reader)).iter().map(RecordBatch::num_rows).sum::<usize>(),
+        COUNT as usize
+    );
+}
+
+#[test]
+fn damage_is_an_error_or_a_stated_gap() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let file = segment_files(directory.path())[1].clone();
+    let first = Reader::open_read_only(directory.path()).unwrap().segments()[1].positions.unwrap().0.get();
+    fs::OpenOptions::new().write(true).open(&file).unwrap().write_all_at(b"damage", 4096 + 200).unwrap();
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    let results: Vec<_> = plan("").scan(&reader, all(&reader)).unwrap().collect();
+    assert!(matches!(results.last(), Some(Err(ScanError::Journal(_)))), "{:?}", results.last());
+    let plan = plan(r#", "skips_damage": true"#);
+    let mut scan = plan.scan(&reader, all(&reader)).unwrap();
+    let batches: Vec<RecordBatch> = scan.by_ref().collect::<Result<_, _>>().unwrap();
+    let found = positions(&batches);
+    assert_eq!(scan.skipped().len(), 1);
+    let gap = scan.skipped()[0].clone();
+    assert!(
+        gap.first.get() >= first && gap.reason.contains(&*file.file_name().unwrap().to_string_lossy()),
+        "{gap:?}"
+    );
+    let expected: Vec<i64> = (1..=COUNT as i64)
+        .filter(|position| !(gap.first.get() as i64..=gap.last.get() as i64).contains(position))
+        .collect();
+    assert_eq!(found, expected, "what is said to be missing is all that is missing");
+}
+
+#[test]
+fn a_beginning_that_was_removed_is_an_error_or_a_stated_gap() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let file = segment_files(directory.path())[0].clone();
+    fs::remove_file(file.with_extension("index")).unwrap();
+    fs::remove_file(file).unwrap();
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    let error = plan("").scan(&reader, all(&reader)).err().unwrap();
+    assert!(
+        matches!(error, ScanError::Removed { first, begins, .. } if first.get() == 1 && begins == reader.first()),
+        "{error}"
+    );
+    let plan = plan(r#", "skips_damage": true"#);
+    let mut scan = plan.scan(&reader, all(&reader)).unwrap();
+    let batches: Vec<RecordBatch> = scan.by_ref().collect::<Result<_, _>>().unwrap();
+    assert_eq!(positions(&batches).first().copied(), Some(reader.first().get() as i64));
+    assert_eq!((scan.skipped()[0].first.get(), scan.skipped()[0].last.next()), (1, reader.first()));
+}
+
+#[test]
+fn a_range_beyond_the_end_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    let bounds = Bounds { after: Position::ZERO, limit: Position::new(COUNT + 1) };
+    assert!(matches!(plan("").scan(&reader, bounds), Err(ScanError::Short { .. })));
+}
+
+#[test]
+fn a_spec_that_cannot_be_is_refused_with_its_reason() {
+    for (spec, expected) in [
+        ("{", "EOF"),
+        (r#"{"columns": [], "colour": 1}"#, "colour"),
+        (r#"{"columns": [{"name": "a", "attribute": "price"}]}"#, "price"),
+        (r#"{"columns": [{"name": "a", "field": {"path": "price", "type": "long"}}]}"#, "price"),
+        (r#"{"columns": [{"name": "a", "struct": []}]}"#, "struct"),
+        (r#"{"columns": [], "filter": "/a >"}"#, "filter"),
+        (r#"{"columns": [], "topics": {"pattern": "("}}"#, "topics"),
+        (r#"{"columns": [], "batch_rows": 0}"#, "batch_rows"),
+        (r#"{"columns": [], "batch_bytes": 999999999999}"#, "batch_bytes"),
+    ] {
+        let error = ScanSpec::from_json(spec).and_then(Plan::new).map(drop).unwrap_err().to_string();
+        assert!(error.contains(expected), "{spec}: {error}");
+    }
+}
+
+#[test]
+fn a_limit_by_size_takes_at_least_something() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    let bounds = all(&reader);
+    let mut after = Position::ZERO;
+    let mut steps = 0;
+    while after < bounds.limit {
+        let end = Plan::limit_by_size(&reader, Bounds { after, ..bounds }, 1);
+        assert!(end > after);
+        (after, steps) = (end, steps + 1);
+    }
+    assert!(steps > 3, "several blocks");
+    assert_eq!(Plan::limit_by_size(&reader, bounds, u64::MAX), bounds.limit);
+}
+
+fn segment_files(directory: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "journal"));
+    files.sort();
+    files
+}
