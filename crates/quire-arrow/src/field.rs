@@ -3,7 +3,6 @@
 //! A value that is not of the type of its column is NULL, as Spark's `from_json` has it: text is never read as a number, a number that does
 //! not fit is not wrapped. Of an array the first element counts.
 
-
 use arrow_schema::{DataType, TimeUnit};
 use chrono::{DateTime, NaiveDate, NaiveDateTime};
 use quire_core::message_type::{Number, Value as Read};

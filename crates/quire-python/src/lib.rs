@@ -1,5 +1,6 @@
 //! The extension module `quire._quire`: registration only.
 
+mod arrow;
 mod client;
 mod embedded;
 mod engine;
@@ -29,6 +30,9 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<journal_reader::Messages>()?;
     module.add_class::<journal_reader::Records>()?;
     module.add_class::<journal_reader::Record>()?;
+    module.add_class::<arrow::ArrowReader>()?;
+    module.add_class::<arrow::ArrowScan>()?;
+    module.add_function(wrap_pyfunction!(arrow::check_scan, module)?)?;
     module.add_function(wrap_pyfunction!(engine::check_config, module)?)?;
     module.add_function(wrap_pyfunction!(filter::caret, module)?)?;
     module.add_function(wrap_pyfunction!(fork::forked, module)?)

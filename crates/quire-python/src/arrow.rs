@@ -1,0 +1,216 @@
+//! The journal as Arrow batches: what the data source for Spark and `Journal.read_arrow` stand on.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arrow_array::ffi_stream::FFI_ArrowArrayStream;
+use arrow_array::{RecordBatch, RecordBatchReader};
+use arrow_schema::{ArrowError, SchemaRef};
+use parking_lot::Mutex;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+use quire_arrow::{Bounds, Plan, Scan, ScanError, ScanSpec, SpecError};
+use quire_journal::{AllTopics, Bookmark, Position, Reader, Timestamp};
+
+use crate::engine::journal_code;
+use crate::errors;
+use crate::journal::to_python;
+
+/// A journal directory, opened for reading beside whoever writes to it. Positions are numbers: ranges are behind `after`, up to `limit`.
+#[pyclass(frozen, module = "quire._quire")]
+pub struct ArrowReader {
+    reader: Reader,
+}
+
+#[pymethods]
+impl ArrowReader {
+    #[new]
+    fn new(py: Python<'_>, directory: PathBuf) -> PyResult<Self> {
+        let opened = py.detach(|| Reader::open_read_only(directory));
+        opened.map(|reader| ArrowReader { reader }).map_err(|error| to_python(py, &error))
+    }
+
+    /// The first position that can be read.
+    #[getter]
+    fn first(&self) -> u64 {
+        self.reader.first().get()
+    }
+
+    /// The last position that was read so far.
+    #[getter]
+    fn last(&self) -> u64 {
+        self.reader.persisted().get()
+    }
+
+    /// Looks for what was added; gives the last position.
+    fn refresh(&self, py: Python<'_>) -> PyResult<u64> {
+        py.detach(|| self.reader.refresh()).map_err(|error| to_python(py, &error))?;
+        Ok(self.last())
+    }
+
+    /// The position of the message with this bookmark, if the log has it.
+    fn find(&self, py: Python<'_>, bookmark: &str) -> PyResult<Option<u64>> {
+        let bookmark: Bookmark = bookmark
+            .parse()
+            .map_err(|error| errors::new_error(py, "bad_bookmark", &format!("{bookmark:?}: {error}"), 0))?;
+        let found = py.detach(|| self.reader.find(bookmark)).map_err(|error| to_python(py, &error))?;
+        Ok(found.map(Position::get))
+    }
+
+    /// The position of the last record taken at or before the instant.
+    fn position_before(&self, py: Python<'_>, timestamp_ns: u64) -> PyResult<u64> {
+        let at = Timestamp::from_ns(timestamp_ns);
+        let found = py.detach(|| self.reader.position_before(at)).map_err(|error| to_python(py, &error))?;
+        Ok(found.get())
+    }
+
+    /// Bookmark and time of the record at a position, if it can be read.
+    fn identity(&self, py: Python<'_>, position: u64) -> PyResult<Option<(String, u64)>> {
+        let Some(before) = position.checked_sub(1).map(Position::new) else { return Ok(None) };
+        let read = py.detach(|| self.reader.cursor(before).next(Position::new(position), &AllTopics));
+        let batch = read.map_err(|error| to_python(py, &error))?;
+        let record = batch.as_ref().and_then(|batch| batch.records().next());
+        let record = record.filter(|record| record.position.get() == position);
+        Ok(record.map(|record| (record.bookmark().to_string(), record.timestamp.as_ns())))
+    }
+
+    /// The part of a range in which what the spec asks for can lie.
+    fn narrow(&self, py: Python<'_>, spec: &str, after: u64, limit: u64) -> PyResult<(u64, u64)> {
+        let plan = plan(py, spec)?;
+        let narrowed = py.detach(|| plan.narrow(&self.reader, bounds(after, limit)));
+        let Bounds { after, limit } = narrowed.map_err(|error| to_python(py, &error))?;
+        Ok((after.get(), limit.get()))
+    }
+
+    /// Cuts a range into parts to be read in parallel: after, limit and bytes of each.
+    fn split(
+        &self,
+        py: Python<'_>,
+        spec: &str,
+        after: u64,
+        limit: u64,
+        part_size: u64,
+        part_count_min: u64,
+    ) -> PyResult<Vec<(u64, u64, u64)>> {
+        let plan = plan(py, spec)?;
+        let parts = py.detach(|| plan.split(&self.reader, bounds(after, limit), part_size, part_count_min));
+        Ok(parts.iter().map(|part| (part.bounds.after.get(), part.bounds.limit.get(), part.size)).collect())
+    }
+
+    /// The last position of about `size` bytes of the log behind `after`.
+    fn limit_by_size(&self, py: Python<'_>, after: u64, limit: u64, size: u64) -> u64 {
+        py.detach(|| Plan::limit_by_size(&self.reader, bounds(after, limit), size)).get()
+    }
+
+    /// Reads a range.
+    fn scan(&self, py: Python<'_>, spec: &str, after: u64, limit: u64) -> PyResult<ArrowScan> {
+        let plan = plan(py, spec)?;
+        let scan = py.detach(|| plan.scan(&self.reader, bounds(after, limit)));
+        let scan = scan.map_err(|error| of_scan(py, &error))?;
+        Ok(ArrowScan { scan: Mutex::new(Some(scan)), outcome: Arc::default() })
+    }
+}
+
+/// A range of the log, read once through the Arrow C stream interface.
+#[pyclass(frozen, module = "quire._quire")]
+pub struct ArrowScan {
+    scan: Mutex<Option<Scan>>,
+    outcome: Arc<Mutex<Outcome>>,
+}
+
+/// What the consumer of the stream cannot see through its interface.
+#[derive(Default)]
+struct Outcome {
+    error: Option<ScanError>,
+    skipped: Vec<(u64, u64, String)>,
+}
+
+#[pymethods]
+impl ArrowScan {
+    /// The stream. It can be taken once.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        // A consumer may ask for another schema, and has to live with the one that there is.
+        drop(requested_schema);
+        let scan =
+            self.scan.lock().take().ok_or_else(|| PyValueError::new_err("the scan was read already"))?;
+        let stream = FFI_ArrowArrayStream::new(Box::new(Stream { scan, outcome: self.outcome.clone() }));
+        PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
+    }
+
+    /// What was left out so far because it cannot be read: first and last position, and why.
+    #[getter]
+    fn skipped(&self) -> Vec<(u64, u64, String)> {
+        self.outcome.lock().skipped.clone()
+    }
+
+    /// The exception for what ended the stream, when it was an error.
+    #[getter]
+    fn error(&self, py: Python<'_>) -> Option<PyErr> {
+        self.outcome.lock().error.as_ref().map(|error| of_scan(py, error))
+    }
+}
+
+struct Stream {
+    scan: Scan,
+    outcome: Arc<Mutex<Outcome>>,
+}
+
+impl Iterator for Stream {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = self.scan.next();
+        let mut outcome = self.outcome.lock();
+        for skipped in &self.scan.skipped()[outcome.skipped.len()..] {
+            outcome.skipped.push((skipped.first.get(), skipped.last.get(), skipped.reason.clone()));
+        }
+        batch.map(|batch| {
+            batch.map_err(|error| {
+                outcome.error = Some(error.clone());
+                error.into()
+            })
+        })
+    }
+}
+
+impl RecordBatchReader for Stream {
+    fn schema(&self) -> SchemaRef {
+        self.scan.schema()
+    }
+}
+
+/// Checks a spec as a scan would.
+#[pyfunction]
+pub fn check_scan(py: Python<'_>, spec: &str) -> PyResult<()> {
+    plan(py, spec).map(drop)
+}
+
+fn bounds(after: u64, limit: u64) -> Bounds {
+    Bounds { after: Position::new(after), limit: Position::new(limit) }
+}
+
+fn plan(py: Python<'_>, spec: &str) -> PyResult<Plan> {
+    ScanSpec::from_json(spec).and_then(Plan::new).map_err(|error| match &error {
+        SpecError::Filter(filter) => {
+            let reason = format!("expected {}, found {}", filter.expected, filter.found);
+            errors::new_error(py, "bad_filter", &reason, u32::try_from(filter.column).unwrap_or(u32::MAX))
+        }
+        SpecError::Topic(_) => errors::new_error(py, "bad_topic", &error.to_string(), 0),
+        _ => errors::new_error(py, "bad_option", &error.to_string(), 0),
+    })
+}
+
+fn of_scan(py: Python<'_>, error: &ScanError) -> PyErr {
+    let code = match error {
+        ScanError::Journal(error) => journal_code(error),
+        ScanError::Removed { .. } | ScanError::Short { .. } => "bookmark_not_found",
+        ScanError::Batch { .. } => "internal",
+    };
+    errors::new_error(py, code, &error.to_string(), 0)
+}
