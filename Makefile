@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: setup demo test check rust-test python-test bench-build sim fuzz crash clean
+.PHONY: setup demo test check rust-test python-test spark-test bench-build sim fuzz crash clean
 
 setup: $(STAMP)
 
@@ -22,7 +22,7 @@ $(STAMP): $(VENV)/bin/python pyproject.toml $(RUST_SOURCES)
 demo: setup
 	$(BIN)/quire demo
 
-test: setup check rust-test bench-build sim python-test
+test: setup check rust-test bench-build sim python-test spark-test
 
 check: setup
 	cargo fmt --all --check
@@ -46,7 +46,11 @@ fuzz:
 	QUIRE_FUZZ_CASES=$(or $(CASES),1000000) cargo test --locked --package quire-journal --test journal any_bytes
 
 python-test: setup
-	$(BIN)/python -m pytest -n auto -q tests
+	$(BIN)/python -m pytest -n auto -q tests --ignore tests/spark
+
+# One after the other: they share one SparkSession, which takes longer to start than most of them.
+spark-test: setup
+	$(BIN)/python -m pytest -q tests/spark --timeout 300
 
 # A publishing server is killed with `kill -9` again and again; a bounded number of rounds is part of `make test`.
 crash: setup

@@ -21,6 +21,8 @@ def examples() -> Iterator[tuple[str, str]]:
             yield f"{path.name}-{number}", block
 
 
+# Those with Spark start a Java machine.
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("program", [block for _, block in examples()], ids=[name for name, _ in examples()])
 def test_an_example_runs(program: str, tmp_path: Path) -> None:
     # An example that talks to a server gets one of its own.
@@ -31,7 +33,7 @@ def test_an_example_runs(program: str, tmp_path: Path) -> None:
         "try:\n    exec(compile(program, 'example', 'exec'), {'__name__': 'example'})\nfinally:\n    server.close()\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", setting], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", setting], cwd=tmp_path, capture_output=True, text=True, timeout=240
     )
     assert result.returncode == 0, result.stderr
 

@@ -1,0 +1,85 @@
+"""`spark.read`: a snapshot of the journal, cut into tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import datasource as ds
+from pyspark.sql import types as t
+
+from quire.spark import _directory
+from quire.spark._directory import Range
+from quire.spark._options import PARTITION_BYTES, PARTITION_BYTES_MIN, ReadOptions
+from quire.spark._scan import ScanBuilder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Stretch(ds.InputPartition):
+    """What one task reads."""
+
+    def __init__(self, range_: Range) -> None:
+        super().__init__(range_)
+
+
+class BatchReader(ds.DataSourceReader):
+    """Reads what the options covered when the frame was made: every action on it sees the same."""
+
+    def __init__(self, options: ReadOptions, schema: t.StructType, ranges: Sequence[Range]) -> None:
+        self._options = options
+        self._ranges = ranges
+        self._scan = ScanBuilder(options, schema)
+        # Spark refuses a reader that overrides the method while pushdown is switched off, which it is by default: this one does not
+        # override it, and takes the filters where they are given.
+        setattr(self, "pushFilters", _PushFilters(self._scan))  # noqa: B010
+
+    def partitions(self) -> Sequence[ds.InputPartition]:
+        return split(self._ranges, self._scan.spec, self._options)
+
+    def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
+        # Without any partition Spark makes one of its own, with nothing in it.
+        range_ = partition.value
+        return _directory.scan(range_, self._scan.spec) if isinstance(range_, Range) else iter(())
+
+
+def split(ranges: Sequence[Range], spec: str, options: ReadOptions) -> list[ds.InputPartition]:
+    """Cuts ranges into tasks: by size, small stretches joined, at least as many as asked for if there is so much."""
+    found: list[ds.InputPartition] = []
+    wanted = -(-options.min_partitions // max(len(ranges), 1)) if options.min_partitions else 1
+    for range_ in ranges:
+        reader = _directory.reader_of(range_)
+        after, limit = reader.narrow(spec, range_.after, range_.limit)
+        if limit <= after:
+            continue
+        for first, last in _cut(reader, spec, after, limit, options, wanted):
+            found.append(Stretch(Range(range_.directory, first, last, _directory.identity(reader, last))))
+    return found
+
+
+def _cut(
+    reader: Any, spec: str, after: int, limit: int, options: ReadOptions, wanted: int
+) -> list[tuple[int, int]]:
+    size = options.partition_bytes
+    if size is None:
+        # Every core gets something to do, as long as that is worth a task.
+        total = sum(part[2] for part in reader.split(spec, after, limit, 1 << 62, 1))
+        size = min(PARTITION_BYTES, max(PARTITION_BYTES_MIN, total // (os.cpu_count() or 1)))
+    parts = reader.split(spec, after, limit, size, wanted)
+    if after + 1 < reader.first:
+        # What was removed meanwhile is read as well: the scan says what is missing, or that it may be.
+        parts.insert(0, (after, min(limit, reader.first - 1), 0))
+    return [(first, last) for first, last, _ in parts]
+
+
+class _PushFilters:
+    __func__ = ds.DataSourceReader.pushFilters
+
+    def __init__(self, scan: ScanBuilder) -> None:
+        self._scan = scan
+
+    def __call__(self, filters: list[ds.Filter]) -> list[ds.Filter]:
+        self._scan.push(filters)
+        return filters

@@ -1,0 +1,193 @@
+"""Journal directories as ranges of positions: found once on the driver, read in parts by the tasks.
+
+Readers are kept per process and directory, because the workers of Spark live longer than a task and opening reads every index. What a range
+was planned on is named by its last record, so that another journal under the same path is noticed instead of read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from quire._errors import BadBookmarkError, ConfigError, QuireError
+from quire._quire import ArrowReader
+from quire._units import seconds
+from quire.spark._options import EARLIEST, LATEST, ReadOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("quire.spark")
+
+#: Readers that a process keeps: each maps the segments that it read, and holds their indexes.
+READERS_MAX = 8
+
+
+@dataclass(frozen=True)
+class Range:
+    """A range of one journal: behind `after`, up to `limit`."""
+
+    directory: str
+    after: int
+    limit: int
+    #: Bookmark and time of the record at `limit`; `None` when the journal was empty, or begins behind it.
+    identity: tuple[str, int] | None
+
+
+def locate(directory: str) -> str:
+    """The journal directory that is meant: that of a server is inside its data directory."""
+    inner = os.path.join(directory, "journal")
+    if not _holds_segments(directory) and os.path.isdir(inner):
+        return inner
+    if not os.path.isdir(directory):
+        raise ConfigError(f"path: {directory!r} is no directory on this machine")
+    return directory
+
+
+def reader(directory: str) -> ArrowReader:
+    """The reader of the directory in this process, as far as it has followed the journal."""
+    status = os.stat(directory)
+    key = (os.getpid(), directory, status.st_dev, status.st_ino)
+    found = _readers.get(key)
+    if found is None:
+        found = ArrowReader(directory)
+        while len(_readers) >= READERS_MAX:
+            _readers.popitem(last=False)
+        _readers[key] = found
+    _readers.move_to_end(key)
+    return found
+
+
+def reader_of(range_: Range) -> ArrowReader:
+    """The reader of the journal that the range was planned on."""
+    found = reader(range_.directory)
+    if _is_same(found, range_):
+        return found
+    forget(range_.directory)
+    found = reader(range_.directory)
+    if _is_same(found, range_):
+        return found
+    raise BadBookmarkError(
+        f"{range_.directory}: position {range_.limit} does not hold message {range_.identity} any more: this is not the journal "
+        "that the read was planned on"
+    )
+
+
+def forget(directory: str) -> None:
+    """Opens the directory anew when it is asked for next."""
+    for key in [key for key in _readers if key[1] == directory]:
+        del _readers[key]
+
+
+def span(directory: str, options: ReadOptions) -> Range:
+    """What a read of this directory covers, by its options, as of now."""
+    found = reader(directory)
+    last = found.refresh()
+    after, limit = _start(found, options, last), _end(found, options, last)
+    limit = max(limit, after)
+    return Range(directory, after, limit, identity(found, limit))
+
+
+def identity(found: ArrowReader, position: int) -> tuple[str, int] | None:
+    """Bookmark and time of the record, if the journal has it and it can be read."""
+    try:
+        return found.identity(position)
+    except QuireError:
+        return None
+
+
+def scan(range_: Range, spec: str) -> Iterator[pa.RecordBatch]:
+    """The batches of a range. What could not be read is an error, or is logged when the spec says that it may be left out."""
+    import pyarrow as pa
+
+    found = reader_of(range_).scan(spec, range_.after, range_.limit)
+    batches: Any = pa.RecordBatchReader.from_stream(found)
+    told = 0
+    while True:
+        try:
+            batch = next(batches, None)
+        except pa.ArrowException:
+            raise found.error or QuireError(f"{range_.directory}: the scan ended") from None
+        for first, last, reason in found.skipped[told:]:
+            log.warning("%s: messages %d to %d are left out: %s", range_.directory, first, last, reason)
+            told += 1
+        if batch is None:
+            return
+        yield batch
+
+
+def _start(found: ArrowReader, options: ReadOptions, last: int) -> int:
+    before_first = found.first - 1
+    if options.starting_ns is not None:
+        after = found.position_before(max(options.starting_ns - 1, 0))
+        if after >= last and options.timestamp_strategy == "error":
+            raise ConfigError(
+                "startingTimestamp: it is behind the last message; timestampStrategy=latest begins there"
+            )
+        return after
+    if options.starting == EARLIEST:
+        return before_first
+    return max(_offset(found, "startingOffsets", options.starting, options, last), before_first)
+
+
+def _end(found: ArrowReader, options: ReadOptions, last: int) -> int:
+    if options.ending_ns is not None:
+        return found.position_before(max(options.ending_ns, 0))
+    if options.ending == EARLIEST:
+        return found.first - 1
+    return _offset(found, "endingOffsets", options.ending, options, last)
+
+
+def _offset(found: ArrowReader, key: str, text: str, options: ReadOptions, last: int) -> int:
+    """The position that `latest`, `-1000`, `-10 minutes` or a bookmark means."""
+    if text == LATEST:
+        return last
+    if match := re.fullmatch(r"-(\d+)", text):
+        return max(last - int(match[1]), 0)
+    if match := re.fullmatch(r"-\s*(\d+(?:\.\d+)?)\s*([a-z]+)", text):
+        unit = _UNITS.get(match[2].removesuffix("s") or "s", match[2])
+        ago = seconds(f"{match[1]}{unit}", key)
+        return found.position_before(max(time.time_ns() - int(ago * 1e9), 0))
+    if len(options.directories) != 1:
+        raise ConfigError(
+            f"{key}: a bookmark names a message of one journal, and {len(options.directories)} are read"
+        )
+    position = found.find(text)
+    if position is None:
+        raise BadBookmarkError(f"{key}: the journal in {options.places} does not have {text}")
+    return position
+
+
+_UNITS = {
+    "day": "d",
+    "hour": "h",
+    "minute": "m",
+    "min": "m",
+    "second": "s",
+    "sec": "s",
+    "millisecond": "ms",
+    "m": "m",
+}
+_readers: OrderedDict[tuple[int, str, int, int], ArrowReader] = OrderedDict()
+
+
+def _is_same(found: ArrowReader, range_: Range) -> bool:
+    if range_.identity is None:
+        return True
+    if found.last < range_.limit:
+        found.refresh()
+    return identity(found, range_.limit) in (range_.identity, None) and found.last >= range_.limit
+
+
+def _holds_segments(directory: str) -> bool:
+    try:
+        with os.scandir(directory) as entries:
+            return any(".journal" in entry.name and entry.name != "journal.lock" for entry in entries)
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,316 @@
+"""The options of the data source: read strictly, each with the unit and meaning that `docs/spark.md` gives it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from quire import _units
+from quire._errors import ConfigError
+
+T = TypeVar("T")
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+#: A backlog must not become one batch: what the first trigger of a query may take.
+MAX_MESSAGES_PER_TRIGGER: Final = 1_000_000
+#: Bytes of the log for one task: a few seconds of work, so that a lost one costs little.
+PARTITION_BYTES: Final = 128 << 20
+#: Below this a task costs more to start than to run.
+PARTITION_BYTES_MIN: Final = 16 << 20
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What `spark.read` and `spark.readStream` were asked for."""
+
+    #: Journal directories, absolute.
+    directories: tuple[str, ...] = ()
+    #: A running server instead of directories.
+    url: str | None = None
+    #: Client name, and user where the server asks for one; the password comes from the environment or a file.
+    user: str | None = None
+    password_file: str | None = None
+    #: `{"names": [...]}`, `{"pattern": ...}` or `{"prefix": ...}`.
+    topics: Mapping[str, Any] | None = None
+    filter: str | None = None
+    starting: str = EARLIEST
+    ending: str = LATEST
+    #: Nanoseconds since 1970; they win over `starting` and `ending`.
+    starting_ns: int | None = None
+    ending_ns: int | None = None
+    #: A starting time behind the head: `error` or `latest`.
+    timestamp_strategy: str = "error"
+    fail_on_data_loss: bool = True
+    max_messages: int = MAX_MESSAGES_PER_TRIGGER
+    max_bytes: int | None = None
+    min_messages: int | None = None
+    max_trigger_delay: timedelta = timedelta(minutes=15)
+    partition_bytes: int | None = None
+    min_partitions: int | None = None
+    batch_rows: int = 10_000
+    batch_bytes: int = 4 << 20
+    #: DDL of columns that come on top of the record's own.
+    fields: str | None = None
+    #: Path of a column, in lower case, in the data when it is not its name.
+    field_paths: Mapping[str, str] = field(default_factory=dict)
+    includes_events: bool = False
+
+    @property
+    def places(self) -> str:
+        """Where it reads, for messages to people."""
+        return self.url or ", ".join(self.directories)
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """What `df.write` and `df.writeStream` were asked for."""
+
+    #: A server, or `file:` and a directory.
+    url: str
+    user: str | None = None
+    password_file: str | None = None
+    #: Where all rows go; else the column `topic` says.
+    topic: str | None = None
+    #: The identity of the sink among those that write into this log.
+    publisher: str = "spark"
+    #: The identity of a batch write: written again, it changes nothing.
+    transaction: str | None = None
+    #: Raised when a name is to be used again after its checkpoint was deleted on purpose.
+    epoch: int = 0
+    #: Where tasks leave their rows until the batch is complete. All executors and the driver see it.
+    staging: str | None = None
+    checkpoint: str | None = None
+    flush_timeout: timedelta = timedelta(minutes=5)
+
+    @property
+    def staging_directory(self) -> Path:
+        """The staging directory that was asked for, or the one beside the checkpoint."""
+        if self.staging is not None:
+            return Path(self.staging)
+        if self.checkpoint is None:
+            raise ConfigError(
+                "stagingDirectory: not given, and there is no checkpointLocation to stand beside"
+            )
+        return Path(_local_path("checkpointLocation", self.checkpoint)) / "quire-staging"
+
+
+_READ: tuple[str, ...] = (
+    "path",
+    "paths",
+    "url",
+    "user",
+    "passwordFile",
+    "topics",
+    "topicPattern",
+    "topicPrefix",
+    "filter",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "timestampStrategy",
+    "failOnDataLoss",
+    "maxMessagesPerTrigger",
+    "maxBytesPerTrigger",
+    "minMessagesPerTrigger",
+    "maxTriggerDelay",
+    "partitionBytes",
+    "minPartitions",
+    "batchRows",
+    "batchBytes",
+    "fields",
+    "includeQueueEvents",
+)
+_WRITE: tuple[str, ...] = (
+    "path",
+    "url",
+    "user",
+    "passwordFile",
+    "topic",
+    "publisher",
+    "txnId",
+    "sinkEpoch",
+    "stagingDirectory",
+    "checkpointLocation",
+    "flushTimeout",
+)
+#: Spark gives these to sources and sinks on its own account.
+_OF_SPARK = frozenset({"checkpointlocation", "querydescription", "queryname"})
+_FIELD = "field."
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Reads the options of a source. `ConfigError` names what is wrong."""
+    given = _Given(options, _READ, prefix=_FIELD)
+    directories = given.directories()
+    url = given.text("url")
+    if (url is None) == (not directories):
+        raise ConfigError("path, url: exactly one of them says where the messages are")
+    return ReadOptions(
+        directories=directories,
+        url=url,
+        user=given.text("user"),
+        password_file=given.text("passwordFile"),
+        topics=_topics(given),
+        filter=given.text("filter"),
+        starting=given.text("startingOffsets") or EARLIEST,
+        ending=given.text("endingOffsets") or LATEST,
+        starting_ns=given.convert("startingTimestamp", timestamp_ns),
+        ending_ns=given.convert("endingTimestamp", timestamp_ns),
+        timestamp_strategy=given.one_of("timestampStrategy", "error", "latest"),
+        fail_on_data_loss=given.flag("failOnDataLoss", True),
+        max_messages=given.count("maxMessagesPerTrigger") or MAX_MESSAGES_PER_TRIGGER,
+        max_bytes=given.size("maxBytesPerTrigger"),
+        min_messages=given.count("minMessagesPerTrigger"),
+        max_trigger_delay=given.duration("maxTriggerDelay") or timedelta(minutes=15),
+        partition_bytes=given.size("partitionBytes"),
+        min_partitions=given.count("minPartitions"),
+        batch_rows=given.count("batchRows") or 10_000,
+        batch_bytes=given.size("batchBytes") or 4 << 20,
+        fields=given.text("fields"),
+        field_paths=given.prefixed(),
+        includes_events=given.flag("includeQueueEvents", False),
+    )
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Reads the options of a sink. `ConfigError` names what is wrong."""
+    given = _Given(options, _WRITE)
+    path, url = given.text("path"), given.text("url")
+    if path is not None and url is None:
+        url = "file:" + _local_path("path", path)
+    elif path is not None or url is None:
+        raise ConfigError("path, url: exactly one of them says where the messages go")
+    return WriteOptions(
+        url=url,
+        user=given.text("user"),
+        password_file=given.text("passwordFile"),
+        topic=given.text("topic"),
+        publisher=given.text("publisher") or "spark",
+        transaction=given.text("txnId"),
+        epoch=given.count("sinkEpoch") or 0,
+        staging=given.text("stagingDirectory"),
+        checkpoint=given.text("checkpointLocation"),
+        flush_timeout=given.duration("flushTimeout") or timedelta(minutes=5),
+    )
+
+
+def password(file: str | None) -> str | None:
+    """The password from its file, else from the environment: an option would show it in plans and logs."""
+    if file is not None:
+        return Path(file).read_text().strip()
+    return os.environ.get("QUIRE_PASSWORD")
+
+
+def timestamp_ns(text: str) -> int:
+    """Nanoseconds since 1970 of ISO 8601 text (UTC where it names no zone), or of milliseconds."""
+    if re.fullmatch(r"-?\d+", text):
+        return int(text) * 1_000_000
+    moment = datetime.fromisoformat(text)
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+
+
+class _Given:
+    """Options as they came: Spark does not keep the case of their names."""
+
+    def __init__(
+        self, options: Mapping[str, str], known: tuple[str, ...], *, prefix: str | None = None
+    ) -> None:
+        self._options = {key.lower(): value for key, value in options.items()}
+        self._prefix = prefix
+        names = {key.lower(): key for key in known}
+        for key in self._options:
+            if key in names or key in _OF_SPARK or (prefix is not None and key.startswith(prefix)):
+                continue
+            close = difflib.get_close_matches(key, names, n=1)
+            hint = f"; did you mean {names[close[0]]}?" if close else f"; the options are {', '.join(known)}"
+            raise ConfigError(f"{key}: no such option{hint}")
+
+    def text(self, key: str) -> str | None:
+        value = self._options.get(key.lower())
+        return value if value else None
+
+    def convert(self, key: str, read: Callable[[str], T]) -> T | None:
+        text = self.text(key)
+        if text is None:
+            return None
+        try:
+            return read(text)
+        except (ValueError, OverflowError, ConfigError) as error:
+            raise ConfigError(f"{key}: {text!r} cannot be read: {error}") from None
+
+    def count(self, key: str) -> int | None:
+        return self.convert(key, _positive)
+
+    def size(self, key: str) -> int | None:
+        text = self.text(key)
+        return None if text is None else max(_units.size(_spark_size(text), key), 1)
+
+    def duration(self, key: str) -> timedelta | None:
+        text = self.text(key)
+        return None if text is None else timedelta(seconds=_units.seconds(text, key))
+
+    def flag(self, key: str, default: bool) -> bool:
+        return self.one_of(key, "true" if default else "false", "false", "true") == "true"
+
+    def one_of(self, key: str, default: str, *others: str) -> str:
+        value = (self.text(key) or default).lower()
+        if value not in (default, *others):
+            raise ConfigError(f"{key}: {value!r} is not one of {', '.join(sorted({default, *others}))}")
+        return value
+
+    def prefixed(self) -> dict[str, str]:
+        assert self._prefix is not None
+        size = len(self._prefix)
+        return {key[size:]: value for key, value in self._options.items() if key.startswith(self._prefix)}
+
+    def directories(self) -> tuple[str, ...]:
+        path, paths = self.text("path"), self.text("paths")
+        if path is not None and paths is not None:
+            raise ConfigError("path, paths: only one of them")
+        given = [path] if path is not None else self.convert("paths", json.loads) or []
+        if not isinstance(given, list) or not all(isinstance(item, str) for item in given):
+            raise ConfigError("paths: expected a JSON list of directories")
+        return tuple(_local_path("path", item) for item in given)
+
+
+def _topics(given: _Given) -> Mapping[str, Any] | None:
+    names, pattern, prefix = (given.text(key) for key in ("topics", "topicPattern", "topicPrefix"))
+    if [names, pattern, prefix].count(None) < 2:
+        raise ConfigError("topics, topicPattern, topicPrefix: only one of them")
+    if names is not None:
+        return {"names": [name.strip() for name in names.split(",")]}
+    if pattern is not None:
+        return {"pattern": pattern}
+    return None if prefix is None else {"prefix": prefix}
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError("it must be at least 1")
+    return number
+
+
+def _spark_size(text: str) -> str:
+    """Spark writes `128m` where quire writes `128MB`."""
+    return re.sub(r"(?i)^(\d+)\s*([kmgt])b?$", r"\1\2B", text.strip())
+
+
+def _local_path(key: str, text: str) -> str:
+    path = text.removeprefix("file://").removeprefix("file:")
+    if re.match(r"[a-z][a-z0-9+.-]+:/", path):
+        raise ConfigError(
+            f"{key}: {text!r} is no directory of a file system that is mounted here; archive the journal to Parquet there instead"
+        )
+    return os.path.abspath(path)

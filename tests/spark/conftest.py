@@ -1,0 +1,42 @@
+"""One small SparkSession for all tests of this directory: starting one costs more than most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import journals
+import pytest
+import quire.spark
+from pyspark.sql import DataFrameReader, SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    config = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
+        "spark.log.level": "ERROR",
+        # Short jobs: compiling them well costs more than it saves.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    session = quire.spark.session("local[2]", memory="768m", name="tests", config=config)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def trades(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A journal of `journals.COUNT` trades in several segments. It is not written to any more."""
+    directory = tmp_path_factory.mktemp("trades")
+    journals.write(directory, journals.trades())
+    return directory
+
+
+@pytest.fixture
+def read(spark: SparkSession) -> Callable[[], DataFrameReader]:
+    """Gives a new `spark.read.format("quire")`: each keeps the options that it was given."""
+    return lambda: spark.read.format("quire")

@@ -1,0 +1,51 @@
+"""Journals for the tests to read, and what is in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import quire
+
+#: Messages of `trades()`: enough for several segments of the smallest size.
+COUNT = 3000
+NAME = "loader"
+SMALL = quire.Config(
+    transaction_log={"journal_size": "64KB", "topic": [{"name": ".*", "message_type": "json"}]}
+)
+
+
+def trades(count: int = COUNT) -> list[tuple[str, dict[str, Any]]]:
+    """Topic and data: every hundredth is on `rare`, the others on `trades/0` to `trades/2`."""
+    return [
+        (
+            "rare" if n % 100 == 0 else f"trades/{n % 3}",
+            {
+                "n": n,
+                "symbol": ("IBM", "MSFT", "ORCL", None)[n % 4],
+                "price": n / 8,
+                "is_buy": n % 2 == 0,
+                "at": f"2026-01-02T03:04:{n % 60:02d}Z",
+                "order": {"qty": n % 7, "account": f"a{n % 5}"},
+            },
+        )
+        for n in range(count)
+    ]
+
+
+def write(directory: Path, messages: Iterable[tuple[str, Any]], *, name: str = NAME) -> None:
+    """Publishes into the directory and waits until all is persisted."""
+    with quire.Client(f"file:{directory}", name=name, config=SMALL) as client:
+        for topic, data in messages:
+            client.publish(topic, data)
+        client.flush(timeout=30)
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.journal"))
+
+
+def encoded(data: Any) -> str:
+    return json.dumps(data, separators=(",", ":"))

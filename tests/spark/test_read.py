@@ -1,0 +1,227 @@
+"""`spark.read.format("quire")` on a directory: columns, fields, ranges, tasks, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import journals
+import pytest
+import quire
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+
+def test_every_column_of_every_message(read: Any, trades: Path) -> None:
+    rows = read().load(str(trades)).orderBy("position").collect()
+    written = journals.trades()
+    assert [row.position for row in rows] == list(range(1, journals.COUNT + 1))
+    assert [(row.topic, row.data) for row in rows] == [
+        (topic, journals.encoded(data)) for topic, data in written
+    ]
+    assert [row.sequence for row in rows] == list(range(1, journals.COUNT + 1))
+    assert {(row.kind, row.message_type, row.correlation_id) for row in rows} == {("publish", "json", None)}
+    assert all(row.bookmark == f"{row.publisher}|{row.sequence}|" for row in rows)
+    assert all(row.timestamp_ns // 1000 == _microseconds(row.timestamp) for row in rows[:10])
+
+
+def test_a_schema_names_attributes_and_fields_of_the_data(read: Any, trades: Path) -> None:
+    schema = (
+        "position long, n int, symbol string, price double, is_buy boolean, at timestamp, "
+        "order struct<qty: byte, account: string>, absent long"
+    )
+    frame = read().schema(schema).load(str(trades)).where("position BETWEEN 4 AND 5").orderBy("position")
+    fourth, fifth = frame.collect()
+    assert (fourth.n, fourth.symbol, fourth.price, fourth.is_buy) == (3, None, 0.375, False)
+    assert (fifth.symbol, fifth.is_buy, fifth.order.qty, fifth.order.account, fifth.absent) == (
+        "IBM",
+        True,
+        4,
+        "a4",
+        None,
+    )
+    assert _microseconds(fifth.at) == _microseconds(datetime(2026, 1, 2, 3, 4, 4, tzinfo=UTC))
+
+
+def test_fields_come_on_top_and_may_have_paths_of_their_own(read: Any, trades: Path) -> None:
+    frame = (
+        read().options(fields="Qty short, topic_length int", **{"field.Qty": "/order/qty"}).load(str(trades))
+    )
+    row = frame.first()
+    assert frame.columns[-2:] == ["Qty", "topic_length"]
+    assert (row.Qty, row.topic_length) == (0, None)
+
+
+def test_the_options_choose_topics_and_messages(read: Any, trades: Path) -> None:
+    def count(**options: Any) -> int:
+        return int(read().options(**options).schema("position long").load(str(trades)).count())
+
+    assert count(topics="rare, trades/0") == 30 + 990
+    assert count(topicPrefix="trades/") == journals.COUNT - 30
+    assert count(topicPattern="^(rare|.*/1)$") == 30 + 990
+    assert count(filter="/order/qty = 3 AND /symbol = 'IBM'") == len(
+        [n for n in range(journals.COUNT) if n % 7 == 3 and n % 4 == 0]
+    )
+
+
+def test_a_snapshot_holds_what_was_there_when_it_was_made(spark: SparkSession, tmp_path: Path) -> None:
+    journals.write(tmp_path, journals.trades(10))
+    first = spark.read.format("quire").load(str(tmp_path))
+    journals.write(tmp_path, journals.trades(5), name="other")
+    second = spark.read.format("quire").load(str(tmp_path))
+    assert (first.count(), second.count(), first.count()) == (10, 15, 10)
+
+
+def test_ranges_begin_and_end_where_the_options_say(read: Any, trades: Path) -> None:
+    def positions(**options: Any) -> tuple[int, int, int] | None:
+        found = read().options(**options).schema("position long").load(str(trades)).collect()
+        return (min(found).position, max(found).position, len(found)) if found else None
+
+    with quire.Client(f"file:{trades}", name="looker") as client:
+        message = next(iter(client.subscribe("rare", bookmark=quire.EPOCH)))
+        publisher = message.publisher
+    count = journals.COUNT
+    assert positions(startingOffsets="-10") == (count - 9, count, 10)
+    assert positions(startingOffsets="latest") is None
+    assert positions(endingOffsets="earliest") is None
+    assert positions(startingOffsets=f"{publisher}|100|", endingOffsets=f"{publisher}|200|") == (
+        101,
+        200,
+        100,
+    )
+    assert positions(startingOffsets="-10 minutes") == (1, count, count)
+    assert positions(startingTimestamp="2020-01-01T00:00:00Z") == (1, count, count)
+    assert positions(endingTimestamp="2020-01-01") is None
+    assert positions(startingTimestamp="2100-01-01", timestampStrategy="latest") is None
+
+
+def test_parallel_tasks_read_everything_once(read: Any, trades: Path) -> None:
+    for options in ({"minPartitions": 4}, {"partitionBytes": "32KB"}, {"partitionBytes": "1g"}):
+        frame = read().options(**options).schema("position long").load(str(trades))
+        assert sorted(row.position for row in frame.collect()) == list(range(1, journals.COUNT + 1)), options
+    assert read().option("minPartitions", 4).load(str(trades)).rdd.getNumPartitions() >= 4
+    assert read().load(str(trades)).rdd.getNumPartitions() == 1, "small segments are joined"
+
+
+def test_several_directories_are_one_frame(read: Any, trades: Path, tmp_path: Path) -> None:
+    journals.write(tmp_path, journals.trades(7))
+    frame = read().schema("position long").load([str(trades), str(tmp_path)])
+    assert frame.count() == journals.COUNT + 7
+
+
+def test_a_data_directory_of_a_server_will_do(read: Any, trades: Path, tmp_path: Path) -> None:
+    shutil.copytree(trades, tmp_path / "data" / "journal")
+    assert read().schema("position long").load(str(tmp_path / "data")).count() == journals.COUNT
+
+
+def test_an_empty_journal_has_no_rows(read: Any, tmp_path: Path) -> None:
+    journals.write(tmp_path, [])
+    assert read().load(str(tmp_path)).count() == 0
+    (tmp_path / "nothing").mkdir()
+    assert read().load(str(tmp_path / "nothing")).collect() == []
+
+
+def test_data_that_is_not_text_is_null_as_text_and_whole_as_binary(read: Any, tmp_path: Path) -> None:
+    journals.write(tmp_path, [("t", b"\xff\xfe"), ("t", b"{}"), ("t", b"")])
+    rows = read().load(str(tmp_path)).collect()
+    assert [row.data for row in rows] == [None, "{}", ""]
+    rows = read().schema("data binary, x int").load(str(tmp_path)).collect()
+    assert [(bytes(row.data), row.x) for row in rows] == [(b"\xff\xfe", None), (b"{}", None), (b"", None)]
+
+
+def test_a_message_larger_than_a_batch_comes_whole(read: Any, tmp_path: Path) -> None:
+    large = "x" * 300_000
+    journals.write(tmp_path, [("t", {"a": large}), ("t", {"a": "y"}), ("t", {"a": large})])
+    rows = read().schema("a string").option("batchBytes", "1KB").load(str(tmp_path)).collect()
+    assert [row.a for row in rows] == [large, "y", large]
+
+
+def test_damage_is_an_error_or_left_out(read: Any, trades: Path, tmp_path: Path) -> None:
+    shutil.copytree(trades, tmp_path / "j")
+    damaged = journals.segments(tmp_path / "j")[2]
+    with damaged.open("r+b") as file:
+        file.seek(4096 + 300)
+        file.write(b"damage")
+    with pytest.raises(PySparkException, match=damaged.name):
+        read().load(str(tmp_path / "j")).count()
+    left = read().option("failOnDataLoss", "false").load(str(tmp_path / "j")).count()
+    assert 0 < left < journals.COUNT
+
+
+def test_segments_that_vanish_under_a_frame_are_an_error_or_left_out(
+    spark: SparkSession, trades: Path, tmp_path: Path
+) -> None:
+    for fails in (True, False):
+        directory = tmp_path / str(fails)
+        shutil.copytree(trades, directory)
+        frame = (
+            spark.read.format("quire")
+            .options(failOnDataLoss=str(fails), partitionBytes="32KB")
+            .schema("position long")
+            .load(str(directory))
+        )
+        assert frame.count() == journals.COUNT
+        first = journals.segments(directory)[0]
+        moved = tmp_path / f"moved-{fails}"
+        # Another inode: the workers open the directory anew, as on another machine.
+        shutil.copytree(directory, moved, ignore=shutil.ignore_patterns(f"{first.stem}.*"))
+        shutil.rmtree(directory)
+        moved.rename(directory)
+        if fails:
+            with pytest.raises(PySparkException, match="removed"):
+                pytest.fail(f"{frame.count()} messages")
+        else:
+            assert 0 < frame.count() < journals.COUNT
+
+
+def test_another_journal_under_the_same_path_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
+    journals.write(tmp_path / "j", journals.trades(100))
+    frame = spark.read.format("quire").load(str(tmp_path / "j"))
+    assert frame.count() == 100
+    shutil.rmtree(tmp_path / "j")
+    journals.write(tmp_path / "j", journals.trades(200), name="another")
+    with pytest.raises(PySparkException, match="not the journal"):
+        frame.count()
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "message"),
+    [
+        ({"startingOfsets": "latest"}, None, "startingOffsets"),
+        ({"url": "quire://127.0.0.1:1"}, None, "exactly one"),
+        ({"topics": "a", "topicPrefix": "b"}, None, "only one"),
+        ({"batchRows": "0"}, None, "batchRows"),
+        ({"partitionBytes": "many"}, None, "partitionBytes"),
+        ({"failOnDataLoss": "maybe"}, None, "failOnDataLoss"),
+        ({"filter": "/n >"}, None, "column 5"),
+        ({"topicPattern": "("}, None, "topics"),
+        ({"startingOffsets": "yesterday"}, None, "yesterday"),
+        ({"startingOffsets": "1|1|"}, None, "does not have"),
+        ({"startingTimestamp": "2100-01-01"}, None, "timestampStrategy"),
+        ({}, "position int", "position"),
+        ({}, "price decimal(10,2)", "decimal"),
+        ({"field.x": "/y"}, "n int", "field.x"),
+        ({"field.n": "y"}, "n int", "'y'|\"y\""),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_name(
+    read: Any, trades: Path, options: dict[str, str], schema: str | None, message: str
+) -> None:
+    reader = read().options(**options)
+    if schema is not None:
+        reader = reader.schema(schema)
+    with pytest.raises(PySparkException, match=message):
+        reader.load(str(trades)).first()
+
+
+def test_a_directory_that_is_not_there_is_named(read: Any, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match="no directory"):
+        read().load(str(tmp_path / "nowhere"))
+    with pytest.raises(PySparkException, match="archive"):
+        read().load("s3://bucket/journal")
+
+
+def _microseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1_000_000)
