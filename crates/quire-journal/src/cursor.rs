@@ -190,9 +190,30 @@ impl Batch {
 
     /// The records in order.
     pub fn records(&self) -> Records<'_> {
-        let body =
-            self.segment.mapping.bytes(self.offset + BATCH_HEADER_SIZE as u64, self.size).unwrap_or_default();
-        Records { body, next: self.batch_first, first: self.first, last: self.last }
+        Records { body: self.body(), next: self.batch_first, first: self.first, last: self.last }
+    }
+
+    /// Where each record begins, for [`Batch::record_at`].
+    pub fn offsets(&self) -> Vec<u32> {
+        let body = self.body();
+        let (mut rest, mut offsets) = (body, Vec::new());
+        for position in self.batch_first.0..=self.last.0 {
+            let Some((_, after)) = split_record(rest, Position(position)) else { break };
+            if position >= self.first.0 {
+                offsets.push((body.len() - rest.len()) as u32);
+            }
+            rest = after;
+        }
+        offsets
+    }
+
+    /// The record that begins at one of the [`Batch::offsets`]; `position` is its own.
+    pub fn record_at(&self, offset: u32, position: Position) -> Option<Record<'_>> {
+        split_record(self.body().get(offset as usize..)?, position).map(|(record, _)| record)
+    }
+
+    fn body(&self) -> &[u8] {
+        self.segment.mapping.bytes(self.offset + BATCH_HEADER_SIZE as u64, self.size).unwrap_or_default()
     }
 }
 

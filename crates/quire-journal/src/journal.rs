@@ -18,6 +18,7 @@ use crate::keeper::Keeper;
 use crate::log::Log;
 use crate::prepare::{Maker, Supply};
 use crate::publishers::Highest;
+use crate::queue_points::QueuePoints;
 use crate::reader::Reader;
 use crate::record::{NewRecord, Position, PublisherId};
 use crate::recover::{self, Progress, Recovery};
@@ -360,6 +361,11 @@ impl Journal {
     /// Read access, also while it is written to.
     pub fn reader(&self) -> Reader {
         Reader::new(self.log.clone())
+    }
+
+    /// The file that says how far every queue is done.
+    pub fn queue_points(&self) -> QueuePoints {
+        QueuePoints::new(self.log.clone())
     }
 
     /// Makes everything appended persistent and marks a clean stop.

@@ -108,3 +108,22 @@ fn following_opens_no_segment_twice() {
     }
     assert_eq!(sequences(&reader, Position(0)), (1..=1500).collect::<Vec<_>>());
 }
+
+#[test]
+fn a_record_of_a_batch_is_found_where_its_offset_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
+    append(&mut journal, 1..=20);
+    let mut cursor = journal.reader().cursor(Position(7));
+    let mut found = 7;
+    while let Some(batch) = cursor.next(Position(15), &AllTopics).unwrap() {
+        let records: Vec<_> = batch.records().collect();
+        let offsets = batch.offsets();
+        assert_eq!(offsets.len(), records.len());
+        for (offset, record) in offsets.into_iter().zip(records) {
+            found += 1;
+            assert_eq!(batch.record_at(offset, Position(found)), Some(record));
+        }
+    }
+    assert_eq!(found, 15);
+}

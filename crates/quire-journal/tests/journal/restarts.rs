@@ -158,3 +158,18 @@ fn sequences_outlive_the_segments_they_were_in() {
         assert_eq!(journal.highest_sequence(PublisherId(99)), Some(10));
     }
 }
+
+#[test]
+fn queue_points_survive_and_a_damaged_file_says_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (journal, _) = open(directory.path());
+    let points = journal.queue_points();
+    assert_eq!(points.read(), None);
+    let point = QueuePoint { queue: "orders".into(), recovery_point: "epoch".into(), settled: Position(12) };
+    points.write(std::slice::from_ref(&point)).unwrap();
+    journal.close().unwrap();
+    let (journal, _) = open(directory.path());
+    assert_eq!(journal.queue_points().read(), Some(vec![point]));
+    write_at(&directory.path().join("queues.ack"), &[1], 20);
+    assert_eq!(journal.queue_points().read(), None);
+}
