@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use serde::Deserialize;
 use thiserror::Error;
 
 /// How often a message may be delivered (seed 000).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Semantics {
     /// Delivered under a lease, again and again, until it is acknowledged, expired or removed.
     #[default]
@@ -15,7 +17,8 @@ pub enum Semantics {
 }
 
 /// Which of the subscriptions with room gets a message (seed 000).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum FairnessModel {
     /// The first one found, in the order of their creation.
     Fast,
@@ -26,7 +29,8 @@ pub enum FairnessModel {
 }
 
 /// Whether a connection may acknowledge a message that it does not hold (reference: queues-and-transaction-log 1.8).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Leasing {
     /// It may.
     #[default]
@@ -36,7 +40,8 @@ pub enum Leasing {
 }
 
 /// How the queue's expiration and the message's own combine (reference: queues-and-transaction-log 1.9).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum ExpirationModel {
     /// The message's own, where it has one (0: never), else the queue's.
     #[default]

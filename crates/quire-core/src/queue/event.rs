@@ -118,6 +118,16 @@ impl Reasons {
         Self::NAMES.into_iter().filter(move |(reason, _)| self.contains(*reason)).map(|(_, name)| name)
     }
 
+    /// The reasons as the journal holds them.
+    pub(super) fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// From the journal; `None` for bits without a meaning.
+    pub(super) fn from_bits(bits: u8) -> Option<Self> {
+        (bits < 16).then_some(Reasons(bits))
+    }
+
     pub(super) fn is_empty(self) -> bool {
         self.0 == 0
     }

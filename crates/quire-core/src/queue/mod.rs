@@ -31,6 +31,7 @@ mod members;
 mod messages;
 mod ordinal_set;
 mod queues;
+mod record;
 mod settle;
 mod state;
 mod subscription;
@@ -43,4 +44,5 @@ pub use event::{
 pub use id::{ConnectionId, FilterId, QueueId, SubscriptionId, Time};
 pub use queues::{QUESTIONS_PER_POLL_MAX, QUEUES_MAX, Queues};
 pub use quire_journal::Position;
+pub use record::{BadChanges, ChangesWriter, Logged};
 pub use subscription::{SUBSCRIPTIONS_MAX, SubscribeError};

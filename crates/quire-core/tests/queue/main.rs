@@ -3,3 +3,4 @@
 mod caller;
 mod model;
 mod random;
+mod record;
