@@ -26,6 +26,8 @@ from quire._units import seconds, size
 
 DEFAULT_ADDRESS = "127.0.0.1:9007"
 
+_U32 = 2**32 - 1
+
 
 def _size(value: object) -> int:
     try:
@@ -117,6 +119,59 @@ class TransactionLog(_Model):
     topic: tuple[RecordedTopic, ...] = ()
 
 
+class Queue(_Model):
+    """A queue over recorded topics (docs/queues.md section 8)."""
+
+    name: Annotated[str, Field(min_length=1)]
+    message_type: MessageType
+    #: The topic whose messages enter, or a pattern; without it the topic of the queue's own name.
+    underlying_topic: str | None = None
+    #: Where a message published to the queue's name goes; without it the underlying topic.
+    default_publish_target: str | None = None
+    semantics: Literal["at-least-once", "at-most-once"] = "at-least-once"
+    fairness_model: Literal["fast", "round-robin", "proportional"] | None = None
+    lease_period: Annotated[Duration, Field(gt=0)] | None = None
+    leasing: Literal["strict", "sublease"] = "sublease"
+    max_backlog: Annotated[int, Field(ge=1, le=_U32)] | None = None
+    max_per_subscription_backlog: Annotated[int, Field(ge=1, le=_U32)] | None = None
+    max_deliveries: Annotated[int, Field(ge=1, le=_U32)] | None = None
+    max_cancels: Annotated[int, Field(ge=0, le=_U32)] | None = None
+    expiration: Annotated[Duration, Field(gt=0)] | None = None
+    expiration_model: Literal["message", "queue", "minimum"] = "message"
+    #: Only messages that match enter.
+    filter: str | None = None
+    priority: str | None = None
+    barrier_expression: str | None = None
+    #: Also written `max_queue_depth`.
+    target_queue_depth: Annotated[int, Field(ge=1)] | None = None
+    #: `epoch`, `now`, a bookmark or a time.
+    recovery_point: str | None = None
+    #: The topic or queue that gets what expires.
+    dead_letter_topic: str | None = None
+    file_backed_metadata: Literal["enabled", "disabled"] = "disabled"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_name(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or "max_queue_depth" not in values:
+            return values
+        if "target_queue_depth" in values:
+            raise ValueError("target_queue_depth and max_queue_depth are the same setting; use one of them")
+        return {
+            ("target_queue_depth" if key == "max_queue_depth" else key): value
+            for key, value in values.items()
+        }
+
+    def to_core(self) -> dict[str, Any]:
+        """What the core reads: durations in nanoseconds."""
+        settings = self.model_dump(exclude={"lease_period", "expiration", "file_backed_metadata"})
+        return settings | {
+            "lease_period_ns": None if self.lease_period is None else round(self.lease_period * 1e9),
+            "expiration_ns": None if self.expiration is None else round(self.expiration * 1e9),
+            "file_backed_metadata": self.file_backed_metadata == "enabled",
+        }
+
+
 #: What is recorded when nothing is configured: everything.
 EVERYTHING = TransactionLog(topic=(RecordedTopic(name="^", message_type="json"),))
 
@@ -135,6 +190,7 @@ class Config(_Model):
     transaction_log: TransactionLog = EVERYTHING
     #: Filters may hold patterns that only a backtracking engine runs (docs/filters.md section 5).
     allow_backtracking_patterns: bool = False
+    queue: tuple[Queue, ...] = ()
 
     def __init__(self, **settings: Any) -> None:
         try:
@@ -146,9 +202,13 @@ class Config(_Model):
     @classmethod
     def _plain(cls, values: Any) -> Any:
         # A single table stands for a list of one.
-        if isinstance(values, Mapping) and isinstance(values.get("transport"), (Mapping, Transport)):
-            return {**values, "transport": (values["transport"],)}
-        return values
+        if not isinstance(values, Mapping):
+            return values
+        kinds = {"transport": Transport, "queue": Queue}
+        return {
+            key: (value,) if key in kinds and isinstance(value, (Mapping, kinds[key])) else value
+            for key, value in values.items()
+        }
 
     @classmethod
     def load(cls, path: str | Path) -> Config:
@@ -200,6 +260,7 @@ class Config(_Model):
             transport=(transport.model_dump(),),
             transaction_log=self.transaction_log,
             allow_backtracking_patterns=self.allow_backtracking_patterns,
+            queue=self.queue,
         )
 
     def to_core(self, *, in_memory: bool = False) -> str:
@@ -217,6 +278,7 @@ class Config(_Model):
                     "topics": [topic.model_dump() for topic in log.topic],
                 },
                 "allow_backtracking_patterns": self.allow_backtracking_patterns,
+                "queues": [queue.to_core() for queue in self.queue],
                 "limits": {
                     "max_message_size": transport.max_message_size,
                     "max_connections": transport.max_connections,

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use quire_core::broker::ConfigError;
+use quire_core::broker::{ConfigError, OpenError};
 use quire_journal::JournalError;
 
 /// What can keep an engine from running.
@@ -27,4 +27,13 @@ pub enum EngineError {
     /// The engine was stopped.
     #[error("the engine was stopped")]
     Stopped,
+}
+
+impl From<OpenError> for EngineError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Config(error) => EngineError::Config(error),
+            OpenError::Journal(error) => EngineError::Journal(error),
+        }
+    }
 }

@@ -86,7 +86,7 @@ impl Host {
         let pool = ReaderPool::start(&waker).map_err(EngineError::Thread)?;
         let clock = Clock::start();
         let now = clock.now();
-        let broker = Broker::new(config, journal)?;
+        let broker = Broker::open(config, journal, on_progress)?;
         Ok((Host { broker, pool, waker, clock, now, connections_made: 0 }, recovery))
     }
 

@@ -113,7 +113,10 @@ impl Broker {
 
     pub(super) fn flush(&mut self, id: SessionId, command: u32, acks: Acks) {
         self.acknowledge_received(id, command, 0, acks);
-        if acks.has(Acks::PERSISTED) && self.failure.is_some() && self.session(id).knows_of_failure {
+        self.log_changes();
+        let session = self.session(id);
+        let may_miss = session.knows_of_failure || session.has_settled;
+        if acks.has(Acks::PERSISTED) && may_miss && self.failure.is_some() {
             return self.fail_command(id, command, 0, &self.failure_frame());
         }
         self.acknowledge_processed(id, command, 0, acks);

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use quire_journal::JournalError;
 use serde::Deserialize;
 
+use super::queues::{Definition, QueueSettings};
 use crate::filter::{ClientFacts, FilterOptions, InstanceFacts};
 
 /// Everything that a broker needs to know before it starts.
@@ -19,6 +21,8 @@ pub struct BrokerConfig {
     pub transaction_log: TransactionLogConfig,
     /// Whether filters may hold patterns that only a backtracking engine runs; see [`FilterOptions::allow_backtracking`].
     pub allow_backtracking_patterns: bool,
+    /// The queues over recorded topics.
+    pub queues: Vec<QueueSettings>,
     /// What may grow, and how far.
     pub limits: Limits,
 }
@@ -94,6 +98,17 @@ pub struct ConfigError {
     pub key: String,
     /// What is wrong with its value, and what would be right.
     pub reason: String,
+}
+
+/// Why there is no broker.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A value of the configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The log, of which the queues are to be rebuilt, cannot be read.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
 }
 
 impl ConfigError {
@@ -177,7 +192,9 @@ impl BrokerConfig {
                 return Err(ConfigError::new(key, reason));
             }
         }
-        crate::topic::RecordingRule::compile(&log.topics, &self.filter_options()).map(drop)
+        let options = self.filter_options();
+        let rules = crate::topic::RecordingRule::compile(&log.topics, &options)?;
+        Definition::compile(&self.queues, &rules, &options).map(drop)
     }
 }
 
@@ -198,6 +215,7 @@ impl Default for BrokerConfig {
                 ..TransactionLogConfig::default()
             },
             allow_backtracking_patterns: false,
+            queues: Vec::new(),
             limits: Limits::default(),
         }
     }

@@ -113,12 +113,10 @@ impl Broker {
             (_, ClientFrame::Resume { command, acks, subscriptions }) => {
                 self.resume(id, command, acks, subscriptions);
             }
-            (_, ClientFrame::Settle(settle)) => self.no_queue(id, settle.command, settle.queue),
-            (_, ClientFrame::Extend(extend)) => self.no_queue(id, extend.command, extend.queue),
+            (_, ClientFrame::Settle(settle)) => self.settle_queue(id, &settle),
+            (_, ClientFrame::Extend(extend)) => self.extend(id, &extend),
             (_, ClientFrame::Query(query)) => self.no_queue(id, query.command, query.topic),
-            (_, ClientFrame::Stats { command, queue }) => {
-                self.no_queue(id, command, queue.unwrap_or_default());
-            }
+            (_, ClientFrame::Stats { command, queue }) => self.tell_stats(id, command, queue),
         }
     }
 
@@ -156,7 +154,9 @@ impl Broker {
         self.touch(id);
         if is_writable {
             self.to_feed.extend(replays);
+            self.wants_turn |= self.queues.may_release(id);
         } else {
+            self.hold_session(id);
             self.give_back_reads(id);
         }
     }

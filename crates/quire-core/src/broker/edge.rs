@@ -55,7 +55,8 @@ impl Broker {
         }
         let mut size_left = PASS_SIZE_MAX;
         while self.edge < persisted {
-            if !self.topics.anyone_waits_for_persisted() && self.awaited_ends.is_empty() {
+            let nobody_waits = !self.topics.anyone_waits_for_persisted() && self.awaited_ends.is_empty();
+            if nobody_waits && !self.queues.any() {
                 self.edge = persisted;
                 self.edge_source = None;
                 break;
@@ -149,6 +150,9 @@ impl Broker {
                     self.arrive();
                 }
             }
+            if self.queues.any() {
+                self.queues.keep(batch.clone());
+            }
             *size_left = size_left.saturating_sub(batch.size());
             if !is_done {
                 source.rest = Some(batch);
@@ -159,7 +163,13 @@ impl Broker {
     }
 
     fn serve_persisted(&mut self, topic: TopicId, record: &Record<'_>) {
-        if record.kind != RecordKind::Publish || !self.topics.has_audience(topic, Stage::Persisted) {
+        if record.kind != RecordKind::Publish {
+            return;
+        }
+        if !self.topics.topic(topic).queues.is_empty() {
+            self.enqueue(topic, record);
+        }
+        if !self.topics.has_audience(topic, Stage::Persisted) {
             return;
         }
         let Some(context) = context_of(record, self.now.wall) else { return };

@@ -136,6 +136,22 @@ pub enum Event {
         /// What publishers are told, in words.
         reason: String,
     },
+    /// Damage keeps a message of a queue from being read.
+    QueueMessageUnreadable {
+        /// Its place in the log.
+        position: u64,
+        /// What subscribers are told.
+        code: Code,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A setting of a queue has no effect.
+    QueueSettingIgnored {
+        /// The queue.
+        queue: String,
+        /// The key.
+        key: String,
+    },
     /// The broker is stopping.
     ShuttingDown,
 }
@@ -146,8 +162,10 @@ impl Event {
         match self {
             Event::LoggedOn { .. } | Event::Disconnected { .. } | Event::ShuttingDown => Level::Info,
             Event::Ended { code: Code::ShuttingDown, .. } => Level::Info,
-            Event::Ended { .. } => Level::Warning,
-            Event::SubscriptionEnded { .. } | Event::JournalFailed { .. } => Level::Error,
+            Event::Ended { .. } | Event::QueueSettingIgnored { .. } => Level::Warning,
+            Event::SubscriptionEnded { .. }
+            | Event::JournalFailed { .. }
+            | Event::QueueMessageUnreadable { .. } => Level::Error,
         }
     }
 }
@@ -170,6 +188,10 @@ impl fmt::Display for Event {
             Event::JournalFailed { code, reason } => {
                 write!(f, "the journal takes no more writes, {code}: {reason}")
             }
+            Event::QueueMessageUnreadable { position, code, reason } => {
+                write!(f, "the queue message at position {position} cannot be read, {code}: {reason}")
+            }
+            Event::QueueSettingIgnored { queue, key } => write!(f, "queue {queue:?}: {key} has no effect"),
             Event::ShuttingDown => f.write_str("shutting down"),
         }
     }

@@ -28,18 +28,23 @@ mod pause;
 mod place;
 mod publish;
 mod publishers;
+mod queues;
 mod subscribe;
 mod timer;
 
 use std::collections::{BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
-use quire_journal::{Journal, JournalError, Position, Reader, Timestamp};
+use quire_journal::{Journal, JournalError, Position, Progress, Reader, Timestamp};
 use rustc_hash::FxBuildHasher;
 use slab::Slab;
 
-pub use config::{BrokerConfig, ConfigError, Durability, Limits, RecordedTopic, TransactionLogConfig};
+pub use config::{
+    BrokerConfig, ConfigError, Durability, Limits, OpenError, RecordedTopic, TransactionLogConfig,
+};
 pub use io::{ConnectionId, ConnectionStats, Event, Input, Level, Output, Stats};
+pub use queues::QueueSettings;
+pub(crate) use queues::{QueueCourse, QueueFound, QueueWork};
 pub(crate) use timer::{Alarm, Alarms, TIMER_COUNT, Timer, Timers};
 
 use crate::replay::{Replay, ReplayId, Source};
@@ -53,6 +58,7 @@ use ends::AwaitedEnds;
 use feed::ReadLine;
 use place::Places;
 use publishers::Publishers;
+use queues::{BrokerQueues, Definition};
 use subscribe::PendingSubscribe;
 
 /// Bytes of buffers kept for the next turn's output: enough for a fan-out to a thousand connections.
@@ -73,6 +79,7 @@ pub struct Broker {
     unfinished_size: usize,
     places: Places,
     publishers: Publishers,
+    queues: BrokerQueues,
     subscriptions: Slab<Subscription>,
     replays: Slab<Replay>,
     /// Replays to look at before the turn ends.
@@ -145,17 +152,36 @@ impl Broker {
     /// A broker over an open journal.
     ///
     /// # Errors
-    /// [`ConfigError`] for a value out of range, a pattern or a filter that does not compile, or an unknown message type.
-    pub fn new(config: BrokerConfig, journal: Journal) -> Result<Broker, ConfigError> {
+    /// As [`Broker::open`].
+    pub fn new(config: BrokerConfig, journal: Journal) -> Result<Broker, OpenError> {
+        Broker::open(config, journal, &mut |_| ())
+    }
+
+    /// As [`Broker::new`]; `on_progress` is called while queues are rebuilt from a long log.
+    ///
+    /// # Errors
+    /// [`OpenError::Config`] for a value out of range, a pattern or a filter that does not compile, or an unknown message type;
+    /// [`OpenError::Journal`] for damage in the log.
+    pub fn open(
+        config: BrokerConfig,
+        journal: Journal,
+        on_progress: &mut dyn FnMut(Progress),
+    ) -> Result<Broker, OpenError> {
         config.check()?;
-        let rules = RecordingRule::compile(&config.transaction_log.topics, &config.filter_options())?;
+        let options = config.filter_options();
+        let rules = RecordingRule::compile(&config.transaction_log.topics, &options)?;
+        let definitions = Definition::compile(&config.queues, &rules, &options)?;
+        let routes = definitions.iter().map(Definition::route).collect();
         let reader = journal.reader();
         let edge = journal.persisted();
-        Ok(Broker {
+        let queues = BrokerQueues::new(&config.name, definitions)
+            .map_err(|error| ConfigError::new("queues", error.to_string()))?;
+        let mut broker = Broker {
             publishers: Publishers::new(&config.name),
+            queues,
             config,
             reader,
-            topics: TopicTable::new(rules),
+            topics: TopicTable::new(rules, routes),
             sessions: Slab::new(),
             by_connection: HashMap::default(),
             unfinished_size: 0,
@@ -191,7 +217,9 @@ impl Broker {
             matched: Vec::new(),
             now: Now { instant: Instant::default(), wall: Timestamp::default() },
             journal,
-        })
+        };
+        broker.recover_queues(on_progress)?;
+        Ok(broker)
     }
 
     /// Takes one input. Any number may follow each other; then [`Broker::finish_turn`] must be called.
@@ -232,6 +260,7 @@ impl Broker {
         self.notice_failure();
         self.pass_edge();
         self.tell_places();
+        self.serve_queues();
         self.settle();
         self.search_again();
         self.resume_stalled();
@@ -262,7 +291,8 @@ impl Broker {
         if self.wants_turn {
             return Some(self.now.instant);
         }
-        [self.timers.next(), self.alarms.next(), self.places.due()].into_iter().flatten().min()
+        let others = [self.alarms.next(), self.places.due(), self.queues.next_timeout()];
+        others.into_iter().chain([self.timers.next()]).flatten().min()
     }
 
     /// Whether a shutdown is finished: nothing is left but to poll the last outputs and to close the journal.
@@ -360,6 +390,7 @@ impl Broker {
                 self.outputs.push_back(Output::Send { connection, bytes });
                 self.wants_turn |= !session.replays.is_empty() && session.is_writable;
                 self.to_feed.extend(session.replays.iter().copied());
+                self.wants_turn |= self.queues.may_release(id);
             }
             if is_closed {
                 self.outputs.push_back(Output::Close { connection });

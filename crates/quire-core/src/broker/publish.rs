@@ -107,6 +107,7 @@ impl Broker {
         if self.topics.has_audience(topic, Stage::Published) {
             let name = known.name.clone();
             let context = context_of(publish, message_type, &name, is_recorded.then_some(mark), timestamp);
+            let is_queue = known.is_queue;
             let message = Message {
                 subscription: 0,
                 bookmark: is_recorded.then_some((publisher_id.get(), sequence)),
@@ -116,7 +117,7 @@ impl Broker {
                 correlation_id: publish.correlation_id,
                 data: publish.data,
             };
-            self.serve_published(topic, &context, &message);
+            self.serve_published(topic, &context, &message, is_queue);
         }
     }
 
@@ -130,12 +131,12 @@ impl Broker {
             return Ok(known.id);
         }
         let name = check_name(topic).map_err(|error| Refusal::from(&error))?;
-        let topic = self.topics.intern(name);
-        session.topic = Some(KnownTopic {
-            name: self.topics.topic(topic).name.clone(),
-            id: topic,
-            generation: self.topics.generation(),
-        });
+        let topic = match self.topics.publish_target(name) {
+            Some(target) => self.topics.intern(&target),
+            None => self.topics.intern(name),
+        };
+        session.topic =
+            Some(KnownTopic { name: name.into(), id: topic, generation: self.topics.generation() });
         Ok(topic)
     }
 
@@ -149,18 +150,24 @@ impl Broker {
     }
 
     /// Serves ordinary and `live` subscriptions.
-    fn serve_published(&mut self, topic: TopicId, context: &MessageContext<'_>, message: &Message<'_>) {
+    fn serve_published(
+        &mut self,
+        topic: TopicId,
+        context: &MessageContext<'_>,
+        message: &Message<'_>,
+        is_queue: bool,
+    ) {
         let mut matched = std::mem::take(&mut self.matched);
         self.topics
             .for_each_match(topic, Stage::Published, context, |subscription| matched.push(subscription));
         for &subscription in &matched {
-            self.deliver_published(subscription, message);
+            self.deliver_published(subscription, message, is_queue);
         }
         matched.clear();
         self.matched = matched;
     }
 
-    fn deliver_published(&mut self, id: SubscriptionId, message: &Message<'_>) {
+    fn deliver_published(&mut self, id: SubscriptionId, message: &Message<'_>, is_queue: bool) {
         // A connection that was ended while this message was served took its subscriptions along.
         let Some(subscription) = self.subscriptions.get(id.0 as usize) else { return };
         let session_id = subscription.session;
@@ -169,7 +176,9 @@ impl Broker {
         let message = Message { subscription: subscription.number, ..*message };
         let session = &mut self.sessions[session_id.0 as usize];
         let size = match &mut subscription.course {
-            Course::Ordinary => {
+            // The name belongs to a queue, which serves those who want its messages without a bookmark.
+            Course::Ordinary | Course::Queue(_) if is_queue => return,
+            Course::Ordinary | Course::Queue(_) => {
                 message.encode(session.outbox.bytes_mut());
                 session.outbox.backlog_size()
             }

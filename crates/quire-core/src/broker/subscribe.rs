@@ -7,6 +7,7 @@ use quire_journal::{JournalError, Position};
 use super::acknowledge::code_of;
 use super::{Broker, Event, Output};
 use crate::filter::{Filter, FilterOptions};
+use crate::queue::QueueId;
 use crate::replay::{Located, Outcome, Pace, Rate, RateError, ReadDone, ReadRequest, Ticket, Work};
 use crate::session::{Phase, SessionId, Stall};
 use crate::subscription::{
@@ -31,6 +32,9 @@ struct Plan {
     selector: TopicSelector,
     filter: Option<Filter>,
     options: SubscribeOptions,
+    /// The queues that serve it.
+    queues: Vec<QueueId>,
+    max_backlog: Option<u32>,
     /// The subscription that is replaced.
     replaced: Option<SubscriptionId>,
     is_bookmark: bool,
@@ -112,10 +116,12 @@ impl Broker {
             None => progress.is_some_and(|progress| progress.until.is_some()),
         };
         check_options(options, &Kind { is_bookmark, is_paused, has_end, has_rate: rate.is_some() })?;
+        let selector = if is_bookmark { self.queues.replayed_for(selector) } else { selector };
         if is_bookmark && !self.topics.could_record(&selector) {
             let reason = format!("the transaction log does not record {:?}", selector.text());
             return Err(Refused::new(Code::NotJournaled, reason));
         }
+        let queues = if is_bookmark { Vec::new() } else { self.queues.matching(&selector) };
         self.topics.prepare(&selector).map_err(|_| {
             Refused::new(Code::LimitExceeded, "too many topics match too many patterns".to_owned())
         })?;
@@ -126,6 +132,8 @@ impl Broker {
             selector,
             filter,
             options,
+            queues,
+            max_backlog: subscribe.max_backlog,
             replaced,
             is_bookmark,
             range,
@@ -177,8 +185,10 @@ impl Broker {
                 self.located(session, number, found)
             }
             (Ticket::Replay { replay, number }, Outcome::Read(found)) => self.read(replay, number, found),
+            (Ticket::Queue { number }, Outcome::Queue(found)) => self.queue_work_done(number, Some(found)),
             (Ticket::Locate { session, number }, _) => self.locate_panicked(session, number),
             (Ticket::Replay { replay, number }, _) => self.read_panicked(replay, number),
+            (Ticket::Queue { number }, _) => self.queue_work_done(number, None),
         }
     }
 
@@ -262,16 +272,38 @@ impl Broker {
     fn enter_subscription(&mut self, id: SessionId, plan: Plan, place: Option<(Position, Option<Until>)>) {
         let Plan { command, acks, number, selector, filter, options, replaced, is_bookmark, .. } = plan;
         let (range, rate, held) = (plan.range, plan.rate, plan.held);
+        let (queues, max_backlog) = (plan.queues, plan.max_backlog);
         let after = place.map(|(after, _)| after);
         let kept_until = replaced.and_then(|id| self.subscription(id).progress()?.until);
         let until = place.map_or(kept_until, |(_, until)| until);
         if let Some(replaced) = replaced {
             self.clear_until(replaced);
         }
-        let before = replaced.map(|subscription| {
+        let mut before = replaced.map(|subscription| {
             self.halt(subscription);
             std::mem::replace(&mut self.subscription(subscription).course, Course::Ordinary)
         });
+        let kept_course = match before.take_if(|course| matches!(course, Course::Queue(_))) {
+            Some(Course::Queue(course)) => Some(*course),
+            _ => None,
+        };
+        let queue_course = if queues.is_empty() {
+            kept_course.into_iter().for_each(|course| self.leave_queues(course));
+            None
+        } else {
+            let is_named = matches!(selector, TopicSelector::Pattern(_));
+            let joined = self.join_queues(id, kept_course, &queues, is_named, filter.as_ref(), max_backlog);
+            match joined {
+                Ok(course) => Some(course),
+                Err(error) => {
+                    if let Some(replaced) = replaced {
+                        self.remove_subscription(replaced);
+                    }
+                    let refused = Refused::new(Code::LimitExceeded, error.to_string());
+                    return self.refuse_command(id, command, number, &refused);
+                }
+            }
+        };
         let wants_completed = acks.has(Acks::COMPLETED);
         let course = if is_bookmark {
             let kept = match before {
@@ -295,6 +327,8 @@ impl Broker {
                 pace: rate.map(Pace::new),
                 until: None,
             }))
+        } else if let Some(course) = queue_course {
+            Course::Queue(Box::new(course))
         } else {
             Course::Ordinary
         };
@@ -311,6 +345,7 @@ impl Broker {
             }
         };
         self.set_until(subscription_id, until);
+        self.name_queue_subscription(subscription_id);
         self.acknowledge_processed(id, command, number, acks);
         // The acknowledgement may have been one frame too many for a slow connection.
         if self.session(id).phase != Phase::Open {
@@ -318,7 +353,9 @@ impl Broker {
         }
         match self.subscription(subscription_id).progress() {
             None => {
-                self.join(subscription_id, Stage::Published);
+                if self.is_in_audience(subscription_id) {
+                    self.join(subscription_id, Stage::Published);
+                }
                 if wants_completed {
                     self.acknowledge_command(id, AckKind::Completed, command, number);
                 }
@@ -334,6 +371,12 @@ impl Broker {
         }
     }
 
+    /// Whether a subscription without a bookmark is served from the publish stream: the name of a queue alone is not a topic.
+    fn is_in_audience(&self, id: SubscriptionId) -> bool {
+        let Subscription { selector, course, .. } = &self.subscriptions[id.0 as usize];
+        matches!(course, Course::Ordinary) || matches!(selector, TopicSelector::Pattern(_))
+    }
+
     /// Adds a subscription to the audience of its topic.
     pub(super) fn join(&mut self, id: SubscriptionId, stage: Stage) {
         let Subscription { selector, filter, .. } = &self.subscriptions[id.0 as usize];
@@ -344,9 +387,15 @@ impl Broker {
     /// Takes a subscription out of where its messages come from; its place in the log is then exact.
     pub(super) fn halt(&mut self, id: SubscriptionId) {
         let (edge, appended) = (self.edge, self.journal.appended());
+        let is_in_audience = self.is_in_audience(id);
         let Subscription { selector, course, .. } = &mut self.subscriptions[id.0 as usize];
         let progress = match course {
-            Course::Ordinary => return self.topics.remove(selector, Stage::Published, id),
+            Course::Ordinary | Course::Queue(_) => {
+                if is_in_audience {
+                    self.topics.remove(selector, Stage::Published, id);
+                }
+                return;
+            }
             Course::Bookmark(progress) => progress,
         };
         self.with_goals.remove(&id);
@@ -375,6 +424,9 @@ impl Broker {
         self.clear_until(id);
         let subscription = self.subscriptions.remove(id.0 as usize);
         self.session(subscription.session).subscriptions.remove(&subscription.number);
+        if let Course::Queue(course) = subscription.course {
+            self.leave_queues(*course);
+        }
     }
 
     /// All subscriptions of a session go.
@@ -384,8 +436,11 @@ impl Broker {
         for subscription in subscriptions.into_values() {
             self.halt(subscription);
             self.clear_until(subscription);
-            self.subscriptions.remove(subscription.0 as usize);
+            if let Course::Queue(course) = self.subscriptions.remove(subscription.0 as usize).course {
+                self.leave_queues(*course);
+            }
         }
+        self.forget_in_queues(id);
     }
 
     /// Ends one subscription for a reason of the server's; the connection goes on.

@@ -149,11 +149,13 @@ impl<'a> Logged<'a> {
 
     /// The changes of a run, one by one.
     pub fn changes(self, queue: QueueId) -> impl Iterator<Item = Change> {
-        let (run, kind) = match self {
-            Logged::Changed { first, last, kind } => (first.get()..=last.get(), kind),
-            Logged::Begins { .. } => (1..=0, ChangeKind::Acknowledged),
+        let run = match self {
+            Logged::Changed { first, last, kind } => Some((first.get()..=last.get(), kind)),
+            Logged::Begins { .. } => None,
         };
-        run.map(move |position| Change { queue, position: Position::new(position), kind })
+        run.into_iter().flat_map(move |(positions, kind)| {
+            positions.map(move |position| Change { queue, position: Position::new(position), kind })
+        })
     }
 }
 

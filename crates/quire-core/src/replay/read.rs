@@ -3,6 +3,7 @@
 use quire_journal::{Batch, JournalError, Position, Reader, Record, RecordKind, Timestamp, TopicFilter};
 
 use super::{CHUNK_SIZE_MAX, PACED_CHUNK_SIZE_MAX, Place, ReplayId, SCAN_SIZE_MAX, Source};
+use crate::broker::{QueueFound, QueueWork};
 use crate::filter::MessageContext;
 use crate::message_type::{Arena, MessageType};
 use crate::session::SessionId;
@@ -31,16 +32,19 @@ pub struct ReadTicket(Ticket);
 pub(crate) enum Ticket {
     Locate { session: SessionId, number: u64 },
     Replay { replay: ReplayId, number: u64 },
+    Queue { number: u64 },
 }
 
 pub(crate) enum Work {
     Locate { reader: Reader, range: Range, now: Position },
     Read(Reading),
+    Queue(QueueWork),
 }
 
 pub(crate) enum Outcome {
     Located(Result<Located, JournalError>),
     Read(Box<Found>),
+    Queue(QueueFound),
     /// A bug of ours: nothing was found, and nothing is known.
     Panicked,
 }
@@ -109,6 +113,7 @@ impl ReadRequest {
         let outcome = match self.work {
             Work::Locate { reader, range, now } => Outcome::Located(range.locate(&reader, now)),
             Work::Read(reading) => Outcome::Read(Box::new(reading.run())),
+            Work::Queue(work) => Outcome::Queue(work.run()),
         };
         ReadDone { ticket: self.ticket, outcome }
     }

@@ -52,6 +52,8 @@ pub(crate) enum Stall {
     Entering,
     /// Until the start of a subscription has been found.
     Locating,
+    /// Until the messages of a settle have been found.
+    Settling,
     /// Until refusals or flushes have been answered, of which there are [`OWED_MAX`].
     Owing,
 }
@@ -96,6 +98,8 @@ pub(crate) struct Session {
     pub(crate) topic: Option<KnownTopic>,
     /// Something was appended to the journal for it since it last was below the limit of unpersisted bytes.
     pub(crate) has_published: bool,
+    /// It said something about messages of a queue.
+    pub(crate) has_settled: bool,
     /// It was told that the journal takes no more writes.
     pub(crate) knows_of_failure: bool,
 }
@@ -149,6 +153,7 @@ impl Session {
             flushes: VecDeque::new(),
             topic: None,
             has_published: false,
+            has_settled: false,
             knows_of_failure: false,
         }
     }

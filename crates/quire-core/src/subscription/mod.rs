@@ -10,6 +10,7 @@ pub(crate) use start::{BookmarkError, Start, bookmark};
 
 use quire_journal::{Position, Timestamp};
 
+use crate::broker::QueueCourse;
 use crate::filter::Filter;
 use crate::replay::{Pace, ReplayId};
 use crate::session::SessionId;
@@ -37,6 +38,8 @@ pub(crate) enum Course {
     Ordinary,
     /// From the log.
     Bookmark(Box<Progress>),
+    /// From queues, and for a pattern from the publish stream.
+    Queue(Box<QueueCourse>),
 }
 
 /// How far a bookmark subscription has come.
@@ -113,14 +116,14 @@ impl Progress {
 impl Subscription {
     pub(crate) fn progress(&self) -> Option<&Progress> {
         match &self.course {
-            Course::Ordinary => None,
+            Course::Ordinary | Course::Queue(_) => None,
             Course::Bookmark(progress) => Some(progress),
         }
     }
 
     pub(crate) fn progress_mut(&mut self) -> Option<&mut Progress> {
         match &mut self.course {
-            Course::Ordinary => None,
+            Course::Ordinary | Course::Queue(_) => None,
             Course::Bookmark(progress) => Some(progress),
         }
     }

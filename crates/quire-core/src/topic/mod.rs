@@ -7,4 +7,4 @@ mod table;
 pub(crate) use pattern::check_name;
 pub use pattern::{TopicError, TopicPattern, TopicSelector};
 pub(crate) use recording::RecordingRule;
-pub(crate) use table::{Stage, TopicId, TopicTable};
+pub(crate) use table::{QueueRoute, Stage, TopicId, TopicTable};

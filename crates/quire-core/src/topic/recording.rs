@@ -60,6 +60,11 @@ impl RecordingRule {
         topics.iter().enumerate().map(compile).collect()
     }
 
+    /// The type of the messages that are recorded on a topic; `None` when none are.
+    pub fn message_type_of(rules: &[RecordingRule], topic: &str) -> Option<MessageType> {
+        rules.iter().find(|rule| rule.selector.matches(topic)).map(|rule| rule.message_type)
+    }
+
     /// Whether a subscription to `selector` can ever see a recorded message: its topic is recorded, or its pattern and an entry
     /// could meet (reference: queues-and-transaction-log 2.5 BR2, BR3).
     pub fn could_record(rules: &[RecordingRule], selector: &TopicSelector) -> bool {

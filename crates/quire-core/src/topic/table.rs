@@ -14,6 +14,8 @@ use super::pattern::{TopicPattern, TopicSelector};
 use super::recording::{Recording, RecordingRule};
 use crate::filter::{Filter, MessageContext, SubscriptionIndex};
 use crate::message_type::Arena;
+use crate::message_type::MessageType;
+use crate::queue::QueueId;
 use crate::subscription::SubscriptionId;
 
 /// Topics without a subscription of their own that are remembered: more than most systems have, and at 200 bytes each 13 MB. At
@@ -45,9 +47,24 @@ struct Audience {
     persisted_count: u32,
 }
 
+/// A queue, as far as topics are concerned.
+#[derive(Clone, Debug)]
+pub(crate) struct QueueRoute {
+    pub(crate) name: Arc<str>,
+    pub(crate) message_type: MessageType,
+    /// The topics whose messages enter.
+    pub(crate) selector: TopicSelector,
+    /// Where a message published to the name goes.
+    pub(crate) publish_target: Arc<str>,
+}
+
 pub(crate) struct Topic {
     pub(crate) name: Arc<str>,
     pub(crate) recording: Recording,
+    /// The queues that its messages enter.
+    pub(crate) queues: Box<[QueueId]>,
+    /// A queue has the name: without a bookmark, nobody subscribes to the topic itself (seed 000).
+    pub(crate) is_queue: bool,
     /// Subscriptions that name this topic.
     audience: Audience,
     /// The patterns found in the name.
@@ -61,6 +78,8 @@ struct PatternGroup {
 
 pub(crate) struct TopicTable {
     rules: Vec<RecordingRule>,
+    /// By the numbers of the queues.
+    routes: Vec<QueueRoute>,
     topics: Slab<Topic>,
     by_name: BTreeMap<Arc<str>, u32>,
     groups: Slab<PatternGroup>,
@@ -78,9 +97,10 @@ pub(crate) struct TopicTable {
 pub(crate) struct TooManyLinks;
 
 impl TopicTable {
-    pub(crate) fn new(rules: Vec<RecordingRule>) -> Self {
+    pub(crate) fn new(rules: Vec<RecordingRule>, routes: Vec<QueueRoute>) -> Self {
         TopicTable {
             rules,
+            routes,
             topics: Slab::new(),
             by_name: BTreeMap::new(),
             groups: Slab::new(),
@@ -108,6 +128,13 @@ impl TopicTable {
         RecordingRule::could_record(&self.rules, selector)
     }
 
+    /// The topic that a message published to `name` goes to: another one when that is the name of a queue (reference:
+    /// queues-and-transaction-log U1).
+    pub(crate) fn publish_target(&self, name: &str) -> Option<Arc<str>> {
+        let route = self.routes.iter().find(|route| *route.name == *name)?;
+        Some(route.publish_target.clone())
+    }
+
     pub(crate) fn topic(&self, id: TopicId) -> &Topic {
         &self.topics[id.0 as usize]
     }
@@ -126,7 +153,18 @@ impl TopicTable {
         self.link_count += patterns.len();
         self.unpinned_count += 1;
         let recording = Recording::of(&self.rules, &name);
-        let topic = Topic { name: name.clone(), recording, audience: Audience::default(), patterns };
+        let enters = |route: &QueueRoute| {
+            route.message_type == recording.message_type && route.selector.matches(&name)
+        };
+        let entered = self.routes.iter().enumerate().filter(|(_, route)| enters(route));
+        let topic = Topic {
+            name: name.clone(),
+            queues: entered.map(|(queue, _)| QueueId::new(queue as u32)).collect(),
+            is_queue: self.routes.iter().any(|route| route.name == name),
+            recording,
+            audience: Audience::default(),
+            patterns,
+        };
         let id = self.topics.insert(topic) as u32;
         self.by_name.insert(name, id);
         TopicId(id)

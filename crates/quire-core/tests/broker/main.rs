@@ -9,6 +9,8 @@ mod model;
 mod pair;
 mod pausing;
 mod publishing;
+mod queue_basics;
+mod queue_pair;
 mod ranges;
 mod rates;
 mod subscribing;

@@ -1,0 +1,70 @@
+//! What happened to messages goes into the log: one record per queue and turn.
+
+use quire_journal::{NewRecord, RecordKind};
+
+use crate::broker::Broker;
+use crate::queue::{ChangeKind, QueueId};
+
+/// Bytes of changes after which a record ends: a batch of the journal.
+const RECORD_SIZE_MAX: usize = 32 * 1024;
+
+impl Broker {
+    /// Logs what happened since the last call. Whoever asks for the journal's end afterwards asks for that, too.
+    pub(in crate::broker) fn log_changes(&mut self) {
+        let mut is_any = false;
+        while let Some(change) = self.queues.engine.poll_change() {
+            is_any = true;
+            let index = change.queue.get() as usize;
+            match change.kind {
+                ChangeKind::Acknowledged | ChangeKind::Expired { .. } => {
+                    self.queues.outstanding[index].remove(change.position);
+                }
+                ChangeKind::Cancelled { .. } | ChangeKind::Taken | ChangeKind::Released => (),
+            }
+            // What can no longer be logged happens again after a restart.
+            if self.failure.is_some() {
+                continue;
+            }
+            let writer = &mut self.queues.writers[index];
+            if writer.is_empty() {
+                self.queues.to_log.push(change.queue);
+            }
+            writer.push(change.position, change.kind);
+            if writer.size() >= RECORD_SIZE_MAX {
+                self.log_record(change.queue);
+            }
+        }
+        if is_any {
+            for queue in std::mem::take(&mut self.queues.to_log) {
+                self.log_record(queue);
+            }
+            self.note_logged();
+        }
+    }
+
+    pub(super) fn log_record(&mut self, queue: QueueId) {
+        self.stamped = self.stamped.max(self.now.wall);
+        let definition = self.queues.definition(queue).clone();
+        let publisher = self.queues.publisher;
+        let writer = &mut self.queues.writers[queue.get() as usize];
+        if writer.is_empty() {
+            return;
+        }
+        let record = NewRecord {
+            kind: RecordKind::Acknowledge,
+            message_type: 0,
+            publisher,
+            sequence: 0,
+            timestamp: self.stamped,
+            topic: &definition.name,
+            correlation_id: b"",
+            expiration_s: None,
+            data: writer.finish(),
+        };
+        let appended = self.journal.append(&record);
+        writer.clear();
+        if let Err(error) = appended {
+            self.fail(&error);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What tests of queues need besides a [`Pair`].
+
+use quire_core::broker::{BrokerConfig, QueueSettings};
+use quire_core::queue::Verdict;
+use quire_core::wire::*;
+
+use crate::pair::*;
+
+/// A queue over the topic of its own name.
+pub fn queue(name: &str) -> QueueSettings {
+    QueueSettings { name: name.into(), message_type: "json".into(), ..QueueSettings::default() }
+}
+
+pub fn queue_config(queues: impl IntoIterator<Item = QueueSettings>) -> BrokerConfig {
+    BrokerConfig { queues: queues.into_iter().collect(), ..config() }
+}
+
+pub fn with_queues(queues: impl IntoIterator<Item = QueueSettings>) -> Pair {
+    Pair::with(queue_config(queues))
+}
+
+/// A subscription that may have so many messages outstanding.
+pub fn consume(number: u32, topic: &str, max_backlog: u32) -> Subscribe<'_> {
+    Subscribe { max_backlog: Some(max_backlog), ..subscribe(number, topic) }
+}
+
+pub fn data(messages: &[FromQueue]) -> Vec<&str> {
+    messages.iter().map(|message| message.data.as_str()).collect()
+}
+
+/// The bookmarks of messages as a `settle` carries them.
+pub fn bookmarks(messages: &[FromQueue]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    messages.iter().for_each(|message| put_bookmark(&mut bytes, message.bookmark.0, message.bookmark.1));
+    bytes
+}
+
+impl Pair {
+    /// The messages of queues that the client was sent since the last call, whatever else it was told.
+    pub fn take_queued(&mut self, client: u64) -> Vec<FromQueue> {
+        let queued = |said| match said {
+            Said::Queued(message) => Some(message),
+            _ => None,
+        };
+        self.take(client).into_iter().filter_map(queued).collect()
+    }
+
+    /// Settles without asking for an answer, and takes a turn.
+    pub fn settle(&mut self, client: u64, queue: &str, verdict: Verdict, messages: &[FromQueue]) {
+        self.settle_as(client, queue, verdict, messages, 0, Acks::default());
+        self.turn();
+    }
+
+    pub fn settle_as(
+        &mut self,
+        client: u64,
+        queue: &str,
+        verdict: Verdict,
+        messages: &[FromQueue],
+        command: u32,
+        acks: Acks,
+    ) {
+        let bytes = bookmarks(messages);
+        let messages = Selection::Bookmarks(Bookmarks::from_bytes(&bytes).unwrap());
+        self.send(client, &ClientFrame::Settle(Settle { verdict, command, acks, queue, messages }));
+    }
+
+    /// A figure of a queue, as `stats` gives it.
+    pub fn figure(&self, queue: &str, name: &str) -> u64 {
+        self.broker.queue_stats()[queue][name].as_u64().unwrap()
+    }
+
+    /// The machine stops; what was synced is there when it starts again.
+    pub fn restart(self, config: BrokerConfig) -> Pair {
+        let Pair { broker, disk, now_ns, .. } = self;
+        drop(broker);
+        let mut pair = Pair::on(disk, config);
+        pair.now_ns = now_ns;
+        pair
+    }
+}
