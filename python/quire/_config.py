@@ -83,6 +83,8 @@ class Transport(_Model):
     max_subscriptions_per_connection: Annotated[int, Field(ge=1)] = 1024
     #: Bytes that may wait for a connection with ordinary subscriptions before it is cut off.
     max_client_backlog: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
+    #: The same of all connections together; the one for which most waits is cut off.
+    max_waiting: Annotated[Size, Field(ge=64 << 10)] = 1 << 30
     #: Bytes of frames that have not arrived whole, all connections together; who goes beyond is closed.
     max_unfinished: Annotated[Size, Field(ge=64 << 10)] = 256 << 20
     logon_timeout: Annotated[Duration, Field(gt=0)] = 5.0
@@ -284,6 +286,7 @@ class Config(_Model):
                     "max_connections": transport.max_connections,
                     "max_subscriptions_per_connection": transport.max_subscriptions_per_connection,
                     "max_client_backlog": transport.max_client_backlog,
+                    "max_waiting": transport.max_waiting,
                     "max_unfinished": transport.max_unfinished,
                     "max_unpersisted": log.max_unpersisted,
                     "logon_timeout_ns": round(transport.logon_timeout * 1e9),
@@ -304,6 +307,7 @@ address = "127.0.0.1:9007"            # port 0: a free one
 max_message_size = "16MB"
 max_connections = 10000
 max_client_backlog = "64MB"           # a slower ordinary subscriber is cut off
+max_waiting = "1GB"                   # of all of them together; the slowest is cut off
 
 [transaction_log]
 journal_directory = "journal"         # relative to data_directory

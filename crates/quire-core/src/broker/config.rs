@@ -81,6 +81,9 @@ pub struct Limits {
     pub max_subscriptions_per_connection: u32,
     /// Bytes waiting for one connection, those of replays apart. Above it the connection is ended as `slow_consumer`.
     pub max_client_backlog: u64,
+    /// The same of all connections together. Above it the connection for which most waits is ended as `slow_consumer`: without it,
+    /// `max_connections` times `max_client_backlog` could wait.
+    pub max_waiting: u64,
     /// Bytes appended but not yet persisted. Above it publishers are not read from until the journal has caught up.
     pub max_unpersisted: u64,
     /// Bytes kept of frames that have not arrived whole, or wait for their turn, all connections together. The connection that goes beyond
@@ -179,6 +182,7 @@ impl BrokerConfig {
             ),
             ("limits.max_client_backlog", limits.max_client_backlog, 1024, u64::MAX),
             ("limits.max_unpersisted", limits.max_unpersisted, 1024, u64::MAX),
+            ("limits.max_waiting", limits.max_waiting, 1024, u64::MAX),
             ("limits.max_unfinished", limits.max_unfinished, 1024, u64::MAX),
             ("limits.logon_timeout_ns", limits.logon_timeout_ns, 1, u64::MAX),
         ];
@@ -241,6 +245,7 @@ impl Default for Limits {
             max_connections: 10_000,
             max_subscriptions_per_connection: 1024,
             max_client_backlog: 64 << 20,
+            max_waiting: 1 << 30,
             max_unpersisted: 64 << 20,
             max_unfinished: 256 << 20,
             logon_timeout_ns: 5_000_000_000,

@@ -222,15 +222,26 @@ impl Broker {
         self.touch(id);
     }
 
-    /// Ends a connection that does not take its messages; what waits for it is dropped.
+    /// Ends a connection for which more waits than `max_client_backlog`.
     pub(super) fn end_slow(&mut self, id: SessionId) {
         let limit = self.config.limits.max_client_backlog;
+        self.drop_slow(id, &format!("more than max_client_backlog, {limit} bytes, wait for it"));
+    }
+
+    /// Ends the connection for which most waits. There is one: only a sum above its limit leads here.
+    pub(super) fn end_slowest(&mut self) {
+        let slowest = self.sessions.iter().max_by_key(|(_, session)| session.waiting_size);
+        let Some((id, _)) = slowest else { return };
+        let limit = self.config.limits.max_waiting;
+        let reason =
+            format!("more than max_waiting, {limit} bytes, wait for all connections, most of them for it");
+        self.drop_slow(SessionId(id as u32), &reason);
+    }
+
+    /// Ends a connection that does not take its messages; what waits for it is dropped.
+    fn drop_slow(&mut self, id: SessionId, reason: &str) {
         self.session(id).outbox.clear();
-        self.end(
-            id,
-            Code::SlowConsumer,
-            &format!("more than max_client_backlog, {limit} bytes, wait for it"),
-        );
+        self.end(id, Code::SlowConsumer, reason);
     }
 
     /// Lets go of the name.
@@ -250,6 +261,7 @@ impl Broker {
         self.timers.clear(&mut self.sessions, id);
         let session = self.sessions.remove(id.0 as usize);
         self.unfinished_size -= session.unfinished_size;
+        self.waiting_size -= session.waiting_size;
         self.places.forget(id);
         self.by_connection.remove(&session.connection);
     }

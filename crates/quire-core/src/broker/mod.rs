@@ -77,6 +77,8 @@ pub struct Broker {
     by_connection: HashMap<ConnectionId, SessionId, FxBuildHasher>,
     /// Bytes of unfinished frames that all sessions keep.
     unfinished_size: usize,
+    /// Bytes that wait for connections, replays apart.
+    waiting_size: usize,
     places: Places,
     publishers: Publishers,
     queues: BrokerQueues,
@@ -185,6 +187,7 @@ impl Broker {
             sessions: Slab::new(),
             by_connection: HashMap::default(),
             unfinished_size: 0,
+            waiting_size: 0,
             subscriptions: Slab::new(),
             replays: Slab::new(),
             to_feed: VecDeque::new(),
@@ -373,8 +376,16 @@ impl Broker {
         }
     }
 
-    /// Queues what every touched session is owed.
+    /// Queues what every touched session is owed, and keeps what waits of it within its bound.
     fn send(&mut self) {
+        self.send_touched();
+        while self.waiting_size as u64 > self.config.limits.max_waiting {
+            self.end_slowest();
+            self.send_touched();
+        }
+    }
+
+    fn send_touched(&mut self) {
         for id in std::mem::take(&mut self.dirty) {
             let Some(session) = self.sessions.get_mut(id.0 as usize) else { continue };
             if !session.is_dirty {
@@ -392,6 +403,9 @@ impl Broker {
                 self.to_feed.extend(session.replays.iter().copied());
                 self.wants_turn |= self.queues.may_release(id);
             }
+            let waiting_size = session.outbox.backlog_size();
+            self.waiting_size = self.waiting_size - session.waiting_size + waiting_size;
+            session.waiting_size = waiting_size;
             if is_closed {
                 self.outputs.push_back(Output::Close { connection });
                 self.forget_session(id);

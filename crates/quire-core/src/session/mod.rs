@@ -76,6 +76,8 @@ pub(crate) struct Session {
     /// The driver was told to read no more.
     pub(crate) is_reading_paused: bool,
     pub(crate) outbox: Outbox,
+    /// The backlog of `outbox`, as the broker has counted it into its sum.
+    pub(crate) waiting_size: usize,
     pub(crate) is_writable: bool,
     /// Stands in the list of sessions that the end of the turn looks at.
     pub(crate) is_dirty: bool,
@@ -139,6 +141,7 @@ impl Session {
             unfinished_size: 0,
             is_reading_paused: false,
             outbox: Outbox::default(),
+            waiting_size: 0,
             is_writable: true,
             is_dirty: false,
             identity: None,

@@ -62,6 +62,42 @@ fn a_slow_ordinary_subscriber_is_cut_off_and_disturbs_nobody() {
 }
 
 #[test]
+fn what_waits_for_all_connections_together_has_a_bound_and_the_slowest_pays() {
+    let limits = Limits { max_waiting: 150_000, max_client_backlog: 100_000, ..Limits::default() };
+    let mut pair = with(limits);
+    pair.client(1, "publisher");
+    for client in 2..=4 {
+        pair.client(client, &format!("subscriber-{client}"));
+        pair.subscribe(client, &subscribe(7, "orders"));
+    }
+    pair.subscribe(3, &subscribe(8, "more"));
+    pair.turn();
+    for client in 2..=4 {
+        pair.take(client);
+        pair.set_writable(client, client == 4);
+    }
+    let data = "x".repeat(10_000);
+    pair.publish(1, 1, "more", &data);
+    for sequence in 2..=7 {
+        pair.publish(1, sequence, "orders", &data);
+        pair.turn();
+    }
+    assert_eq!((pair.take(2).len(), pair.take(3).len()), (0, 0), "130,000 bytes wait");
+    pair.publish(1, 8, "orders", &data);
+    pair.turn();
+    assert_eq!(pair.take(3), [Said::Error(Code::SlowConsumer), Said::Closed], "80,000 waited for it");
+    for sequence in 9..=10 {
+        pair.publish(1, sequence, "orders", &data);
+        pair.turn();
+    }
+    assert_eq!(pair.take(2), [], "90,000 bytes wait, what was dropped does not count any more");
+    assert_eq!(pair.take_data(4).len(), 9);
+    pair.set_writable(2, true);
+    pair.turn();
+    assert_eq!(pair.take_data(2).len(), 9);
+}
+
+#[test]
 fn unfinished_frames_of_all_connections_together_have_a_bound() {
     let mut pair = with(Limits { max_unfinished: 100_000, ..Limits::default() });
     for client in 1..=3 {
