@@ -149,16 +149,26 @@ def bench_slow_reader(directory: Path, options: argparse.Namespace) -> dict[str,
 
 
 class Served:
-    """A `quire serve` process on a journal below `directory`."""
+    """A `quire serve` process on a journal below `directory`, with a configuration file or without. Its log is beside it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, config: Path | None = None) -> None:
         self._directory = directory
+        self._config = [] if config is None else [str(config)]
 
     def __enter__(self) -> Served:
-        command = [sys.executable, "-m", "quire", "serve", "--json", "--address", "127.0.0.1:0"]
-        self._process = subprocess.Popen(
-            [*command, "--data-directory", str(self._directory / "data")], stdout=subprocess.PIPE, text=True
-        )
+        command = [
+            sys.executable,
+            "-m",
+            "quire",
+            "serve",
+            *self._config,
+            "--json",
+            "--address",
+            "127.0.0.1:0",
+        ]
+        command += ["--data-directory", str(self._directory / "data")]
+        with (self._directory / "server.log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
         self.url: str = json.loads(self._process.stdout.readline())["url"]
         return self

@@ -1,0 +1,370 @@
+"""What a crowd costs: the server's memory, and the latency of two honest clients beside it.
+
+    python benches/limits.py [connections] [subscriptions] [slow] [churn] [oversized]
+
+An honest publisher sends at a steady rate to an honest subscriber, all the time. First nobody else is there; then the crowd comes, from
+processes of its own that speak the protocol over bare sockets (docs/protocol.md), and the same is measured again. Each crowd
+gives the server's memory, per head where that means something, and the honest pair's latency before and during.
+
+    connections    10,000 connections, logged on, idle
+    subscriptions  100,000 subscriptions with a filter each, over 100 connections, on the honest topic; none matches
+    slow           200 ordinary subscribers of a topic with 20 MB/s that never read: cut off at `max_client_backlog`
+    churn          subscriptions that come and go as fast as they are answered, over 20 connections
+    oversized      connections that announce frames above every limit, one after the other
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import statistics
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import quire
+from end_to_end import Served
+
+_SPAWN = multiprocessing.get_context("spawn")
+_RATE = 2_000
+_SECONDS = 5
+_TIMEOUT = 300.0
+
+LOGON, SUBSCRIBE, UNSUBSCRIBE = 1, 4, 5
+ACK, PERSISTED, MESSAGE, ERROR = 65, 66, 68, 69
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("crowds", nargs="*", choices=[[], *CROWDS], help="all of them by default")
+    parser.add_argument("--directory", type=Path, help="where the journal goes (a temporary directory)")
+    options = parser.parse_args()
+    for name in options.crowds or CROWDS:
+        with tempfile.TemporaryDirectory(prefix="quire-limits-", dir=options.directory) as directory:
+            print(json.dumps({"crowd": name, **CROWDS[name](Path(directory))}), flush=True)
+
+
+def connections(directory: Path) -> dict[str, Any]:
+    heads = 10_000
+    with Measured(directory) as measured, measured.crowd(_stay, 4, heads // 4):
+        return measured.figures(heads)
+
+
+def subscriptions(directory: Path) -> dict[str, Any]:
+    heads = 100_000
+    with Measured(directory) as measured, measured.crowd(_subscribe_much, 4, heads // 4):
+        return measured.figures(heads)
+
+
+def slow(directory: Path) -> dict[str, Any]:
+    size = 16 << 10
+    with (
+        Measured(directory) as measured,
+        measured.crowd(_never_read, 4, 50),
+        quire.Client(measured.server.url) as client,
+        Pump(lambda: client.publish("flood", bytes(size)), per_second=20_000_000 // size),
+    ):
+        return measured.figures()
+
+
+def churn(directory: Path) -> dict[str, Any]:
+    with Measured(directory) as measured, measured.crowd(_come_and_go, 4, 5) as crowd:
+        before, start = crowd.done(), time.monotonic()
+        figures = measured.figures()
+        rate = (crowd.done() - before) / (time.monotonic() - start)
+        return {"subscribes_and_unsubscribes_per_s": round(rate), **figures}
+
+
+def oversized(directory: Path) -> dict[str, Any]:
+    with Measured(directory) as measured, measured.crowd(_announce_too_much, 4, 5) as crowd:
+        before, start = crowd.done(), time.monotonic()
+        figures = measured.figures()
+        rate = (crowd.done() - before) / (time.monotonic() - start)
+        return {"refused_per_s": round(rate), **figures}
+
+
+CROWDS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "connections": connections,
+    "subscriptions": subscriptions,
+    "slow": slow,
+    "churn": churn,
+    "oversized": oversized,
+}
+
+
+class Measured:
+    """A server, what it weighs and how fast it is while nobody but the honest pair is there."""
+
+    def __init__(self, directory: Path) -> None:
+        config = directory / "quire.toml"
+        config.write_text(
+            '[[transport]]\nname = "limits"\nmax_connections = 11000\nmax_subscriptions_per_connection = 2000\n'
+            '[[transaction_log.topic]]\nname = "^honest$"\nmessage_type = "json"\n'
+        )
+        self.server = Served(directory, config)
+
+    def __enter__(self) -> Measured:
+        self.server.__enter__()
+        self._alone = _latency(self.server.url)
+        self._resident_alone = self.server.resident_bytes()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.__exit__()
+
+    @contextmanager
+    def crowd(self, role: Callable[..., Awaitable[None]], processes: int, heads: int) -> Iterator[Crowd]:
+        crowd = Crowd(_SPAWN.Value("q", 0), _SPAWN.Semaphore(0), _SPAWN.Event())
+        running = [
+            _SPAWN.Process(target=_run, args=(role, self.server.url, number, heads, crowd))
+            for number in range(processes)
+        ]
+        for process in running:
+            process.start()
+        try:
+            for _ in running:
+                if not crowd.ready.acquire(timeout=_TIMEOUT):
+                    raise TimeoutError("the crowd did not come")
+            yield crowd
+        finally:
+            crowd.over.set()
+            for process in running:
+                process.join(30)
+                process.kill()
+
+    def figures(self, heads: int | None = None) -> dict[str, Any]:
+        beside = _latency(self.server.url)
+        resident = self.server.resident_bytes()
+        figures: dict[str, Any] = {
+            "resident_alone_mb": round(self._resident_alone / 1e6, 1),
+            "resident_mb": round(resident / 1e6, 1),
+        }
+        if heads is not None:
+            figures["heads"] = heads
+            figures["bytes_per_head"] = round((resident - self._resident_alone) / heads)
+        for percent in ("p50", "p99"):
+            figures[f"{percent}_alone_us"] = round(self._alone[percent])
+            figures[f"{percent}_us"] = round(beside[percent])
+        return figures
+
+
+@dataclass
+class Crowd:
+    """What the processes of a crowd share."""
+
+    count: Any
+    ready: Any
+    over: Any
+
+    def done(self) -> int:
+        count: int = self.count.value
+        return count
+
+    def did(self) -> None:
+        with self.count.get_lock():
+            self.count.value += 1
+
+
+class Pump:
+    """Calls `publish` at a rate, on a thread, while the block runs."""
+
+    def __init__(self, publish: Callable[[], object], *, per_second: int) -> None:
+        self._publish = publish
+        self._per_second = per_second
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        start, sent = time.monotonic(), 0
+        while not self._stop.wait(0.01):
+            due = int((time.monotonic() - start) * self._per_second)
+            for _ in range(due - sent):
+                self._publish()
+            sent = due
+
+
+def _latency(url: str) -> dict[str, float]:
+    """Publish to persisted subscriber, in microseconds: both clients in one process of their own."""
+    results = _SPAWN.SimpleQueue()
+    process = _SPAWN.Process(target=_honest_pair, args=(results, url))
+    process.start()
+    latencies_ns = results.get()
+    process.join()
+    cuts = statistics.quantiles(latencies_ns, n=100)
+    return {"p50": cuts[49] / 1e3, "p99": cuts[98] / 1e3}
+
+
+def _honest_pair(results: Any, url: str) -> None:
+    count = _RATE * _SECONDS
+    latencies_ns: list[int] = []
+    with quire.Client(url) as publisher, quire.Client(url) as subscriber:
+        subscription = subscriber.subscribe("honest", bookmark=quire.NOW)
+
+        def receive() -> None:
+            for message in subscription:
+                latencies_ns.append(time.monotonic_ns() - message.json()["sent"])
+                if len(latencies_ns) == count:
+                    return
+
+        receiver = threading.Thread(target=receive)
+        receiver.start()
+        start = time.monotonic()
+        for number in range(count):
+            if (early := start + number / _RATE - time.monotonic()) > 0:
+                time.sleep(early)
+            publisher.publish("honest", b'{"sent": %d, "head": -1}' % time.monotonic_ns())
+        receiver.join(_TIMEOUT)
+    results.put(latencies_ns)
+
+
+def _run(
+    role: Callable[[Stranger, int, Crowd], Awaitable[None]], url: str, number: int, heads: int, crowd: Crowd
+) -> None:
+    host, port = url.removeprefix("quire://").rsplit(":", 1)
+    asyncio.run(role(Stranger(host, int(port), number), heads, crowd))
+
+
+async def _until_over(crowd: Crowd) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, crowd.over.wait)
+
+
+async def _stay(stranger: Stranger, heads: int, crowd: Crowd) -> None:
+    streams = [await stranger.logged_on() for _ in range(heads)]
+    crowd.ready.release()
+    await _until_over(crowd)
+    for _, writer in streams:
+        writer.close()
+
+
+async def _subscribe_much(stranger: Stranger, heads: int, crowd: Crowd) -> None:
+    streams = []  # one that nobody holds is closed
+    for first in range(0, heads, 1000):
+        reader, writer = await stranger.logged_on()
+        streams.append((reader, writer))
+        for head in range(first, first + 1000):
+            filter_text = b"/head = %d" % (stranger.number * heads + head)
+            writer.write(subscribe(head - first + 1, b"honest", filter_text))
+        await writer.drain()
+        for _ in range(1000):
+            await expect(reader, ACK)
+    crowd.ready.release()
+    await _until_over(crowd)
+
+
+async def _never_read(stranger: Stranger, heads: int, crowd: Crowd) -> None:
+    streams = []
+    for _ in range(heads):
+        reader, writer = await stranger.logged_on(limit=1)
+        writer.write(subscribe(1, b"flood"))
+        streams.append((reader, writer))
+    crowd.ready.release()
+    await _until_over(crowd)
+
+
+async def _come_and_go(stranger: Stranger, heads: int, crowd: Crowd) -> None:
+    async def one(head: int) -> None:
+        reader, writer = await stranger.logged_on()
+        number = 0
+        while not crowd.over.is_set():
+            number += 1
+            filter_text = b"/head = %d AND /qty > %d" % (head, number)
+            writer.write(subscribe(number, b"honest", filter_text))
+            await expect(reader, ACK)
+            writer.write(unsubscribe(number))
+            await expect(reader, ACK)
+            crowd.did()
+
+    tasks = [asyncio.create_task(one(head)) for head in range(heads)]
+    crowd.ready.release()
+    await asyncio.gather(*tasks)
+
+
+async def _announce_too_much(stranger: Stranger, heads: int, crowd: Crowd) -> None:
+    async def one() -> None:
+        while not crowd.over.is_set():
+            reader, writer = await stranger.logged_on()
+            writer.write(struct.pack("<IB", 0x7FFF_FFFF, 3) + bytes(32 << 10))
+            try:
+                await writer.drain()
+                await expect(reader, ERROR)
+                crowd.did()
+            except (ConnectionError, asyncio.IncompleteReadError):
+                crowd.did()
+            writer.close()
+
+    tasks = [asyncio.create_task(one()) for _ in range(heads)]
+    crowd.ready.release()
+    await asyncio.gather(*tasks)
+
+
+@dataclass
+class Stranger:
+    """Makes connections that speak no more of the protocol than is needed."""
+
+    host: str
+    port: int
+    number: int
+    _made: int = 0
+
+    async def logged_on(self, limit: int = 1 << 16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(self.host, self.port, limit=limit)
+        self._made += 1
+        name = b"stranger-%d-%d" % (self.number, self._made)
+        writer.write(frame(LOGON, fields((1, b"QUIR"), (2, b"\1\0"), (3, name))))
+        await reader.readexactly(int.from_bytes(await reader.readexactly(4), "little"))
+        return reader, writer
+
+
+async def expect(reader: asyncio.StreamReader, kind: int) -> None:
+    """Reads on to a frame of that kind; an error is one only where it is expected, and an acknowledgement is no refusal."""
+    while True:
+        body = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "little"))
+        if body[0] not in (kind, ERROR):
+            continue
+        if body[0] != kind or (kind == ACK and int.from_bytes(body[3:5], "little") != 0):
+            raise RuntimeError(f"the server says {body!r}")
+        return
+
+
+def frame(kind: int, body: bytes) -> bytes:
+    return struct.pack("<IB", len(body) + 1, kind) + body
+
+
+def fields(*values: tuple[int, bytes]) -> bytes:
+    return b"".join(struct.pack("<BI", tag, len(value)) + value for tag, value in values)
+
+
+def subscribe(number: int, topic: bytes, filter_text: bytes | None = None) -> bytes:
+    given = [(1, struct.pack("<I", 2 * number)), (2, b"\2"), (3, struct.pack("<I", number)), (4, topic)]
+    if filter_text is not None:
+        given.append((5, filter_text))
+    return frame(SUBSCRIBE, fields(*given))
+
+
+def unsubscribe(number: int) -> bytes:
+    return frame(
+        UNSUBSCRIBE,
+        fields((1, struct.pack("<I", 2 * number + 1)), (2, b"\2"), (3, struct.pack("<I", number))),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
