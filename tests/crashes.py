@@ -68,7 +68,7 @@ class Publisher:
     def __init__(self, url: str, name: str) -> None:
         self.name = name
         self.client = quire.Client(
-            url, name=name, reconnect=_RECONNECT, publish_store_size_max=_STORE_SIZE_MAX
+            url, name=name, reconnect=_RECONNECT, publish_store=quire.PublishStore(size_max=_STORE_SIZE_MAX)
         )
         self._last = 0
 

@@ -138,7 +138,7 @@ async def test_a_killed_server_that_comes_back_has_everything_once(
 
 
 async def test_a_full_store_makes_publish_wait_and_loses_nothing(server: ScriptedServer) -> None:
-    async with quire.AsyncClient(server.url, publish_store_size_max="4KB") as client:
+    async with quire.AsyncClient(server.url, publish_store=quire.PublishStore(size_max="4KB")) as client:
         for n in range(100):
             await client.publish("orders", b"%03d" % n + b"x" * 500)
     assert [record.data[:3] for record in server.log] == [b"%03d" % n for n in range(100)]

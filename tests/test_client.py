@@ -179,7 +179,9 @@ def test_a_message_above_the_limit_of_the_server_is_refused_and_one_at_the_limit
 
 
 def test_publish_waits_while_the_store_is_full_and_loses_nothing(server: ScriptedServer) -> None:
-    with quire.Client(server.url, name="full", reconnect=FAST, publish_store_size_max="4KB") as client:
+    with quire.Client(
+        server.url, name="full", reconnect=FAST, publish_store=quire.PublishStore(size_max="4KB")
+    ) as client:
         for n in range(100):
             client.publish("orders", b"%03d" % n + b"x" * 500)
         client.flush(SOON)
@@ -406,7 +408,7 @@ def test_a_signal_ends_every_wait(server: ScriptedServer, call: str) -> None:
     def interrupt(*_: object) -> None:
         raise Interrupted
 
-    client = quire.Client(server.url, reconnect=FAST, publish_store_size_max=100)
+    client = quire.Client(server.url, reconnect=FAST, publish_store=quire.PublishStore(size_max=100))
     subscription = client.subscribe("orders", bookmark=quire.EPOCH, paused=True)
     ordinary = client.subscribe("orders")
     server.stop()

@@ -47,7 +47,7 @@ class Honest:
         self._failure: BaseException | None = None
 
     def __enter__(self) -> Honest:
-        self._publisher = quire.Client(self._server.url, publish_store_size_max="1MB")
+        self._publisher = quire.Client(self._server.url, publish_store=quire.PublishStore(size_max="1MB"))
         self._consumer = quire.Client(self._server.url)
         self._subscription = self._consumer.subscribe("honest", bookmark=quire.EPOCH)
         self._resident_bytes = self._server.resident_bytes()
@@ -73,7 +73,7 @@ class Honest:
 
     def publish_bytes(self, count: int) -> None:
         """Publishes `count` bytes to `flood`, beside what the thread publishes."""
-        with quire.Client(self._server.url, publish_store_size_max="1MB") as flood:
+        with quire.Client(self._server.url, publish_store=quire.PublishStore(size_max="1MB")) as flood:
             for _ in range(count // 4096):
                 flood.publish("flood", bytes(4096))
             flood.flush(timeout=TIMEOUT)

@@ -23,6 +23,8 @@ from quire._errors import (
     QuireError,
     StorageFailedError,
     StorageFullError,
+    StoreCorruptError,
+    StoreLockedError,
     UnknownQueueError,
     UnknownSubscriptionError,
 )
@@ -30,6 +32,7 @@ from quire._filter import Filter
 from quire._message import Message
 from quire._options import AUTO, DrainReport, Health, Reconnect, SubscriptionHealth
 from quire._quire import Record, __version__
+from quire._stores import PublishStore
 from quire._subscription import Subscription
 
 if TYPE_CHECKING:
@@ -69,6 +72,7 @@ __all__ = [
     "NotEntitledError",
     "NotJournaledError",
     "ProtocolError",
+    "PublishStore",
     "QuireError",
     "Reconnect",
     "Record",
@@ -76,6 +80,8 @@ __all__ = [
     "Server",
     "StorageFailedError",
     "StorageFullError",
+    "StoreCorruptError",
+    "StoreLockedError",
     "Subscription",
     "SubscriptionHealth",
     "UnknownQueueError",

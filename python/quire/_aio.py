@@ -25,11 +25,11 @@ from quire._options import (
     AUTO,
     DEFAULT_CLOSE_TIMEOUT,
     DEFAULT_CONNECT_TIMEOUT,
-    DEFAULT_PUBLISH_STORE_SIZE_MAX,
     DEFAULT_RECEIVE_SIZE_MAX,
     ClientOptions,
     DrainReport,
     Health,
+    PublishStoreArgument,
     Rate,
     Reconnect,
     SequenceArgument,
@@ -181,10 +181,10 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         name: str | None = None,
         user: str | None = None,
         password: str | None = None,
+        publish_store: PublishStoreArgument = None,
         heartbeat: Duration | None = None,
         connect_timeout: Duration = DEFAULT_CONNECT_TIMEOUT,
         reconnect: Reconnect | None = None,
-        publish_store_size_max: Size = DEFAULT_PUBLISH_STORE_SIZE_MAX,
         receive_size_max: Size = DEFAULT_RECEIVE_SIZE_MAX,
     ) -> None:
         options = ClientOptions.of(
@@ -193,10 +193,10 @@ class AsyncClient(ClientBase[AsyncSubscription]):
             name=name,
             user=user,
             password=password,
+            publish_store=publish_store,
             heartbeat=heartbeat,
             connect_timeout=connect_timeout,
             reconnect=reconnect,
-            publish_store_size_max=publish_store_size_max,
             receive_size_max=receive_size_max,
         )
         super().__init__(options)

@@ -17,11 +17,11 @@ from quire._options import (
     AUTO,
     DEFAULT_CLOSE_TIMEOUT,
     DEFAULT_CONNECT_TIMEOUT,
-    DEFAULT_PUBLISH_STORE_SIZE_MAX,
     DEFAULT_RECEIVE_SIZE_MAX,
     ClientOptions,
     DrainReport,
     Health,
+    PublishStoreArgument,
     Rate,
     Reconnect,
     SequenceArgument,
@@ -55,10 +55,11 @@ class Client(ClientBase[Subscription]):
     - `name`: the publisher's identity: unique, and the same after a restart. Left out, one is generated,
       and then nothing can be
       deduplicated across restarts
+    - `publish_store`: where publishes are kept until they are persisted: `None` (in memory), the path of a file that
+      outlives the process (and then `name` must be given), or a `PublishStore`
     - `heartbeat`: how often each side says something; a peer silent for two of them is given up. `None` =
       never
     - `connect_timeout`: how long to wait for the first logon
-    - `publish_store_size_max`: bytes of unpersisted publishes to keep; above it `publish` waits
     - `receive_size_max`: bytes of received messages that may wait for the program; above it the socket is
       not read
     """
@@ -71,10 +72,10 @@ class Client(ClientBase[Subscription]):
         name: str | None = None,
         user: str | None = None,
         password: str | None = None,
+        publish_store: PublishStoreArgument = None,
         heartbeat: Duration | None = None,
         connect_timeout: Duration = DEFAULT_CONNECT_TIMEOUT,
         reconnect: Reconnect | None = None,
-        publish_store_size_max: Size = DEFAULT_PUBLISH_STORE_SIZE_MAX,
         receive_size_max: Size = DEFAULT_RECEIVE_SIZE_MAX,
     ) -> None:
         options = ClientOptions.of(
@@ -83,10 +84,10 @@ class Client(ClientBase[Subscription]):
             name=name,
             user=user,
             password=password,
+            publish_store=publish_store,
             heartbeat=heartbeat,
             connect_timeout=connect_timeout,
             reconnect=reconnect,
-            publish_store_size_max=publish_store_size_max,
             receive_size_max=receive_size_max,
         )
         super().__init__(options)

@@ -19,6 +19,8 @@
     ├── StorageFailedError      a write or a sync failed; the journal takes no more writes
     ├── JournalCorruptError     the journal is damaged
     ├── JournalLockedError      another process has the journal open
+    ├── StoreLockedError        another client has the store file open
+    ├── StoreCorruptError       a store file is damaged
     └── InternalError           a bug on the side that says so
 
 Timeouts raise the built-in `TimeoutError`. `code` is the stable name of the case (docs/protocol.md section
@@ -143,14 +145,14 @@ class LimitExceededError(QuireError):
 
 
 class StorageFullError(QuireError):
-    """The disk of the server is full; its journal takes no more writes."""
+    """A disk is full: that of the server, whose journal takes no more writes, or that of a publish store."""
 
     code = "storage_full"
-    hint = "make room on the server's disk and restart it; unpersisted publishes are kept and sent again"
+    hint = "make room on that disk; a server has to be restarted, and unpersisted publishes are sent again"
 
 
 class StorageFailedError(QuireError):
-    """A write or a sync of the server failed; its journal takes no more writes."""
+    """A write failed: of the server, whose journal takes no more writes, or to a store file."""
 
     code = "storage_failed"
 
@@ -166,6 +168,19 @@ class JournalLockedError(QuireError):
 
     code = "journal_locked"
     hint = "stop it, or use another directory"
+
+
+class StoreLockedError(QuireError):
+    """Another process, or another client of this one, has the store file open."""
+
+    code = "store_locked"
+    hint = "give every client a store of its own"
+
+
+class StoreCorruptError(QuireError):
+    """The store file is damaged at the place that the reason names; nothing of it was changed."""
+
+    code = "store_corrupt"
 
 
 class InternalError(QuireError):
@@ -198,6 +213,8 @@ CLASSES: dict[str, type[QuireError]] = {
     "storage_failed": StorageFailedError,
     "journal_corrupt": JournalCorruptError,
     "journal_locked": JournalLockedError,
+    "store_locked": StoreLockedError,
+    "store_corrupt": StoreCorruptError,
     "slow_consumer": DisconnectedError,
     "heartbeat_timeout": DisconnectedError,
     "shutting_down": DisconnectedError,

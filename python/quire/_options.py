@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from quire import _quire
 from quire._bookmarks import Bookmark, to_text
 from quire._errors import ConfigError, DisconnectedError, QuireError
+from quire._stores import PublishStore
 from quire._units import Duration, Size, seconds, size
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 DEFAULT_PORT: Final = 9007
 DEFAULT_CONNECT_TIMEOUT: Final = 10.0
 DEFAULT_CLOSE_TIMEOUT: Final = 10.0
-#: Bytes of unpersisted publishes that a client keeps; above it `publish` waits.
-DEFAULT_PUBLISH_STORE_SIZE_MAX: Final = 256 * 1024 * 1024
 #: Bytes of received messages that wait for the program; above it the socket is not read.
 DEFAULT_RECEIVE_SIZE_MAX: Final = 64 * 1024 * 1024
 
@@ -44,6 +43,7 @@ class _Auto(Enum):
 #: The next sequence number.
 AUTO: Final = _Auto.AUTO
 Auto = Literal[_Auto.AUTO]
+PublishStoreArgument = str | os.PathLike[str] | PublishStore | None
 SequenceArgument = int | Auto | None
 #: Text as on the wire, or messages per second.
 Rate = str | float | int
@@ -129,7 +129,7 @@ class ClientOptions:
     heartbeat: timedelta | None
     connect_timeout: float
     reconnect: Reconnect
-    publish_store_size_max: int
+    publish_store: PublishStore
     receive_size_max: int
 
     @classmethod
@@ -144,12 +144,17 @@ class ClientOptions:
         heartbeat: Duration | None,
         connect_timeout: Duration,
         reconnect: Reconnect | None,
-        publish_store_size_max: Size,
+        publish_store: PublishStoreArgument,
         receive_size_max: Size,
     ) -> ClientOptions:
         urls = (url,) if isinstance(url, str) else tuple(url)
         if not urls:
             raise ConfigError("url: the list is empty")
+        store = publish_store if isinstance(publish_store, PublishStore) else PublishStore(publish_store)
+        if store.path is not None and name is None:
+            raise ConfigError(
+                "publish_store: a file needs a name=, the same after a restart: the server knows by it what it has"
+            )
         name = generated_name() if name is None else name
         if not 1 <= len(name.encode()) <= 255 or any(ord(c) < 32 or 127 <= ord(c) < 160 for c in name):
             raise ConfigError("name: it must have 1 to 255 bytes and no control characters")
@@ -165,7 +170,7 @@ class ClientOptions:
             heartbeat=None if heartbeat is None else _delta(heartbeat, "heartbeat"),
             connect_timeout=seconds(connect_timeout, "connect_timeout"),
             reconnect=reconnect,
-            publish_store_size_max=size(publish_store_size_max, "publish_store_size_max"),
+            publish_store=store,
             receive_size_max=size(receive_size_max, "receive_size_max"),
         )
 
@@ -179,7 +184,8 @@ class ClientOptions:
             heartbeat=self.heartbeat,
             connect_timeout=timedelta(seconds=max(self.connect_timeout, 0.001)),
             reconnect=self.reconnect.to_core(),
-            publish_store_size_max=self.publish_store_size_max,
+            publish_store=None if self.publish_store.path is None else str(self.publish_store.path),
+            publish_store_size_max=self.publish_store.size_max,
             receive_size_max=self.receive_size_max,
             seed=secrets.randbits(64),
         )

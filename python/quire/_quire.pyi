@@ -86,6 +86,7 @@ class Client:
         heartbeat: timedelta | None,
         connect_timeout: timedelta,
         reconnect: tuple[timedelta, timedelta, float, float, timedelta | None],
+        publish_store: str | None,
         publish_store_size_max: int,
         receive_size_max: int,
         seed: int,

@@ -10,6 +10,7 @@ mod error;
 mod host;
 mod journal;
 mod reader_pool;
+pub mod store;
 mod waker;
 
 pub use clock::Clock;

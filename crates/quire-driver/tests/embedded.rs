@@ -1,5 +1,6 @@
 //! A client and an engine in one process, over a real socket pair and a real journal: what a program does all day.
 
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,8 +24,14 @@ fn engine(directory: Option<&Path>) -> Arc<Engine> {
 
 fn client(engine: &Arc<Engine>, name: &str) -> Client {
     let engine = engine.clone();
-    let client = Client::start(Options {
-        links: vec![Link::Embedded(Arc::new(move || engine.connect()))],
+    let client = Client::start(options(Link::Embedded(Arc::new(move || engine.connect())), name)).unwrap();
+    client.wait_connected(SOON).expect("in time").unwrap();
+    client
+}
+
+fn options(link: Link, name: &str) -> Options {
+    Options {
+        links: vec![link],
         config: ClientConfig {
             name: name.into(),
             user: None,
@@ -36,12 +43,10 @@ fn client(engine: &Arc<Engine>, name: &str) -> Client {
             publish_store_size_max: 64 << 20,
             seed: 1,
         },
+        publish_store: None,
         connect_timeout: SOON,
         receive_size_max: 64 << 20,
-    })
-    .unwrap();
-    client.wait_connected(SOON).expect("in time").unwrap();
-    client
+    }
 }
 
 fn publish(client: &Client, topic: &str, data: &str) -> Option<u64> {
@@ -133,6 +138,7 @@ fn an_engine_that_is_stopped_and_started_again_has_everything_and_the_client_goe
             publish_store_size_max: 64 << 20,
             seed: 1,
         },
+        publish_store: None,
         connect_timeout: SOON,
         receive_size_max: 64 << 20,
     })
@@ -273,4 +279,23 @@ fn a_client_knows_when_it_last_heard_something() {
     take(&client, &busy.queue, busy.number, 1);
     let (after, heard) = client.heard();
     assert!(after >= before && heard.contains_key(&busy.number) && !heard.contains_key(&quiet.number));
+}
+
+#[test]
+fn a_client_that_may_not_wait_ends_although_nobody_reads_what_it_says() {
+    let deaf = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let its_deaf = deaf.clone();
+    let link = Link::Embedded(Arc::new(move || {
+        let (ours, theirs) = UnixStream::pair()?;
+        its_deaf.lock().unwrap().push(theirs);
+        Ok(ours)
+    }));
+    // So much is to be said at the logon that the socket does not take it.
+    let long = "x".repeat(4 << 20);
+    let mut options = options(link, "talker");
+    options.config.password = Some(long);
+    let client = Client::start(options).unwrap();
+    client.begin_close();
+    client.close(Duration::ZERO);
+    assert!(client.wait_closed(SOON), "the thread goes on");
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -67,9 +68,10 @@ struct Ready {
 impl Client {
     /// Starts the client, which begins to connect.
     #[new]
-    #[pyo3(signature = (links, name, *, user, password, heartbeat, connect_timeout, reconnect, publish_store_size_max, receive_size_max, seed))]
+    #[pyo3(signature = (links, name, *, user, password, heartbeat, connect_timeout, reconnect, publish_store, publish_store_size_max, receive_size_max, seed))]
     #[allow(clippy::too_many_arguments)] // keywords on the other side
     fn new(
+        py: Python<'_>,
         links: Vec<LinkArgument<'_>>,
         name: String,
         user: Option<String>,
@@ -77,6 +79,7 @@ impl Client {
         heartbeat: Option<Duration>,
         connect_timeout: Duration,
         reconnect: (Duration, Duration, f64, f64, Option<Duration>),
+        publish_store: Option<PathBuf>,
         publish_store_size_max: usize,
         receive_size_max: usize,
         seed: u64,
@@ -94,7 +97,8 @@ impl Client {
             seed,
         };
         let links = links.into_iter().map(Link::from).collect();
-        let client = driver::Client::start(Options { links, config, connect_timeout, receive_size_max })?;
+        let options = Options { links, config, publish_store, connect_timeout, receive_size_max };
+        let client = driver::Client::start(options).map_err(|error| errors::not_started(py, error))?;
         let ready = Arc::new(Ready::default());
         let its_ready = ready.clone();
         client.set_on_ready(Some(Arc::new(move || its_ready.tell())));
@@ -324,12 +328,11 @@ impl Client {
         if self.handle.is_forked() {
             return Ok(0);
         }
+        let client = self.handle.client();
+        client.begin_close();
         let timeout = interpreter::timeout(Some(timeout));
-        let left = interpreter::wait(py, timeout, |slice| {
-            let left = self.handle.client().close(slice);
-            (left == 0).then_some(left)
-        })?;
-        Ok(left.unwrap_or_else(|| self.handle.client().unpersisted_count()))
+        interpreter::wait(py, timeout, |slice| client.wait_closed(slice).then_some(()))?;
+        Ok(py.detach(|| client.close(Duration::ZERO)))
     }
 }
 

@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use quire_core::client::{Failure, PublishError};
+use quire_driver::client::StartError;
 
 /// The exception for a failure: its class goes by the stable code.
 pub fn to_python(py: Python<'_>, failure: &Failure) -> PyErr {
@@ -14,6 +15,15 @@ pub fn refused(py: Python<'_>, error: &PublishError) -> PyErr {
     match error {
         PublishError::Refused(failure) => to_python(py, failure),
         PublishError::Full { .. } => pyo3::exceptions::PyBlockingIOError::new_err(error.to_string()),
+    }
+}
+
+/// The exception for a client that does not start.
+pub fn not_started(py: Python<'_>, error: StartError) -> PyErr {
+    match error {
+        StartError::Thread(error) => error.into(),
+        StartError::Store(error) => new_error(py, error.code(), &error.to_string(), 0),
+        error => new_error(py, "internal", &error.to_string(), 0),
     }
 }
 

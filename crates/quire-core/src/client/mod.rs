@@ -37,6 +37,7 @@ use connection::Connection;
 pub use message::Message;
 use reconnect::Backoff;
 pub use reconnect::Reconnect;
+pub use store::PublishLog;
 use store::PublishStore;
 pub use subscription::SubscriptionSpec;
 use subscription::Subscriptions;
@@ -221,6 +222,23 @@ impl ClientCore {
         }
     }
 
+    /// Keeps every publish in `log` too, which holds `frames` already (sequence and frame of each, in their order) and in which
+    /// `last_sequence` was the highest ever. Called before the first connection.
+    pub fn keep_publishes_in(
+        &mut self,
+        log: Box<dyn PublishLog>,
+        frames: &[(u64, Vec<u8>)],
+        last_sequence: u64,
+    ) {
+        self.store.keep_in(log, frames);
+        self.last_sequence = last_sequence;
+    }
+
+    /// The client is closed and its connection gone: what [`ClientCore::keep_publishes_in`] took is let go.
+    pub fn release_publish_log(&mut self) {
+        self.store.release_log();
+    }
+
     /// Where the client stands.
     pub fn state(&self) -> &State {
         &self.state
@@ -284,11 +302,9 @@ impl ClientCore {
                 };
             }
         };
-        if !self.store.has_room(message.topic.len() + message.data.len() + FRAME_SIZE_ALLOWANCE) {
-            return Err(PublishError::Full { unpersisted: self.store.count() });
-        }
+        self.store.check_room(message.topic.len() + message.data.len() + FRAME_SIZE_ALLOWANCE)?;
+        self.store.push(sequence, |out| publish(sequence).encode(out))?;
         self.last_sequence = self.last_sequence.max(sequence);
-        self.store.push(sequence, |out| publish(sequence).encode(out));
         Ok(Some(sequence))
     }
 

@@ -6,12 +6,33 @@
 
 use std::collections::VecDeque;
 
+use super::{Failure, PublishError};
+use crate::wire::Code;
+
 /// Bytes of a chunk: the grain in which persisted frames are dropped.
 const CHUNK_SIZE: usize = if cfg!(test) { 32 * 1024 } else { 256 * 1024 };
 
+/// Keeps the unpersisted publishes where they outlive the client: a file, in whoever drives the core (docs/stores.md).
+pub trait PublishLog: Send {
+    /// Whether a frame of `frame_size` bytes can be appended now.
+    fn has_room(&self, frame_size: usize) -> bool;
+
+    /// The largest frame that fits when nothing else is kept, in bytes.
+    fn frame_size_max(&self) -> usize;
+
+    /// Keeps the frame with this sequence: when this returns, it survives the end of the process.
+    ///
+    /// # Errors
+    /// It could not be kept. The publish is refused then, and a later one may work out.
+    fn append(&mut self, sequence: u64, frame: &[u8]) -> Result<(), Failure>;
+
+    /// Everything up to and including `sequence` is persisted and need not be kept. May keep a little longer.
+    fn persisted(&mut self, sequence: u64);
+}
+
 /// The unpersisted publishes of one client, in the order of their sequence.
-#[derive(Debug)]
 pub(super) struct PublishStore {
+    log: Option<Box<dyn PublishLog>>,
     chunks: VecDeque<Chunk>,
     /// Offset of the first byte that is kept.
     start: u64,
@@ -36,6 +57,7 @@ struct Chunk {
 impl PublishStore {
     pub fn new(size_max: usize) -> Self {
         PublishStore {
+            log: None,
             chunks: VecDeque::new(),
             start: 0,
             sent: 0,
@@ -46,9 +68,36 @@ impl PublishStore {
         }
     }
 
-    /// Whether another frame of this size may be stored. An empty store takes any frame.
-    pub fn has_room(&self, size: usize) -> bool {
-        self.is_empty() || (self.end - self.start) as usize + size <= self.size_max
+    /// From now on everything is kept in `log` too, which holds `frames` already: sequence and frame of each, in their order.
+    pub fn keep_in(&mut self, log: Box<dyn PublishLog>, frames: &[(u64, Vec<u8>)]) {
+        for (sequence, frame) in frames {
+            self.put(*sequence, |out| out.extend_from_slice(frame));
+        }
+        self.log = Some(log);
+    }
+
+    pub fn release_log(&mut self) {
+        self.log = None;
+    }
+
+    /// Whether another frame of this size may be stored. An empty store takes any frame that its log takes.
+    ///
+    /// # Errors
+    /// [`PublishError::Full`], and [`PublishError::Refused`] for a frame that the log can never take.
+    pub fn check_room(&self, size: usize) -> Result<(), PublishError> {
+        if let Some(log) = &self.log {
+            let limit = log.frame_size_max();
+            if size > limit {
+                let reason =
+                    format!("message of about {size} bytes, the file of the publish store takes {limit}");
+                return Err(Failure::new(Code::MessageTooLarge, reason).into());
+            }
+        }
+        let log_has_room = self.log.as_ref().is_none_or(|log| log.has_room(size));
+        if log_has_room && (self.is_empty() || (self.end - self.start) as usize + size <= self.size_max) {
+            return Ok(());
+        }
+        Err(PublishError::Full { unpersisted: self.count })
     }
 
     pub fn is_empty(&self) -> bool {
@@ -71,23 +120,46 @@ impl PublishStore {
     }
 
     /// Appends the frame that `encode` writes.
-    pub fn push(&mut self, sequence: u64, encode: impl FnOnce(&mut Vec<u8>)) {
+    ///
+    /// # Errors
+    /// The log did not take it; the store is as before.
+    pub fn push(&mut self, sequence: u64, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), Failure> {
+        let size = self.put(sequence, encode);
+        if let (Some(log), Some(chunk)) = (&mut self.log, self.chunks.back_mut()) {
+            let start = chunk.frames.len() - size;
+            if let Err(failure) = log.append(sequence, &chunk.frames[start..]) {
+                chunk.frames.truncate(start);
+                chunk.count -= 1;
+                self.count -= 1;
+                self.end -= size as u64;
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the size of the frame.
+    fn put(&mut self, sequence: u64, encode: impl FnOnce(&mut Vec<u8>)) -> usize {
         if self.chunks.back().is_none_or(|chunk| chunk.frames.len() >= CHUNK_SIZE) {
             let frames = std::mem::take(&mut self.spare);
             self.chunks.push_back(Chunk { frames, count: 0, last_sequence: 0 });
         }
-        if let Some(chunk) = self.chunks.back_mut() {
-            let before = chunk.frames.len();
-            encode(&mut chunk.frames);
-            chunk.last_sequence = chunk.last_sequence.max(sequence);
-            chunk.count += 1;
-            self.count += 1;
-            self.end += (chunk.frames.len() - before) as u64;
-        }
+        let Some(chunk) = self.chunks.back_mut() else { return 0 };
+        let before = chunk.frames.len();
+        encode(&mut chunk.frames);
+        chunk.last_sequence = chunk.last_sequence.max(sequence);
+        chunk.count += 1;
+        self.count += 1;
+        let size = chunk.frames.len() - before;
+        self.end += size as u64;
+        size
     }
 
     /// Everything up to `sequence` is persisted.
     pub fn persisted(&mut self, sequence: u64) {
+        if let Some(log) = &mut self.log {
+            log.persisted(sequence);
+        }
         while let Some(chunk) = self.chunks.front()
             && chunk.last_sequence <= sequence
         {
@@ -146,7 +218,7 @@ mod tests {
                     0 | 1 => {
                         sequence += 1;
                         let frame = vec![sequence as u8; number];
-                        store.push(sequence, |out| out.extend_from_slice(&frame));
+                        store.push(sequence, |out| out.extend_from_slice(&frame)).unwrap();
                         frames.push((sequence, frame));
                     }
                     2 => store.take(&mut wire, u64::MAX, number),
@@ -175,11 +247,12 @@ mod tests {
     #[test]
     fn a_full_store_takes_no_more_but_an_empty_one_takes_anything() {
         let mut store = PublishStore::new(10);
-        assert!(store.has_room(1000));
-        store.push(1, |out| out.extend_from_slice(&[0; 8]));
-        assert!(store.has_room(2) && !store.has_room(3));
+        assert_eq!(store.check_room(1000), Ok(()));
+        store.push(1, |out| out.extend_from_slice(&[0; 8])).unwrap();
+        assert_eq!(store.check_room(2), Ok(()));
+        assert_eq!(store.check_room(3), Err(PublishError::Full { unpersisted: 1 }));
         store.persisted(1);
-        assert!(store.has_room(1000));
+        assert_eq!(store.check_room(1000), Ok(()));
         assert_eq!(store.count(), 0);
     }
 }

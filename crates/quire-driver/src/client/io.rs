@@ -34,11 +34,13 @@ pub(super) fn run(shared: &Shared, links: &[Link]) {
     loop {
         shared.awake.store(true, Ordering::Release);
         let mut inner = shared.inner.lock();
+        let is_hurried = shared.is_hurried.load(Ordering::Acquire);
         if matches!(inner.core.state(), State::Closed(_))
-            && wire.as_ref().is_none_or(|wire| inner.core.wants_close() && wire.is_idle())
+            && (is_hurried || wire.as_ref().is_none_or(|wire| inner.core.wants_close() && wire.is_idle()))
         {
             disconnect(shared, &mut wire, &mut inner);
             shared.dispatch(&mut inner);
+            inner.core.release_publish_log();
             inner.is_done = true;
             for queue in inner.shared_queues.drain(..).filter_map(|queue| queue.upgrade()) {
                 queue.close();

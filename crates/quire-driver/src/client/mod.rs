@@ -11,6 +11,7 @@ mod link;
 mod queue;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -23,6 +24,7 @@ use quire_core::client::{
 };
 use quire_core::wire::Code;
 
+use crate::store::{PublishFile, StoreError};
 pub use link::Link;
 pub use queue::{Queue, Taken};
 
@@ -32,6 +34,8 @@ pub struct Options {
     pub links: Vec<Link>,
     /// The core's part; its `address_count` is that of `links`.
     pub config: ClientConfig,
+    /// File of the publish store, bounded by the `publish_store_size_max` of `config`; `None` = in memory only.
+    pub publish_store: Option<PathBuf>,
     /// The longest that one attempt to connect may take.
     pub connect_timeout: Duration,
     /// Bytes of messages that may wait for the caller; above it the socket is not read, which pushes back on the server.
@@ -54,6 +58,18 @@ pub struct Subscribed {
     pub queue: Arc<Queue>,
 }
 
+/// Why a client does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The operating system gave no thread, or nothing to wait with.
+    #[error("no thread or event queue for the client: {0}")]
+    Thread(#[from] std::io::Error),
+    /// The publish store cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 struct Shared {
     inner: Mutex<Inner>,
     /// Something in `inner` changed.
@@ -64,6 +80,8 @@ struct Shared {
     receive_size_max: usize,
     /// Bytes of messages in all queues.
     received_size: Arc<AtomicUsize>,
+    /// The user waits no longer for what is still to be said.
+    is_hurried: AtomicBool,
     /// Whether the thread stopped reading because of `receive_size_max`.
     is_full: AtomicBool,
     started: Instant,
@@ -104,11 +122,18 @@ impl Client {
     /// Starts the thread, which begins to connect; [`Client::wait_connected`] tells how that went.
     ///
     /// # Errors
-    /// No thread or poller could be had.
-    pub fn start(options: Options) -> std::io::Result<Self> {
+    /// No thread or poller could be had, or the publish store cannot be used.
+    pub fn start(options: Options) -> Result<Self, StartError> {
+        let size_max = options.config.publish_store_size_max as u64;
+        let name = options.config.name.clone();
+        let mut core = ClientCore::new(options.config, quire_core::time::Instant::from_ns(0));
+        if let Some(path) = &options.publish_store {
+            let (file, stored) = PublishFile::open(path, &name, size_max)?;
+            core.keep_publishes_in(Box::new(file), &stored.frames, stored.last_sequence);
+        }
         let shared = Arc::new(Shared {
             inner: Mutex::new(Inner {
-                core: ClientCore::new(options.config, quire_core::time::Instant::from_ns(0)),
+                core,
                 answers: HashMap::new(),
                 abandoned: HashSet::new(),
                 feeds: HashMap::new(),
@@ -123,6 +148,7 @@ impl Client {
             awake: AtomicBool::new(true),
             receive_size_max: options.receive_size_max,
             received_size: Arc::default(),
+            is_hurried: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             started: Instant::now(),
             on_ready: Mutex::new(None),
@@ -326,18 +352,28 @@ impl Client {
         }
     }
 
-    /// Says goodbye and ends the client. Publishes that were not sent yet are sent if that takes no longer than `timeout`; gives how many
-    /// are not known to be persisted.
-    pub fn close(&self, timeout: Duration) -> u64 {
-        let deadline = Instant::now() + timeout;
+    /// Says goodbye and takes nothing more. What was published and not sent yet is still sent, until [`Client::close`].
+    pub fn begin_close(&self) {
         self.shared.inner.lock().core.close();
-        self.shared.awake.store(true, Ordering::Release);
-        // The poller lives as long as the client, so that this cannot fail.
-        let _ = self.shared.poller.notify();
+        self.shared.alarm();
+    }
+
+    /// Whether everything was said and the thread has ended, after [`Client::begin_close`]; false when `timeout` passed first.
+    pub fn wait_closed(&self, timeout: Duration) -> bool {
+        self.wait_for(timeout, |inner| inner.is_done.then_some(())).is_some()
+    }
+
+    /// Ends the client, after waiting up to `timeout` for publishes that were not sent yet. Gives how many publishes are not known to be
+    /// persisted. The file of the publish store is free from then on.
+    pub fn close(&self, timeout: Duration) -> u64 {
+        self.begin_close();
+        let is_done = self.wait_closed(timeout);
         let mut inner = self.shared.inner.lock();
-        while !inner.is_done && !self.shared.changed.wait_until(&mut inner, deadline).timed_out() {}
-        let (is_done, left) = (inner.is_done, inner.core.unpersisted_count());
+        let left = inner.core.unpersisted_count();
+        inner.core.release_publish_log();
         drop(inner);
+        self.shared.is_hurried.store(true, Ordering::Release);
+        self.shared.alarm();
         if is_done && let Some(thread) = self.thread.lock().take() {
             // It said that it is done; a panic after that has nothing to tell.
             let _ = thread.join();
@@ -381,6 +417,13 @@ impl Shared {
             // The poller lives as long as the client, so that this cannot fail.
             let _ = self.poller.notify();
         }
+    }
+
+    /// Makes the thread look at everything, whatever it waits for.
+    fn alarm(&self) {
+        self.awake.store(true, Ordering::Release);
+        // The poller lives as long as the client, so that this cannot fail.
+        let _ = self.poller.notify();
     }
 
     fn has_too_much(&self) -> bool {

@@ -1,0 +1,81 @@
+//! The files in which a client keeps what must outlive it (docs/stores.md): its unpersisted publishes, and how far it has processed its
+//! subscriptions.
+//!
+//! Everything is written with one call before the caller goes on, so that it survives the end of the process; nothing is synced before the
+//! file is closed, so that a power cut may take the newest entries.
+
+mod file;
+mod publish;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use publish::{PublishFile, StoredPublishes};
+use quire_core::client::Failure;
+use quire_core::wire::Code;
+
+/// Why a store cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The disk says no.
+    #[error("{path}: {source}", path = path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another process, or another client of this one, has it open.
+    #[error("{path} is in use by another client", path = path.display())]
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is not what it was when it was written.
+    #[error("{path} is damaged at byte {at}; move it away to begin anew", path = path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// Where the first thing stands that is not whole.
+        at: u64,
+    },
+    /// It is something else. The fault of the caller.
+    #[error("{path} {what}", path = path.display())]
+    Unfit {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead.
+        what: String,
+    },
+}
+
+impl StoreError {
+    fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| StoreError::Io { path: path.to_owned(), source }
+    }
+
+    /// The stable name of the case (docs/errors.md).
+    pub fn code(&self) -> &'static str {
+        match self {
+            StoreError::Io { source, .. } => failure_code(source).name(),
+            StoreError::Locked { .. } => "store_locked",
+            StoreError::Corrupt { .. } => "store_corrupt",
+            StoreError::Unfit { .. } => Code::BadOption.name(),
+        }
+    }
+}
+
+/// What a user is told when a write to a store fails.
+fn failure(path: &Path, error: &io::Error) -> Failure {
+    Failure { code: failure_code(error), reason: format!("{}: {error}", path.display()), column: 0 }
+}
+
+fn failure_code(error: &io::Error) -> Code {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            Code::StorageFull
+        }
+        _ => Code::StorageFailed,
+    }
+}

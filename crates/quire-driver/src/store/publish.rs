@@ -1,0 +1,162 @@
+//! Unpersisted publishes in a file: a ring of entries, one per publish (docs/stores.md).
+//!
+//! A publish is written before the client takes it, and leaves the ring by moving its start, which is written to the header. So after
+//! `kill -9` at any instant the file holds every publish that was taken and is not known to be persisted; perhaps also some that are
+//! persisted, which the server drops when they come again.
+
+use std::collections::VecDeque;
+use std::path::Path;
+
+use quire_core::client::{Failure, PublishLog};
+
+use super::file::{ENTRY_HEAD_SIZE, Entries, Header, StoreFile, encode_entry, entry_size};
+use super::{StoreError, failure};
+
+const MAGIC: [u8; 4] = *b"QPUB";
+
+/// Bytes of entries that leave the ring together: the header is written once for so many.
+const GROUP_SIZE: u64 = 64 * 1024;
+
+/// The file of a publish store, open and locked.
+pub struct PublishFile {
+    file: StoreFile,
+    header: Header,
+    end: u64,
+    /// From the first entry on: where each group ends, and its highest sequence.
+    groups: VecDeque<Group>,
+    scratch: Vec<u8>,
+    /// The header could not be written: what the ring holds cannot be trusted to be found again.
+    failure: Option<Failure>,
+}
+
+struct Group {
+    end: u64,
+    last_sequence: u64,
+}
+
+/// What a publish store held when it was opened.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct StoredPublishes {
+    /// Sequence and frame of each, in their order.
+    pub frames: Vec<(u64, Vec<u8>)>,
+    /// The highest sequence that was ever in it.
+    pub last_sequence: u64,
+}
+
+impl PublishFile {
+    /// Opens the store of the client `name`, or makes one with room for `size_max` bytes.
+    ///
+    /// # Errors
+    /// See [`StoreError`]; nothing was changed then.
+    pub fn open(path: &Path, name: &str, size_max: u64) -> Result<(Self, StoredPublishes), StoreError> {
+        let file = StoreFile::open(path)?;
+        let capacity = size_max.max(GROUP_SIZE).next_multiple_of(8);
+        let new = Header { magic: MAGIC, capacity, name: name.to_owned(), ..Header::default() };
+        let (mut header, ring) = match file.read(MAGIC)? {
+            Some((header, ring)) if header.capacity != 0 => (header, ring),
+            _ => (new.clone(), Vec::new()),
+        };
+        if header.name != name {
+            let what = format!("belongs to the client {:?}, not to {name:?}", header.name);
+            return Err(StoreError::Unfit { path: path.to_owned(), what });
+        }
+        let log = unroll(&header, ring);
+        let parsed = Entries::parse(&log, header.start).map_err(|offset| StoreError::Corrupt {
+            path: path.to_owned(),
+            at: super::file::START + offset % header.capacity,
+        })?;
+        let frames: Vec<_> = parsed.entries.iter().map(|entry| (entry.tag, entry.body.to_vec())).collect();
+        let highest = frames.iter().map(|(sequence, _)| *sequence).max().unwrap_or(0);
+        let last_sequence = highest.max(header.last_sequence);
+        if frames.is_empty() && header.capacity != capacity {
+            // The offset goes on, so that no entry of the old ring is taken for one of the new.
+            header =
+                Header { generation: header.generation, start: parsed.end.next_multiple_of(capacity), ..new };
+            file.truncate(super::file::START).map_err(StoreError::io(path))?;
+        }
+        header.last_sequence = header.last_sequence.max(if frames.is_empty() { last_sequence } else { 0 });
+        let end = if frames.is_empty() { header.start } else { parsed.end };
+        let mut store =
+            PublishFile { file, header, end, groups: VecDeque::new(), scratch: Vec::new(), failure: None };
+        let mut at = store.header.start;
+        for (sequence, frame) in &frames {
+            at += entry_size(frame.len()) as u64;
+            store.note(at, *sequence);
+        }
+        store.write_header().map_err(StoreError::io(path))?;
+        Ok((store, StoredPublishes { frames, last_sequence }))
+    }
+
+    fn note(&mut self, end: u64, sequence: u64) {
+        let begin = self.groups.iter().rev().nth(1).map_or(self.header.start, |group| group.end);
+        match self.groups.back_mut() {
+            Some(group) if group.end - begin < GROUP_SIZE => {
+                group.end = end;
+                group.last_sequence = group.last_sequence.max(sequence);
+            }
+            _ => self.groups.push_back(Group { end, last_sequence: sequence }),
+        }
+    }
+
+    fn write_header(&mut self) -> std::io::Result<()> {
+        self.header.generation += 1;
+        self.file.write_header(&self.header)
+    }
+}
+
+impl PublishLog for PublishFile {
+    fn has_room(&self, frame_size: usize) -> bool {
+        self.end - self.header.start + entry_size(frame_size) as u64 <= self.header.capacity
+    }
+
+    fn frame_size_max(&self) -> usize {
+        usize::try_from(self.header.capacity).unwrap_or(usize::MAX) - ENTRY_HEAD_SIZE
+    }
+
+    fn append(&mut self, sequence: u64, frame: &[u8]) -> Result<(), Failure> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        encode_entry(&mut self.scratch, self.end, sequence, frame);
+        let written = self.file.write(&self.scratch, self.end, self.header.capacity);
+        written.map_err(|error| failure(&self.file.path, &error))?;
+        self.end += self.scratch.len() as u64;
+        self.note(self.end, sequence);
+        Ok(())
+    }
+
+    fn persisted(&mut self, sequence: u64) {
+        let mut is_moved = false;
+        while let Some(group) = self.groups.front()
+            && group.last_sequence <= sequence
+        {
+            self.header.start = group.end;
+            self.header.last_sequence = self.header.last_sequence.max(group.last_sequence);
+            self.groups.pop_front();
+            is_moved = true;
+        }
+        if is_moved && let Err(error) = self.write_header() {
+            self.failure = Some(failure(&self.file.path, &error));
+        }
+    }
+}
+
+impl Drop for PublishFile {
+    fn drop(&mut self) {
+        // What a power cut could take; there is nobody to be told any more.
+        let _ = self.file.sync();
+    }
+}
+
+/// The bytes of the ring from `start` on, for one round.
+fn unroll(header: &Header, mut ring: Vec<u8>) -> Vec<u8> {
+    let capacity = usize::try_from(header.capacity).unwrap_or(usize::MAX);
+    let start = usize::try_from(header.start % header.capacity.max(1)).unwrap_or_default();
+    if ring.len() < capacity {
+        // It was not filled once: nothing that is kept stands before `start`.
+        ring.drain(..start.min(ring.len()));
+    } else {
+        ring.rotate_left(start);
+    }
+    ring
+}
