@@ -35,10 +35,6 @@ class FaultyServer(ServerProcess):
         environment = {"LD_PRELOAD": str(_library()), "QUIRE_FAULTS": str(control)}
         super().__init__(directory / "data", environment=environment, **config)
 
-    def __enter__(self) -> FaultyServer:
-        super().__enter__()
-        return self
-
     def fail_writes(self, number: int = errno.ENOSPC) -> None:
         self._set(0, "i", number)
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import quire
+import quire.testing
 from quire._cli import run
 
 
@@ -123,7 +124,7 @@ def test_verify_fails_for_one_wrong_bit(command: Command, directory: Path) -> No
 
 def test_a_journal_is_read_beside_the_server_that_writes_it(command: Command, tmp_path: Path) -> None:
     with (
-        quire.Server(quire.Config(data_directory=tmp_path, transport={"address": "127.0.0.1:0"})) as server,
+        quire.testing.server(tmp_path) as server,
         quire.Client(server.url) as client,
     ):
         for n in range(2):

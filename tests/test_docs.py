@@ -25,17 +25,20 @@ def examples() -> Iterator[tuple[str, str]]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("program", [block for _, block in examples()], ids=[name for name, _ in examples()])
 def test_an_example_runs(program: str, tmp_path: Path) -> None:
-    # An example that talks to a server gets one of its own.
-    setting = (
-        "import quire\n"
-        "server = quire.Server(quire.Config(transport={'address': '127.0.0.1:0'})).start()\n"
-        f"program = {program!r}.replace('quire://127.0.0.1:9007', server.url)\n"
-        "try:\n    exec(compile(program, 'example', 'exec'), {'__name__': 'example'})\nfinally:\n    server.close()\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", setting], cwd=tmp_path, capture_output=True, text=True, timeout=240
-    )
-    assert result.returncode == 0, result.stderr
+    if "\ndef test_" in program:
+        (tmp_path / "test_example.py").write_text(program)
+        command = [sys.executable, "-m", "pytest", "-q", "test_example.py"]
+    else:
+        # An example that talks to a server gets one of its own.
+        setting = (
+            "import quire.testing\n"
+            "with quire.testing.server() as server:\n"
+            f"    program = {program!r}.replace('quire://127.0.0.1:9007', server.url)\n"
+            "    exec(compile(program, 'example', 'exec'), {'__name__': 'example'})\n"
+        )
+        command = [sys.executable, "-c", setting]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_every_page_that_the_readme_names_is_there() -> None:

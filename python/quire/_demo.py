@@ -11,10 +11,6 @@ import csv
 import importlib.util
 import io
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -30,6 +26,7 @@ from rich.table import Table
 
 import quire
 from quire._message import Message
+from quire.testing import ServerProcess
 
 TOPIC = "flights"
 #: What the live subscribers ask for.
@@ -51,7 +48,7 @@ def run(directory: Path | None, count: int | None) -> int:
         if directory is None
         else nullcontext(str(directory))
     )
-    with temporary as place, _Server(Path(place)) as server:
+    with temporary as place, ServerProcess(place) as server:
         console.print(f"server process {server.pid} on {server.url}, journal in {place}")
         results = _act(console, server, flights)
     console.print(results.table())
@@ -109,7 +106,7 @@ class _Results:
         return f"[bold red]{self.wrong:,} messages are wrong, {self.replayed:,} of {self.published:,} were read back[/]"
 
 
-def _act(console: Console, server: _Server, flights: list[bytes]) -> _Results:
+def _act(console: Console, server: ServerProcess, flights: list[bytes]) -> _Results:
     results = _Results(published=len(flights))
     counts = [0] * len(FILTERS)
     with (
@@ -121,7 +118,7 @@ def _act(console: Console, server: _Server, flights: list[bytes]) -> _Results:
             watchers.subscribe(
                 TOPIC, filter=filter, bookmark=quire.EPOCH, on_message=_counter(counts, number)
             )
-        reader = _Follower(follower, len(flights))
+        reader = _Follower(follower, flights)
         reader.start()
         begun = time.perf_counter()
         half = len(flights) // 2
@@ -150,84 +147,51 @@ def _act(console: Console, server: _Server, flights: list[bytes]) -> _Results:
         results.live = list(zip(FILTERS, counts, wanted, strict=True))
     with quire.Client(server.url, name="demo-reader") as client:
         begun = time.perf_counter()
-        subscription = client.subscribe(TOPIC, bookmark=quire.EPOCH)
-        for messages in subscription.batches(timeout=PATIENCE):
-            for message in messages:
-                expected = flights[results.replayed] if results.replayed < len(flights) else None
-                results.wrong += message.data != expected or message.sequence != results.replayed + 1
-                results.replayed += 1
-            if results.replayed >= len(flights) or not messages:
-                break
+        check = _Check(flights)
+        check.read(client.subscribe(TOPIC, bookmark=quire.EPOCH))
+        results.replayed = check.count
+        results.wrong += check.wrong
         results.replay_seconds = time.perf_counter() - begun
     return results
 
 
 class _Follower(threading.Thread):
-    """Reads everything from the beginning while it is published, and checks that each message is the next one."""
+    """Reads everything from the beginning while it is published, and compares each message with its source."""
 
-    def __init__(self, client: quire.Client, total: int) -> None:
+    def __init__(self, client: quire.Client, flights: list[bytes]) -> None:
         super().__init__(name="follower", daemon=True)
         self._subscription = client.subscribe(TOPIC, bookmark=quire.EPOCH)
-        self._total = total
-        self.count = self.wrong = 0
-
-    def run(self) -> None:
-        for messages in self._subscription.batches(timeout=PATIENCE):
-            for message in messages:
-                self.count += 1
-                self.wrong += message.sequence != self.count
-            if self.count >= self._total or not messages:
-                return
-
-
-class _Server:
-    """A server process that can be killed and started again on the same port."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._address = "127.0.0.1:0"
-        self._process: subprocess.Popen[str] | None = None
-        self.url = ""
+        self._check = _Check(flights)
 
     @property
-    def pid(self) -> int:
-        return 0 if self._process is None else self._process.pid
+    def count(self) -> int:
+        return self._check.count
 
-    def start(self) -> None:
-        command = [sys.executable, "-m", "quire", "serve", "--json", "--address", self._address]
-        command += ["--data-directory", str(self._directory)]
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise quire.QuireError(
-                f"the server did not start; try `quire serve --data-directory {self._directory}`"
-            )
-        self.url = json.loads(line)["url"]
-        self._address = self.url.removeprefix("quire://")
+    @property
+    def wrong(self) -> int:
+        return self._check.wrong
 
-    def kill(self) -> None:
-        if self._process is not None:
-            os.kill(self._process.pid, signal.SIGKILL)
-            self._end()
+    def run(self) -> None:
+        self._check.read(self._subscription)
 
-    def __enter__(self) -> _Server:
-        self.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._end()
+class _Check:
+    """Every message must be the next of the flights."""
 
-    def _end(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        self._process.wait(timeout=PATIENCE)
-        self._process.stdout.close()
-        self._process = None
+    def __init__(self, flights: list[bytes]) -> None:
+        self._flights = flights
+        self.count = self.wrong = 0
+
+    def read(self, subscription: quire.Subscription) -> None:
+        """Until as many came as there are flights, or nothing comes."""
+        total = len(self._flights)
+        for messages in subscription.batches(timeout=PATIENCE):
+            for message in messages:
+                expected = self._flights[self.count] if self.count < total else None
+                self.count += 1
+                self.wrong += message.data != expected or message.sequence != self.count
+            if self.count >= total or not messages:
+                return
 
 
 def _counter(counts: list[int], number: int) -> Any:

@@ -1,0 +1,59 @@
+"""What `quire.testing` offers to tests: servers and fixtures, used as a stranger's tests would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import quire
+import quire.testing
+
+
+@pytest.fixture
+def quire_settings() -> dict[str, Any]:
+    return {"transport": {"max_message_size": "1KB"}}
+
+
+def test_a_server_is_there_with_the_settings_of_the_test(quire_server: quire.Server, tmp_path: Path) -> None:
+    with quire.Client(quire_server.url) as client:
+        client.publish("t", b"1")
+        client.flush(timeout=20)
+        with pytest.raises(quire.MessageTooLargeError):
+            client.publish("t", b"x" * 2000)
+    assert [message.data for message in quire_server.journal.read()] == [b"1"]
+    assert list((tmp_path / "quire-data" / "journal").glob("*.journal"))
+
+
+def test_a_server_process_is_killed_and_comes_back_where_it_was(
+    quire_server_process: quire.testing.ServerProcess,
+) -> None:
+    url, pid = quire_server_process.url, quire_server_process.pid
+    with quire.Client(url, name="p", reconnect=quire.Reconnect(initial="10ms", maximum="100ms")) as client:
+        client.publish("t", b"1")
+        client.flush(timeout=20)
+        quire_server_process.kill()
+        assert not quire_server_process.is_running
+        client.publish("t", b"2")
+        quire_server_process.start()
+        assert quire_server_process.is_running
+        assert (quire_server_process.url, quire_server_process.pid != pid) == (url, True)
+        client.flush(timeout=20)
+        subscription = client.subscribe("t", bookmark=quire.EPOCH)
+        assert [subscription.get(timeout=20).data for _ in range(2)] == [b"1", b"2"]
+    assert quire_server_process.terminate() == 0
+
+
+def test_without_a_directory_nothing_is_left_behind() -> None:
+    with quire.testing.server() as server:
+        directory = server.config.data_directory
+        assert directory.is_dir()
+    assert not directory.exists()
+
+
+def test_a_process_that_cannot_start_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    process = quire.testing.ServerProcess(tmp_path, name="no/name")
+    with pytest.raises(quire.QuireError, match="did not start"), process:
+        pass
+    assert "name" in capfd.readouterr().err
+    assert not process.is_running
