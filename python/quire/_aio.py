@@ -23,6 +23,7 @@ from quire._errors import DisconnectedError, QuireError
 from quire._message import Message, to_bytes
 from quire._options import (
     AUTO,
+    DEFAULT_ACK_TIMEOUT,
     DEFAULT_CLOSE_TIMEOUT,
     DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_RECEIVE_SIZE_MAX,
@@ -34,6 +35,7 @@ from quire._options import (
     Reconnect,
     SequenceArgument,
     Spec,
+    backlog_to_core,
     bookmark_to_core,
     delta_to_core,
     expiration_to_core,
@@ -135,10 +137,11 @@ class AsyncSubscription(SubscriptionBase):
         bookmark: Bookmark | None = None,
         live: bool | None = None,
         fully_durable: bool | None = None,
+        max_backlog: int | None = None,
     ) -> None:
         """Changes the subscription atomically; `filter=None` takes the filter off, everything else left out
         stays as it is."""
-        spec, told = self._replaced(topic, filter, bookmark, live, fully_durable)
+        spec, told = self._replaced(topic, filter, bookmark, live, fully_durable, max_backlog)
         await self._client._replace(self._core, told)
         self._spec = spec
 
@@ -184,6 +187,9 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         publish_store: PublishStoreArgument = None,
         heartbeat: Duration | None = None,
         connect_timeout: Duration = DEFAULT_CONNECT_TIMEOUT,
+        auto_ack: bool = False,
+        ack_batch_size: int = 1,
+        ack_timeout: Duration = DEFAULT_ACK_TIMEOUT,
         reconnect: Reconnect | None = None,
         receive_size_max: Size = DEFAULT_RECEIVE_SIZE_MAX,
     ) -> None:
@@ -198,6 +204,9 @@ class AsyncClient(ClientBase[AsyncSubscription]):
             connect_timeout=connect_timeout,
             reconnect=reconnect,
             receive_size_max=receive_size_max,
+            auto_ack=auto_ack,
+            ack_batch_size=ack_batch_size,
+            ack_timeout=ack_timeout,
         )
         super().__init__(options)
         self._started: _quire.Client | None = None
@@ -270,6 +279,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         *,
         filter: str | None = None,
         bookmark: Bookmark | None = None,
+        max_backlog: int | None = None,
         live: bool = False,
         fully_durable: bool = False,
         paused: bool = False,
@@ -293,12 +303,13 @@ class AsyncClient(ClientBase[AsyncSubscription]):
             live=live,
             fully_durable=fully_durable,
             paused=paused,
+            max_backlog=backlog_to_core(max_backlog),
             completed=completed,
             rate=rate_to_core(rate),
             rate_max_gap=delta_to_core(rate_max_gap, "rate_max_gap"),
         )
         spec = self._located(spec, sub_id)
-        core = client.subscribe(spec, sub_id, on_message is not None)
+        core = client.subscribe(spec, sub_id, on_message is not None, self._options.auto_ack)
         subscription = AsyncSubscription(self, core, spec, sub_id, on_message is not None)
         self._subscriptions[sub_id] = subscription
         if on_message is not None:

@@ -15,6 +15,7 @@ from quire._errors import QuireError
 from quire._message import Message, to_bytes
 from quire._options import (
     AUTO,
+    DEFAULT_ACK_TIMEOUT,
     DEFAULT_CLOSE_TIMEOUT,
     DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_RECEIVE_SIZE_MAX,
@@ -26,6 +27,7 @@ from quire._options import (
     Reconnect,
     SequenceArgument,
     Spec,
+    backlog_to_core,
     bookmark_to_core,
     delta_to_core,
     expiration_to_core,
@@ -62,6 +64,9 @@ class Client(ClientBase[Subscription]):
     - `connect_timeout`: how long to wait for the first logon
     - `receive_size_max`: bytes of received messages that may wait for the program; above it the socket is
       not read
+    - `auto_ack`: a queue message is acknowledged when its handler returned, or the next one is asked for
+    - `ack_batch_size`, `ack_timeout`: acknowledgements go out together: when there are so many, or after so
+      long
     """
 
     def __init__(
@@ -75,6 +80,9 @@ class Client(ClientBase[Subscription]):
         publish_store: PublishStoreArgument = None,
         heartbeat: Duration | None = None,
         connect_timeout: Duration = DEFAULT_CONNECT_TIMEOUT,
+        auto_ack: bool = False,
+        ack_batch_size: int = 1,
+        ack_timeout: Duration = DEFAULT_ACK_TIMEOUT,
         reconnect: Reconnect | None = None,
         receive_size_max: Size = DEFAULT_RECEIVE_SIZE_MAX,
     ) -> None:
@@ -89,6 +97,9 @@ class Client(ClientBase[Subscription]):
             connect_timeout=connect_timeout,
             reconnect=reconnect,
             receive_size_max=receive_size_max,
+            auto_ack=auto_ack,
+            ack_batch_size=ack_batch_size,
+            ack_timeout=ack_timeout,
         )
         super().__init__(options)
         self._lock = threading.Lock()
@@ -151,6 +162,7 @@ class Client(ClientBase[Subscription]):
         *,
         filter: str | None = None,
         bookmark: Bookmark | None = None,
+        max_backlog: int | None = None,
         live: bool = False,
         fully_durable: bool = False,
         paused: bool = False,
@@ -166,6 +178,8 @@ class Client(ClientBase[Subscription]):
           searched for unanchored
         - `bookmark`: replay from there: `EPOCH`, `NOW`, `MOST_RECENT`, a bookmark, several of them, or a time;
           a range like "[A:B]" of them ends, and with it the iteration
+        - `max_backlog`: from queues, the most messages that are not settled; 1 when left out, 0 for barriers
+          only
         - `live`: after the replay, messages come before they are persisted
         - `paused`: created without delivering until `resume`
         - `rate`: the fastest pace of a replay: messages per second ("1000"), bytes per second ("500KB"), or a
@@ -184,12 +198,13 @@ class Client(ClientBase[Subscription]):
                 live=live,
                 fully_durable=fully_durable,
                 paused=paused,
+                max_backlog=backlog_to_core(max_backlog),
                 completed=completed,
                 rate=rate_to_core(rate),
                 rate_max_gap=delta_to_core(rate_max_gap, "rate_max_gap"),
             )
             spec = self._located(spec, sub_id)
-            core = self._core.subscribe(spec, sub_id, on_message is not None)
+            core = self._core.subscribe(spec, sub_id, on_message is not None, self._options.auto_ack)
             subscription = Subscription(self, core, spec, sub_id, on_message is not None)
             self._subscriptions[sub_id] = subscription
             if on_message is not None:

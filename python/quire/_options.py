@@ -7,7 +7,7 @@ import math
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from quire import _quire
 from quire._bookmarks import Bookmark, to_text
 from quire._errors import ConfigError, DisconnectedError, QuireError
+from quire._message import Message
 from quire._stores import PublishStore
 from quire._units import Duration, Size, seconds, size
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 DEFAULT_PORT: Final = 9007
 DEFAULT_CONNECT_TIMEOUT: Final = 10.0
 DEFAULT_CLOSE_TIMEOUT: Final = 10.0
+#: How long an acknowledgement of a queue message may wait for its batch.
+DEFAULT_ACK_TIMEOUT: Final = timedelta(seconds=1)
 #: Bytes of received messages that wait for the program; above it the socket is not read.
 DEFAULT_RECEIVE_SIZE_MAX: Final = 64 * 1024 * 1024
 
@@ -131,6 +134,9 @@ class ClientOptions:
     reconnect: Reconnect
     publish_store: PublishStore
     receive_size_max: int
+    auto_ack: bool
+    ack_batch_size: int
+    ack_timeout: timedelta
 
     @classmethod
     def of(
@@ -146,6 +152,9 @@ class ClientOptions:
         reconnect: Reconnect | None,
         publish_store: PublishStoreArgument,
         receive_size_max: Size,
+        auto_ack: bool,
+        ack_batch_size: int,
+        ack_timeout: Duration,
     ) -> ClientOptions:
         urls = (url,) if isinstance(url, str) else tuple(url)
         if not urls:
@@ -158,6 +167,8 @@ class ClientOptions:
         name = generated_name() if name is None else name
         if not 1 <= len(name.encode()) <= 255 or any(ord(c) < 32 or 127 <= ord(c) < 160 for c in name):
             raise ConfigError("name: it must have 1 to 255 bytes and no control characters")
+        if not 1 <= ack_batch_size < 2**32:
+            raise ConfigError(f"ack_batch_size: {ack_batch_size} is not between 1 and 2**32 - 1")
         reconnect = reconnect or Reconnect()
         reconnect.to_core()
         return cls(
@@ -172,6 +183,9 @@ class ClientOptions:
             reconnect=reconnect,
             publish_store=store,
             receive_size_max=size(receive_size_max, "receive_size_max"),
+            auto_ack=auto_ack,
+            ack_batch_size=ack_batch_size,
+            ack_timeout=_delta(ack_timeout, "ack_timeout"),
         )
 
     def start(self) -> _quire.Client:
@@ -187,6 +201,8 @@ class ClientOptions:
             publish_store=None if self.publish_store.path is None else str(self.publish_store.path),
             publish_store_size_max=self.publish_store.size_max,
             receive_size_max=self.receive_size_max,
+            ack_batch_size=self.ack_batch_size,
+            ack_timeout=self.ack_timeout,
             seed=secrets.randbits(64),
         )
 
@@ -276,6 +292,7 @@ class Spec:
     live: bool = False
     fully_durable: bool = False
     paused: bool = False
+    max_backlog: int | None = None
     completed: bool = False
     #: As on the wire: "1000", "500KB", "2X".
     rate: str | None = None
@@ -300,6 +317,34 @@ def rate_to_core(rate: Rate | None) -> str | None:
 def delta_to_core(value: Duration | None, key: str) -> timedelta | None:
     """`None` stays what it is: not said."""
     return None if value is None else _delta(value, key)
+
+
+def backlog_to_core(max_backlog: int | None) -> int | None:
+    """The most messages of queues that a subscription may have outstanding; the server takes 1 for `None`."""
+    if max_backlog is not None and not 0 <= max_backlog < 2**32:
+        raise ConfigError(f"max_backlog: {max_backlog} is not between 0 and 2**32 - 1")
+    return max_backlog
+
+
+def verdict_to_core(cancel: bool, expire: bool) -> str:
+    if cancel and expire:
+        raise ConfigError("cancel and expire exclude each other")
+    return "cancel" if cancel else "expire" if expire else "acknowledge"
+
+
+def selection_to_core(
+    bookmarks: str | Message | Iterable[str | Message] | None, filter: str | None
+) -> list[str] | str:
+    """Bookmarks, or a filter: the one of the two that was given."""
+    if (bookmarks is None) == (filter is None):
+        raise ConfigError("ack takes bookmarks or a filter (an empty one for every message), one of them")
+    if bookmarks is None:
+        return filter or ""
+    named = [bookmarks] if isinstance(bookmarks, (str, Message)) else bookmarks
+    texts = [each if isinstance(each, str) else each.bookmark or "" for each in named]
+    return [
+        f"{text}|" for joined in texts for each in joined.split(",") if (text := each.strip().rstrip("|"))
+    ]
 
 
 def bookmark_to_core(bookmark: Bookmark | None) -> str | None:

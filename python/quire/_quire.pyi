@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from os import PathLike
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self, final
 
 from quire._options import Spec
@@ -57,6 +58,39 @@ class Message:
     def _number(self) -> int: ...
     def discard(self) -> None:
         """The message is processed: `most_recent` may move past it."""
+    @property
+    def queue(self) -> str | None:
+        """The queue that it came from, if it did."""
+    @property
+    def lease_period(self) -> timedelta | None:
+        """How long the server lets us have it; `None`: there is no lease, or one without end."""
+    @property
+    def lease_deadline(self) -> datetime | None:
+        """When the lease ends (UTC), by this machine's clock, counted from the arrival."""
+    @property
+    def lease_lost(self) -> bool:
+        """Whether the lease is over: its time, another one's verdict, or the connection."""
+    @property
+    def delivery_count(self) -> int:
+        """How often it was delivered, this time included; 0 when it did not come from a queue, or is a barrier."""
+    @property
+    def cancel_count(self) -> int:
+        """How often it was given back with `cancel`."""
+    @property
+    def _is_settled(self) -> bool: ...
+    def ack(self) -> None:
+        """It is processed: the queue forgets it. Sent with the batch; of a message that came from no queue, `discard`."""
+    def cancel(self) -> None:
+        """Gives it back to its queue."""
+    def expire(self) -> None:
+        """Throws it out of its queue, unprocessed."""
+    def extend(self, period: timedelta | float | str | None = None) -> None:
+        """Asks for a longer lease, from now on; left out: for another period of the queue's."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Acknowledges, or cancels when the block raised."""
     def __len__(self) -> int: ...
     def __bool__(self) -> bool: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -89,6 +123,8 @@ class Client:
         publish_store: str | None,
         publish_store_size_max: int,
         receive_size_max: int,
+        ack_batch_size: int,
+        ack_timeout: timedelta,
         seed: int,
     ) -> Client: ...
     def publish(
@@ -108,7 +144,17 @@ class Client:
     @property
     def answer_count(self) -> int: ...
     def heard(self) -> tuple[float | None, dict[int, float]]: ...
-    def subscribe(self, spec: Spec, sub_id: str, handled: bool) -> Subscription: ...
+    def subscribe(self, spec: Spec, sub_id: str, handled: bool, auto_ack: bool) -> Subscription: ...
+    def settle_bookmarks(self, queue: str, verdict: str, bookmarks: Sequence[str]) -> int: ...
+    def settle_matching(self, queue: str, verdict: str, filter: str) -> int: ...
+    def extend(self, messages: Sequence[Message], period: timedelta | None) -> None: ...
+    def query(
+        self, queue: str, filter: str | None, order_by: str | None, top_n: int | None
+    ) -> Subscription: ...
+    def queue_stats(self, queue: str | None) -> int: ...
+    def take_stats(self, command: int) -> str | None: ...
+    @property
+    def waiting_acknowledgement_count(self) -> int: ...
     def replace(self, number: int, spec: Spec) -> int: ...
     def unsubscribe(self, number: int) -> int: ...
     def set_paused(self, numbers: Sequence[int], paused: bool) -> int: ...

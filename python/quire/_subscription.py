@@ -12,7 +12,7 @@ from quire import _quire
 from quire._bookmarks import Bookmark
 from quire._errors import ConfigError, DisconnectedError
 from quire._message import Message
-from quire._options import Spec, SubscriptionHealth, bookmark_to_core
+from quire._options import Spec, SubscriptionHealth, backlog_to_core, bookmark_to_core
 from quire._units import Duration, seconds
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ class SubscriptionBase:
         bookmark: Bookmark | None,
         live: bool | None,
         fully_durable: bool | None,
+        max_backlog: int | None,
     ) -> tuple[Spec, Spec]:
         """What the subscription will be, and what the server is told."""
         spec = replace(
@@ -104,6 +105,7 @@ class SubscriptionBase:
             filter=filter,
             live=self._spec.live if live is None else live,
             fully_durable=self._spec.fully_durable if fully_durable is None else fully_durable,
+            max_backlog=self._spec.max_backlog if max_backlog is None else backlog_to_core(max_backlog),
         )
         new_bookmark = bookmark_to_core(bookmark)
         kept = self._spec.bookmark if new_bookmark is None else new_bookmark
@@ -175,6 +177,7 @@ class Subscription(SubscriptionBase):
         bookmark: Bookmark | None = None,
         live: bool | None = None,
         fully_durable: bool | None = None,
+        max_backlog: int | None = None,
     ) -> None:
         """Changes the subscription atomically; `filter=None` takes the filter off, everything else left out
         stays as it is.
@@ -182,7 +185,7 @@ class Subscription(SubscriptionBase):
         It keeps its place in the log unless `bookmark` is given. When the server refuses, nothing has
         changed.
         """
-        spec, told = self._replaced(topic, filter, bookmark, live, fully_durable)
+        spec, told = self._replaced(topic, filter, bookmark, live, fully_durable, max_backlog)
         self._client._replace(self._core, told)
         self._spec = spec
 

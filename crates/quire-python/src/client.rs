@@ -13,10 +13,13 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use quire_core::client::{
-    ClientConfig, CommandId, Failure, NewMessage, PublishError, Reconnect, Sequence, State, SubscriptionSpec,
+    ClientConfig, CommandId, Failure, NewMessage, PublishError, QuerySpec, Reconnect, Sequence, State,
+    SubscriptionSpec,
 };
+use quire_core::queue::Verdict;
 use quire_core::wire::SubscribeOptions;
-use quire_driver::client::{self as driver, Link, Options, Queue, Taken};
+use quire_driver::client::{self as driver, Link, Options, Queue, Subscribed, Taken};
+use quire_journal::Bookmark;
 
 use crate::embedded::LinkArgument;
 use crate::errors;
@@ -51,6 +54,7 @@ struct SpecArgument {
     filter: Option<String>,
     bookmark: Option<String>,
     options: u32,
+    max_backlog: Option<u32>,
     wants_completed: bool,
     rate: Option<String>,
     rate_max_gap: Option<Duration>,
@@ -68,7 +72,7 @@ struct Ready {
 impl Client {
     /// Starts the client, which begins to connect.
     #[new]
-    #[pyo3(signature = (links, name, *, user, password, heartbeat, connect_timeout, reconnect, publish_store, publish_store_size_max, receive_size_max, seed))]
+    #[pyo3(signature = (links, name, *, user, password, heartbeat, connect_timeout, reconnect, publish_store, publish_store_size_max, receive_size_max, ack_batch_size, ack_timeout, seed))]
     #[allow(clippy::too_many_arguments)] // keywords on the other side
     fn new(
         py: Python<'_>,
@@ -82,6 +86,8 @@ impl Client {
         publish_store: Option<PathBuf>,
         publish_store_size_max: usize,
         receive_size_max: usize,
+        ack_batch_size: u32,
+        ack_timeout: Duration,
         seed: u64,
     ) -> PyResult<Self> {
         let (initial_delay, maximum_delay, factor, jitter, give_up_after) = reconnect;
@@ -94,6 +100,8 @@ impl Client {
             reconnect: Reconnect { initial_delay, maximum_delay, factor, jitter, give_up_after },
             address_count: links.len(),
             publish_store_size_max,
+            ack_batch_size,
+            ack_timeout,
             seed,
         };
         let links = links.into_iter().map(Link::from).collect();
@@ -203,9 +211,10 @@ impl Client {
         spec: SpecArgument,
         sub_id: String,
         handled: bool,
+        auto_ack: bool,
     ) -> PyResult<Subscription> {
         self.handle.check_fork(py)?;
-        let progress = Progress::new(sub_id);
+        let progress = Progress::of_client(sub_id, self.handle.clone(), auto_ack);
         // Held meanwhile, so that no message is taken before its progress is known.
         let mut by_number = self.handled_progress.lock();
         let subscribed = self
@@ -216,14 +225,74 @@ impl Client {
         if handled {
             by_number.insert(subscribed.number, progress.clone());
         }
-        Ok(Subscription {
-            handle: self.handle.clone(),
-            queue: subscribed.queue,
-            progress,
-            number: subscribed.number,
-            command: subscribed.command.0,
-            ahead: Mutex::default(),
-        })
+        Ok(self.subscription(subscribed, progress))
+    }
+
+    /// Starts to settle messages of a queue by bookmark; gives the command.
+    fn settle_bookmarks(
+        &self,
+        py: Python<'_>,
+        queue: &str,
+        verdict: &str,
+        bookmarks: Vec<String>,
+    ) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        let verdict = verdict_of(py, verdict)?;
+        let parse = |text: &String| {
+            text.parse::<Bookmark>().map_err(|error| {
+                errors::new_error(py, "bad_bookmark", &format!("bookmark {text:?}: {error}"), 0)
+            })
+        };
+        let bookmarks = bookmarks.iter().map(parse).collect::<PyResult<Vec<_>>>()?;
+        number_of(py, self.handle.client().settle_bookmarks(queue, verdict, &bookmarks))
+    }
+
+    /// Starts to settle the messages of a queue that match; gives the command.
+    fn settle_matching(&self, py: Python<'_>, queue: &str, verdict: &str, filter: &str) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        let verdict = verdict_of(py, verdict)?;
+        number_of(py, self.handle.client().settle_matching(queue, verdict, filter))
+    }
+
+    /// Asks for longer leases of messages, all with one command.
+    fn extend(&self, messages: Vec<PyRef<'_, Message>>, period: Option<Duration>) {
+        let leases: Vec<_> = messages.iter().filter_map(|message| message.lease().cloned()).collect();
+        self.handle.client().extend(&leases, period);
+    }
+
+    /// Asks for the messages of a queue that could be delivered: they come, then the subscription ends.
+    #[pyo3(signature = (queue, filter, order_by, top_n))]
+    fn query(
+        &self,
+        py: Python<'_>,
+        queue: String,
+        filter: Option<String>,
+        order_by: Option<String>,
+        top_n: Option<u32>,
+    ) -> PyResult<Subscription> {
+        self.handle.check_fork(py)?;
+        let progress = Progress::of_client(queue.clone(), self.handle.clone(), false);
+        let subscribed = self.handle.client().query(&QuerySpec { queue, filter, order_by, top_n });
+        let subscribed = subscribed.map_err(|failure| errors::to_python(py, &failure))?;
+        Ok(self.subscription(subscribed, progress))
+    }
+
+    /// Asks for the figures of a queue or of all; gives the command.
+    #[pyo3(signature = (queue))]
+    fn queue_stats(&self, py: Python<'_>, queue: Option<&str>) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        number_of(py, self.handle.client().queue_stats(queue))
+    }
+
+    /// What `queue_stats` was answered with, once: JSON.
+    fn take_stats(&self, command: u32) -> Option<String> {
+        self.handle.client().take_stats(CommandId(command))
+    }
+
+    /// Acknowledgements of queue messages that were not sent yet.
+    #[getter]
+    fn waiting_acknowledgement_count(&self) -> u64 {
+        self.handle.client().waiting_acknowledgement_count()
     }
 
     /// Starts a change of a subscription; gives the command.
@@ -270,7 +339,7 @@ impl Client {
         let by_number = self.handled_progress.lock();
         let messages = messages.into_iter().filter_map(|message| {
             let progress = by_number.get(&message.subscription())?;
-            let ordinal = progress.hand_out(std::iter::once(message.bookmark()));
+            let ordinal = progress.hand_out(&message);
             Some(Message::new(message, progress.clone(), ordinal))
         });
         PyList::new(py, messages.collect::<Vec<_>>()).map(Some)
@@ -336,6 +405,19 @@ impl Client {
     }
 }
 
+impl Client {
+    fn subscription(&self, subscribed: Subscribed, progress: Arc<Progress>) -> Subscription {
+        Subscription {
+            handle: self.handle.clone(),
+            queue: subscribed.queue,
+            progress,
+            number: subscribed.number,
+            command: subscribed.command.0,
+            ahead: Mutex::default(),
+        }
+    }
+}
+
 /// No subscription has this number.
 const NO_SUBSCRIPTION: u32 = 0;
 
@@ -362,10 +444,20 @@ impl From<SpecArgument> for SubscriptionSpec {
             filter: spec.filter,
             bookmark: spec.bookmark,
             options: SubscribeOptions(spec.options),
+            max_backlog: spec.max_backlog,
             completed: spec.wants_completed,
             rate: spec.rate,
             rate_max_gap: spec.rate_max_gap,
         }
+    }
+}
+
+fn verdict_of(py: Python<'_>, name: &str) -> PyResult<Verdict> {
+    match name {
+        "acknowledge" => Ok(Verdict::Acknowledge),
+        "cancel" => Ok(Verdict::Cancel),
+        "expire" => Ok(Verdict::Expire),
+        _ => Err(errors::new_error(py, "bad_option", &format!("verdict: {name:?} is none"), 0)),
     }
 }
 

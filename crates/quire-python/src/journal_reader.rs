@@ -182,7 +182,7 @@ impl Messages {
         })?;
         let Some(received) = next else { return Ok(None) };
         self.progress.processed_all();
-        let ordinal = self.progress.hand_out([received.bookmark()].into_iter());
+        let ordinal = self.progress.hand_out(&received);
         Message::new(received, self.progress.clone(), ordinal).into_object(py).map(Some)
     }
 }

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use pyo3::exceptions::PyBufferError;
@@ -12,8 +13,13 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
-use quire_core::client::Message as Received;
+use quire_core::client::{Lease, Message as Received};
+use quire_core::queue::Verdict;
+use quire_driver::client as driver;
 use quire_journal::Bookmark;
+
+use crate::client::Handle;
+use crate::errors;
 
 /// One received message.
 #[pyclass(frozen, module = "quire", name = "Message")]
@@ -31,6 +37,10 @@ pub struct Message {
 pub struct Progress {
     /// The user's name of the subscription.
     pub sub_id: String,
+    /// Who is told what becomes of messages of queues; `None` where there is no client.
+    handle: Option<Arc<Handle>>,
+    /// Whether what is processed is acknowledged.
+    auto_ack: bool,
     state: Mutex<Outstanding>,
 }
 
@@ -41,24 +51,42 @@ struct Outstanding {
     /// The ordinal of the first of them.
     first: u64,
     most_recent: Option<Bookmark>,
+    /// Leases of messages that were handed out, to be acknowledged when the next message is asked for.
+    leases: Vec<Arc<Lease>>,
 }
 
 impl Progress {
+    /// Of messages that no client received.
     pub fn new(sub_id: String) -> Arc<Self> {
-        Arc::new(Progress { sub_id, state: Mutex::default() })
+        Arc::new(Progress { sub_id, handle: None, auto_ack: false, state: Mutex::default() })
     }
 
-    /// Messages are handed out; gives the ordinal of the first.
-    pub fn hand_out(&self, bookmarks: impl Iterator<Item = Option<Bookmark>>) -> u64 {
+    /// Of the messages of a subscription; `auto_ack`: what is processed is acknowledged.
+    pub fn of_client(sub_id: String, handle: Arc<Handle>, auto_ack: bool) -> Arc<Self> {
+        Arc::new(Progress { sub_id, handle: Some(handle), auto_ack, state: Mutex::default() })
+    }
+
+    /// Messages are handed out to a loop, which says by asking for the next that it has processed them; gives the ordinal of the first.
+    pub fn hand_out_in_turn(&self, messages: &[Received]) -> u64 {
         let mut state = self.state.lock();
-        let ordinal = state.first + state.messages.len() as u64;
-        state.messages.extend(bookmarks.map(|bookmark| (bookmark, false)));
-        ordinal
+        if self.auto_ack {
+            state.leases.extend(messages.iter().filter_map(Received::lease).cloned());
+        }
+        state.hand_out(messages.iter().map(Received::bookmark))
+    }
+
+    /// A message is handed out to a handler, which says by returning that it has processed it; gives its ordinal.
+    pub fn hand_out(&self, message: &Received) -> u64 {
+        self.state.lock().hand_out(std::iter::once(message.bookmark()))
     }
 
     /// The next message is asked for: all that were handed out are processed.
     pub fn processed_all(&self) {
         let mut state = self.state.lock();
+        let leases = std::mem::take(&mut state.leases);
+        if let Some(handle) = self.handle.as_ref().filter(|_| !leases.is_empty()) {
+            handle.client().settle_all(leases.iter().map(|lease| &**lease), Verdict::Acknowledge);
+        }
         let last = state.messages.iter().rev().find_map(|(bookmark, _)| *bookmark);
         state.most_recent = last.or(state.most_recent);
         state.first += state.messages.len() as u64;
@@ -84,9 +112,41 @@ impl Progress {
     }
 }
 
+impl Outstanding {
+    fn hand_out(&mut self, bookmarks: impl Iterator<Item = Option<Bookmark>>) -> u64 {
+        let ordinal = self.first + self.messages.len() as u64;
+        self.messages.extend(bookmarks.map(|bookmark| (bookmark, false)));
+        ordinal
+    }
+}
+
 impl Message {
     pub fn new(received: Received, progress: Arc<Progress>, ordinal: u64) -> Self {
         Message { received, progress, ordinal }
+    }
+
+    /// How it came from a queue.
+    pub fn lease(&self) -> Option<&Arc<Lease>> {
+        self.received.lease()
+    }
+
+    /// The lease, and whom to tell about it.
+    fn leased(&self) -> Option<(&Arc<Lease>, &driver::Client)> {
+        Some((self.lease()?, self.progress.handle.as_ref()?.client()))
+    }
+
+    fn settle(&self, verdict: Verdict) {
+        if let Some((lease, client)) = self.leased() {
+            client.settle(lease, verdict);
+        }
+        self.progress.processed(self.ordinal);
+    }
+
+    fn leased_to(&self, py: Python<'_>, verb: &str) -> PyResult<(&Arc<Lease>, &driver::Client)> {
+        self.leased().ok_or_else(|| {
+            let reason = format!("message: it did not come from a queue, there is nothing to {verb}");
+            errors::new_error(py, "bad_option", &reason, 0)
+        })
     }
 
     /// The Python object, out of the sight of the cycle collector.
@@ -166,7 +226,93 @@ impl Message {
     }
 
     fn discard(&self) {
+        if self.progress.auto_ack {
+            return self.settle(Verdict::Acknowledge);
+        }
         self.progress.processed(self.ordinal);
+    }
+
+    #[getter]
+    fn queue(&self) -> Option<&str> {
+        Some(self.lease()?.queue())
+    }
+
+    #[getter]
+    fn lease_period(&self) -> Option<Duration> {
+        self.lease()?.period()
+    }
+
+    #[getter]
+    fn lease_deadline<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some((lease, client)) = self.leased() else { return Ok(None) };
+        let Some(deadline) = lease.deadline() else { return Ok(None) };
+        let at = client.wall_time(deadline);
+        let ns = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+        datetime_from_ns(py, u64::try_from(ns).unwrap_or(u64::MAX)).map(Some)
+    }
+
+    #[getter]
+    fn lease_lost(&self) -> bool {
+        self.leased().is_some_and(|(lease, client)| client.is_lost(lease))
+    }
+
+    #[getter]
+    fn delivery_count(&self) -> u32 {
+        self.lease().map_or(0, |lease| lease.deliveries())
+    }
+
+    #[getter]
+    fn cancel_count(&self) -> u32 {
+        self.lease().map_or(0, |lease| lease.cancels())
+    }
+
+    #[getter]
+    fn _is_settled(&self) -> bool {
+        self.lease().is_some_and(|lease| lease.is_settled())
+    }
+
+    fn ack(&self) {
+        self.settle(Verdict::Acknowledge);
+    }
+
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        self.leased_to(py, "cancel")?;
+        self.settle(Verdict::Cancel);
+        Ok(())
+    }
+
+    fn expire(&self, py: Python<'_>) -> PyResult<()> {
+        self.leased_to(py, "expire")?;
+        self.settle(Verdict::Expire);
+        Ok(())
+    }
+
+    #[pyo3(signature = (period=None))]
+    fn extend(&self, py: Python<'_>, period: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        static SECONDS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let (lease, client) = self.leased_to(py, "extend")?;
+        let period = match period {
+            Some(period) => {
+                let seconds = SECONDS.import(py, "quire._units", "seconds")?.call1((period, "period"))?;
+                Some(Duration::from_secs_f64(seconds.extract()?))
+            }
+            None => None,
+        };
+        client.extend(std::slice::from_ref(lease), period);
+        Ok(())
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    /// A block that raises gives the message back.
+    fn __exit__(&self, kind: &Bound<'_, PyAny>, _error: &Bound<'_, PyAny>, _trace: &Bound<'_, PyAny>) {
+        if kind.is_none() {
+            self.settle(Verdict::Acknowledge);
+        } else if let Some((lease, client)) = self.leased() {
+            client.settle(lease, Verdict::Cancel);
+        }
     }
 
     fn __len__(&self) -> usize {

@@ -135,7 +135,7 @@ impl Subscription {
     }
 
     fn hand_out(&self, messages: Vec<Received>) -> Vec<Message> {
-        let first = self.progress.hand_out(messages.iter().map(Received::bookmark));
+        let first = self.progress.hand_out_in_turn(&messages);
         let with_ordinal = messages.into_iter().zip(first..);
         with_ordinal.map(|(message, ordinal)| Message::new(message, self.progress.clone(), ordinal)).collect()
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::subscription::Subscriptions;
 use super::{Event, Failure};
-use crate::wire::{Acks, ClientFrame, SubscriptionNumbers};
+use crate::wire::{Acks, ClientFrame, Code, SubscriptionNumbers};
 
 /// Names a command of this client; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,9 +13,23 @@ pub struct CommandId(pub u32);
 #[derive(Debug)]
 enum Command {
     Flush,
-    Subscribe { number: u32, replace: bool, reentry: bool },
-    Unsubscribe { number: u32 },
-    Pause { numbers: Vec<u8>, paused: bool },
+    Subscribe {
+        number: u32,
+        replace: bool,
+        reentry: bool,
+    },
+    Unsubscribe {
+        number: u32,
+    },
+    Pause {
+        numbers: Vec<u8>,
+        paused: bool,
+    },
+    /// Said once: whether it was done is not known when the connection breaks. `query`: the number under which its answers come.
+    Once {
+        frame: Vec<u8>,
+        query: Option<u32>,
+    },
 }
 
 #[derive(Debug, Default)]
@@ -42,14 +56,32 @@ impl Commands {
         self.add(Command::Pause { numbers, paused })
     }
 
+    /// A command that is not said again; `encode` makes its frame with its number.
+    pub fn once(&mut self, query: Option<u32>, encode: impl FnOnce(u32, &mut Vec<u8>)) -> CommandId {
+        let id = self.add(Command::Once { frame: Vec::new(), query });
+        if let Some(Command::Once { frame, .. }) = self.waiting.get_mut(&id) {
+            encode(id.0, frame);
+        }
+        id
+    }
+
     /// The connection is gone, and with it every subscription on the server: what only changed or ended one is done. The others wait
     /// for the next connection.
-    pub fn disconnected(&mut self, events: &mut VecDeque<Event>) {
+    pub fn disconnected(&mut self, subscriptions: &mut Subscriptions, events: &mut VecDeque<Event>) {
         self.waiting.retain(|id, command| match command {
             Command::Flush | Command::Subscribe { reentry: false, replace: false, .. } => true,
             Command::Subscribe { reentry: true, .. } => false,
             Command::Unsubscribe { .. } | Command::Pause { .. } | Command::Subscribe { .. } => {
                 events.push_back(Event::Answered { command: *id, result: Ok(()) });
+                false
+            }
+            Command::Once { query, .. } => {
+                let failure =
+                    Failure::new(Code::ShuttingDown, "the connection was lost before the server answered");
+                if let Some(subscription) = query.filter(|query| subscriptions.remove(*query)) {
+                    events.push_back(Event::Ended { subscription, failure: Some(failure.clone()) });
+                }
+                events.push_back(Event::Answered { command: *id, result: Err(failure) });
                 false
             }
         });
@@ -93,6 +125,7 @@ impl Commands {
                 };
                 frame.encode(&mut out);
             }
+            Command::Once { frame, .. } => out.extend_from_slice(frame),
         }
         Some(out)
     }
@@ -106,6 +139,11 @@ impl Commands {
         events: &mut VecDeque<Event>,
     ) {
         let Some(command) = self.waiting.remove(&id) else { return };
+        if let (Command::Once { query: Some(query), .. }, Err(failure)) = (&command, &result)
+            && subscriptions.remove(*query)
+        {
+            events.push_back(Event::Ended { subscription: *query, failure: Some(failure.clone()) });
+        }
         if let Command::Subscribe { number, reentry, .. } = command {
             match &result {
                 Ok(()) => subscriptions.accepted(number),

@@ -120,7 +120,7 @@ impl Connection {
         let result = loop {
             match inbox.next(&mut rest) {
                 Ok(Some(frame)) => {
-                    if let Err(error) = self.frame(frame, &bytes, &mut run, core) {
+                    if let Err(error) = self.frame(now, frame, &bytes, &mut run, core) {
                         break Err(error);
                     }
                     inbox.set_frame_size_max(self.frame_size_max);
@@ -136,6 +136,7 @@ impl Connection {
 
     fn frame(
         &mut self,
+        now: Instant,
         raw: RawFrame<'_>,
         bytes: &Bytes,
         run: &mut Run,
@@ -146,15 +147,22 @@ impl Connection {
             return Err(WireError::Malformed { frame: "first frame", field: "kind" });
         }
         if let ServerFrame::Message(message) = &frame {
-            run.push(Message::new(shared(bytes, raw.body), message), core);
+            let lease = message.queued.and_then(|queued| core.queue_message(now, message, &queued));
+            run.push(Message::new(shared(bytes, raw.body), message, lease), core);
             return Ok(());
         }
         run.end(core);
         match frame {
-            ServerFrame::Message(_)
-            | ServerFrame::Heartbeat
-            | ServerFrame::Stats { .. }
-            | ServerFrame::LeaseLost { .. } => (),
+            ServerFrame::Message(_) | ServerFrame::Heartbeat => (),
+            ServerFrame::LeaseLost { subscription, reason: _, publisher, sequence } => {
+                core.leases.lost(subscription, publisher, sequence);
+            }
+            ServerFrame::Stats { command, json } => {
+                let ClientCore { commands, subscriptions, events, .. } = core;
+                let command = CommandId(command);
+                events.push_back(Event::Stats { command, json: json.to_owned() });
+                commands.answered(command, Ok(()), subscriptions, events);
+            }
             ServerFrame::Persisted { sequence } => core.persisted_up_to(sequence),
             ServerFrame::Ack(ack) => {
                 let result = match ack.code {
@@ -163,8 +171,12 @@ impl Connection {
                 };
                 match ack.kind {
                     AckKind::Completed => {
-                        core.subscriptions.completed(ack.subscription);
-                        core.events.push_back(Event::Completed { subscription: ack.subscription });
+                        let subscription = ack.subscription;
+                        let is_query = core.subscriptions.completed(subscription);
+                        core.events.push_back(Event::Completed { subscription });
+                        if is_query {
+                            core.events.push_back(Event::Ended { subscription, failure: None });
+                        }
                     }
                     AckKind::Received => (),
                     AckKind::Processed | AckKind::Persisted => {

@@ -1,47 +1,53 @@
 //! A message as a client has it: a range of the bytes that were received, read when it is asked for.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use quire_journal::{Bookmark, PublisherId, Timestamp};
 
+use super::lease::Lease;
 use crate::wire;
 
 /// One received message. Cloning shares the bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Message {
     /// The body of the frame (protocol.md, `message`).
     body: Bytes,
     head: Head,
+    lease: Option<Arc<Lease>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 struct Head {
     subscription: u32,
+    /// Where the topic begins.
+    topic_start: u16,
     topic_size: u16,
     correlation_size: u8,
     bookmark: Option<(u64, u64)>,
     timestamp_ns: u64,
 }
 
-/// Bytes of the fixed part of the body.
-const FIXED_SIZE: usize = 32;
-
 impl Message {
     /// `body` is the body of the frame that `message` was decoded from.
-    pub(super) fn new(body: Bytes, message: &wire::Message<'_>) -> Self {
+    pub(super) fn new(body: Bytes, message: &wire::Message<'_>, lease: Option<Arc<Lease>>) -> Self {
+        let behind = message.topic.len() + message.correlation_id.len() + message.data.len();
         let head = Head {
             subscription: message.subscription,
+            // The fixed parts and the name of a queue, which is a topic: about a thousand bytes at most.
+            topic_start: (body.len() - behind) as u16,
             topic_size: message.topic.len() as u16,
             correlation_size: message.correlation_id.len() as u8,
             bookmark: message.bookmark,
             timestamp_ns: message.timestamp_ns,
         };
-        Message { body, head }
+        Message { body, head, lease }
     }
 
     /// The message whose frame has this body, if it is one.
     pub(crate) fn of_body(body: Bytes) -> Option<Self> {
         let message = wire::Message::decode(&body).ok()?;
-        Some(Message::new(body.clone(), &message))
+        Some(Message::new(body.clone(), &message, None))
     }
 
     /// The client's number of the subscription that it came on.
@@ -51,12 +57,13 @@ impl Message {
 
     /// The topic that it was published to; not yet checked to be text.
     pub fn topic(&self) -> &[u8] {
-        &self.body[FIXED_SIZE..FIXED_SIZE + usize::from(self.head.topic_size)]
+        let start = usize::from(self.head.topic_start);
+        &self.body[start..start + usize::from(self.head.topic_size)]
     }
 
     /// As published; empty when there was none.
     pub fn correlation_id(&self) -> &[u8] {
-        let start = FIXED_SIZE + usize::from(self.head.topic_size);
+        let start = usize::from(self.head.topic_start) + usize::from(self.head.topic_size);
         &self.body[start..start + usize::from(self.head.correlation_size)]
     }
 
@@ -82,7 +89,14 @@ impl Message {
         Timestamp(self.head.timestamp_ns)
     }
 
+    /// How it came from a queue, if it did.
+    pub fn lease(&self) -> Option<&Arc<Lease>> {
+        self.lease.as_ref()
+    }
+
     fn data_start(&self) -> usize {
-        FIXED_SIZE + usize::from(self.head.topic_size) + usize::from(self.head.correlation_size)
+        usize::from(self.head.topic_start)
+            + usize::from(self.head.topic_size)
+            + usize::from(self.head.correlation_size)
     }
 }

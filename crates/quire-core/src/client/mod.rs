@@ -19,7 +19,9 @@
 
 mod command;
 mod connection;
+mod lease;
 mod message;
+mod queues;
 mod reconnect;
 mod store;
 mod subscription;
@@ -34,7 +36,10 @@ use crate::wire::{Code, FailureScope, Publish, SubscribeOptions, WireError};
 pub use command::CommandId;
 use command::Commands;
 use connection::Connection;
+pub use lease::Lease;
+use lease::Leases;
 pub use message::Message;
+pub use queues::QuerySpec;
 use reconnect::Backoff;
 pub use reconnect::Reconnect;
 pub use store::PublishLog;
@@ -61,6 +66,10 @@ pub struct ClientConfig {
     pub address_count: usize,
     /// Bytes of unpersisted publishes to keep; beyond it [`ClientCore::publish`] refuses.
     pub publish_store_size_max: usize,
+    /// Acknowledgements of queue messages that make a batch; the backlog that was asked for lowers it.
+    pub ack_batch_size: u32,
+    /// The longest time that an acknowledgement waits for its batch.
+    pub ack_timeout: Duration,
     /// Seed of the jitter.
     pub seed: u64,
 }
@@ -155,7 +164,14 @@ pub enum Event {
         /// At least one.
         messages: Vec<Message>,
     },
-    /// The replay of a subscription has caught up with the live stream.
+    /// What the server says about its queues; [`Event::Answered`] follows.
+    Stats {
+        /// Which command asked.
+        command: CommandId,
+        /// As in protocol.md, `stats`.
+        json: String,
+    },
+    /// The replay of a subscription has caught up with the live stream, or a query is answered.
     Completed {
         /// The number of the subscription.
         subscription: u32,
@@ -194,6 +210,7 @@ pub struct ClientCore {
     /// The journal of the server takes no more writes.
     storage_failure: Option<Failure>,
     subscriptions: Subscriptions,
+    leases: Leases,
     commands: Commands,
     events: VecDeque<Event>,
 }
@@ -208,6 +225,7 @@ impl ClientCore {
         ClientCore {
             backoff: Backoff::new(config.reconnect.clone(), config.address_count, config.seed, now),
             store: PublishStore::new(config.publish_store_size_max),
+            leases: Leases::new(config.ack_batch_size, config.ack_timeout),
             config,
             state: State::Connecting,
             connection: None,
@@ -314,6 +332,7 @@ impl ClientCore {
     /// When the client is closed, or the server's disk takes no more writes.
     pub fn flush(&mut self) -> Result<CommandId, Failure> {
         self.check_open()?;
+        self.send_acknowledgements();
         Ok(self.command(|commands| commands.flush()))
     }
 
@@ -355,6 +374,8 @@ impl ClientCore {
                 format!("no subscription has the number {number}"),
             ));
         }
+        self.send_acknowledgements();
+        self.leases.returned(number);
         Ok(self.command(|commands| commands.unsubscribe(number)))
     }
 
@@ -380,6 +401,7 @@ impl ClientCore {
 
     /// Says goodbye after what is still to be sent, and ends the client for good.
     pub fn close(&mut self) {
+        self.send_acknowledgements();
         if let Some(connection) = &mut self.connection {
             connection.say_goodbye(self.store.end());
         }
@@ -403,6 +425,7 @@ impl ClientCore {
     pub fn handle_disconnected(&mut self, now: Instant) {
         let was_up = self.connection.take().is_some_and(|connection| connection.is_up());
         self.store.rewind();
+        self.leases.disconnected();
         // It was this server's disk; whether the next one can store is for it to say.
         self.storage_failure = None;
         self.backoff.failed(now, was_up);
@@ -411,7 +434,7 @@ impl ClientCore {
         }
         if was_up {
             self.set_state(State::Reconnecting);
-            self.commands.disconnected(&mut self.events);
+            self.commands.disconnected(&mut self.subscriptions, &mut self.events);
         }
         if let Some(after) = self.backoff.given_up(now) {
             let failure =
@@ -438,6 +461,9 @@ impl ClientCore {
 
     /// The next bytes to be written, appended to `out`; nothing when `out` stays empty.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) {
+        if self.leases.is_due() {
+            self.send_acknowledgements();
+        }
         if let Some(connection) = &mut self.connection {
             connection.transmit(now, &mut self.store, out, TRANSMIT_SIZE);
         }
@@ -445,7 +471,9 @@ impl ClientCore {
 
     /// Whether there is nothing to write.
     pub fn is_idle(&self) -> bool {
-        self.connection.as_ref().is_none_or(|connection| connection.is_idle(&self.store))
+        self.connection
+            .as_ref()
+            .is_none_or(|connection| connection.is_idle(&self.store) && !self.leases.is_due())
     }
 
     /// Whether the connection should be closed: the client is, and has said all it had to say.
@@ -460,7 +488,8 @@ impl ClientCore {
 
     /// When [`ClientCore::handle_timeout`] must be called at the latest.
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.connection.as_ref().and_then(Connection::next_timeout)
+        let connection = self.connection.as_ref().and_then(Connection::next_timeout);
+        connection.into_iter().chain(self.leases.next_timeout()).min()
     }
 
     /// Time has passed. True: the server is silent for too long; close the connection, then call
@@ -468,6 +497,7 @@ impl ClientCore {
     #[must_use]
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         let after = self.store.end();
+        self.leases.tick(now);
         self.connection.as_mut().is_some_and(|connection| connection.tick(now, after))
     }
 
@@ -597,6 +627,7 @@ impl SubscriptionSpec {
             filter: None,
             bookmark: None,
             options: SubscribeOptions::default(),
+            max_backlog: None,
             completed: false,
             rate: None,
             rate_max_gap: None,

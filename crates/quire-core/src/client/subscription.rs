@@ -1,6 +1,7 @@
 //! The subscriptions of a client: what they asked for, and how far each has come.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use quire_journal::Bookmark;
@@ -19,6 +20,8 @@ pub struct SubscriptionSpec {
     pub bookmark: Option<String>,
     /// `live`, `fully_durable`, `paused`, …; never `replace`, which is how it is said and not what it is.
     pub options: SubscribeOptions,
+    /// For queues: the most messages outstanding; `None` = 1, 0 = barriers only (seed 000, 001).
+    pub max_backlog: Option<u32>,
     /// Whether to be told when replay has caught up: [`super::Event::Completed`], once.
     pub completed: bool,
     /// The fastest pace: `1000` messages or `500KB` per second, `2X` the original pace.
@@ -30,6 +33,8 @@ pub struct SubscriptionSpec {
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
     entries: BTreeMap<u32, Entry>,
+    /// Questions whose answers are still coming, and the queue that was asked.
+    queries: BTreeMap<u32, Arc<str>>,
     last_number: u32,
 }
 
@@ -42,18 +47,23 @@ struct Entry {
     last: Option<Bookmark>,
     /// The server accepted it at least once.
     accepted: bool,
+    /// The queue that its messages come from, where they do not say so themselves.
+    queue: Option<Arc<str>>,
 }
 
 impl Subscriptions {
     pub fn add(&mut self, spec: SubscriptionSpec) -> u32 {
-        loop {
-            self.last_number = self.last_number.wrapping_add(1).max(1);
-            if !self.entries.contains_key(&self.last_number) {
-                break;
-            }
-        }
-        self.entries.insert(self.last_number, Entry { spec, proposed: None, last: None, accepted: false });
-        self.last_number
+        let number = self.next_number();
+        let entry = Entry { spec, proposed: None, last: None, accepted: false, queue: None };
+        self.entries.insert(number, entry);
+        number
+    }
+
+    /// A number under which the answers to a query come.
+    pub fn add_query(&mut self, queue: &str) -> u32 {
+        let number = self.next_number();
+        self.queries.insert(number, queue.into());
+        number
     }
 
     pub fn propose(&mut self, number: u32, spec: SubscriptionSpec) -> Result<(), Failure> {
@@ -72,6 +82,7 @@ impl Subscriptions {
                     spec.bookmark = entry.spec.bookmark.take();
                 }
                 entry.spec = spec;
+                entry.queue = None;
             }
         }
     }
@@ -83,11 +94,12 @@ impl Subscriptions {
     }
 
     pub fn remove(&mut self, number: u32) -> bool {
-        self.entries.remove(&number).is_some()
+        self.entries.remove(&number).is_some() || self.queries.remove(&number).is_some()
     }
 
     pub fn clear(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.entries).into_keys().collect()
+        let queries = std::mem::take(&mut self.queries).into_keys();
+        std::mem::take(&mut self.entries).into_keys().chain(queries).collect()
     }
 
     pub fn set_paused(&mut self, numbers: &[u32], paused: bool) -> Result<(), Failure> {
@@ -106,7 +118,7 @@ impl Subscriptions {
     }
 
     pub fn contains(&self, number: u32) -> bool {
-        self.entries.contains_key(&number)
+        self.entries.contains_key(&number) || self.queries.contains_key(&number)
     }
 
     pub fn spec(&self, number: u32) -> Option<&SubscriptionSpec> {
@@ -117,6 +129,20 @@ impl Subscriptions {
         self.entries.get(&number)?.last
     }
 
+    /// The name of the queue that the messages of this subscription come from.
+    pub fn queue(&mut self, number: u32) -> Option<&Arc<str>> {
+        if let Some(queue) = self.queries.get(&number) {
+            return Some(queue);
+        }
+        let Entry { queue, spec, .. } = self.entries.get_mut(&number)?;
+        Some(queue.get_or_insert_with(|| spec.topic.as_str().into()))
+    }
+
+    /// How many messages of queues it may have outstanding.
+    pub fn backlog(&self, number: u32) -> u32 {
+        self.entries.get(&number).and_then(|entry| entry.spec.max_backlog).unwrap_or(1)
+    }
+
     /// The last message of a run that a subscription received.
     pub fn received(&mut self, number: u32, last: Option<Bookmark>) {
         if let (Some(entry), Some(last)) = (self.entries.get_mut(&number), last) {
@@ -124,11 +150,12 @@ impl Subscriptions {
         }
     }
 
-    /// Replay has caught up: it is not asked for again.
-    pub fn completed(&mut self, number: u32) {
+    /// Replay has caught up: it is not asked for again. Or a query is answered: it is no more; whether it was one.
+    pub fn completed(&mut self, number: u32) -> bool {
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.spec.completed = false;
         }
+        self.queries.remove(&number).is_some()
     }
 
     /// Numbers of those that a new connection must be told of.
@@ -159,11 +186,20 @@ impl Subscriptions {
             filter: spec.filter.as_deref(),
             bookmark: resume.as_deref().or(spec.bookmark.as_deref()),
             options,
-            max_backlog: None,
+            max_backlog: spec.max_backlog,
             rate: spec.rate.as_deref(),
             rate_max_gap_ns: spec.rate_max_gap.map(gap_ns),
         };
         crate::wire::ClientFrame::Subscribe(subscribe).encode(out);
+    }
+
+    fn next_number(&mut self) -> u32 {
+        loop {
+            self.last_number = self.last_number.wrapping_add(1).max(1);
+            if !self.contains(self.last_number) {
+                return self.last_number;
+            }
+        }
     }
 
     fn entry(&mut self, number: u32) -> Result<&mut Entry, Failure> {

@@ -48,6 +48,8 @@ pub fn config(name: &str) -> ClientConfig {
         reconnect: Reconnect { jitter: 0.0, ..Reconnect::default() },
         address_count: 1,
         publish_store_size_max: 1 << 20,
+        ack_batch_size: 1,
+        ack_timeout: Duration::from_secs(1),
         seed: 7,
     }
 }

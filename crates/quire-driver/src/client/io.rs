@@ -106,13 +106,15 @@ fn disconnect(shared: &Shared, wire: &mut Option<Wire>, inner: &mut Inner) {
 fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> bool {
     loop {
         let mut progress = false;
-        if wire.outgoing.is_empty() {
+        {
             let mut inner = shared.inner.lock();
             if inner.core.handle_timeout(shared.now()) {
                 inner.last_error = Some("the server is silent".into());
                 return false;
             }
-            inner.core.poll_transmit(shared.now(), &mut wire.outgoing);
+            if wire.outgoing.is_empty() {
+                inner.core.poll_transmit(shared.now(), &mut wire.outgoing);
+            }
         }
         match wire.write() {
             Some(written) => progress |= written,

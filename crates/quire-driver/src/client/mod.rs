@@ -7,6 +7,7 @@
 //! What a caller must know: nothing here enters Python, every wait has a bound, and a wait that timed out may be repeated.
 
 mod io;
+mod leases;
 mod link;
 mod queue;
 
@@ -85,6 +86,8 @@ struct Shared {
     /// Whether the thread stopped reading because of `receive_size_max`.
     is_full: AtomicBool,
     started: Instant,
+    /// The wall's clock at `started`.
+    started_at: SystemTime,
     on_ready: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     connect_timeout: Duration,
 }
@@ -95,6 +98,8 @@ struct Inner {
     answers: HashMap<CommandId, Result<(), Failure>>,
     /// Commands whose answer nobody will take.
     abandoned: HashSet<CommandId>,
+    /// What servers said about their queues, and nobody has taken yet.
+    stats: HashMap<CommandId, String>,
     feeds: HashMap<u32, Feed>,
     /// Queues that subscriptions share, also while they have none.
     shared_queues: Vec<Weak<Queue>>,
@@ -136,6 +141,7 @@ impl Client {
                 core,
                 answers: HashMap::new(),
                 abandoned: HashSet::new(),
+                stats: HashMap::new(),
                 feeds: HashMap::new(),
                 shared_queues: Vec::new(),
                 heard_at: None,
@@ -151,6 +157,7 @@ impl Client {
             is_hurried: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             started: Instant::now(),
+            started_at: SystemTime::now(),
             on_ready: Mutex::new(None),
             connect_timeout: options.connect_timeout,
         });
@@ -283,6 +290,7 @@ impl Client {
     /// Nobody will ask for the answer to a command: it is not kept.
     pub fn abandon(&self, command: CommandId) {
         let mut inner = self.shared.inner.lock();
+        inner.stats.remove(&command);
         if inner.answers.remove(&command).is_none() && !inner.core.abandon(command) {
             inner.abandoned.insert(command);
         }
@@ -452,6 +460,11 @@ impl Shared {
                 Event::Answered { command, result } => {
                     if !inner.abandoned.remove(&command) {
                         inner.answers.insert(command, result);
+                    }
+                }
+                Event::Stats { command, json } => {
+                    if !inner.abandoned.contains(&command) {
+                        inner.stats.insert(command, json);
                     }
                 }
                 Event::Completed { subscription } => {

@@ -1,0 +1,173 @@
+//! What a client says about queues: verdicts on messages, longer leases, questions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quire_journal::Bookmark;
+
+use super::{ClientCore, CommandId, Failure, Lease};
+use crate::queue::Verdict;
+use crate::time::Instant;
+use crate::wire::{
+    Acks, Bookmarks, ClientFrame, Message, Query, Queued, SETTLE_BOOKMARKS_MAX, Selection, Settle,
+    put_bookmark,
+};
+
+/// Which messages of a queue to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuerySpec {
+    /// The queue.
+    pub queue: String,
+    /// Content filter.
+    pub filter: Option<String>,
+    /// What to sort by; delivery order without it.
+    pub order_by: Option<String>,
+    /// The most messages wanted.
+    pub top_n: Option<u32>,
+}
+
+impl ClientCore {
+    /// Says what becomes of a message. Acknowledgements wait for a batch; nothing is said about a message whose lease is lost, or a
+    /// second time. True: the driver has something to do now, or a new [`next_timeout`](Self::next_timeout).
+    pub fn settle(&mut self, lease: &Lease, verdict: Verdict, now: Instant) -> bool {
+        if verdict == Verdict::Acknowledge {
+            let granted = self.subscriptions.backlog(lease.subscription());
+            return self.leases.acknowledge(lease, granted, now);
+        }
+        let frames = self.leases.settle(lease, verdict);
+        frames.is_some_and(|frames| self.queue_frames(&frames))
+    }
+
+    /// Asks for longer leases of messages that are still held; `None`: for another period of the queue's. True: there is something to send.
+    pub fn extend(&mut self, leases: &[Arc<Lease>], period: Option<Duration>, now: Instant) -> bool {
+        let frames = self.leases.extend(leases, period, now);
+        !frames.is_empty() && self.queue_frames(&frames)
+    }
+
+    /// Settles messages by bookmark and is answered, unlike [`settle`](Self::settle). Acknowledgements that wait go first.
+    ///
+    /// # Errors
+    /// More bookmarks than one command takes, and when the client is closed.
+    pub fn settle_bookmarks(
+        &mut self,
+        queue: &str,
+        verdict: Verdict,
+        bookmarks: &[Bookmark],
+    ) -> Result<CommandId, Failure> {
+        let mut bytes = Vec::new();
+        for bookmark in bookmarks {
+            put_bookmark(&mut bytes, bookmark.publisher.get(), bookmark.sequence);
+        }
+        let Some(bookmarks) = Bookmarks::from_bytes(&bytes) else {
+            let reason = format!("{} bookmarks, one command takes {SETTLE_BOOKMARKS_MAX}", bookmarks.len());
+            return Err(Failure::new(crate::wire::Code::LimitExceeded, reason));
+        };
+        self.settle_selected(queue, verdict, Selection::Bookmarks(bookmarks))
+    }
+
+    /// Settles every active message that a filter matches; an empty filter matches all. Answered.
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn settle_matching(
+        &mut self,
+        queue: &str,
+        verdict: Verdict,
+        filter: &str,
+    ) -> Result<CommandId, Failure> {
+        self.settle_selected(queue, verdict, Selection::Matching(filter))
+    }
+
+    /// Asks for the messages of a queue that could be delivered. They come as [`Event::Messages`](super::Event::Messages) of the number that
+    /// is given, then [`Event::Completed`](super::Event::Completed).
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn query(&mut self, spec: &QuerySpec) -> Result<(u32, CommandId), Failure> {
+        self.check_not_closed()?;
+        let number = self.subscriptions.add_query(&spec.queue);
+        let command = self.command(|commands| {
+            commands.once(Some(number), |command, out| {
+                let acks = Acks::PROCESSED.and(Acks::COMPLETED);
+                let QuerySpec { queue, filter, order_by, top_n } = spec;
+                let query = Query {
+                    command,
+                    acks,
+                    subscription: number,
+                    topic: queue,
+                    filter: filter.as_deref(),
+                    order_by: order_by.as_deref(),
+                    top_n: *top_n,
+                };
+                ClientFrame::Query(query).encode(out);
+            })
+        });
+        Ok((number, command))
+    }
+
+    /// Asks for the figures of a queue, or of all: [`Event::Stats`](super::Event::Stats).
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn queue_stats(&mut self, queue: Option<&str>) -> Result<CommandId, Failure> {
+        self.check_not_closed()?;
+        Ok(self.command(|commands| {
+            commands.once(None, |command, out| ClientFrame::Stats { command, queue }.encode(out))
+        }))
+    }
+
+    /// Acknowledgements that were not sent yet.
+    pub fn waiting_acknowledgement_count(&self) -> u64 {
+        self.leases.waiting_count()
+    }
+
+    /// The lease of a message that came from a queue.
+    pub(super) fn queue_message(
+        &mut self,
+        now: Instant,
+        message: &Message<'_>,
+        queued: &Queued<'_>,
+    ) -> Option<Arc<Lease>> {
+        let queue = match queued.queue {
+            Some(name) => Arc::from(std::str::from_utf8(name).ok()?),
+            None => self.subscriptions.queue(message.subscription)?.clone(),
+        };
+        let bookmark = message.bookmark?;
+        Some(self.leases.received(now, message.subscription, queue, bookmark, queued))
+    }
+
+    /// Sends the acknowledgements that wait, before whatever is said next.
+    pub(super) fn send_acknowledgements(&mut self) {
+        if let Some(frames) = self.leases.send() {
+            self.queue_frames(&frames);
+        }
+    }
+
+    /// True: they will be sent. Leases end with their connection, so without one there is nothing to say.
+    pub(super) fn queue_frames(&mut self, frames: &[u8]) -> bool {
+        let after = self.store.end();
+        match &mut self.connection {
+            Some(connection) if connection.is_up() => {
+                connection.queue_bytes(after, frames);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn settle_selected(
+        &mut self,
+        queue: &str,
+        verdict: Verdict,
+        messages: Selection<'_>,
+    ) -> Result<CommandId, Failure> {
+        self.check_not_closed()?;
+        self.send_acknowledgements();
+        Ok(self.command(|commands| {
+            commands.once(None, |command, out| {
+                let settle = Settle { verdict, command, acks: Acks::PROCESSED, queue, messages };
+                ClientFrame::Settle(settle).encode(out);
+            })
+        }))
+    }
+}

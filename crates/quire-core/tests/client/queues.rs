@@ -1,0 +1,351 @@
+//! A client with messages of a queue in its hands: what it says, when, and what it does not say any more. The server is the test.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quire_core::client::{Message, *};
+use quire_core::queue::Verdict;
+use quire_core::time::Instant;
+use quire_core::wire::{self, *};
+
+use crate::link::config;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// A client that is logged on, and the server's end of its connection.
+struct Worker {
+    core: ClientCore,
+    now: Instant,
+    inbox: Inbox,
+    number: u32,
+}
+
+impl Worker {
+    /// With a subscription to the queue `jobs`.
+    fn new(config: ClientConfig, max_backlog: u32) -> Self {
+        let core = ClientCore::new(config, Instant(0));
+        let mut worker = Worker { core, now: Instant(0), inbox: Inbox::new(1 << 20), number: 0 };
+        worker.connect();
+        let spec = SubscriptionSpec { max_backlog: Some(max_backlog), ..SubscriptionSpec::new("jobs") };
+        let (number, command) = worker.core.subscribe(spec).unwrap();
+        worker.number = number;
+        let said = worker.said();
+        assert!(said[0].contains(&format!("max_backlog: Some({max_backlog})")), "{said:?}");
+        worker.hear(&accepted(command));
+        worker
+    }
+
+    fn connect(&mut self) {
+        self.core.handle_connected(self.now);
+        self.inbox = Inbox::new(1 << 20);
+        self.said();
+        let logged_on =
+            LoggedOn { version: 1, publisher: 7, message_size_max: 1 << 20, ..LoggedOn::default() };
+        self.hear(&ServerFrame::LoggedOn(logged_on));
+    }
+
+    fn hear(&mut self, frame: &ServerFrame<'_>) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        self.core.handle_received(self.now, bytes.into()).unwrap();
+    }
+
+    /// Gives the client a message, and gives what it made of it.
+    fn deliver(&mut self, sequence: u64) -> Message {
+        let lease_ms = LEASE.as_millis() as u64;
+        let queued = Queued { lease_ms, deliveries: 2, cancels: 1, position: 9, queue: None };
+        self.hear(&ServerFrame::Message(message(self.number, sequence, queued)));
+        self.messages().pop().unwrap()
+    }
+
+    fn messages(&mut self) -> Vec<Message> {
+        let mut all = Vec::new();
+        while let Some(event) = self.core.poll_event() {
+            if let Event::Messages { messages, .. } = event {
+                all.extend(messages);
+            }
+        }
+        all
+    }
+
+    fn acknowledge(&mut self, message: &Message) -> bool {
+        self.core.settle(message.lease().unwrap(), Verdict::Acknowledge, self.now)
+    }
+
+    fn pass(&mut self, duration: Duration) {
+        self.now = self.now + duration;
+        assert!(!self.core.handle_timeout(self.now));
+    }
+
+    /// What the client has said since the last call, as text.
+    fn said(&mut self) -> Vec<String> {
+        let mut bytes = Vec::new();
+        self.core.poll_transmit(self.now, &mut bytes);
+        let mut rest = &bytes[..];
+        let mut said = Vec::new();
+        while let Some(frame) = self.inbox.next(&mut rest).unwrap() {
+            said.push(match ClientFrame::decode(frame).unwrap() {
+                ClientFrame::Settle(settle) => {
+                    let messages = match settle.messages {
+                        Selection::Matching(filter) => format!("matching {filter:?}"),
+                        Selection::Bookmarks(all) => format!("{:?}", all.iter().collect::<Vec<_>>()),
+                    };
+                    format!("{:?} {} {messages}", settle.verdict, settle.queue)
+                }
+                ClientFrame::Extend(Extend { period_ms, queue, bookmarks, .. }) => {
+                    format!("extend {queue} {period_ms} {:?}", bookmarks.iter().collect::<Vec<_>>())
+                }
+                other => format!("{other:?}"),
+            });
+        }
+        said
+    }
+}
+
+fn message(subscription: u32, sequence: u64, queued: Queued<'_>) -> wire::Message<'_> {
+    wire::Message {
+        subscription,
+        bookmark: Some((5, sequence)),
+        timestamp_ns: 1,
+        queued: Some(queued),
+        topic: b"orders",
+        correlation_id: b"c",
+        data: b"{}",
+    }
+}
+
+fn accepted(command: CommandId) -> ServerFrame<'static> {
+    let CommandId(command) = command;
+    let kind = AckKind::Processed;
+    ServerFrame::Ack(Ack { kind, code: Code::Ok, command, subscription: 0, column: 0, reason: "" })
+}
+
+fn batching(ack_batch_size: u32) -> ClientConfig {
+    ClientConfig { ack_batch_size, ack_timeout: Duration::from_secs(1), ..config("worker") }
+}
+
+#[test]
+fn a_message_says_what_its_queue_says() {
+    let mut worker = Worker::new(batching(1), 10);
+    let message = worker.deliver(1);
+    let lease = message.lease().unwrap();
+    assert_eq!((lease.queue(), lease.deliveries(), lease.cancels()), ("jobs", 2, 1));
+    assert_eq!((lease.period(), lease.deadline()), (Some(LEASE), Some(worker.now + LEASE)));
+    assert_eq!(
+        (message.topic(), message.correlation_id(), message.data()),
+        (&b"orders"[..], &b"c"[..], &b"{}"[..])
+    );
+}
+
+#[test]
+fn a_message_of_a_pattern_names_its_queue() {
+    let mut worker = Worker::new(batching(1), 10);
+    let queued = Queued { lease_ms: u64::MAX, queue: Some(b"other"), ..Queued::default() };
+    worker.hear(&ServerFrame::Message(message(worker.number, 1, queued)));
+    let message = worker.messages().pop().unwrap();
+    let lease = message.lease().unwrap();
+    assert_eq!((lease.queue(), lease.period(), lease.deadline()), ("other", None, None));
+    assert_eq!((message.topic(), message.data()), (&b"orders"[..], &b"{}"[..]));
+    worker.acknowledge(&message);
+    assert_eq!(worker.said(), ["Acknowledge other [(5, 1)]"]);
+}
+
+#[test]
+fn acknowledgements_go_out_when_there_is_a_batch_of_them() {
+    let mut worker = Worker::new(batching(3), 10);
+    let messages: Vec<Message> = (1..=4).map(|sequence| worker.deliver(sequence)).collect();
+    assert!(worker.acknowledge(&messages[0]), "the driver must learn of the timer");
+    assert!(!worker.acknowledge(&messages[1]));
+    assert_eq!(worker.said(), [""; 0]);
+    assert!(worker.acknowledge(&messages[2]));
+    assert!(!worker.core.is_idle());
+    assert_eq!(worker.said(), ["Acknowledge jobs [(5, 1), (5, 2), (5, 3)]"]);
+    worker.acknowledge(&messages[3]);
+    assert_eq!(worker.core.waiting_acknowledgement_count(), 1);
+}
+
+#[test]
+fn a_batch_is_no_larger_than_the_backlog() {
+    let mut worker = Worker::new(batching(80), 2);
+    for sequence in 1..=2 {
+        let message = worker.deliver(sequence);
+        worker.acknowledge(&message);
+    }
+    assert_eq!(worker.said(), ["Acknowledge jobs [(5, 1), (5, 2)]"]);
+}
+
+#[test]
+fn an_acknowledgement_waits_no_longer_than_it_may() {
+    let mut worker = Worker::new(batching(80), 100);
+    let message = worker.deliver(1);
+    worker.acknowledge(&message);
+    assert_eq!(worker.core.next_timeout(), Some(worker.now + Duration::from_secs(1)));
+    worker.pass(Duration::from_millis(999));
+    assert_eq!(worker.said(), [""; 0]);
+    worker.pass(Duration::from_millis(1));
+    assert_eq!(worker.said(), ["Acknowledge jobs [(5, 1)]"]);
+    assert_eq!(worker.core.next_timeout(), None);
+}
+
+#[test]
+fn flush_unsubscribe_and_close_send_what_waits_first() {
+    type Say = fn(&mut Worker);
+    let cases: [(Say, &str); 3] = [
+        (|worker| drop(worker.core.flush()), "Flush"),
+        (|worker| drop(worker.core.unsubscribe(worker.number)), "Unsubscribe"),
+        (|worker| worker.core.close(), "Goodbye"),
+    ];
+    for (say, then) in cases {
+        let mut worker = Worker::new(batching(80), 100);
+        let message = worker.deliver(1);
+        worker.acknowledge(&message);
+        say(&mut worker);
+        let said = worker.said();
+        assert_eq!(said[0], "Acknowledge jobs [(5, 1)]", "{then}");
+        assert!(said[1].starts_with(then), "{said:?}");
+    }
+}
+
+#[test]
+fn the_first_word_about_a_message_counts() {
+    let mut worker = Worker::new(batching(1), 10);
+    let message = worker.deliver(1);
+    let lease = message.lease().unwrap().clone();
+    assert!(worker.core.settle(&lease, Verdict::Cancel, worker.now));
+    assert!(!worker.core.settle(&lease, Verdict::Expire, worker.now));
+    assert!(!worker.acknowledge(&message));
+    assert_eq!(worker.said(), ["Cancel jobs [(5, 1)]"]);
+    assert!(lease.is_settled() && !lease.is_lost(worker.now + LEASE));
+}
+
+#[test]
+fn a_lost_lease_is_seen_and_nothing_more_is_said() {
+    let mut worker = Worker::new(batching(1), 10);
+    let message = worker.deliver(1);
+    let lease = message.lease().unwrap().clone();
+    assert!(!lease.is_lost(worker.now));
+    let (subscription, reason) = (worker.number, LeaseEnd::SettledByAnother);
+    worker.hear(&ServerFrame::LeaseLost { subscription, reason, publisher: 5, sequence: 1 });
+    assert!(lease.is_lost(worker.now));
+    assert!(!worker.acknowledge(&message));
+    assert_eq!(worker.said(), [""; 0]);
+}
+
+#[test]
+fn a_lease_is_over_when_its_time_is() {
+    let mut worker = Worker::new(batching(1), 10);
+    let message = worker.deliver(1);
+    let lease = message.lease().unwrap();
+    assert!(!lease.is_lost(Instant((worker.now + LEASE).0 - 1)));
+    assert!(lease.is_lost(worker.now + LEASE));
+    // The clocks differ by the time under way: the server may still take the word.
+    assert!(worker.acknowledge(&message));
+}
+
+#[test]
+fn leases_end_with_the_connection_and_what_waits_is_dropped() {
+    let mut worker = Worker::new(batching(80), 100);
+    let (said, held) = (worker.deliver(1), worker.deliver(2));
+    worker.acknowledge(&said);
+    worker.core.handle_disconnected(worker.now);
+    assert!(held.lease().unwrap().is_lost(worker.now));
+    assert_eq!(worker.core.next_timeout(), None);
+    worker.pass(Duration::from_secs(60));
+    worker.connect();
+    let said = worker.said();
+    assert!(said.len() == 1 && said[0].starts_with("Subscribe"), "{said:?}");
+    assert!(!worker.acknowledge(&held));
+    assert_eq!(worker.said(), [""; 0]);
+}
+
+#[test]
+fn leases_go_back_with_their_subscription() {
+    let mut worker = Worker::new(batching(1), 10);
+    let message = worker.deliver(1);
+    worker.core.unsubscribe(worker.number).unwrap();
+    assert!(message.lease().unwrap().is_lost(worker.now));
+}
+
+#[test]
+fn a_lease_can_be_extended_while_it_is_held() {
+    let mut worker = Worker::new(batching(1), 10);
+    let (held, done) = (worker.deliver(1), worker.deliver(2));
+    worker.acknowledge(&done);
+    worker.said();
+    let leases: Vec<Arc<Lease>> = [&held, &done].map(|message| message.lease().unwrap().clone()).into();
+    worker.pass(Duration::from_secs(20));
+    assert!(worker.core.extend(&leases, None, worker.now));
+    assert_eq!(worker.said(), ["extend jobs 0 [(5, 1)]"]);
+    assert_eq!(leases[0].deadline(), Some(worker.now + LEASE));
+    assert!(worker.core.extend(&leases, Some(Duration::from_secs(300)), worker.now));
+    assert_eq!(worker.said(), ["extend jobs 300000 [(5, 1)]"]);
+    worker.pass(Duration::from_secs(300));
+    assert!(!worker.core.extend(&leases, None, worker.now), "it is too late");
+}
+
+#[test]
+fn by_filter_and_by_bookmark_it_is_answered_once() {
+    let mut worker = Worker::new(batching(80), 100);
+    let message = worker.deliver(1);
+    worker.acknowledge(&message);
+    let expire = worker.core.settle_matching("jobs", Verdict::Expire, "/a = 1").unwrap();
+    let ack =
+        worker.core.settle_bookmarks("jobs", Verdict::Acknowledge, &[message.bookmark().unwrap()]).unwrap();
+    let said = worker.said();
+    assert_eq!(
+        said,
+        ["Acknowledge jobs [(5, 1)]", "Expire jobs matching \"/a = 1\"", "Acknowledge jobs [(5, 1)]"]
+    );
+    worker.hear(&accepted(expire));
+    worker.core.handle_disconnected(worker.now);
+    let mut answers = Vec::new();
+    while let Some(event) = worker.core.poll_event() {
+        if let Event::Answered { command, result } = event {
+            answers.push((command, result.map_err(|failure| failure.code)));
+        }
+    }
+    assert_eq!(answers, [(expire, Ok(())), (ack, Err(Code::ShuttingDown))]);
+    worker.connect();
+    assert!(worker.said().iter().all(|said| said.starts_with("Subscribe")));
+}
+
+#[test]
+fn the_answers_of_a_query_come_under_its_number() {
+    let mut worker = Worker::new(batching(1), 10);
+    let spec = QuerySpec { queue: "jobs".into(), filter: None, order_by: None, top_n: Some(2) };
+    let (number, command) = worker.core.query(&spec).unwrap();
+    assert!(worker.said()[0].contains("top_n: Some(2)"));
+    worker.hear(&accepted(command));
+    worker.hear(&ServerFrame::Message(message(number, 3, Queued::default())));
+    let answer = worker.messages().pop().unwrap();
+    assert_eq!((answer.subscription(), answer.lease().unwrap().period()), (number, None));
+    let CommandId(command) = command;
+    let completed = Ack {
+        kind: AckKind::Completed,
+        code: Code::Ok,
+        command,
+        subscription: number,
+        column: 0,
+        reason: "",
+    };
+    worker.hear(&ServerFrame::Ack(completed));
+    worker.hear(&ServerFrame::Message(message(number, 4, Queued::default())));
+    assert!(worker.messages().is_empty(), "it was answered");
+    // Also what was only looked at can be settled.
+    worker.acknowledge(&answer);
+    assert_eq!(worker.said(), ["Acknowledge jobs [(5, 3)]"]);
+}
+
+#[test]
+fn the_figures_of_queues_come_before_their_answer() {
+    let mut worker = Worker::new(batching(1), 10);
+    let command = worker.core.queue_stats(Some("jobs")).unwrap();
+    while worker.core.poll_event().is_some() {}
+    worker.hear(&ServerFrame::Stats { command: command.0, json: "{}" });
+    assert!(
+        matches!(worker.core.poll_event(), Some(Event::Stats { command: asked, json }) if asked == command && json == "{}")
+    );
+    assert!(
+        matches!(worker.core.poll_event(), Some(Event::Answered { command: asked, result: Ok(()) }) if asked == command)
+    );
+}

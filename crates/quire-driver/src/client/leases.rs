@@ -1,0 +1,103 @@
+//! What a client says about messages of queues (`quire_core::client`).
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use quire_core::client::{CommandId, Failure, Lease, QuerySpec};
+use quire_core::queue::Verdict;
+use quire_core::time::Instant;
+use quire_journal::Bookmark;
+
+use super::{Client, Feed, Queue, Subscribed};
+
+impl Client {
+    /// Says what becomes of a message; see [`quire_core::client::ClientCore::settle`].
+    pub fn settle(&self, lease: &Lease, verdict: Verdict) {
+        self.settle_all([lease], verdict);
+    }
+
+    /// Says the same of several messages, under one lock.
+    pub fn settle_all<'a>(&self, leases: impl IntoIterator<Item = &'a Lease>, verdict: Verdict) {
+        let now = self.shared.now();
+        let mut inner = self.shared.inner.lock();
+        let mut is_news = false;
+        for lease in leases {
+            is_news |= inner.core.settle(lease, verdict, now);
+        }
+        drop(inner);
+        if is_news {
+            self.shared.wake();
+        }
+    }
+
+    /// Asks for longer leases; see [`quire_core::client::ClientCore::extend`].
+    pub fn extend(&self, leases: &[Arc<Lease>], period: Option<Duration>) {
+        let now = self.shared.now();
+        if self.shared.inner.lock().core.extend(leases, period, now) {
+            self.shared.wake();
+        }
+    }
+
+    /// See [`quire_core::client::ClientCore::settle_bookmarks`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settle_bookmarks(
+        &self,
+        queue: &str,
+        verdict: Verdict,
+        bookmarks: &[Bookmark],
+    ) -> Result<CommandId, Failure> {
+        self.command(|core| core.settle_bookmarks(queue, verdict, bookmarks))
+    }
+
+    /// See [`quire_core::client::ClientCore::settle_matching`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settle_matching(&self, queue: &str, verdict: Verdict, filter: &str) -> Result<CommandId, Failure> {
+        self.command(|core| core.settle_matching(queue, verdict, filter))
+    }
+
+    /// Asks for the messages of a queue that could be delivered. The local queue ends behind the last of them.
+    ///
+    /// # Errors
+    /// See [`quire_core::client::ClientCore::query`].
+    pub fn query(&self, spec: &QuerySpec) -> Result<Subscribed, Failure> {
+        let queue = Arc::new(Queue::new(self.shared.received_size.clone()));
+        let mut inner = self.shared.inner.lock();
+        let (number, command) = inner.core.query(spec)?;
+        inner.feeds.insert(number, Feed { queue: queue.clone(), heard_at: None });
+        drop(inner);
+        self.shared.wake();
+        Ok(Subscribed { number, command, queue })
+    }
+
+    /// Asks for the figures of a queue, or of all; take them with [`take_stats`](Self::take_stats) when the command is answered.
+    ///
+    /// # Errors
+    /// See [`quire_core::client::ClientCore::queue_stats`].
+    pub fn queue_stats(&self, queue: Option<&str>) -> Result<CommandId, Failure> {
+        self.command(|core| core.queue_stats(queue))
+    }
+
+    /// What a command of [`queue_stats`](Self::queue_stats) was answered with, once: JSON.
+    pub fn take_stats(&self, command: CommandId) -> Option<String> {
+        self.shared.inner.lock().stats.remove(&command)
+    }
+
+    /// Acknowledgements that were not sent yet.
+    pub fn waiting_acknowledgement_count(&self) -> u64 {
+        self.shared.inner.lock().core.waiting_acknowledgement_count()
+    }
+
+    /// Whether a lease is over, as far as this client knows.
+    pub fn is_lost(&self, lease: &Lease) -> bool {
+        lease.is_lost(self.shared.now())
+    }
+
+    /// An instant of the core on the wall's clock, as that clock stood when the client began.
+    pub fn wall_time(&self, at: Instant) -> SystemTime {
+        self.shared.started_at + Duration::from_nanos(at.as_ns())
+    }
+}
