@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 import quire
-from server_process import START_TIMEOUT
+from quire.testing import START_TIMEOUT
 
 
 class ClientProcess:
