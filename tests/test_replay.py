@@ -79,3 +79,19 @@ def test_the_async_client_does_the_same(url: str) -> None:
             assert [message.json()["n"] async for message in replay] == [1, 2, 3, 4]
 
     asyncio.run(run())
+
+
+def test_conflation_gives_the_newest_of_each_key(url: str) -> None:
+    with quire.Client(url, name="publisher") as client:
+        for number in range(1, 101):
+            client.publish("quotes", {"symbol": ["IBM", "HPQ"][number % 2], "n": number})
+        client.flush(timeout=20)
+        replay = client.subscribe("quotes", bookmark="[0:0|1|]", conflation="1h", conflation_key="/symbol")
+        got = [(message.sequence, message.json()["n"]) for message in replay]
+        assert got == [(1, 99), (2, 100)], "the bookmarks of the first, the data of the newest"
+        ordinary = client.subscribe("quotes", conflation=0.05, conflation_key=["/symbol", "/n"])
+        for _ in range(3):
+            client.publish("quotes", {"symbol": "IBM", "n": 1})
+        assert ordinary.get(timeout=20).json() == {"symbol": "IBM", "n": 1}
+        with pytest.raises(quire.ConfigError):
+            client.subscribe("quotes", conflation="1s")

@@ -40,6 +40,7 @@ from quire._options import (
     delta_to_core,
     expiration_to_core,
     failure_of_publishes,
+    key_to_core,
     rate_to_core,
     sequence_to_core,
 )
@@ -286,6 +287,8 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         completed: bool = False,
         rate: Rate | None = None,
         rate_max_gap: Duration | None = None,
+        conflation: Duration | None = None,
+        conflation_key: str | Iterable[str] | None = None,
         on_message: AsyncHandler | None = None,
         sub_id: str | None = None,
     ) -> AsyncSubscription:
@@ -307,6 +310,8 @@ class AsyncClient(ClientBase[AsyncSubscription]):
             completed=completed,
             rate=rate_to_core(rate),
             rate_max_gap=delta_to_core(rate_max_gap, "rate_max_gap"),
+            conflation=delta_to_core(conflation, "conflation"),
+            conflation_key=key_to_core(conflation_key),
         )
         spec = self._located(spec, sub_id)
         core = client.subscribe(spec, sub_id, on_message is not None, self._options.auto_ack)

@@ -32,6 +32,7 @@ from quire._options import (
     delta_to_core,
     expiration_to_core,
     failure_of_publishes,
+    key_to_core,
     rate_to_core,
     sequence_to_core,
 )
@@ -169,6 +170,8 @@ class Client(ClientBase[Subscription]):
         completed: bool = False,
         rate: Rate | None = None,
         rate_max_gap: Duration | None = None,
+        conflation: Duration | None = None,
+        conflation_key: str | Iterable[str] | None = None,
         on_message: Handler | None = None,
         sub_id: str | None = None,
     ) -> Subscription:
@@ -185,6 +188,8 @@ class Client(ClientBase[Subscription]):
         - `rate`: the fastest pace of a replay: messages per second ("1000"), bytes per second ("500KB"), or a
           multiple of the original pace ("2X")
         - `rate_max_gap`: with a multiple, the longest wait for the next message
+        - `conflation`, `conflation_key`: of the messages that agree in the key (a field like "/symbol", or several),
+          at most one in each such interval is delivered, the newest, with the bookmark of the first
         - `on_message`: called with each message. The handlers of one client run one at a time, in the order
           of arrival, on one thread
         - `sub_id`: name under which `MOST_RECENT` finds the place again
@@ -202,6 +207,8 @@ class Client(ClientBase[Subscription]):
                 completed=completed,
                 rate=rate_to_core(rate),
                 rate_max_gap=delta_to_core(rate_max_gap, "rate_max_gap"),
+                conflation=delta_to_core(conflation, "conflation"),
+                conflation_key=key_to_core(conflation_key),
             )
             spec = self._located(spec, sub_id)
             core = self._core.subscribe(spec, sub_id, on_message is not None, self._options.auto_ack)

@@ -297,6 +297,9 @@ class Spec:
     #: As on the wire: "1000", "500KB", "2X".
     rate: str | None = None
     rate_max_gap: timedelta | None = None
+    conflation: timedelta | None = None
+    #: Fields, separated by commas.
+    conflation_key: str | None = None
 
     @property
     def options(self) -> int:
@@ -345,6 +348,11 @@ def selection_to_core(
     return [
         f"{text}|" for joined in texts for each in joined.split(",") if (text := each.strip().rstrip("|"))
     ]
+
+
+def key_to_core(key: str | Iterable[str] | None) -> str | None:
+    """One identifier, or several."""
+    return key if key is None or isinstance(key, str) else ",".join(key)
 
 
 def bookmark_to_core(bookmark: Bookmark | None) -> str | None:

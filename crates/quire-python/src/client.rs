@@ -58,6 +58,8 @@ struct SpecArgument {
     wants_completed: bool,
     rate: Option<String>,
     rate_max_gap: Option<Duration>,
+    conflation: Option<Duration>,
+    conflation_key: Option<String>,
 }
 
 /// Tells a loop, through a descriptor, that something changed.
@@ -448,6 +450,8 @@ impl From<SpecArgument> for SubscriptionSpec {
             completed: spec.wants_completed,
             rate: spec.rate,
             rate_max_gap: spec.rate_max_gap,
+            conflation: spec.conflation,
+            conflation_key: spec.conflation_key,
         }
     }
 }

@@ -151,10 +151,12 @@ impl Broker {
         let session = self.session(id);
         session.is_writable = is_writable;
         let replays = session.replays.clone();
+        let overdue = if is_writable { mem::take(&mut session.overdue) } else { Vec::new() };
         self.touch(id);
         if is_writable {
             self.to_feed.extend(replays);
             self.wants_turn |= self.queues.may_release(id);
+            self.alarms.recall(overdue, self.now.instant);
         } else {
             self.hold_session(id);
             self.give_back_reads(id);
@@ -279,6 +281,7 @@ impl Broker {
         while let Some(alarm) = self.alarms.take(now) {
             match alarm {
                 Alarm::Replay(replay) => self.to_feed.push_back(replay),
+                Alarm::Held(subscription) => self.deliver_due(subscription),
                 // Looked at behind the pass over what is persisted.
                 Alarm::End => (),
             }

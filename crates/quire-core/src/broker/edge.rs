@@ -11,7 +11,7 @@ use quire_journal::{Position, Record, RecordKind};
 
 use super::Broker;
 use crate::replay::{Source, context_of, message_of};
-use crate::subscription::{Progress, Progressing, Subscription, SubscriptionId};
+use crate::subscription::{Course, Progress, Progressing, Subscription, SubscriptionId};
 use crate::topic::{Stage, TopicId};
 
 /// Bytes of records that the pass takes in one turn: more would keep the other connections waiting.
@@ -186,8 +186,8 @@ impl Broker {
     fn deliver_persisted(&mut self, id: SubscriptionId, record: &Record<'_>) {
         let now = self.now.instant;
         let Some(subscription) = self.subscriptions.get_mut(id.0 as usize) else { return };
-        let (session_id, number) = (subscription.session, subscription.number);
-        let Some(progress) = subscription.progress_mut() else { return };
+        let Subscription { session: session_id, number, ref mut course, ref conflation, .. } = *subscription;
+        let Course::Bookmark(progress) = course else { return };
         let is_wanted = record.position > progress.after
             && progress.taken_after.is_none_or(|instant| record.timestamp > instant)
             && !matches!(progress.stage, Progressing::Joining { join, .. } if record.position > join);
@@ -199,11 +199,16 @@ impl Broker {
             pace.rest();
             pace.opens_at(now, record.timestamp) <= now
         });
-        if !can_go || !self.sessions[session_id.0 as usize].can_be_fed() {
+        // What is conflated is held for a connection that takes nothing, as long as there is room.
+        let has_room = conflation.as_ref().is_some_and(|conflation| conflation.has_room());
+        if !can_go || !(has_room || self.sessions[session_id.0 as usize].can_be_fed()) {
             return self.fall_behind(id, Position::new(record.position.get() - 1));
         }
         if let Some(pace) = &mut progress.pace {
             pace.went(now, record.data.len(), record.timestamp);
+        }
+        if conflation.is_some() {
+            return self.hold_record(id, record);
         }
         self.give_buffer(session_id);
         let session = &mut self.sessions[session_id.0 as usize];

@@ -15,7 +15,8 @@ use quire_journal::{JournalError, Position};
 use super::acknowledge::code_of;
 use super::{Alarm, Broker, Output};
 use crate::replay::{
-    Chunk, Found, Pace, Place, ReadRequest, Reading, Replay, ReplayId, Source, Ticket, Work,
+    CHUNK_SIZE_MAX, Chunk, Found, Item, PACED_CHUNK_SIZE_MAX, Pace, Place, ReadRequest, Reading, Replay,
+    ReplayId, Source, Ticket, Work,
 };
 use crate::session::{Session, SessionId};
 use crate::subscription::{Member, Members, Progressing, Subscription, SubscriptionId, Until};
@@ -125,7 +126,14 @@ impl Broker {
         let member = |id: &SubscriptionId| {
             let Subscription { number, selector, filter, .. } = &self.subscriptions[id.0 as usize];
             let taken_after = self.subscriptions[id.0 as usize].progress().and_then(|p| p.taken_after);
-            Member { number: *number, selector: selector.clone(), filter: filter.clone(), taken_after }
+            let conflation = self.subscriptions[id.0 as usize].conflation.as_ref();
+            Member {
+                number: *number,
+                selector: selector.clone(),
+                filter: filter.clone(),
+                taken_after,
+                conflation_key: conflation.map(|conflation| conflation.key.clone()),
+            }
         };
         subscriptions.iter().map(member).collect()
     }
@@ -273,39 +281,57 @@ impl Broker {
         }
     }
 
-    /// Hands what may go now of a chunk to the connection; false when there is a rest, for which an alarm is set.
+    /// Hands what may go now of a chunk to the connection, or to what is held for it; false when there is a rest, for which an alarm is set.
     fn hand_over(&mut self, id: ReplayId, chunk: &mut Chunk) -> bool {
-        let now = self.now.instant;
-        let replay = &mut self.replays[id.0 as usize];
-        let session_id = replay.session;
-        let session = &mut self.sessions[session_id.0 as usize];
-        let Some(pace) = &mut replay.pace else {
+        let session_id = self.replays[id.0 as usize].session;
+        if chunk.items.is_empty() {
             self.counters.delivered += chunk.message_count;
             if !chunk.frames.is_empty() {
-                session.outbox.put_replayed(std::mem::take(&mut chunk.frames));
+                let frames = std::mem::take(&mut chunk.frames);
+                self.session(session_id).outbox.put_replayed(frames);
                 self.touch(session_id);
             }
             return true;
-        };
-        let first = chunk.taken_count;
-        while let Some(item) = chunk.items.get(chunk.taken_count) {
-            let opens_at = pace.opens_at(now, item.timestamp);
-            if opens_at > now {
-                self.alarms.set(Alarm::Replay(id), pace.wakes_at(opens_at));
+        }
+        let members = self.replays[id.0 as usize].members.clone();
+        let mut frames = Vec::new();
+        for index in chunk.taken_count..chunk.items.len() {
+            let item = chunk.items[index];
+            if !self.may_go(id, &item) {
                 break;
             }
-            pace.went(now, item.data_size, item.timestamp);
-            replay.place = item.place;
+            let before = index.checked_sub(1).map(|before| chunk.items[before]);
+            let (frame_start, key_start) = before.map_or((0, 0), |item| (item.frame_end, item.key_end));
+            let frame = &chunk.frames[frame_start..item.frame_end];
+            if members[item.member].conflation_key.is_some() {
+                let subscription = self.replays[id.0 as usize].subscriptions[item.member];
+                self.hold(subscription, &chunk.keys[key_start..item.key_end], frame);
+            } else {
+                frames.extend_from_slice(frame);
+                self.counters.delivered += 1;
+            }
+            self.replay(id).place = item.place;
             chunk.taken_count += 1;
         }
-        if chunk.taken_count > first {
-            let frame_end = |count: usize| count.checked_sub(1).map_or(0, |last| chunk.items[last].frame_end);
-            let frames = &chunk.frames[frame_end(first)..frame_end(chunk.taken_count)];
-            session.outbox.put_replayed(frames.to_vec());
-            self.counters.delivered += (chunk.taken_count - first) as u64;
+        if !frames.is_empty() {
+            self.session(session_id).outbox.put_replayed(frames);
             self.touch(session_id);
         }
         chunk.taken_count == chunk.items.len()
+    }
+
+    /// Whether a message may go now; if not, its replay is looked at again when it may.
+    fn may_go(&mut self, id: ReplayId, item: &Item) -> bool {
+        let now = self.now.instant;
+        let Some(pace) = &mut self.replays[id.0 as usize].pace else { return true };
+        let opens_at = pace.opens_at(now, item.timestamp);
+        if opens_at > now {
+            let wakes_at = pace.wakes_at(opens_at);
+            self.alarms.set(Alarm::Replay(id), wakes_at);
+            return false;
+        }
+        pace.went(now, item.data_size, item.timestamp);
+        true
     }
 
     fn is_near_edge(&self, id: ReplayId) -> bool {
@@ -332,8 +358,10 @@ impl Broker {
         let replay = &mut self.replays[id.0 as usize];
         let source =
             replay.source.take().unwrap_or_else(|| Source { cursor: reader.cursor(place.after), rest: None });
-        let (members, is_paced) = (replay.members.clone(), replay.pace.is_some());
-        let reading = Reading { source, place, limit, members, is_paced, now };
+        let members = replay.members.clone();
+        let is_itemized = replay.pace.is_some() || members.iter().any(|m| m.conflation_key.is_some());
+        let chunk_size_max = if replay.pace.is_some() { PACED_CHUNK_SIZE_MAX } else { CHUNK_SIZE_MAX };
+        let reading = Reading { source, place, limit, members, chunk_size_max, is_itemized, now };
         replay.reading = Some(number);
         self.read_line.under_way += 1;
         Some(ReadRequest { ticket: Ticket::Replay { replay: id, number }, work: Work::Read(reading) })
@@ -393,6 +421,9 @@ impl Broker {
         let Some(progress) = subscription.progress_mut() else { return };
         let is_over = matches!(progress.until, Some(Until::At(end)) if end <= reached);
         let completion = progress.completed.take_if(|completion| completion.goal <= reached || is_over);
+        if is_over || completion.is_some() {
+            self.deliver_all_held(id);
+        }
         if let Some(completion) = completion {
             self.acknowledge_command(session, AckKind::Completed, completion.command, number);
         }

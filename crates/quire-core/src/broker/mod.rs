@@ -18,6 +18,7 @@
 
 mod acknowledge;
 mod config;
+mod conflate;
 mod connection;
 mod edge;
 mod ends;
@@ -47,6 +48,7 @@ pub use queues::QueueSettings;
 pub(crate) use queues::{QueueCourse, QueueFound, QueueWork};
 pub(crate) use timer::{Alarm, Alarms, TIMER_COUNT, Timer, Timers};
 
+use crate::message_type::Arena;
 use crate::replay::{Replay, ReplayId, Source};
 use crate::session::{Phase, Session, SessionId};
 use crate::subscription::{Subscription, SubscriptionId};
@@ -126,6 +128,8 @@ pub struct Broker {
     wants_turn: bool,
     shutdown: Shutdown,
     counters: Counters,
+    /// Kept between uses: memory for the fields of conflation keys.
+    key_arena: Arena,
     /// Kept between uses: who gets the message at hand.
     matched: Vec<SubscriptionId>,
     now: Now,
@@ -217,6 +221,7 @@ impl Broker {
             wants_turn: false,
             shutdown: Shutdown::No,
             counters: Counters::default(),
+            key_arena: Arena::default(),
             matched: Vec::new(),
             now: Now { instant: Instant::default(), wall: Timestamp::default() },
             journal,
@@ -402,6 +407,10 @@ impl Broker {
                 self.wants_turn |= !session.replays.is_empty() && session.is_writable;
                 self.to_feed.extend(session.replays.iter().copied());
                 self.wants_turn |= self.queues.may_release(id);
+                if session.is_writable {
+                    let overdue = std::mem::take(&mut session.overdue);
+                    self.alarms.recall(overdue, self.now.instant);
+                }
             }
             let waiting_size = session.outbox.backlog_size();
             self.waiting_size = self.waiting_size - session.waiting_size + waiting_size;

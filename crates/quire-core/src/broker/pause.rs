@@ -2,8 +2,8 @@
 
 use quire_journal::Position;
 
-use super::Broker;
 use super::subscribe::{Refused, unknown_subscription};
+use super::{Alarm, Broker};
 use crate::replay::Rate;
 use crate::session::SessionId;
 use crate::subscription::SubscriptionId;
@@ -21,6 +21,7 @@ impl Broker {
         self.acknowledge_received(id, command, 0, acks);
         let refused = self.for_each_pausable(id, numbers, |broker, subscription| {
             broker.halt(subscription);
+            broker.alarms.clear(Alarm::Held(subscription));
             if let Some(progress) = broker.subscription(subscription).progress_mut() {
                 progress.is_paused = true;
             }
@@ -45,6 +46,7 @@ impl Broker {
             {
                 progress.is_paused = false;
                 resumed.push(subscription);
+                broker.deliver_due(subscription);
             }
         });
         self.answer(id, command, acks, refused);

@@ -103,7 +103,10 @@ impl Broker {
             let session = &self.sessions[id.0 as usize];
             let wanting = session.subscriptions.iter().filter_map(|(number, subscription)| {
                 let progress = self.subscriptions[subscription.0 as usize].progress()?;
-                progress.wants_places.then_some((*number, matches!(progress.stage, Progressing::AtEdge)))
+                let subscription = &self.subscriptions[subscription.0 as usize];
+                let holds = subscription.conflation.as_ref().is_some_and(|held| !held.is_empty());
+                let is_served = matches!(progress.stage, Progressing::AtEdge) && !holds;
+                progress.wants_places.then_some((*number, is_served))
             });
             let wanting: Vec<(u32, bool)> = wanting.collect();
             if wanting.is_empty() {

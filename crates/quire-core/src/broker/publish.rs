@@ -161,19 +161,29 @@ impl Broker {
         self.topics
             .for_each_match(topic, Stage::Published, context, |subscription| matched.push(subscription));
         for &subscription in &matched {
-            self.deliver_published(subscription, message, is_queue);
+            self.deliver_published(subscription, context, message, is_queue);
         }
         matched.clear();
         self.matched = matched;
     }
 
-    fn deliver_published(&mut self, id: SubscriptionId, message: &Message<'_>, is_queue: bool) {
+    fn deliver_published(
+        &mut self,
+        id: SubscriptionId,
+        context: &MessageContext<'_>,
+        message: &Message<'_>,
+        is_queue: bool,
+    ) {
         // A connection that was ended while this message was served took its subscriptions along.
         let Some(subscription) = self.subscriptions.get(id.0 as usize) else { return };
         let session_id = subscription.session;
         self.give_buffer(session_id);
         let Some(subscription) = self.subscriptions.get_mut(id.0 as usize) else { return };
         let message = Message { subscription: subscription.number, ..*message };
+        if subscription.conflation.is_some() && !is_queue {
+            self.hold_message(id, context.topic, Some(context), &message);
+            return self.check_backlog(session_id);
+        }
         let session = &mut self.sessions[session_id.0 as usize];
         let size = match &mut subscription.course {
             // The name belongs to a queue, which serves those who want its messages without a bookmark.
@@ -204,6 +214,13 @@ impl Broker {
         self.touch(session_id);
         if size as u64 > self.config.limits.max_client_backlog {
             self.end_slow(session_id);
+        }
+    }
+
+    /// What is held has a bound of its own; beyond it messages go to the backlog, which has another.
+    fn check_backlog(&mut self, id: SessionId) {
+        if self.session(id).outbox.backlog_size() as u64 > self.config.limits.max_client_backlog {
+            self.end_slow(id);
         }
     }
 }

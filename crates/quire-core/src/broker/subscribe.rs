@@ -5,13 +5,13 @@ use std::time::Duration;
 use quire_journal::{JournalError, Position};
 
 use super::acknowledge::code_of;
-use super::{Broker, Event, Output};
+use super::{Alarm, Broker, Event, Output};
 use crate::filter::{Filter, FilterOptions};
 use crate::queue::QueueId;
 use crate::replay::{Located, Outcome, Pace, Rate, RateError, ReadDone, ReadRequest, Ticket, Work};
 use crate::session::{Phase, SessionId, Stall};
 use crate::subscription::{
-    Completion, Course, Progress, Progressing, Range, Subscription, SubscriptionId, Until,
+    Completion, Conflation, Course, Progress, Progressing, Range, Subscription, SubscriptionId, Until,
 };
 use crate::topic::{Stage, TopicSelector};
 use crate::wire::{Ack, AckKind, Acks, Code, ServerFrame, Subscribe, SubscribeOptions};
@@ -41,6 +41,7 @@ struct Plan {
     /// Where to begin and to end; `None` for an ordinary one, and for a replaced one that keeps both.
     range: Option<Range>,
     rate: Option<Rate>,
+    conflation: Option<Conflation>,
     /// What the log held when the command came.
     held: Position,
 }
@@ -108,6 +109,9 @@ impl Broker {
             .transpose()
             .map_err(|error| Refused::new(Code::BadBookmark, error.to_string()))?;
         let rate = parse_rate(subscribe)?;
+        let interval = subscribe.conflation_ns.map(Duration::from_nanos);
+        let conflation = Conflation::parse(interval, subscribe.conflation_key)
+            .map_err(|error| Refused::new(Code::BadOption, error.to_string()))?;
         let progress = replaced.and_then(|id| self.subscriptions[id.0 as usize].progress());
         let is_bookmark = range.is_some() || progress.is_some();
         let is_paused = progress.is_some_and(|progress| progress.is_paused);
@@ -122,6 +126,10 @@ impl Broker {
             return Err(Refused::new(Code::NotJournaled, reason));
         }
         let queues = if is_bookmark { Vec::new() } else { self.queues.matching(&selector) };
+        if !queues.is_empty() && conflation.is_some() {
+            let reason = "the messages of a queue cannot be conflated: none may be dropped".to_owned();
+            return Err(Refused::new(Code::BadOption, reason));
+        }
         self.topics.prepare(&selector).map_err(|_| {
             Refused::new(Code::LimitExceeded, "too many topics match too many patterns".to_owned())
         })?;
@@ -138,6 +146,7 @@ impl Broker {
             is_bookmark,
             range,
             rate,
+            conflation,
             // What will never be persisted is not waited for.
             held: if self.failure.is_some() { self.journal.persisted() } else { self.journal.appended() },
         })
@@ -271,13 +280,15 @@ impl Broker {
     /// The subscription begins, or is replaced, between two messages.
     fn enter_subscription(&mut self, id: SessionId, plan: Plan, place: Option<(Position, Option<Until>)>) {
         let Plan { command, acks, number, selector, filter, options, replaced, is_bookmark, .. } = plan;
-        let (range, rate, held) = (plan.range, plan.rate, plan.held);
         let (queues, max_backlog) = (plan.queues, plan.max_backlog);
+        let (range, rate, held, conflation) =
+            (plan.range, plan.rate, plan.held, plan.conflation.map(Box::new));
         let after = place.map(|(after, _)| after);
         let kept_until = replaced.and_then(|id| self.subscription(id).progress()?.until);
         let until = place.map_or(kept_until, |(_, until)| until);
         if let Some(replaced) = replaced {
             self.clear_until(replaced);
+            self.deliver_all_held(replaced);
         }
         let mut before = replaced.map(|subscription| {
             self.halt(subscription);
@@ -319,7 +330,8 @@ impl Broker {
                     Some(range) => range.taken_after(),
                     None => kept.as_ref().and_then(|p| p.taken_after),
                 },
-                live: options.has(SubscribeOptions::LIVE),
+                // Behind an interval it makes no difference whether a message is persisted when it is taken.
+                live: options.has(SubscribeOptions::LIVE) && conflation.is_none(),
                 wants_places: acks.has(Acks::PERSISTED),
                 completed: completion.or(owed),
                 stage: Progressing::Halted,
@@ -332,7 +344,7 @@ impl Broker {
         } else {
             Course::Ordinary
         };
-        let subscription = Subscription { session: id, number, selector, filter, course };
+        let subscription = Subscription { session: id, number, selector, filter, course, conflation };
         let subscription_id = match replaced {
             Some(replaced) => {
                 *self.subscription(replaced) = subscription;
@@ -421,6 +433,7 @@ impl Broker {
 
     pub(super) fn remove_subscription(&mut self, id: SubscriptionId) {
         self.halt(id);
+        self.alarms.clear(Alarm::Held(id));
         self.clear_until(id);
         let subscription = self.subscriptions.remove(id.0 as usize);
         self.session(subscription.session).subscriptions.remove(&subscription.number);
@@ -435,6 +448,7 @@ impl Broker {
         let subscriptions = std::mem::take(&mut self.session(id).subscriptions);
         for subscription in subscriptions.into_values() {
             self.halt(subscription);
+            self.alarms.clear(Alarm::Held(subscription));
             self.clear_until(subscription);
             if let Course::Queue(course) = self.subscriptions.remove(subscription.0 as usize).course {
                 self.leave_queues(*course);

@@ -8,6 +8,7 @@ use slab::Slab;
 
 use crate::replay::ReplayId;
 use crate::session::{Session, SessionId};
+use crate::subscription::SubscriptionId;
 use crate::time::Instant;
 
 /// What happens at a time; each at most once per session.
@@ -75,6 +76,8 @@ impl Timers {
 pub(crate) enum Alarm {
     /// The next message of a replay may go.
     Replay(ReplayId),
+    /// The interval of a conflated message is over.
+    Held(SubscriptionId),
     /// The first of the instants at which subscriptions end has passed.
     End,
 }
@@ -92,6 +95,11 @@ impl Alarms {
         self.clear(alarm);
         self.by_alarm.insert(alarm, at);
         self.by_time.insert((at, alarm));
+    }
+
+    /// The connection of these subscriptions takes more: what is overdue is delivered with the next turn.
+    pub(crate) fn recall(&mut self, overdue: Vec<SubscriptionId>, now: Instant) {
+        overdue.into_iter().for_each(|id| self.set(Alarm::Held(id), now));
     }
 
     /// Forgets an alarm, if it is set.
@@ -125,7 +133,7 @@ impl Alarms {
     pub(crate) fn waiting_replays(&self) -> impl Iterator<Item = ReplayId> {
         self.by_time.iter().rev().filter_map(|(_, alarm)| match alarm {
             Alarm::Replay(replay) => Some(*replay),
-            Alarm::End => None,
+            Alarm::Held(_) | Alarm::End => None,
         })
     }
 }

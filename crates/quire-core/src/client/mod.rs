@@ -631,6 +631,8 @@ impl SubscriptionSpec {
             completed: false,
             rate: None,
             rate_max_gap: None,
+            conflation: None,
+            conflation_key: None,
         }
     }
 }

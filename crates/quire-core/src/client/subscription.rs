@@ -28,6 +28,10 @@ pub struct SubscriptionSpec {
     pub rate: Option<String>,
     /// For a multiple of the original pace: the longest wait for a message.
     pub rate_max_gap: Option<Duration>,
+    /// At most one message per key and so long.
+    pub conflation: Option<Duration>,
+    /// The fields that are the key, separated by commas.
+    pub conflation_key: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -169,7 +173,7 @@ impl Subscriptions {
         let spec = if replace { entry.proposed.as_ref().unwrap_or(&entry.spec) } else { &entry.spec };
         let last = entry.last.filter(|_| !replace);
         let resume = last.and_then(|last| spec.bookmark.as_deref().map(|bookmark| behind(last, bookmark)));
-        let gap_ns = |gap: Duration| u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX);
+        let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let options = if replace { spec.options.and(SubscribeOptions::REPLACE) } else { spec.options };
         let mut acks = Acks::PROCESSED;
         if spec.completed {
@@ -188,7 +192,9 @@ impl Subscriptions {
             options,
             max_backlog: spec.max_backlog,
             rate: spec.rate.as_deref(),
-            rate_max_gap_ns: spec.rate_max_gap.map(gap_ns),
+            rate_max_gap_ns: spec.rate_max_gap.map(ns),
+            conflation_ns: spec.conflation.map(ns),
+            conflation_key: spec.conflation_key.as_deref(),
         };
         crate::wire::ClientFrame::Subscribe(subscribe).encode(out);
     }

@@ -26,7 +26,7 @@ use std::sync::{Arc, OnceLock};
 
 use quire_journal::{Bookmark, Timestamp};
 
-use crate::message_type::{Arena, FieldId, FieldPlan, MessageType, Truth, Value};
+use crate::message_type::{Arena, FieldId, FieldPlan, MessageType, Step, Truth, Value};
 use evaluate::Evaluation;
 use parse::Parsed;
 
@@ -168,6 +168,11 @@ impl Expression {
     /// The names of the fields that it reads, each once, as first written.
     pub fn fields(&self) -> impl Iterator<Item = &str> {
         self.parsed().names.iter().map(AsRef::as_ref)
+    }
+
+    /// Where the field is that it names, when it is the name of a field and nothing else.
+    pub(crate) fn path(&self) -> Option<Vec<Step>> {
+        self.fields().eq([self.text()]).then(|| path_of(self.text()))
     }
 
     /// Its value for the message; NULL when it reads fields and the message is malformed. The value lives as long as what it was given.

@@ -11,7 +11,7 @@ use quire_journal::{Batch, Cursor, JournalError, Position};
 
 pub(crate) use rate::Pace;
 pub use rate::{Rate, RateError};
-pub(crate) use read::{Chunk, Found, Located, Outcome, Reading, Ticket, Work, context_of, message_of};
+pub(crate) use read::{Chunk, Found, Item, Located, Outcome, Reading, Ticket, Work, context_of, message_of};
 pub use read::{ReadDone, ReadRequest, ReadTicket};
 
 use crate::session::SessionId;

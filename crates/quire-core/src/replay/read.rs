@@ -2,7 +2,7 @@
 
 use quire_journal::{Batch, JournalError, Position, Reader, Record, RecordKind, Timestamp, TopicFilter};
 
-use super::{CHUNK_SIZE_MAX, PACED_CHUNK_SIZE_MAX, Place, ReplayId, SCAN_SIZE_MAX, Source};
+use super::{Place, ReplayId, SCAN_SIZE_MAX, Source};
 use crate::broker::{QueueFound, QueueWork};
 use crate::filter::MessageContext;
 use crate::message_type::{Arena, MessageType};
@@ -64,8 +64,10 @@ pub(crate) struct Reading {
     pub(crate) place: Place,
     pub(crate) limit: Position,
     pub(crate) members: Members,
+    /// Bytes of frames after which to stop.
+    pub(crate) chunk_size_max: usize,
     /// Whether the messages are to be handed on one by one.
-    pub(crate) is_paced: bool,
+    pub(crate) is_itemized: bool,
     /// What `NOW`-like functions of a filter see.
     pub(crate) now: Timestamp,
 }
@@ -86,6 +88,8 @@ pub(crate) struct Chunk {
     pub(crate) next: Place,
     /// What each message is, when they are to be handed on one by one.
     pub(crate) items: Vec<Item>,
+    /// The conflation keys of the items, one after the other.
+    pub(crate) keys: Vec<u8>,
     /// Of the items, those that were handed on.
     pub(crate) taken_count: usize,
 }
@@ -93,6 +97,10 @@ pub(crate) struct Chunk {
 /// One message of a chunk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
+    /// The index of the member that it is for.
+    pub(crate) member: usize,
+    /// Where its conflation key ends, if that member conflates.
+    pub(crate) key_end: usize,
     /// Where its frame ends.
     pub(crate) frame_end: usize,
     /// Bytes of its data.
@@ -128,7 +136,8 @@ impl ReadTicket {
 
 impl Reading {
     pub(crate) fn run(self) -> Found {
-        let Reading { source: Source { mut cursor, mut rest }, place, limit, members, is_paced, now } = self;
+        let Reading { source, place, limit, members, chunk_size_max, is_itemized, now } = self;
+        let Source { mut cursor, mut rest } = source;
         let mut matcher = Matcher::new(&members, now);
         let mut chunk = Chunk { next: place, ..Chunk::default() };
         let mut scanned_size = 0;
@@ -145,7 +154,7 @@ impl Reading {
                 Err(error) => break Err(error),
             };
             scanned_size += batch.size();
-            if !chunk.take(&batch, limit, &mut matcher, is_paced) {
+            if !chunk.take(&batch, limit, &mut matcher, chunk_size_max, is_itemized) {
                 break Ok(Source { cursor, rest: Some(batch) });
             }
             if scanned_size >= SCAN_SIZE_MAX {
@@ -158,8 +167,14 @@ impl Reading {
 
 impl Chunk {
     /// Takes from a batch what is wanted of it; false when the chunk became full, or `limit` was reached, within it.
-    fn take(&mut self, batch: &Batch, limit: Position, matcher: &mut Matcher<'_>, is_paced: bool) -> bool {
-        let size_max = if is_paced { PACED_CHUNK_SIZE_MAX } else { CHUNK_SIZE_MAX };
+    fn take(
+        &mut self,
+        batch: &Batch,
+        limit: Position,
+        matcher: &mut Matcher<'_>,
+        size_max: usize,
+        is_itemized: bool,
+    ) -> bool {
         for record in batch.records() {
             if record.position <= self.next.after {
                 continue;
@@ -183,8 +198,11 @@ impl Chunk {
                 if self.next.served as usize == members.len() {
                     self.next = Place { after: record.position, served: 0 };
                 }
-                if is_paced {
+                if is_itemized {
+                    matcher.write_key(member, &record, &mut self.keys);
                     self.items.push(Item {
+                        member,
+                        key_end: self.keys.len(),
                         frame_end: self.frames.len(),
                         data_size: record.data.len(),
                         timestamp: record.timestamp,
@@ -270,6 +288,13 @@ impl<'a> Matcher<'a> {
             None => true,
             Some(filter) => context_of(record, self.now)
                 .is_some_and(|context| filter.matches_with(&context, &mut self.arena)),
+        }
+    }
+
+    fn write_key(&mut self, member: usize, record: &Record<'_>, keys: &mut Vec<u8>) {
+        if let Some(key) = &self.members[member].conflation_key {
+            let context = context_of(record, self.now);
+            key.write(record.topic, context.as_ref(), &mut self.arena, keys);
         }
     }
 }

@@ -95,6 +95,8 @@ pub(crate) struct Session {
     pub(crate) subscriptions: BTreeMap<u32, SubscriptionId>,
     /// The replays among them.
     pub(crate) replays: Vec<ReplayId>,
+    /// Those that hold messages whose interval is over and that the connection did not take.
+    pub(crate) overdue: Vec<SubscriptionId>,
     pub(crate) flushes: VecDeque<Flush>,
     /// The topic of the last publish: publishers seldom change it from one message to the next.
     pub(crate) topic: Option<KnownTopic>,
@@ -153,6 +155,7 @@ impl Session {
             sent_at: now,
             subscriptions: BTreeMap::new(),
             replays: Vec::new(),
+            overdue: Vec::new(),
             flushes: VecDeque::new(),
             topic: None,
             has_published: false,

@@ -1,10 +1,12 @@
 //! Subscriptions: what is wanted, and how far each has come.
 
+mod conflation;
 mod range;
 mod start;
 
 use std::sync::Arc;
 
+pub(crate) use conflation::{Conflation, ConflationKey};
 pub(crate) use range::{End, Range};
 pub(crate) use start::{BookmarkError, Start, bookmark};
 
@@ -30,6 +32,8 @@ pub(crate) struct Subscription {
     pub(crate) filter: Option<Filter>,
     /// How it is served.
     pub(crate) course: Course,
+    /// What is held to be replaced by what is newer.
+    pub(crate) conflation: Option<Box<Conflation>>,
 }
 
 #[derive(Debug)]
@@ -136,6 +140,7 @@ pub(crate) struct Member {
     pub(crate) selector: TopicSelector,
     pub(crate) filter: Option<Filter>,
     pub(crate) taken_after: Option<Timestamp>,
+    pub(crate) conflation_key: Option<ConflationKey>,
 }
 
 /// The members of one replay, in the order in which they are served.

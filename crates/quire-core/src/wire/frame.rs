@@ -229,6 +229,10 @@ impl<'a> Fields<'a> {
         Ok(u32::from_le_bytes(self.array(value, field)?))
     }
 
+    pub(super) fn u64(&self, value: &[u8], field: &'static str) -> Result<u64, WireError> {
+        Ok(u64::from_le_bytes(self.array(value, field)?))
+    }
+
     pub(super) fn bad(&self, field: &'static str) -> WireError {
         WireError::Malformed { frame: self.frame, field }
     }

@@ -164,6 +164,10 @@ pub struct Subscribe<'a> {
     pub rate: Option<&'a str>,
     /// For a multiple of the original pace: the longest wait for a message, in nanoseconds.
     pub rate_max_gap_ns: Option<u64>,
+    /// At most one message per key and so long, in nanoseconds (seed 003).
+    pub conflation_ns: Option<u64>,
+    /// The fields that are the key, separated by commas.
+    pub conflation_key: Option<&'a str>,
 }
 
 /// Which messages of a queue to show; nothing changes by it.
@@ -473,6 +477,12 @@ impl<'a> Subscribe<'a> {
             if let Some(gap) = self.rate_max_gap_ns {
                 put_field(out, 10, &gap.to_le_bytes());
             }
+            if let Some(interval) = self.conflation_ns {
+                put_field(out, 11, &interval.to_le_bytes());
+            }
+            if let Some(key) = self.conflation_key {
+                put_field(out, 12, key.as_bytes());
+            }
         });
     }
 
@@ -491,10 +501,9 @@ impl<'a> Subscribe<'a> {
                 7 => subscribe.options = SubscribeOptions(fields.u32(value, "options")?),
                 8 => subscribe.max_backlog = Some(fields.u32(value, "max_backlog")?),
                 9 => subscribe.rate = Some(fields.text(value, "rate")?),
-                10 => {
-                    subscribe.rate_max_gap_ns =
-                        Some(u64::from_le_bytes(fields.array(value, "rate_max_gap")?));
-                }
+                10 => subscribe.rate_max_gap_ns = Some(fields.u64(value, "rate_max_gap")?),
+                11 => subscribe.conflation_ns = Some(fields.u64(value, "conflation")?),
+                12 => subscribe.conflation_key = Some(fields.text(value, "conflation_key")?),
                 tag => fields.unknown(tag)?,
             }
         }

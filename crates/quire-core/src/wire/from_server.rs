@@ -108,7 +108,7 @@ pub enum FailureScope {
 }
 
 /// One message on its way out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message<'a> {
     /// The client's number of the subscription it belongs to.
     pub subscription: u32,
@@ -262,6 +262,12 @@ impl<'a> ServerFrame<'a> {
             }),
         }
     }
+}
+
+/// Gives the `message` frame `to` the bookmark that the one in `from` has.
+pub(crate) fn copy_bookmark(from: &[u8], to: &mut [u8]) {
+    to[5] = (to[5] & !FLAG_BOOKMARK) | (from[5] & FLAG_BOOKMARK);
+    to[13..29].copy_from_slice(&from[13..29]);
 }
 
 impl<'a> Message<'a> {

@@ -15,6 +15,7 @@ pub use from_client::{
     Acks, BatchItems, ClientFrame, Logon, MAGIC, Publish, PublishBatch, Query, Subscribe, SubscribeOptions,
     SubscriptionNumbers, put_batch_item, put_publish_batch,
 };
+pub(crate) use from_server::copy_bookmark;
 pub use from_server::{Ack, AckKind, FailureScope, LeaseEnd, LoggedOn, Message, Queued, ServerFrame};
 pub use settle::{Bookmarks, Extend, SETTLE_BOOKMARKS_MAX, Selection, Settle, put_bookmark};
 

@@ -268,14 +268,19 @@ impl Pair {
         std::mem::take(&mut client.said)
     }
 
+    /// What the client was told since the last call, and when, in nanoseconds.
+    pub fn take_said(&mut self, client: u64) -> Vec<(u64, Said)> {
+        let at_ns = std::mem::take(&mut self.clients.get_mut(&client).unwrap().said_at_ns);
+        at_ns.into_iter().zip(self.take(client)).collect()
+    }
+
     /// The data of the messages that the client was sent since the last call, and when, in microseconds.
     pub fn take_timed(&mut self, client: u64) -> Vec<(u64, String)> {
-        let at_ns = std::mem::take(&mut self.clients.get_mut(&client).unwrap().said_at_ns);
         let data = |(at_ns, said)| match said {
             Said::Message { data, .. } => Some((at_ns / 1000, data)),
             _ => None,
         };
-        at_ns.into_iter().zip(self.take(client)).filter_map(data).collect()
+        self.take_said(client).into_iter().filter_map(data).collect()
     }
 
     /// The data of the messages that the client was sent since the last call, whatever else it was told.
