@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import journals
 import pytest
 import quire.spark
 from pyspark.sql import DataFrameReader, SparkSession
+
+from spark import journals
 
 
 @pytest.fixture(scope="session")

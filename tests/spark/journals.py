@@ -38,8 +38,11 @@ def trades(count: int = COUNT) -> list[tuple[str, dict[str, Any]]]:
 def write(directory: Path, messages: Iterable[tuple[str, Any]], *, name: str = NAME) -> None:
     """Publishes into the directory and waits until all is persisted."""
     with quire.Client(f"file:{directory}", name=name, config=SMALL) as client:
-        for topic, data in messages:
+        for number, (topic, data) in enumerate(messages, start=1):
             client.publish(topic, data)
+            # One large flush would leave the first segment empty and be a segment of its own.
+            if number % 200 == 0:
+                client.flush(timeout=30)
         client.flush(timeout=30)
 
 

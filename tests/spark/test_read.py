@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import journals
 import pytest
 import quire
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
+from spark import journals
 
 
 def test_every_column_of_every_message(read: Any, trades: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
+from quire._errors import BadBookmarkError
+from quire._quire import ArrowReader
 from quire.spark import _directory
 from quire.spark._directory import Range
 from quire.spark._options import PARTITION_BYTES, PARTITION_BYTES_MIN, ReadOptions
@@ -51,7 +53,7 @@ def split(ranges: Sequence[Range], spec: str, options: ReadOptions) -> list[ds.I
     wanted = -(-options.min_partitions // max(len(ranges), 1)) if options.min_partitions else 1
     for range_ in ranges:
         reader = _directory.reader_of(range_)
-        after, limit = reader.narrow(spec, range_.after, range_.limit)
+        after, limit = reader.narrow(spec, _retained(reader, range_, options), range_.limit)
         if limit <= after:
             continue
         for first, last in _cut(reader, spec, after, limit, options, wanted):
@@ -60,18 +62,26 @@ def split(ranges: Sequence[Range], spec: str, options: ReadOptions) -> list[ds.I
 
 
 def _cut(
-    reader: Any, spec: str, after: int, limit: int, options: ReadOptions, wanted: int
+    reader: ArrowReader, spec: str, after: int, limit: int, options: ReadOptions, wanted: int
 ) -> list[tuple[int, int]]:
     size = options.partition_bytes
     if size is None:
         # Every core gets something to do, as long as that is worth a task.
         total = sum(part[2] for part in reader.split(spec, after, limit, 1 << 62, 1))
         size = min(PARTITION_BYTES, max(PARTITION_BYTES_MIN, total // (os.cpu_count() or 1)))
-    parts = reader.split(spec, after, limit, size, wanted)
-    if after + 1 < reader.first:
-        # What was removed meanwhile is read as well: the scan says what is missing, or that it may be.
-        parts.insert(0, (after, min(limit, reader.first - 1), 0))
-    return [(first, last) for first, last, _ in parts]
+    return [(first, last) for first, last, _ in reader.split(spec, after, limit, size, wanted)]
+
+
+def _retained(reader: ArrowReader, range_: Range, options: ReadOptions) -> int:
+    """Where the range begins now, if files were removed since."""
+    if range_.limit <= range_.after or range_.after + 1 >= reader.first:
+        return range_.after
+    last = min(range_.limit, reader.first - 1)
+    reason = f"{range_.directory}: messages {range_.after + 1} to {last} were removed from the journal, which begins at {reader.first}"
+    if options.fail_on_data_loss:
+        raise BadBookmarkError(f"{reason}; failOnDataLoss=false goes on without them")
+    _directory.log.warning("%s: they are left out", reason)
+    return last
 
 
 class _PushFilters:

@@ -6,6 +6,7 @@ import difflib
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -93,14 +94,14 @@ class WriteOptions:
 
     @property
     def staging_directory(self) -> Path:
-        """The staging directory that was asked for, or the one beside the checkpoint."""
+        """The one that was asked for, else beside the checkpoint, else beside the journal, else among the temporary files."""
         if self.staging is not None:
-            return Path(self.staging)
-        if self.checkpoint is None:
-            raise ConfigError(
-                "stagingDirectory: not given, and there is no checkpointLocation to stand beside"
-            )
-        return Path(_local_path("checkpointLocation", self.checkpoint)) / "quire-staging"
+            return Path(_local_path("stagingDirectory", self.staging))
+        if self.checkpoint is not None:
+            return Path(_local_path("checkpointLocation", self.checkpoint)) / "quire-staging"
+        if self.url.startswith("file:"):
+            return Path(f"{self.url.removeprefix('file:')}.staging")
+        return Path(tempfile.gettempdir()) / f"quire-staging-{os.getuid()}"
 
 
 _READ: tuple[str, ...] = (

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
+
+from quire._errors import QuireError
 
 if TYPE_CHECKING:
     from quire.spark._directory import Range
@@ -15,7 +19,9 @@ if TYPE_CHECKING:
 # Spark imports this module in every worker: what needs the compiled core, pyarrow or the rest is imported where it is used.
 
 #: Options that only a sink has: nothing is looked up for it.
-_OF_A_SINK = frozenset({"topic", "txnid", "sinkepoch", "stagingdirectory", "flushtimeout"})
+_OF_A_SINK = frozenset(
+    {"topic", "txnid", "sinkepoch", "stagingdirectory", "flushtimeout", "checkpointlocation"}
+)
 
 
 class QuireDataSource(ds.DataSource):
@@ -24,9 +30,11 @@ class QuireDataSource(ds.DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._ranges: list[Range] | None = None
-        if self._is_readable():
-            # Here, because Spark keeps this object for the life of the frame: two actions on it read the same.
-            self._ranges = self._snapshot(self._read_options())
+        if not _OF_A_SINK & {key.lower() for key in options}:
+            # Here, because Spark keeps this object for the life of the frame: two actions on it read the same. What is wrong is said when
+            # the frame is read: it may as well be a sink, whose directory is made by the write.
+            with suppress(QuireError, OSError):
+                self._ranges = self._snapshot(self._read_options())
 
     @classmethod
     def name(cls) -> str:
@@ -35,7 +43,10 @@ class QuireDataSource(ds.DataSource):
     def schema(self) -> str:
         from quire.spark._columns import ddl
 
-        return ddl(self._read_options().fields)
+        options = self._read_options()
+        if self._ranges is None:
+            self._snapshot(options)  # says what is wrong
+        return ddl(options.fields)
 
     def reader(self, schema: t.StructType) -> ds.DataSourceReader:
         from quire.spark._batch import BatchReader
@@ -44,21 +55,33 @@ class QuireDataSource(ds.DataSource):
         ranges = self._ranges if self._ranges is not None else self._snapshot(options)
         return BatchReader(options, schema, ranges)
 
+    def streamReader(self, schema: t.StructType) -> ds.DataSourceStreamReader:
+        from quire.spark._options import LATEST
+        from quire.spark._stream import StreamReader
+
+        given = {key.lower() for key in self.options}
+        # A query that was not told where to begin begins with what comes.
+        options = self._read_options()
+        if "startingoffsets" not in given:
+            options = replace(options, starting=LATEST)
+        return StreamReader(options, schema)
+
+    def writer(self, schema: t.StructType, overwrite: bool) -> ds.DataSourceWriter:
+        from quire.spark._options import write_options
+        from quire.spark._sink import BatchWriter
+
+        return BatchWriter(write_options(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: t.StructType, overwrite: bool) -> ds.DataSourceStreamWriter:
+        from quire.spark._options import write_options
+        from quire.spark._sink import StreamWriter
+
+        return StreamWriter(write_options(self.options), schema, overwrite)
+
     def _read_options(self) -> ReadOptions:
         from quire.spark._options import read_options
 
         return read_options(self.options)
-
-    def _is_readable(self) -> bool:
-        from quire._errors import ConfigError
-
-        if _OF_A_SINK & {key.lower() for key in self.options}:
-            return False
-        try:
-            self._read_options()
-        except ConfigError:
-            return False  # schema() or reader() says so; a sink has other options
-        return True
 
     def _snapshot(self, options: ReadOptions) -> list[Range]:
         from quire.spark._directory import locate, span

@@ -1,0 +1,180 @@
+"""`df.write` and `df.writeStream`: rows become messages, each exactly once (`_staging` says how)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql import datasource as ds
+from pyspark.sql import types as t
+
+from quire._client import Client
+from quire._errors import BadTopicError, ConfigError, QuireError
+from quire.spark._options import WriteOptions, password
+from quire.spark._staging import Part, StagedBatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Messages of one batch: sequences are the number of the batch times this, plus the place in it. Spark's batches end long before.
+BATCH_ROWS_MAX = 1 << 32
+#: Batches of one query, so that sequences stay below 2^63.
+BATCHES_MAX = 1 << 31
+
+
+@dataclass
+class Staged(ds.WriterCommitMessage):
+    """What a task left."""
+
+    sink: str
+    batch: str
+    part: Part
+
+
+class BatchWriter(ds.DataSourceArrowWriter):
+    """A batch is one transaction: with `txnId` it may be written again and again, and is in the log once."""
+
+    def __init__(self, options: WriteOptions, schema: t.StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigError("mode: a log is only ever appended to; use .mode('append')")
+        _check_columns(schema, options)
+        self._options = options
+        self._sink = f"{options.publisher}/{options.transaction or uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        return _stage(self._options, self._sink, "batch", iterator)
+
+    def commit(self, messages: list[ds.WriterCommitMessage | None]) -> None:
+        batch = StagedBatch(self._options.staging_directory, self._sink, "batch")
+        _publish(self._options, self._sink, batch, _parts(messages), 0)
+        if self._options.transaction is None:
+            batch.remove()
+
+    def abort(self, messages: list[ds.WriterCommitMessage | None]) -> None:
+        StagedBatch(self._options.staging_directory, self._sink, "batch").discard(_parts(messages))
+
+
+class StreamWriter(ds.DataSourceStreamArrowWriter):
+    """The batches of a query, each once, over restarts of everything."""
+
+    def __init__(self, options: WriteOptions, schema: t.StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigError("outputMode: a log is only ever appended to; use .outputMode('append')")
+        _check_columns(schema, options)
+        self._options = options
+        self._staging = options.staging_directory
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        context = TaskContext.get()
+        query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
+        batch = None if context is None else context.getLocalProperty("streaming.sql.batchId")
+        if query is None or batch is None:
+            raise QuireError("Spark does not say which batch of which query this is")
+        sink = f"{self._options.publisher}/{query}" + (
+            f"/{self._options.epoch}" if self._options.epoch else ""
+        )
+        return _stage(self._options, sink, batch, iterator)
+
+    def commit(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:
+        staged = [message for message in messages if isinstance(message, Staged)]
+        if not staged:
+            return  # a batch without tasks has no rows
+        sink = staged[0].sink
+        if batchId >= BATCHES_MAX:
+            raise QuireError(
+                f"batch {batchId}: the numbers of this query are used up; begin with a new checkpoint"
+            )
+        batch = StagedBatch(self._staging, sink, str(batchId))
+        _publish(self._options, sink, batch, [message.part for message in staged], batchId * BATCH_ROWS_MAX)
+        batch.remove_others()
+
+    def abort(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:
+        for message in messages:
+            if isinstance(message, Staged):
+                StagedBatch(self._staging, message.sink, message.batch).discard([message.part])
+
+
+def _check_columns(schema: t.StructType, options: WriteOptions) -> None:
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    if types.get("data") not in ("string", "binary"):
+        found = types.get("data", "not there")
+        raise ConfigError(
+            f"column data: it is {found}; the message is text or binary, such as to_json(struct('*')) AS data"
+        )
+    if options.topic is None and types.get("topic") != "string":
+        raise ConfigError(
+            "topic: neither the option nor a column of this name, with text, says where the messages go"
+        )
+    if types.get("correlation_id", "string") != "string":
+        raise ConfigError(f"column correlation_id: it is {types['correlation_id']}, not text")
+
+
+def _stage(options: WriteOptions, sink: str, batch: str, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    import pyarrow as pa
+
+    context = TaskContext.get()
+    partition = 0 if context is None else context.partitionId()
+    wanted = [("topic", pa.string()), ("data", pa.binary()), ("correlation_id", pa.string())]
+    schema = pa.schema(wanted)
+
+    def columns() -> Iterator[pa.RecordBatch]:
+        for rows in iterator:
+            yield pa.record_batch(
+                [_column(rows, name, kind, options) for name, kind in wanted], schema=schema
+            )
+
+    staged = StagedBatch(options.staging_directory, sink, batch)
+    return Staged(sink, batch, staged.write(partition, columns(), schema))
+
+
+def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType, options: WriteOptions) -> pa.Array:
+    import pyarrow as pa
+
+    if name == "topic" and options.topic is not None:
+        return pa.repeat(pa.scalar(options.topic, kind), rows.num_rows)
+    if name not in rows.schema.names:
+        return pa.nulls(rows.num_rows, kind)
+    column = rows.column(name).cast(kind)
+    if column.null_count and name != "correlation_id":
+        raise (BadTopicError if name == "topic" else ConfigError)(f"column {name}: a row has NULL there")
+    return column
+
+
+def _publish(options: WriteOptions, sink: str, batch: StagedBatch, parts: Sequence[Part], first: int) -> None:
+    """Brings a batch into the log; harmless when it is there, wholly or in part."""
+    if batch.is_done:
+        batch.discard_parts()
+        return
+    was_settled = batch.is_settled
+    kept = batch.settle(parts)
+    count = sum(part.rows for part in kept)
+    if count >= BATCH_ROWS_MAX:
+        raise QuireError(f"a batch of {count} messages is too large; limit it with maxMessagesPerTrigger")
+    if count:
+        with Client(
+            options.url, name=sink, user=options.user, password=password(options.password_file)
+        ) as client:
+            if not was_settled and client.persisted > first:
+                raise QuireError(
+                    f"{sink}: the log has message {client.persisted} of this sink, but the staging directory does not know how it "
+                    "got there; publishing again could repeat messages"
+                )
+            _send(client, batch.read(kept), first)
+            client.flush(timeout=options.flush_timeout)
+    batch.finish(count)
+
+
+def _send(client: Client, batches: Iterable[pa.RecordBatch], first: int) -> None:
+    sequence = first
+    for rows in batches:
+        topics, data, ids = (rows.column(index).to_pylist() for index in range(3))
+        for topic, message, correlation_id in zip(topics, data, ids, strict=True):
+            sequence += 1
+            client.publish(topic, message, sequence=sequence, correlation_id=correlation_id)
+
+
+def _parts(messages: Iterable[Any]) -> list[Part]:
+    return [message.part for message in messages if isinstance(message, Staged)]

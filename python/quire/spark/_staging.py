@@ -1,0 +1,177 @@
+"""Where the rows of a batch wait until all of them are there, and how they get into the log once.
+
+Tasks write their rows into files of their own. When all tasks are done, the driver writes a **manifest**: which files, in which order, make
+up the batch. From then on the batch is what the manifest says. It is published by one publisher with sequence numbers that follow from
+the batch, so whatever is published again is dropped by the journal:
+
+- a task that runs again leaves another file, which no manifest names;
+- a batch that runs again, after a crash anywhere, finds the manifest and publishes the rows of the first run, not those of its own,
+  which may come in another order;
+- a batch that was published finds the mark that says so.
+
+Numbers alone would not do: without the manifest a second run with another order would have some rows dropped and others twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quire._errors import QuireError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_MANIFEST = "manifest.json"
+_DONE = "done.json"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one task, in a file."""
+
+    #: Its place among the parts of the batch.
+    partition: int
+    name: str
+    rows: int
+    bytes: int
+    checksum: int
+
+
+class StagedBatch:
+    """The staging directory of one batch, of which all tasks and the driver have the same idea."""
+
+    def __init__(self, root: Path, sink: str, batch: str) -> None:
+        self._sink = root / _file_name(sink)
+        self._directory = self._sink / _file_name(batch)
+
+    def write(self, partition: int, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Part:
+        """Writes the rows of a task; durable when it returns."""
+        import pyarrow as pa
+
+        self._directory.mkdir(parents=True, exist_ok=True)
+        # A name of its own for every attempt: two of them may run at a time.
+        name = f"part-{partition:05d}-{uuid.uuid4().hex}.arrow"
+        rows = 0
+        with open(self._directory / name, "xb") as file:
+            with pa.ipc.new_stream(file, schema) as stream:
+                for batch in batches:
+                    stream.write_batch(batch)
+                    rows += batch.num_rows
+            file.flush()
+            os.fsync(file.fileno())
+        _sync_directory(self._directory)
+        size, checksum = _checksum(self._directory / name)
+        return Part(partition, name, rows, size, checksum)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was published."""
+        return (self._directory / _DONE).exists()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it was decided what the batch is."""
+        return (self._directory / _MANIFEST).exists()
+
+    def settle(self, parts: Sequence[Part]) -> list[Part]:
+        """Decides that these are the parts of the batch, unless that was decided before; gives those that are."""
+        if not self.is_settled:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            ordered = sorted(parts, key=lambda part: part.partition)
+            _write_durably(self._directory / _MANIFEST, json.dumps([asdict(part) for part in ordered]))
+        kept = [Part(**part) for part in json.loads((self._directory / _MANIFEST).read_text())]
+        self._remove_parts(except_for={part.name for part in kept})
+        return kept
+
+    def read(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+        """The rows of the batch in their order. Raises before the first row of a part that is not what was written."""
+        import pyarrow as pa
+
+        for part in parts:
+            path = self._directory / part.name
+            if not path.exists() or _checksum(path) != (part.bytes, part.checksum):
+                raise QuireError(
+                    f"{path}: it is not what the task wrote; the batch cannot be published from it"
+                )
+            with pa.OSFile(os.fspath(path)) as file, pa.ipc.open_stream(file) as stream:
+                yield from stream
+
+    def finish(self, rows: int) -> None:
+        """Notes that everything is in the log, and lets go of the rows."""
+        _write_durably(self._directory / _DONE, json.dumps({"rows": rows}))
+        self.discard_parts()
+
+    def discard_parts(self) -> None:
+        """Lets go of all rows that are left."""
+        self._remove_parts(except_for=set())
+
+    def remove(self) -> None:
+        """Forgets the batch, and a sink that has no other."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+        with suppress(OSError):
+            self._sink.rmdir()
+
+    def discard(self, parts: Iterable[Part]) -> None:
+        """Lets go of what a failed write left, unless it was settled to be the batch."""
+        if not self.is_settled:
+            for part in parts:
+                (self._directory / part.name).unlink(missing_ok=True)
+
+    def remove_others(self) -> None:
+        """Lets go of the other batches of the sink: with this one published, none of them comes back."""
+        for other in self._sink.iterdir():
+            if other != self._directory:
+                shutil.rmtree(other, ignore_errors=True)
+
+    def _remove_parts(self, except_for: set[str]) -> None:
+        for path in self._directory.glob("part-*.arrow"):
+            if path.name not in except_for:
+                path.unlink(missing_ok=True)
+
+
+def _checksum(path: Path) -> tuple[int, int]:
+    """Bytes of the file and the CRC-32 of them, as read back."""
+    size, checksum = 0, 0
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            size, checksum = size + len(chunk), zlib.crc32(chunk, checksum)
+    return size, checksum
+
+
+def _write_durably(path: Path, text: str) -> None:
+    """All or nothing, whatever crashes."""
+    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    with open(temporary, "x") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _file_name(text: str) -> str:
+    """Names of sinks are for people; this one is for file systems, and no two names share it."""
+    readable = re.sub(r"[^A-Za-z0-9._-]", "_", text)
+    return (
+        readable
+        if readable == text and not text.startswith(".")
+        else f"{readable.lstrip('.')}-{zlib.crc32(text.encode()):08x}"
+    )

@@ -1,0 +1,1 @@
+"""Tests of Spark on the journal, on one session."""

@@ -1,0 +1,222 @@
+"""`df.write` and `df.writeStream`: every row is in the log once, whatever fails and runs again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import quire
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from quire.spark import _sink
+from quire.spark._options import WriteOptions
+from quire.spark._staging import StagedBatch
+
+from spark import journals
+
+
+def rows(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
+    """Numbers as messages on `even` and `odd`."""
+    return spark.range(0, count, 1, partitions).select(
+        f.when(f.col("id") % 2 == 0, "even").otherwise("odd").alias("topic"),
+        f.to_json(f.struct("id")).alias("data"),
+    )
+
+
+def written(directory: Path, topic: str | None = None) -> list[int]:
+    with quire.Journal(directory, read_only=True) as journal:
+        return [message.json()["id"] for message in journal.read(topic=topic)]
+
+
+def test_a_frame_becomes_messages_in_its_order(spark: SparkSession, tmp_path: Path) -> None:
+    rows(spark, 100).write.format("quire").mode("append").save(str(tmp_path / "j"))
+    assert written(tmp_path / "j") == list(range(100))
+    assert written(tmp_path / "j", "odd") == list(range(1, 100, 2))
+    assert not list(tmp_path.glob("j.staging/*")), "nothing is left behind"
+
+
+def test_a_frame_goes_to_a_running_server(spark: SparkSession, tmp_path: Path) -> None:
+    config = quire.Config(data_directory=tmp_path, transport={"address": "127.0.0.1:0"})
+    with quire.Server(config) as server:
+        frame = rows(spark, 50).select("data", f.lit("c-1").alias("correlation_id"))
+        frame.write.format("quire").mode("append").options(
+            url=server.url, topic="all", stagingDirectory=str(tmp_path / "staging")
+        ).save()
+        messages = list(server.journal.read(topic="all"))
+    assert [message.json()["id"] for message in messages] == list(range(50))
+    assert {message.correlation_id for message in messages} == {"c-1"}
+
+
+def test_a_transaction_that_is_written_again_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    def write(count: int, transaction: str) -> None:
+        rows(spark, count).write.format("quire").mode("append").option("txnId", transaction).save(
+            str(tmp_path / "j")
+        )
+
+    write(10, "monday")
+    write(10, "monday")
+    write(20, "monday")
+    assert written(tmp_path / "j") == list(range(10))
+    write(5, "tuesday")
+    assert len(written(tmp_path / "j")) == 15
+
+
+def test_a_lost_staging_directory_is_an_error_and_no_repetition(spark: SparkSession, tmp_path: Path) -> None:
+    def write(staging: str) -> None:
+        options = {"txnId": "monday", "stagingDirectory": str(tmp_path / staging)}
+        rows(spark, 10).write.format("quire").mode("append").options(**options).save(str(tmp_path / "j"))
+
+    write("a")
+    with pytest.raises(PySparkException, match="staging directory"):
+        write("b")
+    assert written(tmp_path / "j") == list(range(10))
+
+
+def test_what_cannot_be_a_message_is_refused_before_anything_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def write(frame: DataFrame, mode: str = "append", **options: Any) -> None:
+        frame.write.format("quire").mode(mode).options(**options).save(str(tmp_path / "j"))
+
+    good = rows(spark, 10)
+    for frame, message in (
+        (spark.range(3), "column data"),
+        (good.select("data"), "topic"),
+        (good.withColumn("data", f.lit(1)), "column data: it is int"),
+        (good.withColumn("correlation_id", f.lit(1)), "correlation_id"),
+        (good.withColumn("topic", f.when(f.col("topic") == "odd", "odd")), "column topic: a row has NULL"),
+    ):
+        with pytest.raises(PySparkException, match=message):
+            write(frame)
+    with pytest.raises(PySparkException, match="append"):
+        write(good, mode="overwrite")
+    with pytest.raises(PySparkException, match="txnId"):
+        write(good, txnID2="x")
+    assert not (tmp_path / "j").exists()
+
+
+class Copy:
+    """A query from one journal into another."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self._spark, self._directory = spark, directory
+
+    @property
+    def target(self) -> Path:
+        return self._directory / "target"
+
+    def run(self, frame: DataFrame | None = None, **options: Any) -> None:
+        """Copies what is there; the rows of a batch come in any order and number of tasks."""
+        if frame is None:
+            frame = (
+                self._spark.readStream.format("quire")
+                .options(startingOffsets="earliest", maxMessagesPerTrigger=700, partitionBytes="32KB")
+                .load(str(self._directory / "source"))
+                .select("topic", "data")
+            )
+        writer = frame.writeStream.format("quire").options(
+            checkpointLocation=str(self._directory / "checkpoint"), **options
+        )
+        query = writer.trigger(availableNow=True).start(str(self.target))
+        assert query.awaitTermination(120)
+
+    def numbers(self) -> Counter[int]:
+        with quire.Journal(self.target, read_only=True) as journal:
+            return Counter(message.json()["n"] for message in journal.read())
+
+
+def test_a_query_copies_every_message_once(spark: SparkSession, tmp_path: Path) -> None:
+    copy = Copy(spark, tmp_path)
+    journals.write(tmp_path / "source", journals.trades(2000))
+    copy.run()
+    copy.run()
+    assert copy.numbers() == Counter(range(2000))
+
+
+def test_a_batch_whose_commit_was_forgotten_is_not_published_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    copy = Copy(spark, tmp_path)
+    journals.write(tmp_path / "source", journals.trades(1000))
+    copy.run()
+    # As a crash between the commit of the sink and Spark's own log of it leaves the checkpoint.
+    commits = tmp_path / "checkpoint" / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    for path in commits.glob(f"*{last}*"):
+        path.unlink()
+    copy.run()
+    assert copy.numbers() == Counter(range(1000))
+
+
+def test_a_sink_only_appends(spark: SparkSession, tmp_path: Path) -> None:
+    journals.write(tmp_path / "source", journals.trades(10))
+    frame = (
+        spark.readStream.format("quire")
+        .option("startingOffsets", "earliest")
+        .load(str(tmp_path / "source"))
+        .groupBy("topic")
+        .count()
+        .selectExpr("topic", "to_json(struct(*)) AS data")
+    )
+    writer = frame.writeStream.format("quire").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(StreamingQueryException, match="append"):
+        writer.outputMode("complete").trigger(availableNow=True).start(
+            str(tmp_path / "target")
+        ).awaitTermination(120)
+
+
+def test_a_batch_is_what_its_first_manifest_says(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    def stage(*ids: int) -> Any:
+        batch = StagedBatch(tmp_path, "sink/query", "7")
+        table = pa.record_batch(
+            [[json.dumps({"id": number}) for number in ids]], schema=pa.schema([("data", pa.string())])
+        )
+        return batch, [batch.write(0, [table], table.schema)]
+
+    def ids(batch: StagedBatch, parts: Any) -> list[int]:
+        return [json.loads(text)["id"] for rows in batch.read(parts) for text in rows.column(0).to_pylist()]
+
+    batch, parts = stage(1, 2, 3)
+    assert ids(batch, batch.settle(parts)) == [1, 2, 3]
+    again, others = stage(3, 1)
+    assert ids(again, again.settle(others)) == [1, 2, 3], "the second run publishes what the first one did"
+    assert len(list(tmp_path.rglob("part-*"))) == 1
+    again.discard(parts)
+    assert ids(again, again.settle(others)) == [1, 2, 3], "what is settled is not discarded"
+    next(tmp_path.rglob("part-*")).write_bytes(b"damage")
+    with pytest.raises(quire.QuireError, match="not what the task wrote"):
+        ids(again, parts)
+
+
+def test_a_publish_that_stops_anywhere_is_completed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+
+    options = WriteOptions(url=f"file:{tmp_path / 'j'}", staging=str(tmp_path / "staging"))
+    batch = StagedBatch(options.staging_directory, "spark/query", "3")
+    schema = pa.schema([("topic", pa.string()), ("data", pa.binary()), ("correlation_id", pa.string())])
+    data = [json.dumps({"id": number}).encode() for number in range(100)]
+    table = pa.record_batch([["t"] * 100, data, [None] * 100], schema=schema)
+    parts = [batch.write(0, [table], schema)]
+    send = _sink._send
+
+    def stops(client: quire.Client, batches: Any, first: int) -> None:
+        send(client, [next(iter(batches)).slice(0, 40)], first)
+        client.flush(timeout=30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_sink, "_send", stops)
+    with pytest.raises(KeyboardInterrupt):
+        _sink._publish(options, "spark/query", batch, parts, 3 << 32)
+    assert written(tmp_path / "j") == list(range(40))
+    monkeypatch.setattr(_sink, "_send", send)
+    _sink._publish(options, "spark/query", batch, [], 3 << 32)
+    _sink._publish(options, "spark/query", batch, [], 3 << 32)
+    assert written(tmp_path / "j") == list(range(100))
