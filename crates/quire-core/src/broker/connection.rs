@@ -115,7 +115,7 @@ impl Broker {
             }
             (_, ClientFrame::Settle(settle)) => self.settle_queue(id, &settle),
             (_, ClientFrame::Extend(extend)) => self.extend(id, &extend),
-            (_, ClientFrame::Query(query)) => self.no_queue(id, query.command, query.topic),
+            (_, ClientFrame::Query(query)) => self.query(id, &query),
             (_, ClientFrame::Stats { command, queue }) => self.tell_stats(id, command, queue),
         }
     }

@@ -145,6 +145,11 @@ pub enum Event {
         /// What is wrong.
         reason: String,
     },
+    /// The file that says how far queues are done could not be written: the next start takes longer.
+    QueuePointsNotSaved {
+        /// What the disk says.
+        reason: String,
+    },
     /// A setting of a queue has no effect.
     QueueSettingIgnored {
         /// The queue.
@@ -162,7 +167,9 @@ impl Event {
         match self {
             Event::LoggedOn { .. } | Event::Disconnected { .. } | Event::ShuttingDown => Level::Info,
             Event::Ended { code: Code::ShuttingDown, .. } => Level::Info,
-            Event::Ended { .. } | Event::QueueSettingIgnored { .. } => Level::Warning,
+            Event::Ended { .. } | Event::QueueSettingIgnored { .. } | Event::QueuePointsNotSaved { .. } => {
+                Level::Warning
+            }
             Event::SubscriptionEnded { .. }
             | Event::JournalFailed { .. }
             | Event::QueueMessageUnreadable { .. } => Level::Error,
@@ -190,6 +197,9 @@ impl fmt::Display for Event {
             }
             Event::QueueMessageUnreadable { position, code, reason } => {
                 write!(f, "the queue message at position {position} cannot be read, {code}: {reason}")
+            }
+            Event::QueuePointsNotSaved { reason } => {
+                write!(f, "the places of the queues are not saved: {reason}")
             }
             Event::QueueSettingIgnored { queue, key } => write!(f, "queue {queue:?}: {key} has no effect"),
             Event::ShuttingDown => f.write_str("shutting down"),

@@ -34,6 +34,7 @@ mod subscribe;
 mod timer;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use quire_journal::{Journal, JournalError, Position, Progress, Reader, Timestamp};
@@ -68,6 +69,9 @@ const SPARES_SIZE_MAX: usize = 16 * 1024 * 1024;
 
 /// A spare buffer larger than this is given back to the allocator: one huge message must not stay in memory.
 const SPARE_SIZE_MAX: usize = 1024 * 1024;
+
+/// How long a close waits for the disk before it goes on without the places of the queues: a disk that is slower is failing.
+const FLUSH_AT_CLOSE_MAX: Duration = Duration::from_secs(60);
 
 /// See the module's documentation for the order of calls.
 pub struct Broker {
@@ -180,7 +184,7 @@ impl Broker {
         let routes = definitions.iter().map(Definition::route).collect();
         let reader = journal.reader();
         let edge = journal.persisted();
-        let queues = BrokerQueues::new(&config.name, definitions)
+        let queues = BrokerQueues::new(&config.name, definitions, journal.queue_points())
             .map_err(|error| ConfigError::new("queues", error.to_string()))?;
         let mut broker = Broker {
             publishers: Publishers::new(&config.name),
@@ -308,11 +312,16 @@ impl Broker {
         self.shutdown == Shutdown::Done && self.sessions.is_empty()
     }
 
-    /// Closes the journal cleanly.
+    /// Closes the journal cleanly. Waits for the disk.
     ///
     /// # Errors
     /// What the journal says; what was acknowledged is safe all the same.
-    pub fn close(self) -> Result<(), JournalError> {
+    pub fn close(mut self) -> Result<(), JournalError> {
+        if self.queues.any() {
+            self.log_changes();
+            self.journal.flush(FLUSH_AT_CLOSE_MAX)?;
+            self.save_at_end()?;
+        }
         self.journal.close()
     }
 

@@ -150,7 +150,7 @@ impl Broker {
     }
 
     /// Serves ordinary and `live` subscriptions.
-    fn serve_published(
+    pub(super) fn serve_published(
         &mut self,
         topic: TopicId,
         context: &MessageContext<'_>,

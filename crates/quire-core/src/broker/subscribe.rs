@@ -97,7 +97,10 @@ impl Broker {
         let filter = subscribe.filter.map(|text| self.parse_filter(id, text)).transpose()?;
         if let (TopicSelector::Name(name), Some(filter)) = (&selector, &filter) {
             let topic = self.topics.intern(name);
-            let message_type = self.topics.topic(topic).recording.message_type;
+            let message_type = match self.queues.message_type(name) {
+                Some(message_type) => message_type,
+                None => self.topics.topic(topic).recording.message_type,
+            };
             if filter.fields().next().is_some() && !message_type.has_fields() {
                 let reason = format!("messages of type {} have no fields", message_type.name());
                 return Err(Refused { code: Code::BadFilter, column: 1, reason });
@@ -152,9 +155,13 @@ impl Broker {
         })
     }
 
-    fn parse_filter(&mut self, id: SessionId, text: &str) -> Result<Filter, Refused> {
-        let options =
-            FilterOptions { client: self.session(id).client_facts(), ..self.config.filter_options() };
+    /// What the filters of a session may use.
+    pub(super) fn filter_options(&mut self, id: SessionId) -> FilterOptions {
+        FilterOptions { client: self.session(id).client_facts(), ..self.config.filter_options() }
+    }
+
+    pub(super) fn parse_filter(&mut self, id: SessionId, text: &str) -> Result<Filter, Refused> {
+        let options = self.filter_options(id);
         Filter::parse(text, &options).map_err(|error| Refused {
             code: Code::BadFilter,
             column: u32::try_from(error.column).unwrap_or(u32::MAX),

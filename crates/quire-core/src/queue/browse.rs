@@ -37,6 +37,11 @@ impl Queues {
         flush(&mut segment, &mut visit);
     }
 
+    /// The position of the last message that became active.
+    pub fn last_active(&self, queue: QueueId) -> Option<Position> {
+        self.queues.get(queue.get() as usize).map(|state| Position::new(state.last_position))
+    }
+
     /// Up to `limit` active messages behind a position, waiting or leased, in log order.
     pub fn active_after(&self, queue: QueueId, after: Position, limit: usize) -> Vec<Position> {
         let Some(state) = self.queues.get(queue.get() as usize) else { return Vec::new() };

@@ -154,10 +154,12 @@ impl Queues {
     }
 
     /// The position up to which everything of the queue is settled: recovery can start after it, and the log before it is not needed.
-    pub fn settled(&self, queue: QueueId) -> Option<Position> {
+    /// `offered`: all messages of the queue up to there have been offered to it.
+    pub fn settled(&self, queue: QueueId, offered: Position) -> Option<Position> {
         let state = self.queues.get(queue.get() as usize)?;
         let first = state.messages.next_present(0).map(|ordinal| state.messages.position(ordinal) - 1);
-        Some(Position::new(first.unwrap_or(state.last_position)))
+        let behind_active = if state.inactive.count > 0 { state.last_position } else { offered.get() };
+        Some(Position::new(first.unwrap_or(behind_active)))
     }
 }
 

@@ -52,8 +52,10 @@ pub(crate) enum Stall {
     Entering,
     /// Until the start of a subscription has been found.
     Locating,
-    /// Until the messages of a settle have been found.
+    /// Until a settle has been carried out.
     Settling,
+    /// Until the answer to a query has been sent.
+    Querying,
     /// Until refusals or flushes have been answered, of which there are [`OWED_MAX`].
     Owing,
 }

@@ -6,5 +6,5 @@ mod table;
 
 pub(crate) use pattern::check_name;
 pub use pattern::{TopicError, TopicPattern, TopicSelector};
-pub(crate) use recording::RecordingRule;
+pub(crate) use recording::{Recording, RecordingRule};
 pub(crate) use table::{QueueRoute, Stage, TopicId, TopicTable};

@@ -88,6 +88,11 @@ impl Recording {
         Recording { message_type, when: filters.map_or(When::Always, When::Matches) }
     }
 
+    /// Whether every message is recorded.
+    pub fn records_all(&self) -> bool {
+        matches!(self.when, When::Always)
+    }
+
     /// Whether this message is recorded.
     pub fn records(&self, message: &MessageContext<'_>) -> bool {
         match &self.when {

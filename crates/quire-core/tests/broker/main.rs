@@ -12,6 +12,8 @@ mod pausing;
 mod publishing;
 mod queue_basics;
 mod queue_pair;
+mod queue_recovery;
+mod queue_settling;
 mod ranges;
 mod rates;
 mod subscribing;

@@ -344,7 +344,7 @@ impl Client {
 }
 
 fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 pub fn logon(name: &str) -> Logon<'_> {

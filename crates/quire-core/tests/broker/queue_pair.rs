@@ -30,8 +30,12 @@ pub fn data(messages: &[FromQueue]) -> Vec<&str> {
 
 /// The bookmarks of messages as a `settle` carries them.
 pub fn bookmarks(messages: &[FromQueue]) -> Vec<u8> {
+    bookmark_bytes(&messages.iter().map(|message| message.bookmark).collect::<Vec<_>>())
+}
+
+fn bookmark_bytes(bookmarks: &[(u64, u64)]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    messages.iter().for_each(|message| put_bookmark(&mut bytes, message.bookmark.0, message.bookmark.1));
+    bookmarks.iter().for_each(|(publisher, sequence)| put_bookmark(&mut bytes, *publisher, *sequence));
     bytes
 }
 
@@ -60,9 +64,38 @@ impl Pair {
         command: u32,
         acks: Acks,
     ) {
-        let bytes = bookmarks(messages);
+        let bookmarks: Vec<_> = messages.iter().map(|message| message.bookmark).collect();
+        self.settle_bookmarks_as(client, queue, verdict, &bookmarks, command, acks);
+    }
+
+    /// As [`Pair::settle`], by bookmarks.
+    pub fn settle_bookmarks(&mut self, client: u64, queue: &str, verdict: Verdict, bookmarks: &[(u64, u64)]) {
+        self.settle_bookmarks_as(client, queue, verdict, bookmarks, 0, Acks::default());
+        self.turn();
+    }
+
+    pub fn settle_bookmarks_as(
+        &mut self,
+        client: u64,
+        queue: &str,
+        verdict: Verdict,
+        bookmarks: &[(u64, u64)],
+        command: u32,
+        acks: Acks,
+    ) {
+        let bytes = bookmark_bytes(bookmarks);
         let messages = Selection::Bookmarks(Bookmarks::from_bytes(&bytes).unwrap());
         self.send(client, &ClientFrame::Settle(Settle { verdict, command, acks, queue, messages }));
+    }
+
+    /// The bookmarks of the messages that [`Pair::take_queued`] would give.
+    pub fn take_bookmarks(&mut self, client: u64) -> Vec<(u64, u64)> {
+        self.take_queued(client).into_iter().map(|message| message.bookmark).collect()
+    }
+
+    /// The publisher id of a client.
+    pub fn publisher_of(&self, client_name: &str) -> u64 {
+        quire_journal::PublisherId::of_client_name(client_name).get()
     }
 
     /// A figure of a queue, as `stats` gives it.
@@ -70,10 +103,11 @@ impl Pair {
         self.broker.queue_stats()[queue][name].as_u64().unwrap()
     }
 
-    /// The machine stops; what was synced is there when it starts again.
+    /// The process dies; what was written is there when the next one starts.
     pub fn restart(self, config: BrokerConfig) -> Pair {
         let Pair { broker, disk, now_ns, .. } = self;
-        drop(broker);
+        // A drop would write what the journal was handed.
+        std::mem::forget(broker);
         let mut pair = Pair::on(disk, config);
         pair.now_ns = now_ns;
         pair

@@ -354,8 +354,9 @@ impl Pair {
                 true
             });
             assert_eq!(seen, self.model.browse(queue), "browsing {queue}");
-            let settled = self.engine.settled(id).unwrap().get();
+            let settled = self.engine.settled(id, Position::new(self.position)).unwrap().get();
             assert!(state.messages.iter().all(|message| message.position > settled));
+            assert!(state.inactive.iter().all(|(position, _)| *position > settled));
         }
         for (at, subscription) in self.model.subscriptions.iter().enumerate().filter(|(_, entry)| entry.live)
         {

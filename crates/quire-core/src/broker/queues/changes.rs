@@ -25,6 +25,11 @@ impl Broker {
             if self.failure.is_some() {
                 continue;
             }
+            let change = match self.queues.definition(change.queue).dead_letter_topic {
+                Some(_) => self.queues.dead_letters.push(change),
+                None => Some(change),
+            };
+            let Some(change) = change else { continue };
             let writer = &mut self.queues.writers[index];
             if writer.is_empty() {
                 self.queues.to_log.push(change.queue);
@@ -39,6 +44,7 @@ impl Broker {
                 self.log_record(queue);
             }
             self.note_logged();
+            self.save_later();
         }
     }
 

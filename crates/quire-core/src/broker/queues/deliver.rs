@@ -52,6 +52,9 @@ impl Broker {
             return;
         }
         self.release_sessions();
+        self.go_on_with_settles();
+        self.go_on_with_queries();
+        self.refill();
         let now = self.queues.time(self.now);
         let mut missing = Vec::new();
         self.flush_waiting(now, &mut missing);
@@ -66,6 +69,8 @@ impl Broker {
         self.fetch_missing(missing);
         self.tell_lost_leases();
         self.log_changes();
+        self.publish_dead_letters();
+        self.save_points();
     }
 
     fn poll_delivery(&mut self, now: Time, missing: &mut Vec<Position>) -> Option<Delivery> {
@@ -252,7 +257,7 @@ impl Broker {
     }
 
     /// Asks for the stretch of the log from a position on, unless it is on its way, or as many are as there may be.
-    fn fetch(&mut self, from: Position, is_ahead: bool) {
+    pub(super) fn fetch(&mut self, from: Position, is_ahead: bool) {
         let comes = |purpose: &Purpose| match purpose {
             Purpose::Fetch { from: begin, .. } => {
                 (begin.get()..begin.get() + FETCH_REACH).contains(&from.get())
@@ -290,6 +295,19 @@ impl Broker {
                 };
                 self.fetched(from, is_ahead, fetched);
             }
+            Purpose::Query(session) => match found {
+                Some(QueueFound::Sorted(found)) => self.sorted(session, number, found),
+                Some(QueueFound::Page(found)) => self.page_found(session, number, Some(found)),
+                _ => self.page_found(session, number, None),
+            },
+            Purpose::Refill(queue) => match found {
+                Some(QueueFound::Refilled(found)) => self.refilled(queue, Some(found)),
+                _ => self.refilled(queue, None),
+            },
+            Purpose::Save => match found {
+                Some(QueueFound::Saved(result)) => self.points_saved(Some(result)),
+                _ => self.points_saved(None),
+            },
             Purpose::Settle(session) => {
                 let positions = match found {
                     Some(QueueFound::Found(positions)) => Some(positions),

@@ -7,11 +7,16 @@
 //! threads, and whoever needs it waits: a subscription with its deliveries, a connection with its commands, a queue with its questions.
 
 mod changes;
+mod dead_letter;
 mod deliver;
 mod filters;
+mod lookup;
 mod outstanding;
+mod point;
+mod query;
 mod recent;
 mod recover;
+mod refill;
 mod settings;
 mod settle;
 mod stats;
@@ -22,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use quire_journal::{Batch, Position, PublisherId, Record, Timestamp};
+use quire_journal::{Batch, Position, PublisherId, QueuePoints, Record};
 use rustc_hash::FxBuildHasher;
 
 pub(in crate::broker) use settings::Definition;
@@ -31,17 +36,20 @@ pub(crate) use subscribe::QueueCourse;
 pub(crate) use work::{QueueFound, QueueWork};
 
 use super::Broker;
-use crate::message_type::Arena;
-use crate::queue::{self, ChangesWriter, Entry, QueueId, Queues, Time};
-use crate::replay::context_of;
+use crate::message_type::{Arena, MessageType};
+use crate::queue::{self, ChangesWriter, QueueId, Queues, Time};
 use crate::session::SessionId;
 use crate::subscription::SubscriptionId;
 use crate::time::{Instant, Now};
 use crate::topic::TopicId;
+use dead_letter::DeadLetters;
 use filters::Filters;
 use outstanding::Outstanding;
+use point::Saving;
+use query::QueryJob;
 use recent::Recent;
 use settle::SettleJob;
+use work::received_at;
 
 /// Everything about the queues of one broker.
 pub(super) struct BrokerQueues {
@@ -63,8 +71,13 @@ pub(super) struct BrokerQueues {
     held: BTreeSet<SessionId>,
     /// Those among them that may take something again.
     to_release: Vec<SessionId>,
-    /// Settles that are not done yet, by the session that waits.
+    /// Settles that are not done yet, by the session that waits; and queries.
     settling: BTreeMap<SessionId, SettleJob>,
+    querying: BTreeMap<SessionId, QueryJob>,
+    /// Queues with a target depth, and whether messages are being read for them.
+    refilling: BTreeMap<QueueId, bool>,
+    dead_letters: DeadLetters,
+    saving: Saving,
     /// What the reader threads are at, by number.
     under_way: BTreeMap<u64, Purpose>,
     /// What is to be logged for each queue, and the queues of which something is.
@@ -84,16 +97,29 @@ enum Purpose {
     Fetch { from: Position, is_ahead: bool },
     /// A settle of this session.
     Settle(SessionId),
+    /// A query of this session.
+    Query(SessionId),
+    /// Messages of this queue that become active.
+    Refill(QueueId),
+    /// The file `queues.ack`.
+    Save,
 }
 
 impl BrokerQueues {
-    pub(super) fn new(instance: &str, definitions: Vec<Definition>) -> Result<Self, queue::ConfigError> {
+    pub(super) fn new(
+        instance: &str,
+        definitions: Vec<Definition>,
+        points: QueuePoints,
+    ) -> Result<Self, queue::ConfigError> {
         let mut engine = Queues::new();
         let mut by_name = BTreeMap::new();
         for definition in &definitions {
             let queue = engine.add_queue(definition.config.clone())?;
             by_name.insert(definition.name.clone(), queue);
         }
+        let has_target =
+            |(_, definition): &(usize, &Definition)| definition.config.target_queue_depth.is_some();
+        let with_target = definitions.iter().enumerate().filter(has_target);
         Ok(BrokerQueues {
             engine,
             by_name,
@@ -106,6 +132,10 @@ impl BrokerQueues {
             held: BTreeSet::new(),
             to_release: Vec::new(),
             settling: BTreeMap::new(),
+            querying: BTreeMap::new(),
+            refilling: with_target.map(|(queue, _)| (QueueId::new(queue as u32), false)).collect(),
+            dead_letters: DeadLetters::new(instance, definitions.len()),
+            saving: Saving::new(points),
             under_way: BTreeMap::new(),
             writers: definitions.iter().map(|_| ChangesWriter::default()).collect(),
             to_log: Vec::new(),
@@ -131,6 +161,11 @@ impl BrokerQueues {
         self.by_name.get(name).copied()
     }
 
+    /// The type of the messages of the queue with this name.
+    pub(super) fn message_type(&self, name: &str) -> Option<MessageType> {
+        self.find(name).map(|queue| self.definition(queue).message_type)
+    }
+
     fn definition(&self, queue: QueueId) -> &Arc<Definition> {
         &self.all[queue.get() as usize]
     }
@@ -149,8 +184,9 @@ impl BrokerQueues {
 
     /// When the engine wants to be called.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        let due = self.engine.poll_timeout()?.get();
-        Some(Instant::from_ns(due.saturating_sub(self.origin?)))
+        let due = self.engine.poll_timeout().zip(self.origin);
+        let due = due.map(|(due, origin)| Instant::from_ns(due.get().saturating_sub(origin)));
+        [due, self.saving.due()].into_iter().flatten().min()
     }
 
     /// The session may take something again; whether anything waits for that.
@@ -159,31 +195,7 @@ impl BrokerQueues {
         if is_held {
             self.to_release.push(id);
         }
-        is_held
-    }
-
-    /// What the engine keeps of a message; `None` when the queue's filter keeps it out.
-    fn entry_of(
-        &mut self,
-        queue: QueueId,
-        record: &Record<'_>,
-        received: Time,
-        wall: Timestamp,
-    ) -> Option<Entry> {
-        let definition = &self.all[queue.get() as usize];
-        let mut entry = Entry { received, expiration_s: record.expiration_s, ..Entry::default() };
-        if definition.filter.is_none() && definition.priority.is_none() && definition.barrier.is_none() {
-            return Some(entry);
-        }
-        let message = context_of(record, wall)?;
-        if definition.filter.as_ref().is_some_and(|filter| !filter.matches_with(&message, &mut self.arena)) {
-            return None;
-        }
-        entry.priority =
-            definition.priority.as_ref().and_then(|priority| priority.of(&message, &mut self.arena));
-        let barrier = definition.barrier.as_ref();
-        entry.barrier = barrier.is_some_and(|barrier| barrier.matches_with(&message, &mut self.arena));
-        Some(entry)
+        is_held || self.querying.contains_key(&id)
     }
 }
 
@@ -191,11 +203,12 @@ impl Broker {
     /// A persisted message enters the queues over its topic.
     pub(super) fn enqueue(&mut self, topic: TopicId, record: &Record<'_>) {
         let now = self.queues.time(self.now);
-        let age = self.now.wall.as_ns().saturating_sub(record.timestamp.as_ns());
-        let received = Time::new(now.get().saturating_sub(age));
+        let received = received_at(record, now, self.now.wall);
         for queue in &self.topics.topic(topic).queues {
-            if let Some(entry) = self.queues.entry_of(*queue, record, received, self.now.wall) {
-                self.queues.engine.enqueue(*queue, record.position, entry);
+            let BrokerQueues { engine, all, arena, .. } = &mut self.queues;
+            let definition = &all[queue.get() as usize];
+            if let Some(entry) = definition.entry_of(record, received, self.now.wall, arena) {
+                engine.enqueue(*queue, record.position, entry);
             }
         }
     }

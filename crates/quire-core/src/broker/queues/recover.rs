@@ -1,15 +1,25 @@
 //! Rebuilding the queues from the log at the start (docs/queues.md section 5).
 
-use quire_journal::{AllTopics, JournalError, Position, Progress, RecordKind};
+use quire_journal::{AllTopics, Batch, JournalError, NewRecord, Position, Progress, Record, RecordKind};
 
-use crate::broker::Broker;
-use crate::queue::{Logged, Time};
+use super::BrokerQueues;
+use crate::broker::{Broker, Event, Output};
+use crate::queue::{Change, ChangeKind, Logged, QueueId, Reasons, Time};
+
+/// Where a queue begins, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Beginning {
+    /// Nothing up to here belongs to it, or is needed.
+    after: Position,
+    /// It was given another recovery point.
+    is_changed: bool,
+}
 
 impl Broker {
-    /// Feeds the queues what the log holds.
+    /// Feeds the queues what the log holds of them.
     ///
     /// # Errors
-    /// Damage in the log.
+    /// Damage in the log, and what keeps the journal from taking where the queues begin.
     pub(in crate::broker) fn recover_queues(
         &mut self,
         on_progress: &mut dyn FnMut(Progress),
@@ -17,40 +27,164 @@ impl Broker {
         if !self.queues.any() {
             return Ok(());
         }
-        let limit = self.journal.persisted();
-        let mut done_bytes = 0;
-        let total_bytes = self.reader.segments().iter().map(|segment| segment.size).sum();
-        let mut cursor = self.reader.cursor(Position::ZERO);
-        while let Some(batch) = cursor.next(limit, &AllTopics)? {
-            done_bytes += batch.size() as u64;
-            on_progress(Progress { done_bytes, total_bytes });
+        let beginnings = self.beginnings(on_progress)?;
+        let oldest = beginnings.iter().map(|beginning| beginning.after).min().unwrap_or_default();
+        self.read_log(oldest, on_progress, |broker, batch| {
             for record in batch.records() {
-                match record.kind {
-                    RecordKind::Publish => {
-                        let topic = self.topics.intern(record.topic);
-                        let received = Time::new(record.timestamp.as_ns());
-                        for queue in &self.topics.topic(topic).queues {
-                            let wall = record.timestamp;
-                            if let Some(entry) = self.queues.entry_of(*queue, &record, received, wall) {
-                                self.queues.engine.enqueue(*queue, record.position, entry);
-                            }
-                        }
-                    }
-                    RecordKind::Acknowledge => {
-                        let Some(queue) = self.queues.find(record.topic) else { continue };
-                        if record.publisher != self.queues.publisher {
-                            continue;
-                        }
-                        for logged in Logged::read(record.data, record.position) {
-                            // What was written whole and is not a list of changes was not written by this version.
-                            let Ok(logged) = logged else { break };
-                            logged.changes(queue).for_each(|change| self.queues.engine.restore(change));
-                        }
-                    }
-                    RecordKind::Noop => (),
-                }
+                broker.restore(&record, &beginnings);
+            }
+        })?;
+        for (queue, beginning) in (0..).map(QueueId::new).zip(&beginnings) {
+            self.log_beginning(queue, *beginning)?;
+            let definition = self.queues.definition(queue);
+            for key in definition.config.ineffective() {
+                let (queue, key) = (definition.name.to_string(), key.to_owned());
+                self.outputs.push_back(Output::Log(Event::QueueSettingIgnored { queue, key }));
             }
         }
+        self.journal.submit();
+        self.set_beginnings(beginnings.iter().map(|beginning| beginning.after).collect());
+        self.save_later();
         Ok(())
+    }
+
+    /// Where each queue begins (reference: queues-and-transaction-log Y2).
+    fn beginnings(&mut self, on_progress: &mut dyn FnMut(Progress)) -> Result<Vec<Beginning>, JournalError> {
+        let saved = self.queues.saving.read();
+        let mut known: Vec<Option<(Position, String)>> = vec![None; self.queues.all.len()];
+        match saved {
+            Some(points) => {
+                for point in points {
+                    if let Some(queue) = self.queues.find(&point.queue) {
+                        known[queue.get() as usize] = Some((point.settled, point.recovery_point));
+                    }
+                }
+            }
+            // The file is new or lost: the log says it, too.
+            None => self.read_log(Position::ZERO, on_progress, |broker, batch| {
+                for record in batch.records() {
+                    broker.queues.find_beginning(&record, &mut known);
+                }
+            })?,
+        }
+        let now = self.journal.persisted();
+        let mut beginnings = Vec::new();
+        for (definition, known) in self.queues.all.iter().zip(known) {
+            let (text, start) = &definition.recovery_point;
+            let beginning = match known {
+                Some((after, known_text)) if known_text == *text => Beginning { after, is_changed: false },
+                known => {
+                    let found = start.locate(&self.reader, now, false)?;
+                    Beginning { after: found.unwrap_or_default(), is_changed: known.is_some() }
+                }
+            };
+            beginnings.push(beginning);
+        }
+        Ok(beginnings)
+    }
+
+    fn read_log(
+        &mut self,
+        after: Position,
+        on_progress: &mut dyn FnMut(Progress),
+        mut each: impl FnMut(&mut Self, &Batch),
+    ) -> Result<(), JournalError> {
+        let limit = self.journal.persisted();
+        let segments = self.reader.segments().into_iter();
+        let ahead = segments.filter(|segment| segment.positions.is_some_and(|(_, last)| last > after));
+        let total_bytes: u64 = ahead.map(|segment| segment.size).sum();
+        let mut done_bytes = 0;
+        let mut cursor = self.reader.cursor(after);
+        while let Some(batch) = cursor.next(limit, &AllTopics)? {
+            each(self, &batch);
+            done_bytes = total_bytes.min(done_bytes + batch.size() as u64);
+            on_progress(Progress { done_bytes, total_bytes });
+        }
+        Ok(())
+    }
+
+    fn restore(&mut self, record: &Record<'_>, beginnings: &[Beginning]) {
+        match record.kind {
+            RecordKind::Publish => {
+                let topic = self.topics.intern(record.topic);
+                let received = Time::new(record.timestamp.as_ns());
+                for queue in &self.topics.topic(topic).queues {
+                    let BrokerQueues { engine, all, arena, .. } = &mut self.queues;
+                    let index = queue.get() as usize;
+                    if record.position > beginnings[index].after
+                        && let Some(entry) = all[index].entry_of(record, received, record.timestamp, arena)
+                    {
+                        engine.enqueue(*queue, record.position, entry);
+                    }
+                }
+                self.queues.restore_dead_letter(record);
+            }
+            RecordKind::Acknowledge => self.queues.restore_changes(record),
+            RecordKind::Noop => (),
+        }
+    }
+
+    /// Notes in the log where a queue begins, unless that is plain to see.
+    fn log_beginning(&mut self, queue: QueueId, beginning: Beginning) -> Result<(), JournalError> {
+        let definition = self.queues.definition(queue).clone();
+        let text = &definition.recovery_point.0;
+        if !beginning.is_changed && text == "epoch" {
+            return Ok(());
+        }
+        let writer = &mut self.queues.writers[queue.get() as usize];
+        writer.push_beginning(beginning.after, text);
+        let record = NewRecord {
+            kind: RecordKind::Acknowledge,
+            message_type: 0,
+            publisher: self.queues.publisher,
+            sequence: 0,
+            timestamp: self.stamped,
+            topic: &definition.name,
+            correlation_id: b"",
+            expiration_s: None,
+            data: writer.finish(),
+        };
+        let appended = self.journal.append(&record);
+        writer.clear();
+        appended.map(drop)
+    }
+}
+
+impl BrokerQueues {
+    /// What a record of changes says.
+    fn logged<'a>(
+        &self,
+        record: &Record<'a>,
+    ) -> Option<(QueueId, impl Iterator<Item = Logged<'a>> + use<'a>)> {
+        if record.kind != RecordKind::Acknowledge || record.publisher != self.publisher {
+            return None;
+        }
+        // The checksums held: what is not a list of changes here was written by another version.
+        let logged = Logged::read(record.data, record.position).map_while(Result::ok);
+        Some((self.find(record.topic)?, logged))
+    }
+
+    fn restore_changes(&mut self, record: &Record<'_>) {
+        let Some((queue, logged)) = self.logged(record) else { return };
+        for logged in logged {
+            logged.changes(queue).for_each(|change| self.engine.restore(change));
+        }
+    }
+
+    /// A dead letter is the record of an expiry.
+    fn restore_dead_letter(&mut self, record: &Record<'_>) {
+        let Some((name, position)) = self.dead_letters.origin(record) else { return };
+        let Some(queue) = self.find(&name) else { return };
+        let kind = ChangeKind::Expired { reasons: Reasons::default(), deliveries: 0, cancels: 0 };
+        self.engine.restore(Change { queue, position, kind });
+    }
+
+    fn find_beginning(&self, record: &Record<'_>, known: &mut [Option<(Position, String)>]) {
+        let Some((queue, logged)) = self.logged(record) else { return };
+        for logged in logged {
+            if let Logged::Begins { after, recovery_point } = logged {
+                known[queue.get() as usize] = Some((after, recovery_point.to_owned()));
+            }
+        }
     }
 }

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use quire_journal::{Record, RecordKind, Timestamp};
 use serde::Deserialize;
 
 use crate::broker::ConfigError;
 use crate::filter::{Expression, Filter, FilterOptions, MessageContext};
 use crate::message_type::{Arena, MessageType, Value};
-use crate::queue::{self, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics};
-use crate::topic::{QueueRoute, RecordingRule, TopicSelector};
+use crate::queue::{self, Entry, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics, Time};
+use crate::replay::context_of;
+use crate::subscription::Start;
+use crate::topic::{QueueRoute, Recording, RecordingRule, TopicSelector};
 
 /// One queue. Every key but `name` and `message_type` may be left out.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -69,6 +72,9 @@ pub(crate) struct Definition {
     pub filter: Option<Filter>,
     pub priority: Option<Priority>,
     pub barrier: Option<Filter>,
+    /// As it was written, and what it says.
+    pub recovery_point: (String, Start),
+    /// The topic that dead letters are published to.
     pub dead_letter_topic: Option<Arc<str>>,
     pub config: QueueConfig,
 }
@@ -94,9 +100,37 @@ impl Definition {
             ));
         }
         let one = |(index, settings): (usize, &QueueSettings)| settings.compile(index, rules, options);
-        let definitions: Vec<Definition> = all.iter().enumerate().map(one).collect::<Result<_, _>>()?;
-        check_together(&definitions, rules)?;
+        let mut definitions: Vec<Definition> = all.iter().enumerate().map(one).collect::<Result<_, _>>()?;
+        check_together(&mut definitions, rules)?;
         Ok(definitions)
+    }
+
+    /// Whether the record is a message of the queue, its filter apart.
+    pub fn takes(&self, record: &Record<'_>) -> bool {
+        record.kind == RecordKind::Publish
+            && record.message_type == self.message_type.code()
+            && self.selector.matches(record.topic)
+    }
+
+    /// What the engine keeps of a message; `None` when the queue's filter keeps it out.
+    pub fn entry_of(
+        &self,
+        record: &Record<'_>,
+        received: Time,
+        wall: Timestamp,
+        arena: &mut Arena,
+    ) -> Option<Entry> {
+        let mut entry = Entry { received, expiration_s: record.expiration_s, ..Entry::default() };
+        if self.filter.is_none() && self.priority.is_none() && self.barrier.is_none() {
+            return Some(entry);
+        }
+        let message = context_of(record, wall)?;
+        if self.filter.as_ref().is_some_and(|filter| !filter.matches_with(&message, arena)) {
+            return None;
+        }
+        entry.priority = self.priority.as_ref().and_then(|priority| priority.of(&message, arena));
+        entry.barrier = self.barrier.as_ref().is_some_and(|barrier| barrier.matches_with(&message, arena));
+        Some(entry)
     }
 
     /// What the table of topics has to know of it.
@@ -172,15 +206,15 @@ impl QueueSettings {
             parsed.map_err(|bad| error(key, bad.to_string()))
         };
         let priority = self.priority.as_ref().map(|text| Expression::parse(text, options)).transpose();
-        let unsupported = [
-            ("file_backed_metadata", self.file_backed_metadata),
-            ("recovery_point", self.recovery_point.is_some()),
-            ("target_queue_depth", self.target_queue_depth.is_some()),
-            ("dead_letter_topic", self.dead_letter_topic.is_some()),
-        ];
-        if let Some((key, _)) = unsupported.into_iter().find(|(_, is_set)| *is_set) {
-            return Err(error(key, "not supported yet".to_owned()));
+        if self.file_backed_metadata {
+            return Err(error("file_backed_metadata", "not supported yet".to_owned()));
         }
+        let recovery_point = self.recovery_point.clone().unwrap_or_else(|| "epoch".to_owned());
+        let start = match recovery_point.as_str() {
+            "epoch" => "0".parse(),
+            "now" => "0|1|".parse(),
+            other => other.parse::<Start>(),
+        };
         let dead_letter_topic =
             self.dead_letter_topic.as_ref().map(|topic| exact("dead_letter_topic", topic));
         let definition = Definition {
@@ -190,6 +224,7 @@ impl QueueSettings {
             filter: parse("filter", &self.filter)?,
             barrier: parse("barrier_expression", &self.barrier_expression)?,
             priority: priority.map_err(|bad| error("priority", bad.to_string()))?.map(Priority),
+            recovery_point: (recovery_point, start.map_err(|bad| error("recovery_point", bad.to_string()))?),
             dead_letter_topic: dead_letter_topic.transpose()?,
             config: self.engine_config(),
             name,
@@ -217,30 +252,40 @@ impl QueueSettings {
     }
 }
 
-/// What only shows when all queues are known: names, publish targets and dead letters.
-fn check_together(all: &[Definition], rules: &[RecordingRule]) -> Result<(), ConfigError> {
-    let named = |name: &str| all.iter().position(|other| *other.name == *name);
-    for (index, queue) in all.iter().enumerate() {
+/// What only shows when all queues are known: names, publish targets and dead letters. A queue that gets dead letters is replaced by the
+/// topic that stands for it.
+fn check_together(all: &mut [Definition], rules: &[RecordingRule]) -> Result<(), ConfigError> {
+    let named = |all: &[Definition], name: &str| all.iter().position(|other| *other.name == *name);
+    for index in 0..all.len() {
+        let queue = &all[index];
         let error = |key: &str, reason: String| {
             Err(ConfigError::new(
                 format!("queues[{index}].{key}"),
                 format!("queue {:?}: {reason}", queue.name),
             ))
         };
-        if named(&queue.name) != Some(index) {
+        if named(all, &queue.name) != Some(index) {
             return error("name", "another queue has the name".to_owned());
         }
-        if named(&queue.publish_target).is_some_and(|other| other != index) {
+        if named(all, &queue.publish_target).is_some_and(|other| other != index) {
             let reason = format!("{:?} is another queue", queue.publish_target);
             return error("default_publish_target", reason);
         }
         let Some(topic) = &queue.dead_letter_topic else { continue };
-        let target = named(topic).map_or(topic, |other| &all[other].publish_target);
-        if let Err(reason) = check_recorded(rules, target, MessageType::Json) {
+        let target = named(all, topic).map_or(topic, |other| &all[other].publish_target).clone();
+        if let Err(reason) = check_recorded(rules, &target, MessageType::Json) {
             return error("dead_letter_topic", reason);
         }
+        if !Recording::of(rules, &target).records_all() {
+            let reason = format!("the transaction log does not record every message on {target:?}");
+            return error("dead_letter_topic", reason);
+        }
+        all[index].dead_letter_topic = Some(target);
+    }
+    for (index, queue) in all.iter().enumerate() {
         if leads_back(all, index) {
-            return error("dead_letter_topic", "dead letters would come back to the queue".to_owned());
+            let reason = format!("queue {:?}: dead letters would come back to the queue", queue.name);
+            return Err(ConfigError::new(format!("queues[{index}].dead_letter_topic"), reason));
         }
     }
     Ok(())
@@ -248,21 +293,12 @@ fn check_together(all: &[Definition], rules: &[RecordingRule]) -> Result<(), Con
 
 /// Whether a dead letter of the queue can, over whatever queues, enter it again.
 fn leads_back(all: &[Definition], from: usize) -> bool {
-    let target = |queue: &Definition| {
-        let topic = queue.dead_letter_topic.as_ref()?;
-        Some(
-            all.iter()
-                .find(|other| other.name == *topic)
-                .map_or(topic, |other| &other.publish_target)
-                .clone(),
-        )
-    };
     let mut seen = vec![false; all.len()];
     let mut to_visit = vec![from];
     while let Some(at) = to_visit.pop() {
-        let Some(topic) = target(&all[at]) else { continue };
+        let Some(topic) = &all[at].dead_letter_topic else { continue };
         for (next, queue) in all.iter().enumerate() {
-            if queue.selector.matches(&topic) && !std::mem::replace(&mut seen[next], true) {
+            if queue.selector.matches(topic) && !std::mem::replace(&mut seen[next], true) {
                 to_visit.push(next);
             }
         }

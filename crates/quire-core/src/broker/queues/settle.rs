@@ -5,18 +5,35 @@ use quire_journal::{Bookmark, Position, PublisherId};
 use super::{Purpose, QueueWork};
 use crate::broker::Broker;
 use crate::broker::subscribe::Refused;
+use crate::filter::Filter;
 use crate::queue::{ConnectionId, Leasing, QueueId, Time, Verdict};
 use crate::session::{Flush, OWED_MAX, SessionId, Stall};
 use crate::wire::{Ack, AckKind, Acks, Bookmarks, Code, Extend, Selection, ServerFrame, Settle};
 
-/// A settle that waits for its messages to be found.
+/// Messages that a settle by filter looks at in one piece of work, or settles in one turn without looking.
+const PIECE_COUNT_MAX: usize = 4096;
+
+/// A settle that takes more than one step. Its connection's further commands wait.
 pub(super) struct SettleJob {
     queue: QueueId,
     verdict: Verdict,
     command: u32,
     acks: Acks,
     /// The work under way.
-    number: u64,
+    number: Option<u64>,
+    /// Of a settle by filter: what is still to be looked at.
+    sweep: Option<Sweep>,
+}
+
+/// A walk through the active messages of a queue.
+struct Sweep {
+    filter: Option<Filter>,
+    /// Done up to here.
+    after: Position,
+    /// What enters later is not meant.
+    end: Position,
+    /// At-most-once messages whose places in a backlog are not freed yet.
+    taken: Vec<Position>,
 }
 
 impl Broker {
@@ -29,11 +46,7 @@ impl Broker {
         self.session(id).has_settled = true;
         match messages {
             Selection::Bookmarks(bookmarks) => self.settle_bookmarks(id, queue, settle, bookmarks),
-            Selection::Matching(_) if command == 0 => (),
-            Selection::Matching(_) => {
-                let reason = "settling by filter is not supported yet".to_owned();
-                self.refuse_command(id, command, 0, &Refused::new(Code::BadOption, reason));
-            }
+            Selection::Matching(text) => self.begin_sweep(id, queue, settle, text),
         }
     }
 
@@ -54,9 +67,63 @@ impl Broker {
             return self.answer_settle(id, command, acks);
         }
         let work = QueueWork::Find { reader: self.reader.clone(), bookmarks: unknown, definition };
-        let number = self.begin_work(Purpose::Settle(id), work);
-        self.queues.settling.insert(id, SettleJob { queue, verdict, command, acks, number });
+        let number = Some(self.begin_work(Purpose::Settle(id), work));
+        self.queues.settling.insert(id, SettleJob { queue, verdict, command, acks, number, sweep: None });
         self.stall(id, Stall::Settling);
+    }
+
+    fn begin_sweep(&mut self, id: SessionId, queue: QueueId, settle: &Settle<'_>, text: &str) {
+        let Settle { verdict, command, acks, .. } = *settle;
+        let filter = match text {
+            "" => None,
+            text => match self.parse_filter(id, text) {
+                Ok(filter) => Some(filter),
+                Err(_) if command == 0 => return,
+                Err(refused) => return self.refuse_command(id, command, 0, &refused),
+            },
+        };
+        let taken = self.queues.engine.taken(queue);
+        let end = self.queues.engine.last_active(queue).unwrap_or_default();
+        let sweep = Sweep { filter, after: Position::ZERO, end, taken };
+        let job = SettleJob { queue, verdict, command, acks, number: None, sweep: Some(sweep) };
+        self.queues.settling.insert(id, job);
+        self.stall(id, Stall::Settling);
+        self.wants_turn = true;
+    }
+
+    /// Takes every settle by filter one step on.
+    pub(super) fn go_on_with_settles(&mut self) {
+        let idle = self.queues.settling.iter().filter(|(_, job)| job.number.is_none());
+        for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let Some(job) = self.queues.settling.get_mut(&id) else { continue };
+            let (queue, verdict) = (job.queue, job.verdict);
+            let Some(sweep) = &mut job.sweep else { continue };
+            let mut positions = std::mem::take(&mut sweep.taken);
+            let active = self.queues.engine.active_after(queue, sweep.after, PIECE_COUNT_MAX);
+            positions.extend(active.iter().copied().filter(|position| *position <= sweep.end));
+            sweep.after = active.last().copied().unwrap_or(sweep.end).min(sweep.end);
+            if active.is_empty() {
+                sweep.after = sweep.end;
+            }
+            if positions.is_empty() {
+                self.end_settle(id, true);
+                continue;
+            }
+            match sweep.filter.clone() {
+                None => {
+                    self.settle_positions(id, queue, verdict, &positions);
+                    self.wants_turn = true;
+                }
+                Some(filter) => {
+                    let (reader, now) = (self.reader.clone(), self.now.wall);
+                    let work = QueueWork::Match { reader, positions, filter, now };
+                    let number = self.begin_work(Purpose::Settle(id), work);
+                    if let Some(job) = self.queues.settling.get_mut(&id) {
+                        job.number = Some(number);
+                    }
+                }
+            }
+        }
     }
 
     /// The positions of those bookmarks that are out, and the other bookmarks.
@@ -84,23 +151,27 @@ impl Broker {
         outstanding.sweep(held, |position| engine.holder(queue, position).is_some());
     }
 
-    /// The messages of a settle that waited have been looked for.
+    /// The messages of a settle that waited have been looked for; `None`: in vain, by a bug of ours.
     pub(super) fn settle_found(&mut self, id: SessionId, number: u64, positions: Option<Vec<Position>>) {
-        let Some(job) = self.queues.settling.remove(&id) else { return };
-        if job.number != number {
-            self.queues.settling.insert(id, job);
+        let Some(job) = self.queues.settling.get_mut(&id).filter(|job| job.number == Some(number)) else {
             return;
+        };
+        job.number = None;
+        let (queue, verdict, goes_on) = (job.queue, job.verdict, job.sweep.is_some());
+        let Some(positions) = positions else { return self.end_settle(id, false) };
+        self.settle_positions(id, queue, verdict, &positions);
+        if !goes_on {
+            self.end_settle(id, true);
         }
-        match positions {
-            Some(positions) => {
-                self.settle_positions(id, job.queue, job.verdict, &positions);
-                self.answer_settle(id, job.command, job.acks);
-            }
-            None if job.command == 0 => (),
-            None => {
-                let refused = Refused::new(Code::Internal, "the messages could not be looked for".to_owned());
-                self.refuse_command(id, job.command, 0, &refused);
-            }
+    }
+
+    fn end_settle(&mut self, id: SessionId, is_done: bool) {
+        let Some(job) = self.queues.settling.remove(&id) else { return };
+        if is_done {
+            self.answer_settle(id, job.command, job.acks);
+        } else if job.command != 0 {
+            let refused = Refused::new(Code::Internal, "the messages could not be looked for".to_owned());
+            self.refuse_command(id, job.command, 0, &refused);
         }
         if self.session(id).stall == Some(Stall::Settling) {
             self.end_stall(id);

@@ -51,7 +51,8 @@ impl Broker {
             "expired": stats.expired,
             "taken": stats.taken,
             "released": stats.released,
-            "settled": self.queues.engine.settled(queue).unwrap_or_default().get(),
+            "dead_letters": self.queues.dead_letters.count(queue),
+            "settled": self.queues.settled(queue, self.edge).get(),
         })
     }
 }

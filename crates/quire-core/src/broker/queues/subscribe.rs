@@ -127,6 +127,7 @@ impl Broker {
     pub(in crate::broker) fn forget_in_queues(&mut self, id: SessionId) {
         self.queues.held.remove(&id);
         self.queues.settling.remove(&id);
+        self.queues.querying.remove(&id);
     }
 
     pub(super) fn queue_course(&mut self, id: SubscriptionId) -> Option<&mut QueueCourse> {

@@ -2,9 +2,17 @@
 
 use std::sync::Arc;
 
-use quire_journal::{Batch, Bookmark, JournalError, Position, Reader, RecordKind, TopicFilter};
+use quire_journal::{
+    Batch, Bookmark, JournalError, Position, QueuePoint, QueuePoints, Reader, Record, Timestamp, TopicFilter,
+};
 
 use super::Definition;
+use super::lookup::Lookup;
+use super::query::{Order, Page, PageFound};
+use crate::filter::Filter;
+use crate::message_type::Arena;
+use crate::queue::{Entry, Time};
+use crate::replay::context_of;
 
 /// Bytes of the log that one fetch brings: some hundred messages of common size, and a few milliseconds of a slow disk.
 const FETCH_SIZE_MAX: usize = 1024 * 1024;
@@ -15,12 +23,39 @@ pub(crate) enum QueueWork {
     Fetch { reader: Reader, from: Position, limit: Position, definitions: Arc<[Arc<Definition>]> },
     /// The messages of one queue with these bookmarks.
     Find { reader: Reader, bookmarks: Vec<Bookmark>, definition: Arc<Definition> },
+    /// Those of these messages that match.
+    Match { reader: Reader, positions: Vec<Position>, filter: Filter, now: Timestamp },
+    /// A page of the answer to a query.
+    Page { reader: Reader, page: Page },
+    /// The positions of the answer to a query in its order.
+    Sort { reader: Reader, page: Page, order: Order },
+    /// Messages that become active, from a position on.
+    Refill(Refill),
+    /// Keep how far the queues are done.
+    Save { file: QueuePoints, points: Vec<QueuePoint> },
+}
+
+/// What to read for a queue with a target depth.
+pub(crate) struct Refill {
+    pub reader: Reader,
+    pub after: Position,
+    /// The most messages.
+    pub count: u64,
+    pub limit: Position,
+    pub definition: Arc<Definition>,
+    /// Both clocks: the ages of messages are told by the wall clock.
+    pub now: Time,
+    pub wall: Timestamp,
 }
 
 /// What came of it.
 pub(crate) enum QueueFound {
     Fetched(Fetched),
     Found(Vec<Position>),
+    Page(PageFound),
+    Sorted(Result<Vec<Position>, JournalError>),
+    Refilled(Result<Vec<(Position, Entry)>, JournalError>),
+    Saved(Result<(), JournalError>),
 }
 
 /// What a fetch brings.
@@ -43,6 +78,13 @@ impl QueueWork {
                 let find = |bookmark| find(&reader, bookmark, &definition);
                 QueueFound::Found(bookmarks.into_iter().filter_map(find).collect())
             }
+            QueueWork::Match { reader, positions, filter, now } => {
+                QueueFound::Found(matching(reader, positions, &filter, now))
+            }
+            QueueWork::Page { reader, page } => QueueFound::Page(page.run(reader)),
+            QueueWork::Sort { reader, page, order } => QueueFound::Sorted(page.sort(reader, &order)),
+            QueueWork::Refill(refill) => QueueFound::Refilled(refill.run()),
+            QueueWork::Save { file, points } => QueueFound::Saved(file.write(&points)),
         }
     }
 }
@@ -74,8 +116,47 @@ fn find(reader: &Reader, bookmark: Bookmark, definition: &Definition) -> Option<
     let mut cursor = reader.cursor(Position::new(position.get() - 1));
     let batch = cursor.next(position, &quire_journal::AllTopics).ok()??;
     let record = batch.records().last()?;
-    let enters = record.kind == RecordKind::Publish && definition.selector.matches(record.topic);
-    enters.then_some(position)
+    definition.takes(&record).then_some(position)
+}
+
+/// Those of the messages that match. What cannot be read does not.
+fn matching(reader: Reader, mut positions: Vec<Position>, filter: &Filter, now: Timestamp) -> Vec<Position> {
+    let (mut lookup, mut arena) = (Lookup::new(reader), Arena::default());
+    positions.retain(|position| {
+        let record = lookup.get(*position).ok().flatten();
+        let message = record.as_ref().and_then(|record| context_of(record, now));
+        message.is_some_and(|message| filter.matches_with(&message, &mut arena))
+    });
+    positions
+}
+
+impl Refill {
+    fn run(self) -> Result<Vec<(Position, Entry)>, JournalError> {
+        let mut arena = Arena::default();
+        let mut entries = Vec::new();
+        let mut cursor = self.reader.cursor(self.after);
+        let wanted = [self.definition.clone()];
+        while let Some(batch) = cursor.next(self.limit, &Entering(&wanted))? {
+            for record in batch.records() {
+                if entries.len() as u64 == self.count {
+                    return Ok(entries);
+                }
+                let received = received_at(&record, self.now, self.wall);
+                if self.definition.takes(&record)
+                    && let Some(entry) = self.definition.entry_of(&record, received, self.wall, &mut arena)
+                {
+                    entries.push((record.position, entry));
+                }
+            }
+        }
+        Ok(entries)
+    }
+}
+
+/// When a message was received, on the engine's clock: as long ago as the wall clock says.
+pub(super) fn received_at(record: &Record<'_>, now: Time, wall: Timestamp) -> Time {
+    let age = wall.as_ns().saturating_sub(record.timestamp.as_ns());
+    Time::new(now.get().saturating_sub(age))
 }
 
 /// The topics whose messages enter any of these queues.

@@ -1,0 +1,265 @@
+//! Queues over restarts: what stays, what comes back, where recovery begins, and what the log must keep (reference:
+//! queues-and-transaction-log 1.16).
+
+use std::path::Path;
+use std::time::Duration;
+
+use quire_core::broker::QueueSettings;
+use quire_core::queue::{Semantics, Verdict};
+use quire_core::wire::*;
+use quire_journal::{Disk, Position};
+
+use crate::pair::*;
+use crate::queue_pair::*;
+
+/// A publisher 1 and a worker 2 on `jobs`.
+fn start(mut pair: Pair, max_backlog: u32) -> Pair {
+    pair.client(1, "publisher");
+    pair.client(2, "worker");
+    pair.subscribe(2, &consume(1, "jobs", max_backlog));
+    pair.turn();
+    pair
+}
+
+fn working(settings: &QueueSettings, max_backlog: u32) -> Pair {
+    start(with_queues([settings.clone()]), max_backlog)
+}
+
+fn again(pair: Pair, settings: &QueueSettings, max_backlog: u32) -> Pair {
+    start(pair.restart(queue_config([settings.clone()])), max_backlog)
+}
+
+fn publish_all(pair: &mut Pair, sequences: std::ops::RangeInclusive<u64>) {
+    sequences.for_each(|sequence| pair.publish(1, sequence, "jobs", &sequence.to_string()));
+    pair.turn();
+}
+
+/// Lets the file `queues.ack` be written.
+fn save(pair: &mut Pair) {
+    pair.pass(Duration::from_secs(11));
+    pair.turn();
+}
+
+fn forget_points(pair: &Pair) {
+    pair.disk.remove(Path::new("journal/queues.ack")).unwrap();
+}
+
+#[test]
+fn rule_18_all_that_is_unacknowledged_comes_back_and_nothing_else() {
+    let settings = queue("jobs");
+    let mut pair = working(&settings, 100);
+    publish_all(&mut pair, 1..=50);
+    let held = pair.take_queued(2);
+    let (done, left): (Vec<_>, Vec<_>) =
+        held.into_iter().partition(|message| message.data.parse::<u64>().unwrap() % 3 == 0);
+    pair.settle(2, "jobs", Verdict::Acknowledge, &done);
+    for loses_points in [false, true] {
+        save(&mut pair);
+        if loses_points {
+            forget_points(&pair);
+        }
+        pair = again(pair, &settings, 100);
+        assert_eq!(data(&pair.take_queued(2)), data(&left));
+    }
+}
+
+#[test]
+fn an_acknowledgement_that_was_not_persisted_may_be_lost_and_the_message_comes_back() {
+    let settings = queue("jobs");
+    let mut pair = working(&settings, 10);
+    publish_all(&mut pair, 1..=2);
+    let held = pair.take_queued(2);
+    pair.writes_at_once = false;
+    pair.settle(2, "jobs", Verdict::Acknowledge, &held[..1]);
+    assert_eq!(pair.figure("jobs", "depth"), 1);
+    let mut pair = again(pair, &settings, 10);
+    assert_eq!(data(&pair.take_queued(2)), ["1", "2"]);
+}
+
+#[test]
+fn rule_18_a_recovery_point_counts_once_and_when_it_is_changed() {
+    let mut pair = working(&queue("other"), 0);
+    publish_all(&mut pair, 1..=3);
+    let now = QueueSettings { recovery_point: Some("now".into()), ..queue("jobs") };
+    // New, at the end of the log: what is there does not enter.
+    let mut pair = again(pair, &now, 10);
+    assert_eq!(pair.take_queued(2), []);
+    publish_all(&mut pair, 4..=5);
+    assert_eq!(data(&pair.take_queued(2)), ["4", "5"]);
+    // The same point again is not `now` again, also when the file is lost.
+    for loses_points in [false, true] {
+        save(&mut pair);
+        if loses_points {
+            forget_points(&pair);
+        }
+        pair = again(pair, &now, 10);
+        let held = pair.take_queued(2);
+        assert_eq!(data(&held), ["4", "5"], "{loses_points}");
+    }
+    let held = pair.publisher_of("publisher");
+    pair.settle_bookmarks(2, "jobs", Verdict::Acknowledge, &[(held, 4)]);
+    save(&mut pair);
+    // Another point: from there on, without what was acknowledged.
+    let mut pair = again(pair, &queue("jobs"), 10);
+    assert_eq!(data(&pair.take_queued(2)), ["1", "2", "3", "5"]);
+    let second = format!("{}|2|", pair.publisher_of("publisher"));
+    let behind_second = QueueSettings { recovery_point: Some(second), ..queue("jobs") };
+    let mut pair = again(pair, &behind_second, 10);
+    assert_eq!(data(&pair.take_queued(2)), ["3", "5"]);
+    let later = QueueSettings { recovery_point: Some("20380101T000000Z".into()), ..queue("jobs") };
+    assert_eq!(again(pair, &later, 10).take_queued(2), []);
+}
+
+#[test]
+fn recovery_begins_where_everything_before_is_settled() {
+    let settings = queue("jobs");
+    let mut pair = working(&settings, 1000);
+    assert_eq!(pair.broker.needed_position(), Some(Position(1)));
+    publish_all(&mut pair, 1..=600);
+    let held = pair.take_queued(2);
+    pair.settle(2, "jobs", Verdict::Acknowledge, &held[..400]);
+    pair.settle(2, "jobs", Verdict::Acknowledge, &held[500..]);
+    assert_eq!(pair.broker.needed_position(), Some(Position(1)), "until it is saved, all of it");
+    save(&mut pair);
+    assert_eq!(pair.broker.needed_position(), Some(Position(401)));
+    let mut pair = again(pair, &settings, 1000);
+    assert_eq!(pair.figure("jobs", "entered"), 200, "only what lies behind was read");
+    assert_eq!(data(&pair.take_queued(2)), data(&held[400..500]));
+    assert_eq!(pair.broker.needed_position(), Some(Position(401)));
+}
+
+#[test]
+fn an_idle_queue_holds_up_nothing() {
+    let mut pair = working(&queue("jobs"), 10);
+    publish_all(&mut pair, 1..=1);
+    let held = pair.take_queued(2);
+    pair.settle(2, "jobs", Verdict::Acknowledge, &held);
+    (2..=100).for_each(|sequence| pair.publish(1, sequence, "elsewhere", "x"));
+    pair.turn();
+    save(&mut pair);
+    assert!(pair.broker.needed_position().unwrap() > Position(100));
+    assert_eq!(Pair::new().broker.needed_position(), None);
+}
+
+#[test]
+fn a_dead_letter_is_published_once_wherever_the_process_dies() {
+    let settings =
+        QueueSettings { max_cancels: Some(0), dead_letter_topic: Some("dead".into()), ..queue("jobs") };
+    // The process dies before the first, between, and after the writes that the expiry causes.
+    for writes in 0..4 {
+        let mut pair = working(&settings, 10);
+        publish_all(&mut pair, 1..=1);
+        let held = pair.take_queued(2);
+        pair.writes_at_once = false;
+        pair.settle_as(2, "jobs", Verdict::Cancel, &held, 0, Acks::default());
+        for _ in 0..writes {
+            pair.one_turn();
+            pair.write();
+        }
+        let mut pair = again(pair, &settings, 10);
+        let held = pair.take_queued(2);
+        assert_eq!(held.len(), usize::from(writes == 0), "after {writes} writes");
+        if !held.is_empty() {
+            pair.settle(2, "jobs", Verdict::Cancel, &held);
+        }
+        pair.client(3, "auditor");
+        pair.subscribe(3, &replay(1, "dead", "0"));
+        pair.turn();
+        assert_eq!(pair.take_data(3).len(), 1, "after {writes} writes");
+    }
+}
+
+#[test]
+fn what_waits_for_its_dead_letter_is_still_needed() {
+    let dead = QueueSettings { dead_letter_topic: Some("dead".into()), ..queue("jobs") };
+    let mut pair = working(&dead, 0);
+    publish_all(&mut pair, 1..=3);
+    let mut pair = again(pair, &dead, 0);
+    pair.reads_at_once = false;
+    let purge = Settle {
+        verdict: Verdict::Expire,
+        command: 0,
+        acks: Acks::default(),
+        queue: "jobs",
+        messages: Selection::Matching(""),
+    };
+    pair.send(2, &ClientFrame::Settle(purge));
+    pair.turn();
+    assert_eq!((pair.figure("jobs", "depth"), pair.figure("jobs", "settled")), (0, 0));
+    pair.reads_at_once = true;
+    pair.run_reads();
+    pair.turn();
+    assert_eq!((pair.figure("jobs", "dead_letters"), pair.figure("jobs", "settled")), (3, 6));
+}
+
+#[test]
+fn rule_14_beyond_the_target_depth_a_filter_reaches_nothing_and_a_bookmark_counts_later() {
+    let settings = QueueSettings { target_queue_depth: Some(3), ..queue("jobs") };
+    let mut pair = working(&settings, 0);
+    publish_all(&mut pair, 1..=10);
+    assert_eq!((pair.figure("jobs", "depth"), pair.figure("jobs", "inactive")), (3, 7));
+    let publisher = pair.publisher_of("publisher");
+    pair.settle_bookmarks(2, "jobs", Verdict::Acknowledge, &[(publisher, 5)]);
+    assert_eq!(pair.figure("jobs", "deferred_acks"), 1);
+    for restarts in [false, true] {
+        if restarts {
+            pair = again(pair, &settings, 0);
+            assert_eq!(pair.figure("jobs", "deferred_acks"), 1);
+        }
+        let all = Settle {
+            verdict: Verdict::Acknowledge,
+            command: 0,
+            acks: Acks::default(),
+            queue: "jobs",
+            messages: Selection::Matching(""),
+        };
+        if !restarts {
+            continue;
+        }
+        pair.send(2, &ClientFrame::Settle(all));
+        pair.turn();
+    }
+    assert_eq!((pair.figure("jobs", "depth"), pair.figure("jobs", "inactive")), (3, 3));
+    pair.subscribe(2, &consume(2, "jobs", 10));
+    pair.turn();
+    let held = pair.take_queued(2);
+    assert_eq!(data(&held), ["4", "6", "7"]);
+    pair.settle(2, "jobs", Verdict::Acknowledge, &held);
+    assert_eq!(data(&pair.take_queued(2)), ["8", "9", "10"]);
+    assert_eq!(pair.figure("jobs", "deferred_acks"), 0);
+}
+
+#[test]
+fn a_barrier_that_was_released_is_not_released_again() {
+    let settings = QueueSettings { barrier_expression: Some("/stop = true".into()), ..queue("jobs") };
+    let mut pair = working(&settings, 10);
+    pair.publish(1, 1, "jobs", r#"{"stop":true}"#);
+    pair.publish(1, 2, "jobs", "{}");
+    pair.turn();
+    let sent = pair.take_queued(2);
+    assert_eq!((sent[0].deliveries, sent[0].lease_ms, sent[1].deliveries), (0, 0, 1));
+    let mut pair = again(pair, &settings, 10);
+    assert_eq!(data(&pair.take_queued(2)), ["{}"]);
+}
+
+#[test]
+fn ages_go_on_over_a_restart() {
+    let settings = QueueSettings { expiration_ns: Some(10_000_000_000), ..queue("jobs") };
+    let mut pair = working(&settings, 0);
+    publish_all(&mut pair, 1..=1);
+    pair.pass(Duration::from_secs(6));
+    let mut pair = again(pair, &settings, 0);
+    pair.pass(Duration::from_secs(3));
+    assert_eq!(pair.figure("jobs", "depth"), 1);
+    pair.pass(Duration::from_secs(1));
+    assert_eq!((pair.figure("jobs", "depth"), pair.figure("jobs", "expired")), (0, 1));
+}
+
+#[test]
+fn taken_messages_stay_taken() {
+    let settings = QueueSettings { semantics: Semantics::AtMostOnce, ..queue("jobs") };
+    let mut pair = working(&settings, 2);
+    publish_all(&mut pair, 1..=3);
+    assert_eq!(pair.take_queued(2).len(), 2);
+    assert_eq!(data(&again(pair, &settings, 5).take_queued(2)), ["3"]);
+}
