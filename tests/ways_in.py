@@ -1,4 +1,4 @@
-"""What several test files share."""
+"""A fixture for tests that must hold in all three ways in: name this module in `pytest_plugins`."""
 
 from __future__ import annotations
 
