@@ -6,10 +6,12 @@ use crate::error::JournalError;
 use crate::format::{BATCH_HEADER_SIZE, SEGMENT_HEADER_SIZE, split_record};
 use crate::index::Wanted;
 use crate::log::Log;
+use crate::pins::Pin;
 use crate::reader::Place;
 use crate::record::{Position, Record};
 use crate::recover;
 use crate::segment::{Segment, holds_records};
+use crate::view::View;
 
 /// Which topics a cursor is for; it may skip what holds no other.
 pub trait TopicFilter {
@@ -33,10 +35,14 @@ pub struct Cursor {
     after: Position,
     place: Option<CursorPlace>,
     wanted: Wanted,
+    /// Keeps the segments from `after` on from being removed.
+    pin: Pin,
 }
 
 struct CursorPlace {
     segment: Arc<Segment>,
+    /// The part of the segment that was read last.
+    view: Option<View>,
     /// Where the next batch begins.
     offset: u64,
     /// In a sealed segment: the blocks that hold a wanted topic, `None` = all.
@@ -45,7 +51,8 @@ struct CursorPlace {
 
 impl Cursor {
     pub(crate) fn new(log: Arc<Log>, after: Position) -> Self {
-        Cursor { log, after, place: None, wanted: Wanted::default() }
+        let pin = log.pins.pin(|| after.max(log.before_first()));
+        Cursor { log, after: pin.after(), place: None, wanted: Wanted::default(), pin }
     }
 
     /// Everything up to here was given out or skipped.
@@ -88,24 +95,20 @@ impl Cursor {
                 self.place = None;
                 continue;
             }
-            let (header, body) = place
-                .segment
-                .batch(place.offset)
-                .map_err(|reason| place.segment.corrupt(place.offset, reason, self.after))?;
+            let (segment, offset) = (place.segment.clone(), place.offset);
+            let corrupt = |reason| segment.corrupt(offset, reason, self.after);
+            let view = place.view().map_err(corrupt)?;
+            let (header, body) = view.batch(offset).map_err(corrupt)?;
             if header.count == 0 || header.last() <= self.after {
                 place.offset += header.batch_size() as u64;
                 continue;
             }
             if !holds_records(&header, body) {
-                return Err(place.segment.corrupt(
-                    place.offset,
-                    "the batch does not hold the records that it counts",
-                    self.after,
-                ));
+                return Err(corrupt("the batch does not hold the records that it counts"));
             }
             let batch = Batch {
-                segment: place.segment.clone(),
-                offset: place.offset,
+                view: view.clone(),
+                offset,
                 size: body.len(),
                 batch_first: header.first,
                 first: self.after.next(),
@@ -122,6 +125,8 @@ impl Cursor {
 
     fn locate(&mut self, wants: &dyn TopicFilter) -> Option<CursorPlace> {
         let next = self.after.next();
+        // Whoever reads in a segment has passed those before it.
+        self.pin.move_to(self.after);
         let segment = self.log.segment_at(next)?;
         let index = segment.index.read();
         let offset = index.blocks.get(index.block_at(next)).map_or(SEGMENT_HEADER_SIZE, |block| block.offset);
@@ -130,11 +135,20 @@ impl Cursor {
             false => None,
         };
         drop(index);
-        Some(CursorPlace { segment, offset, wanted })
+        Some(CursorPlace { segment, view: None, offset, wanted })
     }
 }
 
 impl CursorPlace {
+    /// The part of the segment in which the next batch lies.
+    fn view(&mut self) -> Result<&View, &'static str> {
+        let view = match self.view.take() {
+            Some(view) if view.covers(self.offset) => view,
+            _ => View::of(&self.segment, self.offset)?,
+        };
+        Ok(self.view.insert(view))
+    }
+
     /// Moves on to the next block that holds a wanted topic; gives the position before it when that is a skip.
     fn skip(&mut self, after: Position) -> Option<Position> {
         let wanted = self.wanted.as_ref()?;
@@ -156,10 +170,10 @@ impl CursorPlace {
     }
 }
 
-/// A run of records, checked, held by the mapping of its segment.
+/// A run of records, checked. It holds the mapping of its segment, or what was unpacked of a compressed one.
 #[derive(Clone)]
 pub struct Batch {
-    segment: Arc<Segment>,
+    view: View,
     offset: u64,
     size: usize,
     batch_first: Position,
@@ -180,7 +194,7 @@ impl Batch {
 
     /// Where it lies.
     pub fn place(&self) -> Place {
-        Place { path: self.segment.path.clone(), offset: self.offset }
+        Place { path: self.view.segment().path.clone(), offset: self.offset }
     }
 
     /// Bytes that its records take in the log.
@@ -213,7 +227,7 @@ impl Batch {
     }
 
     fn body(&self) -> &[u8] {
-        self.segment.mapping.bytes(self.offset + BATCH_HEADER_SIZE as u64, self.size).unwrap_or_default()
+        self.view.bytes(self.offset + BATCH_HEADER_SIZE as u64, self.size).unwrap_or_default()
     }
 }
 

@@ -27,7 +27,7 @@ pub trait Disk: Send + Sync {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
     /// Names of the files in a directory.
     fn list(&self, directory: &Path) -> io::Result<Vec<String>>;
-    /// Makes the directory, and those above it.
+    /// Makes the directory, and those above it, durably.
     fn create_directory(&self, directory: &Path) -> io::Result<()>;
     /// Gives a file another name in the same directory, replacing what has that name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -133,7 +133,13 @@ impl Disk for RealDisk {
     }
 
     fn create_directory(&self, directory: &Path) -> io::Result<()> {
-        fs::create_dir_all(directory)
+        let missing: Vec<&Path> = directory.ancestors().take_while(|above| !above.exists()).collect();
+        fs::create_dir_all(directory)?;
+        for made in missing {
+            let above = made.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            self.sync_directory(above)?;
+        }
+        Ok(())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

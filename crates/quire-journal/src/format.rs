@@ -42,7 +42,7 @@ const FLAG_EXPIRATION: u8 = 1;
 pub(crate) const RECORD_SIZE_MAX: usize = 1 << 30;
 
 /// The largest body of a batch, in bytes: one record that is larger than the target makes a batch of its own.
-const BATCH_BODY_MAX: usize = RECORD_SIZE_MAX;
+pub(crate) const BATCH_BODY_MAX: usize = RECORD_SIZE_MAX;
 
 /// Positions end here: far beyond what a log can hold, and so far below the end of the numbers that adding a count cannot overflow.
 pub(crate) const POSITION_MAX: u64 = 1 << 62;
@@ -52,10 +52,12 @@ pub(crate) struct SegmentHeader {
     pub number: u32,
     /// The first position that the segment may hold.
     pub first: Position,
-    /// Size of the file, in bytes.
+    /// Size of the file before it was compressed, in bytes.
     pub size: u64,
     /// Checksum of the last batch header of the segment before; 0 for the first.
     pub previous: u32,
+    /// Where the frame table begins when the segment is compressed, in bytes; 0 when it is not.
+    pub table: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +77,7 @@ impl SegmentHeader {
         bytes[16..24].copy_from_slice(&self.first.0.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.size.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.previous.to_le_bytes());
+        bytes[36..44].copy_from_slice(&self.table.to_le_bytes());
         let checksum = crc32c::crc32c(&bytes[..44]);
         bytes[44..].copy_from_slice(&checksum.to_le_bytes());
         bytes
@@ -102,6 +105,7 @@ impl SegmentHeader {
             first: Position(u64_at(bytes, 16)),
             size: u64_at(bytes, 24),
             previous: u32_at(bytes, 32),
+            table: u64_at(bytes, 36),
         };
         if !(1..=POSITION_MAX).contains(&header.first.0) || header.size < SEGMENT_HEADER_SIZE {
             return Err(HeaderError::Bad("the segment header contradicts itself"));

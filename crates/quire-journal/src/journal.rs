@@ -1,6 +1,6 @@
 //! The handle that appends: positions, sequences, batches, and the way to the writer.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -23,6 +23,7 @@ use crate::reader::Reader;
 use crate::record::{NewRecord, Position, PublisherId};
 use crate::recover::{self, Progress, Recovery};
 use crate::timestamp::Timestamp;
+use crate::upkeep::Upkeep;
 use crate::writer::{self, NewBatch, Order, Writer};
 
 /// What "persisted" survives.
@@ -51,6 +52,8 @@ pub struct Options {
     /// Bytes of records that may wait to become persistent: beyond it [`Journal::append`] refuses, so that a producer that outruns the
     /// disk does not fill the memory. One record may always wait, whatever its size.
     pub unpersisted_size_max: usize,
+    /// Where [`Upkeep::archive`] moves segments, and where those are that it moved (reference: queues-and-transaction-log G11).
+    pub archive_directory: Option<PathBuf>,
     /// Of a journal in memory: its bound, in bytes.
     pub memory_size_max: u64,
 }
@@ -65,6 +68,7 @@ impl Default for Options {
             durability: Durability::Fsync,
             // A second of a slow disk.
             unpersisted_size_max: 64 * 1024 * 1024,
+            archive_directory: None,
             memory_size_max: 1024 * 1024 * 1024,
         }
     }
@@ -164,7 +168,8 @@ impl Journal {
         disk.create_directory(directory).map_err(|error| system("creating the directory", error))?;
         let lock = disk.lock(directory).map_err(|error| system("locking the directory", error))?;
         let lock = lock.ok_or_else(|| JournalError::Locked { directory: directory.to_owned() })?;
-        let recovered = recover::recover(disk.clone(), directory, on_progress)?;
+        let recovered =
+            recover::recover(disk.clone(), directory, options.archive_directory.as_deref(), on_progress)?;
         let maker = Maker {
             disk,
             directory: directory.to_owned(),
@@ -368,6 +373,11 @@ impl Journal {
         QueuePoints::new(self.log.clone())
     }
 
+    /// Archives, compresses and removes sealed segments, also from other threads. It ends with the journal.
+    pub fn upkeep(&self) -> Upkeep {
+        Upkeep::new(self.log.clone())
+    }
+
     /// Makes everything appended persistent and marks a clean stop.
     ///
     /// # Errors
@@ -391,6 +401,8 @@ impl Journal {
             Route::Inline { mut writer, .. } => writer.close(),
             Route::Closed => (),
         }
+        // Whatever segment is being moved is moved before another process may have the directory.
+        *self.log.upkeep_ended.lock() = true;
     }
 }
 

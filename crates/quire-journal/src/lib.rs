@@ -14,6 +14,7 @@
 //! dropped the pages), and reading goes on (reliability J4).
 
 mod cursor;
+mod directory;
 mod disk;
 mod error;
 mod format;
@@ -22,6 +23,8 @@ mod index_file;
 mod journal;
 mod keeper;
 mod log;
+mod packed;
+mod pins;
 mod plan;
 mod prepare;
 mod publishers;
@@ -31,7 +34,9 @@ mod record;
 mod recover;
 mod segment;
 mod timestamp;
+mod upkeep;
 mod verify;
+mod view;
 mod whole_file;
 mod writer;
 
@@ -45,4 +50,5 @@ pub use reader::{Place, Reader, SegmentInfo, SegmentState};
 pub use record::{Bookmark, BookmarkError, NewRecord, Position, PublisherId, Record, RecordKind};
 pub use recover::{Cut, Progress, Recovery};
 pub use timestamp::{Timestamp, TimestampError};
+pub use upkeep::{Action, Upkeep, Which};
 pub use verify::Damage;

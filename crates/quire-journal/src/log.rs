@@ -1,5 +1,6 @@
 //! What the writer and the readers of one journal share.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,18 +13,22 @@ use crate::disk::Disk;
 use crate::error::JournalError;
 use crate::format::BATCH_BODY_TARGET;
 use crate::index::{Index, Names};
-use crate::publishers::{ClientsFile, Publishers};
+use crate::pins::Pins;
+use crate::publishers::Publishers;
 use crate::record::Position;
 use crate::segment::{Segment, index_path};
 use crate::{index_file, whole_file};
 
 pub(crate) struct Log {
     pub directory: PathBuf,
+    /// Where archived segments are.
+    pub archive: Option<PathBuf>,
     pub disk: Arc<dyn Disk>,
     /// Oldest first; the last one is active.
     pub segments: RwLock<Vec<Arc<Segment>>>,
     pub publishers: RwLock<Publishers>,
     pub names: Names,
+    pub pins: Arc<Pins>,
     persisted: AtomicU64,
     pub unpersisted_size: AtomicUsize,
     /// Bodies of batches that were written, for the next ones.
@@ -36,7 +41,11 @@ pub(crate) struct Log {
     pub follows: bool,
     pub following: Mutex<()>,
     /// Held while the small files are written.
-    keeping: Mutex<()>,
+    pub keeping: Mutex<()>,
+    /// Held while a segment is archived, compressed or removed; true when that must not be done any more.
+    pub upkeep_ended: Mutex<bool>,
+    /// Files that are no part of the log any more and are still there, oldest first: none goes before the one in front of it.
+    pub doomed: Mutex<VecDeque<PathBuf>>,
 }
 
 /// Spare bodies that are kept: what a flush of a few MiB needs.
@@ -45,15 +54,25 @@ const SPARES_MAX: usize = 64;
 const SPARE_CAPACITY_MAX: usize = 2 * BATCH_BODY_TARGET;
 
 impl Log {
-    pub fn new(directory: PathBuf, disk: Arc<dyn Disk>, publishers: Publishers, follows: bool) -> Self {
+    pub fn new(
+        directory: PathBuf,
+        archive: Option<PathBuf>,
+        disk: Arc<dyn Disk>,
+        publishers: Publishers,
+        follows: bool,
+    ) -> Self {
         Log {
             directory,
+            archive,
             disk,
             segments: RwLock::default(),
             publishers: RwLock::new(publishers),
             names: Names::default(),
             spares: Mutex::default(),
+            pins: Arc::default(),
             keeping: Mutex::default(),
+            upkeep_ended: Mutex::new(false),
+            doomed: Mutex::default(),
             persisted: AtomicU64::new(0),
             unpersisted_size: AtomicUsize::new(0),
             failure: OnceLock::new(),
@@ -121,17 +140,52 @@ impl Log {
     /// log knows the sequences of its segments.
     pub fn keep_sealed(&self, segment: &Segment) -> Result<(), JournalError> {
         let _one_at_a_time = self.keeping.lock();
-        let index = index_file::encode(&segment.index.read(), segment.number, segment.first);
-        whole_file::write(&*self.disk, &index_path(&segment.path), index)?;
-        let highest = self.publishers.read().highest(None);
-        ClientsFile { durable: segment.summary().last, highest }.write(&*self.disk, &self.directory)
+        // It may have been archived or removed meanwhile.
+        if let Some(segment) = self.segment(segment.number) {
+            let index = index_file::encode(&segment.index.read(), segment.number, segment.first);
+            whole_file::write(&*self.disk, &index_path(&segment.path), index)?;
+        }
+        self.write_clients(None, segment.summary().last)
+    }
+
+    /// Writes the highest sequences of the sealed segments.
+    pub fn keep_sequences(&self) -> Result<(), JournalError> {
+        let _one_at_a_time = self.keeping.lock();
+        self.write_clients(None, Position::ZERO)
     }
 
     /// Writes the highest sequences at a clean stop.
     pub fn keep_closed(&self, active: &Index, durable: Position) -> Result<(), JournalError> {
         let _one_at_a_time = self.keeping.lock();
-        let highest = self.publishers.read().highest(Some(active));
-        ClientsFile { durable, highest }.write(&*self.disk, &self.directory)
+        self.write_clients(Some(active), durable)
+    }
+
+    fn write_clients(&self, active: Option<&Index>, durable: Position) -> Result<(), JournalError> {
+        let clients = self.publishers.write().file(active, durable);
+        clients.write(&*self.disk, &self.directory)
+    }
+
+    /// The segment stands for the one with its number from now on.
+    pub fn replace(&self, segment: &Arc<Segment>) {
+        let mut segments = self.segments.write();
+        let first = segments.first().map_or(0, |first| first.number);
+        let at = segment.number.checked_sub(first).map(|at| at as usize);
+        if let Some(place) = at.and_then(|at| segments.get_mut(at)) {
+            *place = segment.clone();
+        }
+    }
+
+    /// Takes the segment out of the log, if it is the first and every reader has passed it.
+    pub fn forget_first(&self, segment: &Arc<Segment>) -> bool {
+        let pins = self.pins.hold();
+        let mut segments = self.segments.write();
+        let is_first = segments.first().is_some_and(|first| Arc::ptr_eq(first, segment));
+        if !is_first || pins.keep(segment.summary().last) {
+            return false;
+        }
+        segments.remove(0);
+        self.publishers.write().forget(segment.number);
+        true
     }
 
     /// An empty body for a batch.
@@ -146,6 +200,11 @@ impl Log {
             body.clear();
             spares.push(body);
         }
+    }
+
+    /// The position before the first that can be read.
+    pub fn before_first(&self) -> Position {
+        self.segments.read().first().map_or(Position::ZERO, |segment| Position(segment.first.0 - 1))
     }
 
     /// The segment that holds, or will hold, the position; `None` before the first.

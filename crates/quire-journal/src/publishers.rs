@@ -22,16 +22,18 @@ pub(crate) type Highest = FxHashMap<PublisherId, u64>;
 /// What the log knows of its publishers, the active segment apart.
 #[derive(Debug, Default)]
 pub(crate) struct Publishers {
-    /// From `clients.ack`, as far as no segment says better.
+    /// From `clients.ack` and removed segments, as far as no other segment says better.
     before: Highest,
+    /// The highest position that is known to be on stable storage.
+    durable: Position,
     /// Per publisher and sealed segment that holds it, in order: highest sequence and segment number.
     sealed: FxHashMap<PublisherId, Vec<(u64, u32)>>,
 }
 
 impl Publishers {
     /// Nothing but what `clients.ack` says.
-    pub fn new(before: Highest) -> Self {
-        Publishers { before, sealed: FxHashMap::default() }
+    pub fn new(clients: ClientsFile) -> Self {
+        Publishers { before: clients.highest, durable: clients.durable, sealed: FxHashMap::default() }
     }
 
     /// The segment that would hold this message, if a sealed one does.
@@ -47,6 +49,24 @@ impl Publishers {
                 self.sealed.entry(*publisher).or_default().push((mark.sequence, segment.number));
             }
         }
+    }
+
+    /// The oldest segment is removed: what it says stays known.
+    pub fn forget(&mut self, number: u32) {
+        let before = &mut self.before;
+        self.sealed.retain(|publisher, segments| {
+            if let Some((sequence, _)) = segments.first().copied().filter(|(_, first)| *first == number) {
+                raise(before, *publisher, sequence);
+                segments.remove(0);
+            }
+            !segments.is_empty()
+        });
+    }
+
+    /// What `clients.ack` is to say, now that `durable` is on stable storage.
+    pub fn file(&mut self, active: Option<&Index>, durable: Position) -> ClientsFile {
+        self.durable = self.durable.max(durable);
+        ClientsFile { durable: self.durable, highest: self.highest(active) }
     }
 
     /// The highest sequences, those in `active` included.

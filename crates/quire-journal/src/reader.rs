@@ -16,6 +16,7 @@ use crate::record::{Bookmark, Position};
 use crate::recover;
 use crate::segment::Segment;
 use crate::timestamp::Timestamp;
+use crate::view::View;
 
 /// Read access to a journal. Cloning is cheap.
 #[derive(Clone)]
@@ -39,6 +40,10 @@ pub enum SegmentState {
     Active,
     /// It is full.
     Sealed,
+    /// It lies in the archive directory.
+    Archived,
+    /// It is compressed, wherever it lies.
+    Compressed,
 }
 
 /// What a segment holds.
@@ -68,19 +73,35 @@ impl Reader {
     }
 
     /// Opens a directory without a lock and without changing it: safe beside a running server, whose journal it follows as it grows.
+    /// Of segments that were archived it knows nothing.
+    ///
+    /// # Errors
+    /// As [`Reader::open_with_archive`].
+    pub fn open_read_only(directory: impl AsRef<Path>) -> Result<Self, JournalError> {
+        Reader::open_with_archive(directory, None)
+    }
+
+    /// The same for a journal whose older segments were moved to the archive directory; both are one log.
     ///
     /// # Errors
     /// What cannot be read, a gap in the files, damage in a sealed segment whose index is missing.
-    pub fn open_read_only(directory: impl AsRef<Path>) -> Result<Self, JournalError> {
-        Reader::open_read_only_on(Arc::new(RealDisk), directory.as_ref())
+    pub fn open_with_archive(
+        directory: impl AsRef<Path>,
+        archive: Option<&Path>,
+    ) -> Result<Self, JournalError> {
+        Reader::open_read_only_on(Arc::new(RealDisk), directory.as_ref(), archive)
     }
 
     /// The same on any disk: for simulation and tests.
     ///
     /// # Errors
-    /// As [`Reader::open_read_only`].
-    pub fn open_read_only_on(disk: Arc<dyn Disk>, directory: &Path) -> Result<Self, JournalError> {
-        let mut recovered = recover::load(disk, directory, true, &mut |_| ())?;
+    /// As [`Reader::open_with_archive`].
+    pub fn open_read_only_on(
+        disk: Arc<dyn Disk>,
+        directory: &Path,
+        archive: Option<&Path>,
+    ) -> Result<Self, JournalError> {
+        let mut recovered = recover::load(disk, directory, archive, true, &mut |_| ())?;
         recover::load_tail(&mut recovered)?;
         Ok(Reader { log: Arc::new(recovered.log) })
     }
@@ -128,9 +149,10 @@ impl Reader {
         let block_end = index.blocks.get(block as usize + 1).map_or(index.summary.end, |next| next.offset);
         let mut offset = index.blocks[block as usize].offset;
         drop(index);
+        let corrupt = |offset, reason| segment.corrupt(offset, reason, Position::ZERO);
+        let view = View::of(&segment, offset).map_err(|reason| corrupt(offset, reason))?;
         while offset < block_end {
-            let (header, body) =
-                segment.batch(offset).map_err(|reason| segment.corrupt(offset, reason, Position::ZERO))?;
+            let (header, body) = view.batch(offset).map_err(|reason| corrupt(offset, reason))?;
             if let Some(at) = find_record(body, publisher, sequence) {
                 let position = Position(header.first.0 + at);
                 return Ok(Some(position).filter(|position| *position <= self.persisted()));
@@ -194,7 +216,7 @@ impl Reader {
         self.log.segment_at(position).map(|segment| self.info(&segment))
     }
 
-    fn info(&self, segment: &Segment) -> SegmentInfo {
+    pub(crate) fn info(&self, segment: &Segment) -> SegmentInfo {
         let summary = segment.summary();
         let positions = (summary.count > 0).then_some((segment.first, summary.last));
         let record = |position: Position| {
@@ -208,8 +230,13 @@ impl Reader {
             bookmarks: positions.and_then(|(first, last)| Some((record(first)?, record(last)?))),
             timestamps: positions.map(|_| (summary.first_timestamp, summary.last_timestamp)),
             count: summary.count,
-            size: segment.size,
-            state: if segment.is_sealed() { SegmentState::Sealed } else { SegmentState::Active },
+            size: segment.file_size(),
+            state: match segment.is_sealed() {
+                false => SegmentState::Active,
+                true if segment.frames.is_some() => SegmentState::Compressed,
+                true if segment.is_archived => SegmentState::Archived,
+                true => SegmentState::Sealed,
+            },
         }
     }
 }

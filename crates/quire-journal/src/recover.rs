@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::directory::{Found, find_segments, settle, tidy};
 use crate::disk::{Disk, File};
 use crate::error::JournalError;
 use crate::format::{
@@ -79,66 +80,54 @@ pub(crate) struct Recovered {
     pub recovery: Recovery,
 }
 
-/// A segment file and what its header says.
-struct Found {
-    number: u32,
-    path: PathBuf,
-    size: u64,
-    file: Box<dyn File>,
-    header: Result<SegmentHeader, HeaderError>,
-}
-
 /// Reads the directory without changing it.
 pub(crate) fn load(
     disk: Arc<dyn Disk>,
     directory: &Path,
+    archive: Option<&Path>,
     follows: bool,
     on_progress: &mut dyn FnMut(Progress),
 ) -> Result<Recovered, JournalError> {
     // Before the segments, which may grow meanwhile.
     let clients = ClientsFile::read(&*disk, directory)?;
-    let found = find_segments(&*disk, directory, follows)?;
+    let found = find_segments(&*disk, directory, archive, follows)?;
     let used = count_used(&found)?;
     let begins_at_1 = found.first().is_none_or(|first| first.header.is_ok_and(|header| header.first.0 == 1));
     let sequences_lost = !begins_at_1 && !matches!(clients, ClientsFound::Whole(_));
     let clients = if let ClientsFound::Whole(clients) = clients { clients } else { ClientsFile::default() };
+    let durable = clients.durable;
+    let publishers = Publishers::new(clients);
     let mut recovered = Recovered {
-        log: Log::new(directory.to_owned(), disk.clone(), Publishers::new(clients.highest), follows),
+        log: Log::new(directory.to_owned(), archive.map(Path::to_owned), disk.clone(), publishers, follows),
         active: None,
         unused: found
             .get(used.wrapping_sub(1))
             .map_or_else(|| found.first().map_or(0, |first| first.number), |last| last.number + 1)
             ..found.last().map_or(0, |last| last.number + 1),
         highest: Highest::default(),
-        durable: clients.durable,
+        durable,
         recovery: Recovery { was_clean: true, segments: used, sequences_lost, ..Recovery::default() },
     };
     let total_bytes = found.iter().take(used).map(|segment| segment.size).sum();
     let mut done_bytes = 0;
-    let mut before: Option<Arc<Segment>> = None;
     for (at, segment) in found.into_iter().take(used).enumerate() {
         let Ok(header) = segment.header else { continue };
-        if let Some(before) = &before {
-            check_follows(before, &segment.path, &header)?;
+        let before = recovered.log.segments.read().last().cloned();
+        if let Some(before) = before {
+            recovered.recovery.indexes_rebuilt +=
+                usize::from(seal(&before, &segment.path, &header, &recovered.log)?);
         }
-        let Found { path, size, file, .. } = segment;
+        let Found { path, size, file, is_archived, .. } = segment;
         let is_last = at + 1 == used;
         let kept = if is_last { None } else { read_index(&*disk, &path, &header, &recovered.log.names) };
-        let needs_scan = kept.is_none();
-        let segment = Segment::new(path, &header, &*file, kept.unwrap_or_else(|| empty_index(&header)))?;
-        if needs_scan && !is_last {
-            rebuild(&segment, &recovered.log.names, &*disk, follows)?;
-            recovered.recovery.indexes_rebuilt += 1;
-        }
+        let index = kept.unwrap_or_else(|| empty_index(&header));
+        let segment = Segment::new(path, &header, &*file, index, is_archived)?;
         if is_last {
             recovered.active = Some((file, segment.clone()));
-        } else {
-            recovered.log.note_sealed(&segment);
         }
+        recovered.log.segments.write().push(segment);
         done_bytes += size;
         on_progress(Progress { done_bytes, total_bytes });
-        before = Some(segment.clone());
-        recovered.log.segments.write().push(segment);
     }
     Ok(recovered)
 }
@@ -147,16 +136,21 @@ pub(crate) fn load(
 pub(crate) fn recover(
     disk: Arc<dyn Disk>,
     directory: &Path,
+    archive: Option<&Path>,
     on_progress: &mut dyn FnMut(Progress),
 ) -> Result<Recovered, JournalError> {
     let started = std::time::Instant::now();
-    let mut recovered = load(disk, directory, false, on_progress)?;
+    settle(&*disk, directory, archive)?;
+    let mut recovered = load(disk.clone(), directory, archive, false, on_progress)?;
     if let Some((file, segment)) = &recovered.active {
         let (cut, was_clean) = recover_tail(&**file, segment, &recovered.log, recovered.durable)?;
         recovered.recovery.cut = cut;
         recovered.recovery.was_clean = was_clean;
     }
     finish(&mut recovered)?;
+    if let Some((_, segment)) = &recovered.active {
+        tidy(&*disk, directory, archive, segment.instance_name())?;
+    }
     recovered.recovery.duration = started.elapsed();
     Ok(recovered)
 }
@@ -190,7 +184,7 @@ pub(crate) fn follow(log: &Log) -> Result<(), JournalError> {
 }
 
 /// Takes in what was added to the active segment.
-fn take_in(log: &Log, segment: &Segment) {
+fn take_in(log: &Log, segment: &Arc<Segment>) {
     let mut index = segment.index.write();
     segment.scan(&mut index, &log.names, |_| ());
     let position = index.summary.last;
@@ -200,28 +194,36 @@ fn take_in(log: &Log, segment: &Segment) {
     }
 }
 
-/// The segment after `last`, if the writer began it.
+/// The segment after `last`, if the writer began it; it may have been archived since.
 fn open_next(log: &Log, last: &Segment) -> Result<Option<Arc<Segment>>, JournalError> {
-    let path = segment_path(&log.directory, last.instance_name(), last.number + 1);
-    let file = match log.disk.open_read_only(&path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(JournalError::io(&path, "opening the segment", &error)),
-    };
-    let mapping = file.map().map_err(|error| JournalError::io(&path, "mapping the segment", &error))?;
-    match SegmentHeader::decode(mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default()) {
-        Ok(header) if header.number == last.number + 1 => {
-            Segment::new(path, &header, &*file, empty_index(&header)).map(Some)
-        }
-        _ => Ok(None),
+    let number = last.number + 1;
+    for (directory, is_archived) in [(Some(&log.directory), false), (log.archive.as_ref(), true)] {
+        let Some(directory) = directory else { continue };
+        let path = segment_path(directory, last.instance_name(), number);
+        let file = match log.disk.open_read_only(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(JournalError::io(&path, "opening the segment", &error)),
+        };
+        let mapping = file.map().map_err(|error| JournalError::io(&path, "mapping the segment", &error))?;
+        let header = SegmentHeader::decode(mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default());
+        let Some(header) = header.ok().filter(|header| header.number == number) else { return Ok(None) };
+        return Segment::new(path, &header, &*file, empty_index(&header), is_archived).map(Some);
+    }
+    let names = log.disk.list(&log.directory);
+    let names = names.map_err(|error| JournalError::io(&log.directory, "listing the directory", &error))?;
+    match names.iter().filter_map(|name| segment_number(name)).any(|found| found > number) {
+        // It was there, and is gone: archived to where this reader does not look, or removed.
+        true => Err(JournalError::Gap { directory: log.directory.clone(), missing: number }),
+        false => Ok(None),
     }
 }
 
 /// Takes up a journal that had no segment yet.
 fn follow_first(log: &Log) -> Result<(), JournalError> {
-    let found = find_segments(&*log.disk, &log.directory, true)?.into_iter().next();
+    let found = find_segments(&*log.disk, &log.directory, log.archive.as_deref(), true)?.into_iter().next();
     let Some(Found { path, file, header: Ok(header), .. }) = found else { return Ok(()) };
-    let segment = Segment::new(path, &header, &*file, empty_index(&header))?;
+    let segment = Segment::new(path, &header, &*file, empty_index(&header), false)?;
     take_in(log, &segment);
     log.segments.write().push(segment);
     Ok(())
@@ -241,38 +243,6 @@ fn finish(recovered: &mut Recovered) -> Result<(), JournalError> {
     }
     recovered.recovery.records = log.segments.read().iter().map(|segment| segment.summary().count).sum();
     Ok(())
-}
-
-fn find_segments(disk: &dyn Disk, directory: &Path, read_only: bool) -> Result<Vec<Found>, JournalError> {
-    let names =
-        disk.list(directory).map_err(|error| JournalError::io(directory, "listing the directory", &error))?;
-    let mut numbered: Vec<(u32, String)> =
-        names.into_iter().filter_map(|name| segment_number(&name).map(|number| (number, name))).collect();
-    numbered.sort_unstable();
-    let mut found: Vec<Found> = Vec::with_capacity(numbered.len());
-    for (number, name) in numbered {
-        let path = directory.join(name);
-        if let Some(before) = found.last()
-            && before.number + 1 != number
-        {
-            let (directory, missing) = (directory.to_owned(), before.number + 1);
-            return Err(match before.number == number {
-                true => JournalError::BadOption {
-                    option: "journal_directory",
-                    reason: format!("two files have the number {number:010}"),
-                },
-                false => JournalError::Gap { directory, missing },
-            });
-        }
-        let opened = if read_only { disk.open_read_only(&path) } else { disk.open(&path) };
-        let read = opened.and_then(|file| {
-            let mapping = file.map()?;
-            let header = SegmentHeader::decode(mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default());
-            Ok(Found { number, path: path.clone(), size: mapping.size() as u64, file, header })
-        });
-        found.push(read.map_err(|error| JournalError::io(&path, "opening the segment", &error))?);
-    }
-    Ok(found)
 }
 
 /// How many of the segments are in use: the last one with a header, and all before it.
@@ -295,7 +265,7 @@ fn count_used(found: &[Found]) -> Result<usize, JournalError> {
             Ok(header) if header.number != segment.number => {
                 return Err(corrupt("the segment belongs to another place"));
             }
-            Ok(header) if header.size > segment.size => {
+            Ok(header) if header.table == 0 && header.size > segment.size => {
                 return Err(corrupt("the file is shorter than its header says"));
             }
             Ok(_) => (),
@@ -326,18 +296,29 @@ fn was_synced(segment: &Found) -> Result<bool, JournalError> {
     Ok(offsets.into_iter().any(|at| header(at).is_ok_and(|header| header.synced >= first.first)))
 }
 
-fn check_follows(before: &Segment, path: &Path, header: &SegmentHeader) -> Result<(), JournalError> {
-    let summary = before.summary();
-    if header.first != summary.last.next() || header.previous != summary.checksum {
-        let (path, readable_to) = (path.to_owned(), summary.last);
-        return Err(JournalError::Corrupt {
-            path,
-            offset: 0,
-            reason: "the segment does not follow the one before it",
-            readable_to,
-        });
+/// Takes a segment as sealed that is followed by one with the header `next`, in the file `next_path`. Its index must end where that one
+/// begins, or is made again: it is missing, or from before a crash after which more was appended. Whether it was made again.
+fn seal(
+    segment: &Arc<Segment>,
+    next_path: &Path,
+    next: &SegmentHeader,
+    log: &Log,
+) -> Result<bool, JournalError> {
+    let is_followed = || {
+        let summary = segment.summary();
+        next.first == summary.last.next() && next.previous == summary.checksum
+    };
+    let needs_index = !is_followed();
+    if needs_index {
+        rebuild(segment, &log.names, &*log.disk, log.follows)?;
     }
-    Ok(())
+    if !is_followed() {
+        let (path, readable_to) = (next_path.to_owned(), segment.summary().last);
+        let reason = "the segment does not follow the one before it";
+        return Err(JournalError::Corrupt { path, offset: 0, reason, readable_to });
+    }
+    log.note_sealed(segment);
+    Ok(needs_index)
 }
 
 fn read_index(disk: &dyn Disk, segment: &Path, header: &SegmentHeader, names: &Names) -> Option<Index> {
@@ -345,12 +326,23 @@ fn read_index(disk: &dyn Disk, segment: &Path, header: &SegmentHeader, names: &N
 }
 
 /// Makes the index of a sealed segment again. Everything in it was synced before the next segment began, so whatever does not decode is
-/// damage; what ends it is known only by the segment after it (`check_follows`).
-fn rebuild(segment: &Segment, names: &Names, disk: &dyn Disk, read_only: bool) -> Result<(), JournalError> {
+/// damage; what ends it is known only by the segment after it.
+fn rebuild(
+    segment: &Arc<Segment>,
+    names: &Names,
+    disk: &dyn Disk,
+    read_only: bool,
+) -> Result<(), JournalError> {
     let mut index = segment.index.write();
+    let header = segment.header_fields();
+    *index = header.map_or_else(|_| Index::default(), |header| empty_index(&header));
     let reason = segment.scan(&mut index, names, |_| ());
     let (end, last) = (index.summary.end, index.summary.last);
-    if segment.first_nonzero(end, segment.size).is_some() {
+    let is_whole = match &segment.frames {
+        None => segment.first_nonzero(end, segment.size).is_none(),
+        Some(frames) => frames.end() == end,
+    };
+    if !is_whole {
         return Err(segment.corrupt(end, reason, last));
     }
     if read_only {
@@ -363,10 +355,14 @@ fn rebuild(segment: &Segment, names: &Names, disk: &dyn Disk, read_only: bool) -
 /// Takes in the active segment, cuts its torn tail, and makes the rest durable. Gives what was cut, and whether the stop was clean.
 fn recover_tail(
     file: &dyn File,
-    segment: &Segment,
+    segment: &Arc<Segment>,
     log: &Log,
     durable: Position,
 ) -> Result<(Option<Cut>, bool), JournalError> {
+    if segment.frames.is_some() {
+        let reason = "the newest segment is compressed: those behind it are missing";
+        return Err(segment.corrupt(0, reason, Position(segment.first.0 - 1)));
+    }
     let mut index = segment.index.write();
     let mut synced = Position::ZERO;
     let mut unsynced: VecDeque<(Position, u64)> = VecDeque::new();
@@ -404,6 +400,7 @@ fn recover_tail(
     let head = segment.mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default();
     let durable = file.write_at(bytes, from).and_then(|()| file.write_at(head, 0)).and_then(|()| file.sync());
     durable.map_err(|error| JournalError::io(&segment.path, "syncing the recovered tail", &error))?;
+    segment.note_durable();
     let was_clean = was_clean && cut.is_none();
     Ok((cut, was_clean))
 }

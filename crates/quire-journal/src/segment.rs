@@ -8,20 +8,32 @@ use parking_lot::RwLock;
 
 use crate::disk::{File, Mapping};
 use crate::error::JournalError;
-use crate::format::{BATCH_HEADER_SIZE, BatchHeader, SEGMENT_HEADER_SIZE, SegmentHeader, split_record};
+use crate::format::{
+    BATCH_HEADER_SIZE, BatchHeader, HeaderError, SEGMENT_HEADER_FIELDS, SEGMENT_HEADER_SIZE, SegmentHeader,
+    split_record,
+};
 use crate::index::{Index, Names, Summary};
+use crate::packed::FrameTable;
 use crate::record::Position;
+use crate::view::View;
 
 pub(crate) struct Segment {
     pub number: u32,
     pub path: PathBuf,
     /// The first position that it may hold.
     pub first: Position,
-    /// Size of the file, in bytes.
+    /// Size that offsets in it are below, in bytes: that of the file before it was compressed.
     pub size: u64,
     pub mapping: Mapping,
-    pub index: RwLock<Index>,
+    /// Of a compressed segment.
+    pub frames: Option<FrameTable>,
+    /// It lies in the archive directory.
+    pub is_archived: bool,
+    /// Shared with the segment that stands for this one when its file is replaced.
+    pub index: Arc<RwLock<Index>>,
     sealed: AtomicBool,
+    /// Its header is on stable storage: after any crash the log goes on in it.
+    durable: AtomicBool,
 }
 
 impl Segment {
@@ -30,19 +42,53 @@ impl Segment {
         header: &SegmentHeader,
         file: &dyn File,
         index: Index,
+        is_archived: bool,
     ) -> Result<Arc<Self>, JournalError> {
+        let index = Arc::new(RwLock::new(index));
+        Segment::with_index(path, header, file, index, is_archived).map(Arc::new)
+    }
+
+    fn with_index(
+        path: PathBuf,
+        header: &SegmentHeader,
+        file: &dyn File,
+        index: Arc<RwLock<Index>>,
+        is_archived: bool,
+    ) -> Result<Self, JournalError> {
         let mapping = file.map().map_err(|error| JournalError::io(&path, "mapping the segment", &error))?;
         let SegmentHeader { number, first, .. } = *header;
-        let size = mapping.size() as u64;
-        Ok(Arc::new(Segment {
-            number,
-            path,
-            first,
-            size,
-            mapping,
-            index: RwLock::new(index),
-            sealed: AtomicBool::new(false),
-        }))
+        let frames = match header.table {
+            0 => None,
+            _ => Some(FrameTable::read(&mapping, header).map_err(|reason| {
+                let (path, readable_to) = (path.clone(), Position(first.0 - 1));
+                JournalError::Corrupt { path, offset: header.table, reason, readable_to }
+            })?),
+        };
+        let size = if frames.is_some() { header.size } else { mapping.size() as u64 };
+        let (sealed, durable) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Segment { number, path, first, size, mapping, frames, is_archived, index, sealed, durable })
+    }
+
+    /// The same sealed segment in another file.
+    pub fn at(&self, path: PathBuf, file: &dyn File, is_archived: bool) -> Result<Arc<Self>, JournalError> {
+        let mapping = file.map().map_err(|error| JournalError::io(&path, "mapping the segment", &error))?;
+        let header = SegmentHeader::decode(mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default());
+        let Some(header) = header.ok().filter(|header| header.number == self.number) else {
+            return Err(self.corrupt(0, "the copy of the segment is not one", self.first));
+        };
+        let segment = Segment::with_index(path, &header, file, self.index.clone(), is_archived)?;
+        segment.seal();
+        Ok(Arc::new(segment))
+    }
+
+    /// Its header as it stands in the file.
+    pub fn header_fields(&self) -> Result<SegmentHeader, HeaderError> {
+        SegmentHeader::decode(self.mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default())
+    }
+
+    /// Size of the file, in bytes.
+    pub fn file_size(&self) -> u64 {
+        self.mapping.size() as u64
     }
 
     /// The instance that its file name carries.
@@ -59,22 +105,22 @@ impl Segment {
         self.sealed.load(Ordering::Acquire)
     }
 
-    /// Nothing is appended any more.
+    /// Nothing is appended any more, and everything in it was synced.
     pub fn seal(&self) {
         self.sealed.store(true, Ordering::Release);
+        self.note_durable();
     }
 
-    /// The batch at `offset`, its header and its body checked. Bytes that are not one are the reason why not.
-    pub fn batch(&self, offset: u64) -> Result<(BatchHeader, &[u8]), &'static str> {
-        let header = self.header(offset)?;
-        let body = self.mapping.bytes(offset + BATCH_HEADER_SIZE as u64, header.body_size as usize);
-        let body = body.ok_or("the batch reaches beyond the end of the file")?;
-        if crc32c::crc32c(body) != header.body_checksum {
-            return Err("the checksum of the batch does not match");
-        }
-        Ok((header, body))
+    pub fn is_durable(&self) -> bool {
+        self.durable.load(Ordering::Acquire)
     }
 
+    /// It was synced, its header with it.
+    pub fn note_durable(&self) {
+        self.durable.store(true, Ordering::Release);
+    }
+
+    /// The batch header at `offset` of a segment that is not compressed.
     pub fn header(&self, offset: u64) -> Result<BatchHeader, &'static str> {
         let bytes = self.mapping.bytes(offset, BATCH_HEADER_SIZE).ok_or("the file ends here")?;
         BatchHeader::decode(bytes, self.number, offset)
@@ -82,10 +128,19 @@ impl Segment {
 
     /// Takes the batches that follow what the index knows into it, until the bytes are no next batch; gives the reason. `each` sees
     /// every one.
-    pub fn scan(&self, index: &mut Index, names: &Names, mut each: impl FnMut(&BatchHeader)) -> &'static str {
+    pub fn scan(
+        self: &Arc<Self>,
+        index: &mut Index,
+        names: &Names,
+        mut each: impl FnMut(&BatchHeader),
+    ) -> &'static str {
+        let mut view = match View::of(self, index.summary.end) {
+            Ok(view) => view,
+            Err(reason) => return reason,
+        };
         loop {
             let offset = index.summary.end;
-            let (header, body) = match self.batch(offset) {
+            let (header, body) = match view.move_to(offset).and_then(|()| view.batch(offset)) {
                 Ok(batch) => batch,
                 Err(reason) => return reason,
             };
@@ -104,7 +159,7 @@ impl Segment {
         }
     }
 
-    /// The offsets of the first and the last byte in the range that are not zero.
+    /// The offsets of the first and the last byte in the range of the file that are not zero.
     pub fn first_nonzero(&self, from: u64, to: u64) -> Option<(u64, u64)> {
         let bytes = self.mapping.bytes(from, to.checked_sub(from)? as usize)?;
         let first = bytes.iter().position(|byte| *byte != 0)?;
@@ -128,14 +183,17 @@ pub(crate) fn holds_records(header: &BatchHeader, mut body: &[u8]) -> bool {
     body.is_empty()
 }
 
+pub(crate) const SEGMENT_EXTENSION: &str = "journal";
+pub(crate) const INDEX_EXTENSION: &str = "index";
+
 /// `<instance name>.<10-digit number>.journal`
 pub(crate) fn segment_path(directory: &Path, name: &str, number: u32) -> PathBuf {
-    directory.join(format!("{name}.{number:010}.journal"))
+    directory.join(format!("{name}.{number:010}.{SEGMENT_EXTENSION}"))
 }
 
 /// The number in such a file name, whatever the instance is called.
 pub(crate) fn segment_number(file_name: &str) -> Option<u32> {
-    let (_, number) = file_name.strip_suffix(".journal")?.rsplit_once('.')?;
+    let (_, number) = file_name.strip_suffix(SEGMENT_EXTENSION)?.strip_suffix('.')?.rsplit_once('.')?;
     let number = (number.len() == 10 && number.bytes().all(|byte| byte.is_ascii_digit()))
         .then(|| number.parse().ok())?;
     // The last number is not used, so that there is always a next one.
@@ -143,7 +201,7 @@ pub(crate) fn segment_number(file_name: &str) -> Option<u32> {
 }
 
 pub(crate) fn index_path(segment: &Path) -> PathBuf {
-    segment.with_extension("index")
+    segment.with_extension(INDEX_EXTENSION)
 }
 
 /// An index of an empty segment.

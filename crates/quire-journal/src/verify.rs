@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::format::{
     BATCH_HEADER_SIZE, BatchHeader, HeaderError, SEGMENT_HEADER_FIELDS, SEGMENT_HEADER_SIZE, SegmentHeader,
@@ -9,10 +10,12 @@ use crate::format::{
 use crate::index::Index;
 use crate::index_file;
 use crate::log::Log;
+use crate::packed::FrameTable;
 use crate::publishers::{ClientsFile, ClientsFound, clients_path};
 use crate::reader::Reader;
 use crate::record::Position;
 use crate::segment::{Segment, empty_index, index_path};
+use crate::view::View;
 
 /// A place at which the bytes are not what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +49,7 @@ type End = (Position, u32);
 
 struct Check<'a> {
     log: &'a Log,
-    segment: &'a Segment,
+    segment: &'a Arc<Segment>,
     damages: Vec<Damage>,
 }
 
@@ -59,8 +62,9 @@ impl Check<'_> {
         let mut index = header.as_ref().map_or_else(Index::default, empty_index);
         let mut end = header.map(|header| (Position(header.first.0 - 1), header.previous));
         let mut offset = SEGMENT_HEADER_SIZE;
+        let mut view = None;
         while offset < summary.end {
-            match self.batch(offset, end, &mut index) {
+            match self.batch(offset, end, &mut view, &mut index) {
                 Ok(header) => {
                     end = Some((header.last(), header.checksum));
                     offset += header.batch_size() as u64;
@@ -75,8 +79,10 @@ impl Check<'_> {
                 }
             }
         }
+        self.frames();
         if end.is_some() && segment.is_sealed() {
-            if let Some((offset, _)) = segment.first_nonzero(summary.end, segment.size) {
+            let behind = (segment.frames.is_none()).then(|| segment.first_nonzero(summary.end, segment.size));
+            if let Some((offset, _)) = behind.flatten() {
                 self.note(offset, "something stands behind the last batch");
             }
             if self.damages.is_empty() {
@@ -88,8 +94,7 @@ impl Check<'_> {
 
     fn header(&mut self, before: Option<End>) -> Option<SegmentHeader> {
         let segment = self.segment;
-        let bytes = segment.mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default();
-        let header = match SegmentHeader::decode(bytes) {
+        let header = match segment.header_fields() {
             Ok(header) => header,
             Err(error) => {
                 let reason = match error {
@@ -115,8 +120,18 @@ impl Check<'_> {
     }
 
     /// The batch at `offset`, which follows `end`, if that is known; taken into `index`.
-    fn batch(&self, offset: u64, end: Option<End>, index: &mut Index) -> Result<BatchHeader, &'static str> {
-        let (header, body) = self.segment.batch(offset)?;
+    fn batch(
+        &self,
+        offset: u64,
+        end: Option<End>,
+        view: &mut Option<View>,
+        index: &mut Index,
+    ) -> Result<BatchHeader, &'static str> {
+        let view = match view.take().filter(|view| view.covers(offset)) {
+            Some(known) => view.insert(known),
+            None => view.insert(View::of(self.segment, offset)?),
+        };
+        let (header, body) = view.batch(offset)?;
         if end.is_some_and(|(_, checksum)| checksum != header.previous) {
             return Err("the batch does not follow the one before it");
         }
@@ -127,16 +142,33 @@ impl Check<'_> {
             return Err("the batch does not hold the records that it counts");
         }
         let padding = offset + (BATCH_HEADER_SIZE + body.len()) as u64;
-        if self.segment.first_nonzero(padding, offset + header.batch_size() as u64).is_some() {
+        if !view.is_zero(padding, offset + header.batch_size() as u64) {
             return Err("something stands between this batch and the next");
         }
         Ok(header)
     }
 
+    /// Checks the frames of a compressed segment as they stand in the file: a bit that unpacks to the same is damage too.
+    fn frames(&mut self) {
+        let segment = self.segment;
+        if segment.frames.is_some()
+            && let Ok(header) = segment.header_fields()
+            && let Err(reason) = FrameTable::read(&segment.mapping, &header)
+        {
+            self.note(header.table, reason);
+        }
+        for entry in segment.frames.iter().flat_map(FrameTable::entries) {
+            let is_known = self.damages.iter().any(|damage| damage.offset >= entry.offset);
+            if !is_known && !entry.is_whole(&segment.mapping) {
+                self.note(entry.offset, "the checksum of the frame does not match");
+            }
+        }
+    }
+
     /// Compares the index beside the segment with the one that its batches make.
     fn index_file(&mut self, index: &Index) {
-        let Segment { number, first, size, .. } = *self.segment;
-        let header = SegmentHeader { number, first, size, previous: 0 };
+        let Segment { number, first, size, .. } = **self.segment;
+        let header = SegmentHeader { number, first, size, previous: 0, table: 0 };
         let path = index_path(&self.segment.path);
         let reason = match self.log.disk.read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,

@@ -10,10 +10,20 @@ use crate::format::u32_at;
 /// Writes `bytes` and their checksum.
 pub(crate) fn write(disk: &dyn Disk, path: &Path, mut bytes: Vec<u8>) -> Result<(), JournalError> {
     bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
-    let temporary = path.with_extension("writing");
+    replace(disk, path, "writing", &bytes)
+}
+
+/// Writes `bytes` under another extension, and makes them the file.
+pub(crate) fn replace(
+    disk: &dyn Disk,
+    path: &Path,
+    temporary: &str,
+    bytes: &[u8],
+) -> Result<(), JournalError> {
+    let temporary = path.with_extension(temporary);
     let written = disk
         .create(&temporary, bytes.len() as u64)
-        .and_then(|file| file.write_at(&bytes, 0).and_then(|()| file.sync()))
+        .and_then(|file| file.write_at(bytes, 0).and_then(|()| file.sync()))
         .and_then(|()| disk.rename(&temporary, path))
         .and_then(|()| disk.sync_directory(path.parent().unwrap_or(Path::new("."))));
     written.map_err(|error| JournalError::io(path, "writing the file", &error))

@@ -204,6 +204,7 @@ impl Writer {
             self.file.sync().map_err(|error| JournalError::io(&self.segment.path, "syncing", &error))?;
             self.dirty = false;
             self.synced = self.last;
+            self.segment.note_durable();
         }
         Ok(())
     }
@@ -251,10 +252,10 @@ pub(crate) fn begin(
     previous: u32,
 ) -> Result<(Box<dyn File>, Arc<Segment>), JournalError> {
     let prepared = supply.take(size)?;
-    let header = SegmentHeader { number: prepared.number, first, size: prepared.size, previous };
+    let header = SegmentHeader { number: prepared.number, first, size: prepared.size, previous, table: 0 };
     let written = prepared.file.write_at(&header.encode(), 0);
     written.map_err(|error| JournalError::io(&prepared.path, "writing", &error))?;
-    let segment = Segment::new(prepared.path, &header, &*prepared.file, empty_index(&header))?;
+    let segment = Segment::new(prepared.path, &header, &*prepared.file, empty_index(&header), false)?;
     log.segments.write().push(segment.clone());
     Ok((prepared.file, segment))
 }

@@ -322,6 +322,8 @@ fn fields_of(segment: SegmentInfo) -> SegmentFields {
         match segment.state {
             SegmentState::Active => "active",
             SegmentState::Sealed => "sealed",
+            SegmentState::Archived => "archived",
+            SegmentState::Compressed => "compressed",
         },
     )
 }

@@ -2,8 +2,9 @@
 //!
 //! The model: a write is seen at once by every reader, and is durable only when a later sync of that file returned. A power cut keeps, of
 //! what was not synced, any subset of 512-byte sectors. A sync or a write may fail; after a failed sync the pages count as clean, so a
-//! later sync of the same file returns without having written them (reliability J4), until they are written again. Creations and renames are
-//! durable only after a sync of the directory. Not simulated: a disk that lies about a sync that returned.
+//! later sync of the same file returns without having written them (reliability J4), until they are written again. Creations, renames and
+//! removals are durable only after a sync of the directory; a power cut keeps, of those that were not synced, the first few of each
+//! directory. Not simulated: a disk that lies about a sync that returned.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,13 +24,13 @@ const DISK_SIZE_MAX: u64 = 256 << 20;
 /// How often the disk fails, in percent of the calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// Writes that fail.
+    /// Writes, renames and removals that fail.
     pub write_percent: u64,
-    /// Syncs that fail.
+    /// Syncs that fail, of files and of directories.
     pub sync_percent: u64,
     /// Files that cannot be created: no space left.
     pub full_percent: u64,
-    /// Of the sectors that were not synced, those that a power cut keeps.
+    /// Of the sectors and the names that were not synced, those that a power cut keeps.
     pub kept_percent: u64,
 }
 
@@ -44,10 +45,51 @@ struct State {
     now: MemoryDisk,
     /// Files that exist now, by path.
     files: BTreeMap<PathBuf, Arc<Mutex<Durable>>>,
-    /// Files that a power cut leaves.
+    /// Files that a power cut leaves in any case.
     entries: BTreeMap<PathBuf, Arc<Mutex<Durable>>>,
+    /// Changes of names that were not synced, in order.
+    unsynced: Vec<NameChange>,
+    /// Changes of the disk that still succeed, when that is limited: see [`SimulatedDisk::end_after`].
+    steps_left: Option<u64>,
     /// A write by a bug: see [`SimulatedDisk::forget_syncs`].
     forgets_syncs: bool,
+}
+
+impl State {
+    fn may_refuse_name(&mut self) -> io::Result<()> {
+        let percent = self.faults.write_percent;
+        match self.random.percent(percent) {
+            true => Err(io::Error::other("the simulated disk refused to change a name")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A change of the names in a directory.
+#[derive(Clone)]
+enum NameChange {
+    Create(PathBuf, Arc<Mutex<Durable>>),
+    Rename(PathBuf, PathBuf),
+    Remove(PathBuf),
+}
+
+impl NameChange {
+    fn directory(&self) -> Option<&Path> {
+        let (NameChange::Create(path, _) | NameChange::Rename(path, _) | NameChange::Remove(path)) = self;
+        path.parent()
+    }
+
+    fn apply(self, entries: &mut BTreeMap<PathBuf, Arc<Mutex<Durable>>>) {
+        match self {
+            NameChange::Create(path, durable) => drop(entries.insert(path, durable)),
+            NameChange::Rename(from, to) => {
+                if let Some(durable) = entries.remove(&from) {
+                    entries.insert(to, durable);
+                }
+            }
+            NameChange::Remove(path) => drop(entries.remove(&path)),
+        }
+    }
 }
 
 /// The durable side of a file.
@@ -68,6 +110,8 @@ impl SimulatedDisk {
             now: MemoryDisk::new(DISK_SIZE_MAX),
             files: BTreeMap::new(),
             entries: BTreeMap::new(),
+            unsynced: Vec::new(),
+            steps_left: None,
             forgets_syncs: false,
         };
         SimulatedDisk(Arc::new(Mutex::new(state)))
@@ -76,6 +120,11 @@ impl SimulatedDisk {
     /// A canary: from now on syncs return without making anything durable. The checks must notice.
     pub fn forget_syncs(&self) {
         self.state().forgets_syncs = true;
+    }
+
+    /// The process ends after `count` more changes of the disk: every later one fails. `None`: it does not.
+    pub fn end_after(&self, count: Option<u64>) {
+        self.state().steps_left = count;
     }
 
     /// Whether calls may fail.
@@ -89,6 +138,19 @@ impl SimulatedDisk {
         let mut random = state.random.clone();
         let kept_percent = state.faults.kept_percent;
         state.now = MemoryDisk::new(DISK_SIZE_MAX);
+        // What is kept of a directory is the front of its changes, as a file system with a log of its own keeps it.
+        let mut ended: Vec<PathBuf> = Vec::new();
+        for change in std::mem::take(&mut state.unsynced) {
+            let directory = change.directory().map(Path::to_owned).unwrap_or_default();
+            if ended.contains(&directory) {
+                continue;
+            }
+            if random.percent(kept_percent) {
+                change.apply(&mut state.entries);
+            } else {
+                ended.push(directory);
+            }
+        }
         state.files = state.entries.clone();
         for (path, durable) in &state.files {
             let mut durable = lock(durable);
@@ -109,6 +171,17 @@ impl SimulatedDisk {
 
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.0)
+    }
+
+    /// Counts a change of the disk; an error when the process has ended.
+    fn step(&self) -> io::Result<MutexGuard<'_, State>> {
+        let mut state = self.state();
+        match &mut state.steps_left {
+            Some(0) => return Err(io::Error::other("the simulated process has ended")),
+            Some(left) => *left -= 1,
+            None => (),
+        }
+        Ok(state)
     }
 
     fn file(&self, path: &Path) -> io::Result<Box<dyn File>> {
@@ -141,7 +214,7 @@ impl Disk for SimulatedDisk {
     }
 
     fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>> {
-        let mut state = self.state();
+        let mut state = self.step()?;
         let percent = state.faults.full_percent;
         if state.random.percent(percent) {
             return Err(io::ErrorKind::StorageFull.into());
@@ -149,7 +222,9 @@ impl Disk for SimulatedDisk {
         state.now.create(path, size)?;
         let durable =
             Durable { bytes: vec![0; size as usize], dirty: BTreeMap::new(), lost: BTreeMap::new() };
-        state.files.insert(path.to_owned(), Arc::new(Mutex::new(durable)));
+        let durable = Arc::new(Mutex::new(durable));
+        state.files.insert(path.to_owned(), durable.clone());
+        state.unsynced.push(NameChange::Create(path.to_owned(), durable));
         drop(state);
         self.file(path)
     }
@@ -167,23 +242,38 @@ impl Disk for SimulatedDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.step()?;
+        state.may_refuse_name()?;
         state.now.rename(from, to)?;
         let durable = state.files.remove(from).ok_or(io::ErrorKind::NotFound)?;
         state.files.insert(to.to_owned(), durable);
+        state.unsynced.push(NameChange::Rename(from.to_owned(), to.to_owned()));
         Ok(())
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.step()?;
+        state.may_refuse_name()?;
         state.now.remove(path)?;
         state.files.remove(path);
+        state.unsynced.push(NameChange::Remove(path.to_owned()));
         Ok(())
     }
 
-    fn sync_directory(&self, _directory: &Path) -> io::Result<()> {
-        let mut state = self.state();
-        state.entries = state.files.clone();
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        let mut state = self.step()?;
+        let percent = state.faults.sync_percent;
+        if state.random.percent(percent) {
+            return Err(io::Error::other("the simulated disk refused to sync the directory"));
+        }
+        let changes = std::mem::take(&mut state.unsynced);
+        for change in changes {
+            if change.directory() == Some(directory) {
+                change.apply(&mut state.entries);
+            } else {
+                state.unsynced.push(change);
+            }
+        }
         Ok(())
     }
 
@@ -201,7 +291,7 @@ struct SimulatedFile {
 impl File for SimulatedFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let fails = {
-            let mut state = self.disk.state();
+            let mut state = self.disk.step()?;
             let percent = state.faults.write_percent;
             state.random.percent(percent)
         };
@@ -226,7 +316,7 @@ impl File for SimulatedFile {
 
     fn sync(&self) -> io::Result<()> {
         let (fails, forgets) = {
-            let mut state = self.disk.state();
+            let mut state = self.disk.step()?;
             let percent = state.faults.sync_percent;
             (state.random.percent(percent), state.forgets_syncs)
         };

@@ -5,14 +5,14 @@
 //! - J2: what is there is a prefix of what was appended, in order, each record as it was written.
 //! - J4: after a failure nothing more is acknowledged.
 //! - P1: the highest sequence of a publisher never goes back behind what is in the log.
-//! - The log always opens again: no crash makes damage.
+//! - The log always opens again: no crash makes damage, also none while segments are archived, compressed and removed.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use quire_journal::{
     AllTopics, Appended, Journal, JournalError, NewRecord, Options, Position, PublisherId, RecordKind,
-    Timestamp,
+    Timestamp, Which,
 };
 
 use crate::disk::{Faults, SimulatedDisk};
@@ -38,9 +38,12 @@ pub struct Outcome {
     pub torn: u64,
     /// Journals that took no more writes after a failure.
     pub poisoned: u64,
+    /// Segments that were archived, compressed or removed.
+    pub kept: u64,
 }
 
 const DIRECTORY: &str = "journal";
+const ARCHIVE: &str = "archive";
 const PUBLISHER_COUNT: u64 = 5;
 
 /// The model: every record that was appended and could still be there, in order.
@@ -48,6 +51,13 @@ const PUBLISHER_COUNT: u64 = 5;
 struct Model {
     records: Vec<(PublisherId, u64, Vec<u8>)>,
     persisted: usize,
+    /// Records in segments whose removal was begun.
+    removed: usize,
+}
+
+fn options() -> Options {
+    let archive_directory = Some(ARCHIVE.into());
+    Options { segment_size: 64 * 1024, prepared_segments: 1, archive_directory, ..Options::default() }
 }
 
 /// Plays the history of a seed.
@@ -89,13 +99,15 @@ fn open(
     sequences: &mut [u64; PUBLISHER_COUNT as usize],
     outcome: &mut Outcome,
 ) -> Result<Journal, String> {
-    let options = Options { segment_size: 64 * 1024, prepared_segments: 1, ..Options::default() };
-    let opened = Journal::driven_by_hand(Arc::new(disk.clone()), Path::new(DIRECTORY), &options);
+    let opened = Journal::driven_by_hand(Arc::new(disk.clone()), Path::new(DIRECTORY), &options());
     let (journal, recovery) = opened.map_err(|error| format!("it does not open again: {error}"))?;
     outcome.torn += u64::from(recovery.cut.is_some());
     let reader = journal.reader();
     let mut cursor = reader.cursor(Position(0));
-    let mut found = 0;
+    let mut found = cursor.after().get() as usize;
+    if found > model.removed {
+        return Err(format!("the log begins behind {found}, removed was up to {}", model.removed));
+    }
     loop {
         let batch =
             cursor.next(reader.persisted(), &AllTopics).map_err(|error| format!("reading back: {error}"))?;
@@ -184,6 +196,7 @@ fn live(
                 }
             }
             6 | 7 => journal.submit(),
+            8 if random.percent(10) => upkeep(random, journal, model, outcome),
             _ => {
                 journal.submit();
                 journal.write_waiting();
@@ -210,6 +223,25 @@ fn live(
         }
     }
     Ok(())
+}
+
+/// Archives, compresses or removes. It may fail with the disk; whatever it leaves must be a whole log.
+fn upkeep(random: &mut Random, journal: &Journal, model: &mut Model, outcome: &mut Outcome) {
+    let upkeep = journal.upkeep();
+    let which = match random.below(3) {
+        0 => Which::All,
+        _ => Which::Beyond { size_max: random.below(8) * 64 * 1024 },
+    };
+    let kept = match random.below(5) {
+        0 | 1 => upkeep.archive(which),
+        2 | 3 => upkeep.compress(which),
+        _ => {
+            let needed = Position(random.below(model.records.len() as u64 + 2));
+            model.removed = model.removed.max((needed.get() as usize).saturating_sub(1));
+            upkeep.remove(which, Some(needed))
+        }
+    };
+    outcome.kept += kept.map_or(0, |segments| segments.len() as u64);
 }
 
 /// The process ends: cleanly, killed, or with the power.
@@ -247,9 +279,8 @@ mod tests {
     #[test]
     fn a_segment_that_was_left_empty_keeps_its_header_over_a_power_cut() {
         let disk = SimulatedDisk::new(1, Faults::default());
-        let options = Options { segment_size: 64 * 1024, prepared_segments: 1, ..Options::default() };
         let open = || {
-            Journal::driven_by_hand(Arc::new(disk.clone()), Path::new(DIRECTORY), &options)
+            Journal::driven_by_hand(Arc::new(disk.clone()), Path::new(DIRECTORY), &options())
                 .map(|(journal, _)| journal)
         };
         let mut journal = open().expect("a new journal");
@@ -277,9 +308,8 @@ mod tests {
     #[test]
     fn the_mark_of_a_stop_whose_sync_failed_is_made_durable_by_the_next_start() {
         let disk = SimulatedDisk::new(1, Faults::default());
-        let options = Options { segment_size: 64 * 1024, prepared_segments: 1, ..Options::default() };
         let open = || {
-            Journal::driven_by_hand(Arc::new(disk.clone()), Path::new(DIRECTORY), &options)
+            Journal::driven_by_hand(Arc::new(disk.clone()), Path::new(DIRECTORY), &options())
                 .map(|(journal, _)| journal)
         };
         let append = |journal: &mut Journal, sequence| {

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
                 all.kills += outcome.kills;
                 all.torn += outcome.torn;
                 all.poisoned += outcome.poisoned;
+                all.kept += outcome.kept;
             }
             Err(reason) => {
                 eprintln!("seed {seed}: {reason}\nrepeat it with: quire-sim --first {seed} --seeds 1");
@@ -34,8 +35,9 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "{count} histories: {} records, {} power cuts, {} kills, {} torn tails, {} failed disks; nothing acknowledged was lost",
-        all.appended, all.power_cuts, all.kills, all.torn, all.poisoned
+        "{count} histories: {} records, {} power cuts, {} kills, {} torn tails, {} failed disks, {} segments archived, compressed or removed; \
+         nothing acknowledged was lost",
+        all.appended, all.power_cuts, all.kills, all.torn, all.poisoned, all.kept
     );
     ExitCode::SUCCESS
 }

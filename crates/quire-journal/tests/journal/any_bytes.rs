@@ -193,7 +193,7 @@ fn use_all_of_it(disk: &MemoryDisk) {
         reader.verify();
         reader.segments();
     };
-    if let Ok(reader) = Reader::open_read_only_on(Arc::new(disk.clone()), Path::new(MEMORY)) {
+    if let Ok(reader) = Reader::open_read_only_on(Arc::new(disk.clone()), Path::new(MEMORY), None) {
         let _refreshed = reader.refresh();
         exercise(&reader);
     }

@@ -6,4 +6,5 @@ mod model;
 mod reading;
 mod restarts;
 mod support;
+mod upkeep;
 mod writing;

@@ -97,7 +97,7 @@ fn following_opens_no_segment_twice() {
     let (mut journal, _) =
         Journal::driven_by_hand(Arc::new(disk.clone()), Path::new("journal"), &options).unwrap();
     append(&mut journal, 1..=1000);
-    let reader = Reader::open_read_only_on(Arc::new(disk.clone()), Path::new("journal")).unwrap();
+    let reader = Reader::open_read_only_on(Arc::new(disk.clone()), Path::new("journal"), None).unwrap();
     let segments = reader.segments().len();
     assert!(segments > 8 && disk.opened() <= segments, "{} opened for {segments}", disk.opened());
     for round in 0..50 {

@@ -173,3 +173,26 @@ fn queue_points_survive_and_a_damaged_file_says_nothing() {
     write_at(&directory.path().join("queues.ack"), &[1], 20);
     assert_eq!(journal.queue_points().read(), None);
 }
+
+/// Found by simulation: the index of a segment was written, a power cut took the segment behind it, more was appended to the first, and
+/// the next index could not be written.
+#[test]
+fn an_index_from_before_more_was_appended_is_made_again() {
+    let disk = MemoryDisk::new(64 << 20);
+    let (mut journal, _) = open_on(&disk).unwrap();
+    append(&mut journal, 1..=50);
+    let rolled = Snapshot::of(&disk).disk();
+    let (mut other, _) = open_on(&rolled).unwrap();
+    other.append(&record(51, "topic-1", &[0; 60_000])).unwrap();
+    other.flush(SOON).unwrap();
+    let index = Path::new(MEMORY).join("quire.0000000000.index");
+    let old = rolled.read(&index).unwrap();
+    append(&mut journal, 51..=300);
+    assert_ne!(disk.read(&index).unwrap(), old);
+    disk.create(&index, old.len() as u64).unwrap().write_at(&old, 0).unwrap();
+    journal.close().unwrap();
+    let (journal, recovery) = open_on(&disk).unwrap();
+    assert_eq!((recovery.indexes_rebuilt, recovery.records), (1, 300));
+    assert_eq!(sequences(&journal.reader(), Position(0)), (1..=300).collect::<Vec<_>>());
+    assert_eq!(journal.reader().verify(), []);
+}

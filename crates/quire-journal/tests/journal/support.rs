@@ -169,8 +169,11 @@ pub fn open_on(disk: &MemoryDisk) -> Result<(Journal, Recovery), JournalError> {
     Journal::driven_by_hand(Arc::new(disk.clone()), Path::new(MEMORY), &small())
 }
 
-/// Everything that can be read, as `(position, publisher, sequence, topic, data)`, and what ended it.
-pub fn read_all(reader: &Reader) -> (Vec<(u64, u64, u64, String, Vec<u8>)>, Option<JournalError>) {
+/// Position, publisher, sequence, topic and data of a record.
+pub type ReadBack = (u64, u64, u64, String, Vec<u8>);
+
+/// Everything that can be read, and what ended it.
+pub fn read_all(reader: &Reader) -> (Vec<ReadBack>, Option<JournalError>) {
     let mut cursor = reader.cursor(Position(0));
     let mut found = Vec::new();
     loop {

@@ -1,0 +1,171 @@
+//! The files of a journal: in its directory, and in the archive directory when it has one.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::disk::{Disk, File};
+use crate::error::JournalError;
+use crate::format::{HeaderError, SEGMENT_HEADER_FIELDS, SegmentHeader};
+use crate::segment::{INDEX_EXTENSION, SEGMENT_EXTENSION, index_path, segment_number};
+
+/// A segment file and what its header says.
+pub(crate) struct Found {
+    pub number: u32,
+    pub path: PathBuf,
+    pub is_archived: bool,
+    /// Of the file, in bytes.
+    pub size: u64,
+    pub file: Box<dyn File>,
+    pub header: Result<SegmentHeader, HeaderError>,
+}
+
+/// How often a directory is listed again because a file went away between listing and opening: each time a running server archived or
+/// removed a segment, which takes it much longer.
+const LIST_COUNT_MAX: u32 = 10;
+
+/// The segments of a journal, by number; refuses a gap between them.
+pub(crate) fn find_segments(
+    disk: &dyn Disk,
+    directory: &Path,
+    archive: Option<&Path>,
+    read_only: bool,
+) -> Result<Vec<Found>, JournalError> {
+    for _ in 1..LIST_COUNT_MAX {
+        match try_find(disk, directory, archive, read_only) {
+            Err(Missing::Gone) => (),
+            Err(Missing::Error(error)) => return Err(error),
+            Ok(found) => return Ok(found),
+        }
+    }
+    let reason = "its files went away as often as it was listed".to_owned();
+    Err(JournalError::Io { path: directory.to_owned(), operation: "listing the directory", reason })
+}
+
+/// Why the segments could not be found.
+enum Missing {
+    /// A file went away while they were looked for.
+    Gone,
+    Error(JournalError),
+}
+
+fn try_find(
+    disk: &dyn Disk,
+    directory: &Path,
+    archive: Option<&Path>,
+    read_only: bool,
+) -> Result<Vec<Found>, Missing> {
+    // What leaves the first directory meanwhile is in the second by then.
+    let mut listed = list(disk, directory, false).map_err(Missing::Error)?;
+    if let Some(archive) = archive {
+        listed.extend(list(disk, archive, true).map_err(Missing::Error)?);
+    }
+    listed.sort_unstable();
+    let mut found: Vec<Found> = Vec::with_capacity(listed.len());
+    for (number, is_archived, path) in listed {
+        match found.last() {
+            // An archiving that was not finished: the original counts.
+            Some(before) if before.number == number && is_archived && !before.is_archived => continue,
+            Some(before) if before.number == number => {
+                let reason = format!("two files have the number {number:010}");
+                return Err(Missing::Error(JournalError::BadOption { option: "journal_directory", reason }));
+            }
+            Some(before) if before.number + 1 != number => {
+                let (directory, missing) = (directory.to_owned(), before.number + 1);
+                return Err(Missing::Error(JournalError::Gap { directory, missing }));
+            }
+            _ => (),
+        }
+        let opened = if read_only || is_archived { disk.open_read_only(&path) } else { disk.open(&path) };
+        let read = opened.and_then(|file| {
+            let mapping = file.map()?;
+            let header = SegmentHeader::decode(mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default());
+            let size = mapping.size() as u64;
+            Ok(Found { number, path: path.clone(), is_archived, size, file, header })
+        });
+        match read {
+            Ok(segment) => found.push(segment),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Missing::Gone),
+            Err(error) => {
+                return Err(Missing::Error(JournalError::io(&path, "opening the segment", &error)));
+            }
+        }
+    }
+    match found.last() {
+        Some(last) if last.is_archived => {
+            let reason = format!("{} is newer than anything in the journal directory", last.path.display());
+            Err(Missing::Error(JournalError::BadOption { option: "journal_archive_directory", reason }))
+        }
+        _ => Ok(found),
+    }
+}
+
+/// Numbers and paths of the segments in one directory. An archive directory that is not there yet is empty.
+fn list(
+    disk: &dyn Disk,
+    directory: &Path,
+    is_archive: bool,
+) -> Result<Vec<(u32, bool, PathBuf)>, JournalError> {
+    let names = match disk.list(directory) {
+        Err(error) if is_archive && error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        names => names.map_err(|error| JournalError::io(directory, "listing the directory", &error))?,
+    };
+    let numbered = names.into_iter().filter_map(|name| Some((segment_number(&name)?, name)));
+    Ok(numbered.map(|(number, name)| (number, is_archive, directory.join(name))).collect())
+}
+
+/// Makes durable what a process before changed in the directories and did not live to sync: a removal of which only this process knows
+/// could come undone after the removal of a newer segment is durable, and leave a gap.
+pub(crate) fn settle(disk: &dyn Disk, directory: &Path, archive: Option<&Path>) -> Result<(), JournalError> {
+    for directory in [Some(directory), archive].into_iter().flatten() {
+        match disk.sync_directory(directory) {
+            // An archive directory that is not there yet.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (),
+            synced => synced.map_err(|error| JournalError::io(directory, "syncing the directory", &error))?,
+        }
+    }
+    Ok(())
+}
+
+/// Extensions of files that are being made, and are nothing when nobody makes them.
+const UNFINISHED: [&str; 4] = ["preparing", "writing", "packing", "archiving"];
+
+/// Removes what an end of the process before left unfinished: files that were being made, and indexes whose segment is gone. Of the
+/// archive directory, which other journals may share, only what carries the name of this one.
+pub(crate) fn tidy(
+    disk: &dyn Disk,
+    directory: &Path,
+    archive: Option<&Path>,
+    name: &str,
+) -> Result<(), JournalError> {
+    for (directory, is_archive) in [(Some(directory), false), (archive, true)] {
+        let Some(directory) = directory else { continue };
+        let names = match disk.list(directory) {
+            Err(error) if is_archive && error.kind() == io::ErrorKind::NotFound => continue,
+            names => names.map_err(|error| JournalError::io(directory, "listing the directory", &error))?,
+        };
+        let segments: Vec<PathBuf> = names
+            .iter()
+            .filter(|name| segment_number(name).is_some())
+            .map(|name| index_path(&directory.join(name)))
+            .collect();
+        for file_name in names {
+            let path = directory.join(&file_name);
+            let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+            let as_segment = path.with_extension(SEGMENT_EXTENSION);
+            let is_numbered =
+                as_segment.file_name().and_then(|name| name.to_str()).and_then(segment_number).is_some();
+            let is_own = file_name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+            let is_unfinished = UNFINISHED.contains(&extension) && (is_numbered || !is_archive);
+            let is_orphan = extension == INDEX_EXTENSION && is_numbered && !segments.contains(&path);
+            if (is_unfinished || is_orphan) && (is_own || !is_archive) {
+                match disk.remove(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(JournalError::io(&path, "removing an unfinished file", &error));
+                    }
+                    _ => (),
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! What readers have not passed yet, so that it is not removed under them (reference: queues-and-transaction-log G3).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::record::Position;
+
+/// How many readers have passed a position and nothing behind it.
+#[derive(Debug, Default)]
+pub(crate) struct Pins(Mutex<BTreeMap<Position, usize>>);
+
+impl Pins {
+    /// Keeps everything behind the position that `after` names, which is asked while nothing can be removed.
+    pub fn pin(self: &Arc<Self>, after: impl FnOnce() -> Position) -> Pin {
+        let mut counts = self.0.lock();
+        let after = after();
+        *counts.entry(after).or_insert(0) += 1;
+        Pin { pins: self.clone(), after }
+    }
+
+    /// While this is held no pin comes or moves.
+    pub fn hold(&self) -> HeldPins<'_> {
+        HeldPins(self.0.lock())
+    }
+}
+
+/// The pins as they are.
+pub(crate) struct HeldPins<'a>(MutexGuard<'a, BTreeMap<Position, usize>>);
+
+impl HeldPins<'_> {
+    /// Whether a reader has still to pass the position.
+    pub fn keep(&self, position: Position) -> bool {
+        self.0.first_key_value().is_some_and(|(after, _)| *after < position)
+    }
+}
+
+/// Keeps what is behind a position from being removed, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    pins: Arc<Pins>,
+    after: Position,
+}
+
+impl Pin {
+    /// Everything up to `after` was passed.
+    pub fn move_to(&mut self, after: Position) {
+        let mut counts = self.pins.0.lock();
+        release(&mut counts, self.after);
+        *counts.entry(after).or_insert(0) += 1;
+        self.after = after;
+    }
+
+    pub fn after(&self) -> Position {
+        self.after
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        release(&mut self.pins.0.lock(), self.after);
+    }
+}
+
+fn release(counts: &mut BTreeMap<Position, usize>, after: Position) {
+    if let Some(count) = counts.get_mut(&after) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&after);
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Archiving, compressing and removing sealed segments: of a running journal, from any thread, and of a stopped one.
+//!
+//! One segment after the other, the oldest first, so that the log never has a gap; the active one is never touched. At every step there is
+//! exactly one valid copy of each segment (reference: queues-and-transaction-log G1 to G10): a new file is complete and durable before
+//! the old one goes, and a crash between leaves a file that the next start puts right. Readers go on: those who are in a segment keep
+//! the file that they have mapped, the next ones get the new one.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::disk::{Disk, RealDisk};
+use crate::error::JournalError;
+use crate::format::{SEGMENT_HEADER_FIELDS, SegmentHeader};
+use crate::log::Log;
+use crate::reader::{Reader, SegmentInfo};
+use crate::record::Position;
+use crate::recover::{self, Progress, Recovery};
+use crate::segment::{Segment, index_path};
+use crate::timestamp::Timestamp;
+use crate::{index_file, packed, whole_file};
+
+/// What is done with a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It moves to the archive directory, and stays part of the log.
+    Archive,
+    /// It is compressed where it is, and stays part of the log.
+    Compress,
+    /// It goes. Its messages are gone for every reader (reference: queues-and-transaction-log G8).
+    Remove,
+}
+
+/// Which sealed segments are meant. Always the oldest: a segment that is not meant, or must stay, keeps all behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Those to which nothing was written after the instant.
+    Until(Timestamp),
+    /// As many as it takes for the rest to be this large at most, in bytes: of the files in the journal directory when archiving, of
+    /// those not compressed when compressing, of all when removing.
+    Beyond {
+        /// What may stay.
+        size_max: u64,
+    },
+    /// Every sealed one.
+    All,
+}
+
+/// Takes care of the sealed segments of one journal. Cheap to clone; any thread may use it.
+#[derive(Clone)]
+pub struct Upkeep {
+    log: Arc<Log>,
+    /// Of a stopped journal: nobody opens it meanwhile.
+    _lock: Option<Arc<dyn Send + Sync>>,
+}
+
+impl Upkeep {
+    pub(crate) fn new(log: Arc<Log>) -> Self {
+        Upkeep { log, _lock: None }
+    }
+
+    /// Takes a stopped journal, until the value is dropped; recovers it first, as a start would.
+    ///
+    /// # Errors
+    /// [`JournalError::Locked`] when a server has it: ask that server. What cannot be recovered.
+    pub fn open_stopped(
+        directory: impl AsRef<Path>,
+        archive: Option<&Path>,
+        on_progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Self, Recovery), JournalError> {
+        let (disk, directory) = (Arc::new(RealDisk), directory.as_ref());
+        let lock = disk.lock(directory);
+        let lock = lock.map_err(|error| JournalError::io(directory, "locking the directory", &error))?;
+        let lock = lock.ok_or_else(|| JournalError::Locked { directory: directory.to_owned() })?;
+        let recovered = recover::recover(disk, directory, archive, on_progress)?;
+        Ok((Upkeep { log: Arc::new(recovered.log), _lock: Some(Arc::new(lock)) }, recovered.recovery))
+    }
+
+    /// Moves segments to the archive directory. Gives those that were moved, as they are now.
+    ///
+    /// # Errors
+    /// [`JournalError::BadOption`] without an archive directory (reference: queues-and-transaction-log G11), or when something else
+    /// has the place of a segment there. What the system refuses; segments that were taken before that stay taken.
+    pub fn archive(&self, which: Which) -> Result<Vec<SegmentInfo>, JournalError> {
+        let archive = self.log.archive.as_ref().ok_or_else(no_archive)?;
+        self.each(Action::Archive, which, None, |segment| self.archive_one(segment, archive))
+    }
+
+    /// Compresses segments. Gives those that were compressed, as they are now.
+    ///
+    /// # Errors
+    /// What the system refuses; segments that were taken before that stay taken.
+    pub fn compress(&self, which: Which) -> Result<Vec<SegmentInfo>, JournalError> {
+        self.each(Action::Compress, which, None, |segment| self.compress_one(segment))
+    }
+
+    /// Removes segments, up to the one that holds `needed` or anything behind it, or that a reader of this process has not passed.
+    /// Gives those that were removed, as they were.
+    ///
+    /// # Errors
+    /// What the system refuses; segments that were taken before that stay taken.
+    pub fn remove(&self, which: Which, needed: Option<Position>) -> Result<Vec<SegmentInfo>, JournalError> {
+        self.each(Action::Remove, which, needed, |segment| self.remove_one(segment))
+    }
+
+    /// What the action would take if it began now.
+    pub fn plan(&self, action: Action, which: Which, needed: Option<Position>) -> Vec<SegmentInfo> {
+        let reader = Reader::new(self.log.clone());
+        self.chosen(action, which, needed).iter().map(|segment| reader.info(segment)).collect()
+    }
+
+    /// Takes the segments one by one, as long as the journal is open.
+    fn each(
+        &self,
+        action: Action,
+        which: Which,
+        needed: Option<Position>,
+        mut take: impl FnMut(&Arc<Segment>) -> Result<Taken, JournalError>,
+    ) -> Result<Vec<SegmentInfo>, JournalError> {
+        let reader = Reader::new(self.log.clone());
+        let mut taken = Vec::new();
+        if *self.log.upkeep_ended.lock() {
+            return Err(JournalError::Closed);
+        }
+        self.discard_doomed()?;
+        for segment in self.chosen(action, which, needed) {
+            let ended = self.log.upkeep_ended.lock();
+            if *ended {
+                return Err(JournalError::Closed);
+            }
+            // Another thread may have taken it since it was chosen.
+            if !self.log.segment(segment.number).is_some_and(|now| Arc::ptr_eq(&now, &segment)) {
+                continue;
+            }
+            let before = reader.info(&segment);
+            match take(&segment)? {
+                Taken::Replaced(segment) => taken.push(reader.info(&segment)),
+                Taken::Removed => taken.push(before),
+                Taken::Stays => break,
+            }
+        }
+        Ok(taken)
+    }
+
+    fn chosen(&self, action: Action, which: Which, needed: Option<Position>) -> Vec<Arc<Segment>> {
+        let segments = self.log.segments.read().clone();
+        let concerned = |segment: &Segment| match action {
+            Action::Archive => !segment.is_archived,
+            Action::Compress => segment.frames.is_none(),
+            Action::Remove => true,
+        };
+        let sizes = segments.iter().filter(|segment| concerned(segment)).map(|segment| segment.file_size());
+        let mut size: u64 = sizes.sum();
+        let pins = self.log.pins.hold();
+        let mut chosen = Vec::new();
+        for pair in segments.windows(2) {
+            let (segment, next) = (&pair[0], &pair[1]);
+            let summary = segment.summary();
+            // Until the next one is known to be there after a crash, this is the last, to which a start would append.
+            let is_free = segment.is_sealed() && next.is_durable();
+            let must_stay = action == Action::Remove
+                && (needed.is_some_and(|needed| summary.last >= needed) || pins.keep(summary.last));
+            if !concerned(segment) {
+                continue;
+            }
+            let is_meant = match which {
+                Which::Until(instant) => summary.last_timestamp <= instant,
+                Which::Beyond { size_max } => size > size_max,
+                Which::All => true,
+            };
+            if !is_free || must_stay || !is_meant {
+                break;
+            }
+            size -= segment.file_size();
+            chosen.push(segment.clone());
+        }
+        chosen
+    }
+
+    fn archive_one(&self, segment: &Arc<Segment>, archive: &Path) -> Result<Taken, JournalError> {
+        let disk = &*self.log.disk;
+        let target = archive.join(segment.path.file_name().unwrap_or_default());
+        let failed = |error: io::Error| JournalError::io(&target, "archiving a segment", &error);
+        disk.create_directory(archive).map_err(failed)?;
+        self.is_copied(&target, segment)?;
+        copy(disk, segment, &target).map_err(failed)?;
+        let index = index_file::encode(&segment.index.read(), segment.number, segment.first);
+        whole_file::write(disk, &index_path(&target), index)?;
+        let copied = self.switch(segment, target)?;
+        self.log.doomed.lock().push_back(segment.path.clone());
+        self.discard_doomed()?;
+        Ok(Taken::Replaced(copied))
+    }
+
+    /// Whether a copy of the segment is at `target`; an error when something else is.
+    fn is_copied(&self, target: &Path, segment: &Segment) -> Result<bool, JournalError> {
+        let file = match self.log.disk.open_read_only(target) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(JournalError::io(target, "opening the segment", &error)),
+        };
+        let mapping = file.map().map_err(|error| JournalError::io(target, "mapping the segment", &error))?;
+        let found = SegmentHeader::decode(mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default());
+        let same = |found: SegmentHeader, own: SegmentHeader| {
+            (found.number, found.first, found.previous) == (own.number, own.first, own.previous)
+        };
+        if found.is_ok_and(|found| segment.header_fields().is_ok_and(|own| same(found, own))) {
+            return Ok(true);
+        }
+        let reason = format!("{} is there, and is no copy of this segment", target.display());
+        Err(JournalError::BadOption { option: "journal_archive_directory", reason })
+    }
+
+    fn compress_one(&self, segment: &Arc<Segment>) -> Result<Taken, JournalError> {
+        let disk = &*self.log.disk;
+        let path = &segment.path;
+        let header = segment
+            .header_fields()
+            .map_err(|_| segment.corrupt(0, "the segment header is not what it was", segment.first))?;
+        let bytes = packed::pack(&segment.mapping, &header, &segment.index.read());
+        let bytes = bytes.map_err(|error| JournalError::io(path, "compressing a segment", &error))?;
+        whole_file::replace(disk, path, "packing", &bytes)?;
+        self.switch(segment, path.clone()).map(Taken::Replaced)
+    }
+
+    fn remove_one(&self, segment: &Arc<Segment>) -> Result<Taken, JournalError> {
+        // The sequences that are known only from this segment go there first.
+        self.log.keep_sequences()?;
+        if !self.log.forget_first(segment) {
+            return Ok(Taken::Stays);
+        }
+        // Left by an archiving that was not finished, it would stand for the segment again.
+        let copy = self.log.archive.as_ref().filter(|_| !segment.is_archived);
+        if let Some(copy) = copy.map(|archive| archive.join(segment.path.file_name().unwrap_or_default()))
+            && self.is_copied(&copy, segment).unwrap_or(false)
+        {
+            self.log.doomed.lock().push_back(copy);
+        }
+        self.log.doomed.lock().push_back(segment.path.clone());
+        self.discard_doomed()?;
+        Ok(Taken::Removed)
+    }
+
+    /// The file at `path` stands for the segment from now on.
+    fn switch(&self, segment: &Segment, path: PathBuf) -> Result<Arc<Segment>, JournalError> {
+        let file = self.log.disk.open_read_only(&path);
+        let file = file.map_err(|error| JournalError::io(&path, "opening the segment", &error))?;
+        let is_archived = self.log.archive.as_deref().is_some_and(|archive| path.parent() == Some(archive));
+        let segment = segment.at(path, &*file, is_archived)?;
+        self.log.replace(&segment);
+        Ok(segment)
+    }
+
+    /// Removes what is not part of the log any more; what fails is tried again before anything else is done.
+    fn discard_doomed(&self) -> Result<(), JournalError> {
+        let mut doomed = self.log.doomed.lock();
+        while let Some(path) = doomed.front() {
+            self.discard(path)?;
+            doomed.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Removes the file that nobody needs any more, and makes that durable: the next one must not go before it.
+    fn discard(&self, path: &Path) -> Result<(), JournalError> {
+        let disk = &*self.log.disk;
+        let _nobody_writes_an_index = self.log.keeping.lock();
+        let directory = path.parent().unwrap_or(Path::new("."));
+        // What is not there was removed before, and perhaps not synced.
+        let remove = |path: &Path| match disk.remove(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+        let removed = remove(path).and(remove(&index_path(path)));
+        removed
+            .and_then(|()| disk.sync_directory(directory))
+            .map_err(|error| JournalError::io(path, "removing a segment", &error))
+    }
+}
+
+/// What became of a segment.
+enum Taken {
+    Replaced(Arc<Segment>),
+    Removed,
+    /// A reader came meanwhile.
+    Stays,
+}
+
+/// Copied at a time, so that a copy does not fill the memory with dirty pages.
+const COPY_SIZE: usize = 4 * 1024 * 1024;
+
+/// Copies the file of the segment, completely and durably, before it gets its name. The name is durable when its index was written.
+fn copy(disk: &dyn Disk, segment: &Segment, target: &Path) -> io::Result<()> {
+    let temporary = target.with_extension("archiving");
+    let size = segment.mapping.size();
+    let file = disk.create(&temporary, size as u64)?;
+    for offset in (0..size).step_by(COPY_SIZE) {
+        let bytes = segment.mapping.bytes(offset as u64, COPY_SIZE.min(size - offset));
+        file.write_at(bytes.ok_or(io::ErrorKind::UnexpectedEof)?, offset as u64)?;
+        file.sync()?;
+    }
+    file.sync()?;
+    disk.rename(&temporary, target)
+}
+
+fn no_archive() -> JournalError {
+    JournalError::BadOption {
+        option: "journal_archive_directory",
+        reason: "not set: there is nowhere to archive to".into(),
+    }
+}
