@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import get_args
 
@@ -72,6 +73,15 @@ def test_sizes_intervals_and_directories_are_read(tmp_path: Path) -> None:
         ("[transaction_log]\nflush_interval = '1s'", "line 2: transaction_log.flush_interval: .*0.1"),
         ("[[transport]]\naddress = 'here'", "line 2: transport.address: 'here' is not an address"),
         ("[[transaction_log.topic]]\nname = 'a'", "line 1: transaction_log.topic.message_type: .*required"),
+        (
+            "[[queue]]\nname = 'a'\nlease_period = '1s'\n[[queue]]\nname = 'b'\nlease_period = 'long'",
+            "line 6: queue.lease_period: 'long' is not a duration",
+        ),
+        ("[[queue]]\nname = 'a'\n[[queue]]\nnme = 'b'", "line 4: queue.nme: unknown key"),
+        (
+            "nme = 'x'\n[transaction_log]\nx = 1",
+            "line 3: transaction_log.x: unknown key; line 1: nme: unknown key",
+        ),
         ("[transaction_log]\ndurability = 'maybe'", "line 2: transaction_log.durability: "),
         ("= 3", "at line 1"),
         ("name = 'a b'", "line 1: name: "),
@@ -83,9 +93,28 @@ def test_a_mistake_names_file_line_and_key(tmp_path: Path, text: str, message: s
     assert "quire.toml" in str(caught.value)
 
 
+def test_a_mistake_has_its_key_file_and_line_as_attributes(tmp_path: Path) -> None:
+    with pytest.raises(quire.ConfigError) as caught:
+        load(tmp_path, "name = 'x'\n[transaction_log]\njournal_sise = '1MB'")
+    error = caught.value
+    place = (str(tmp_path / "quire.toml"), 3, "transaction_log.journal_sise")
+    assert (error.file, error.line, error.key) == place
+    assert str(error) == f"{place[0]}: line 3: {place[2]}: unknown key"
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.file, copy.line, copy.key, str(copy)) == (*place, str(error))
+
+
 def test_a_mistake_in_python_names_the_key() -> None:
-    with pytest.raises(quire.ConfigError, match=r"transaction_log\.durability"):
+    with pytest.raises(quire.ConfigError, match=r"transaction_log\.durability") as caught:
         Config(transaction_log={"durability": "maybe"})
+    assert (caught.value.key, caught.value.file, caught.value.line) == (
+        "transaction_log.durability",
+        None,
+        None,
+    )
+    with pytest.raises(quire.ConfigError, match="url: the list is empty") as caught:
+        quire.Client([])
+    assert caught.value.key == "url"
 
 
 def test_a_filter_or_pattern_that_does_not_parse_stops_the_start(tmp_path: Path) -> None:

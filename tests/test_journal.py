@@ -227,16 +227,17 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     filled(tmp_path / "data" / "journal", 1)
     with pytest.raises(FileNotFoundError, match=r"perhaps you mean .*data/journal"):
         quire.Journal(tmp_path / "data", read_only=True)
-    with pytest.raises(quire.ConfigError, match="journal_size"):
+    with pytest.raises(quire.ConfigError, match="journal_size: 1024 bytes, the smallest is 65536") as refused:
         quire.Journal(tmp_path / "new", journal_size="1KB")
+    assert refused.value.key == "journal_size"
     with pytest.raises(quire.ConfigError, match="durability"):
         quire.Journal(tmp_path / "new", durability="disk")  # type: ignore[arg-type]
     with pytest.raises(quire.ConfigError, match="flush_interval"):
         quire.Journal(tmp_path / "new", flush_interval="1s")
     with quire.Journal(tmp_path / "new") as journal:
-        with pytest.raises(quire.BadFilterError) as caught:
+        with pytest.raises(quire.BadFilterError) as unparsed:
             journal.read(filter="/a = ")
-        assert caught.value.column == 6
+        assert unparsed.value.column == 6
         with pytest.raises(quire.BadTopicError):
             journal.read(topic="(")
         with pytest.raises(quire.BadBookmarkError, match="yesterday"):

@@ -25,6 +25,7 @@ from quire._errors import (
     StorageFullError,
     StoreCorruptError,
     StoreLockedError,
+    SubscriptionInUseError,
     UnknownQueueError,
     UnknownSubscriptionError,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "StoreLockedError",
     "Subscription",
     "SubscriptionHealth",
+    "SubscriptionInUseError",
     "UnknownQueueError",
     "UnknownSubscriptionError",
     "__version__",

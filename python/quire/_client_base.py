@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from quire import _quire
 from quire._bookmarks import EPOCH, MOST_RECENT
-from quire._errors import ConfigError
+from quire._errors import ConfigError, SubscriptionInUseError
 from quire._options import ClientOptions, Health, Spec
 from quire._subscription import SubscriptionBase
 
@@ -43,9 +43,9 @@ class ClientBase(Generic[S]):
             self._subscription_count += 1
             return f"subscription-{self._subscription_count}"
         if not sub_id:
-            raise ConfigError("sub_id: it is empty")
+            raise ConfigError("it is empty", key="sub_id")
         if sub_id in self._subscriptions:
-            raise ConfigError(f"sub_id: this client already has a subscription {sub_id!r}")
+            raise SubscriptionInUseError(f"this client already has a subscription {sub_id!r}", key="sub_id")
         return sub_id
 
     def _located(self, spec: Spec, sub_id: str) -> Spec:

@@ -198,7 +198,7 @@ class Config(_Model):
         try:
             super().__init__(**settings)
         except ValidationError as error:
-            raise ConfigError(_describe(error)) from error
+            raise _refused(error) from error
 
     @model_validator(mode="before")
     @classmethod
@@ -223,13 +223,14 @@ class Config(_Model):
         try:
             settings = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{path}: {error}") from None
+            raise ConfigError(str(error), file=path, line=getattr(error, "lineno", None)) from None
         try:
             config = cls(**settings)
         except ConfigError as error:
             mistakes = error.__cause__
-            reason = _describe(mistakes, text) if isinstance(mistakes, ValidationError) else error.reason
-            raise ConfigError(f"{path}: {reason}") from None
+            if not isinstance(mistakes, ValidationError):
+                raise
+            raise _refused(mistakes, path, text) from None
         return config.replace(data_directory=path.parent / config.data_directory)
 
     @property
@@ -323,41 +324,54 @@ message_type = "json"
 """
 
 
-def _describe(error: ValidationError, text: str | None = None) -> str:
-    """Every mistake with its key, and its line when the text is there."""
-    mistakes: list[str] = []
+def _refused(error: ValidationError, file: Path | None = None, text: str = "") -> ConfigError:
+    """Every mistake with its key, and with its line when there is a text; the first one's are the error's own."""
+    mistakes: list[tuple[str, int | None, str]] = []
     for mistake in error.errors():
         if mistake["type"] == "too_short" and mistakes:
             continue  # an item was refused, and that was said
-        key = ".".join(str(part) for part in mistake["loc"] if not isinstance(part, int)) or "configuration"
-        reason = mistake["msg"].removeprefix("Value error, ")
-        if mistake["type"] == "extra_forbidden":
-            reason = "unknown key"
-        line = (
-            None
-            if text is None
-            else _line_of(text, [str(part) for part in mistake["loc"] if not isinstance(part, int)])
+        key = ".".join(_keys(mistake["loc"])) or "configuration"
+        unknown = mistake["type"] == "extra_forbidden"
+        reason = "unknown key" if unknown else mistake["msg"].removeprefix("Value error, ")
+        mistakes.append((key, _line_of(text, mistake["loc"]), reason))
+    (key, line, reason), *others = mistakes
+    for other_key, other_line, other in others:
+        reason += "; " + (
+            f"{other_key}: {other}" if other_line is None else f"line {other_line}: {other_key}: {other}"
         )
-        mistakes.append(f"{key}: {reason}" if line is None else f"line {line}: {key}: {reason}")
-    return "; ".join(mistakes)
+    return ConfigError(reason, key=key, file=file, line=line)
 
 
-def _line_of(text: str, keys: list[str]) -> int | None:
-    """The line on which the last key of a path is set, below the table that the others name."""
-    if not keys:
-        return None
-    table: list[str] = []
+def _line_of(text: str, place: tuple[str | int, ...]) -> int | None:
+    """The line on which the last key of a path is set, else that of the table in which it should be.
+
+    A number in the path is the number of a `[[table]]` among those of its name.
+    """
+    keys = _keys(place)
+    numbers = {".".join(_keys(place[:at])): part for at, part in enumerate(place) if isinstance(part, int)}
+    counts: dict[str, int] = {}
+    table: list[str] | None = []
     fallback = None
     for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*\[{1,2}\s*([^\]]+?)\s*\]", line):
-            table = [part.strip().strip("\"'") for part in header[1].split(".")]
-            if table == keys:
+        if header := re.match(r"\s*(\[{1,2})\s*([^\]]+?)\s*\]", line):
+            table = [part.strip().strip("\"'") for part in header[2].split(".")]
+            name = ".".join(table)
+            if header[1] == "[[":
+                counts[name] = counts.get(name, -1) + 1
+            if any(counts.get(outer, at) != at for outer, at in numbers.items() if name.startswith(outer)):
+                table = None  # another one of the same name
+            elif table == keys:
                 return number
-            if table == keys[: len(table)]:
+            elif table == keys[: len(table)]:
                 fallback = number
-        elif (key := re.match(r"\s*([A-Za-z0-9_.\"'-]+?)\s*=", line)) and [
-            *table,
-            *key[1].split("."),
-        ] == keys:
+        elif (
+            table is not None
+            and (key := re.match(r"\s*([A-Za-z0-9_.\"'-]+?)\s*=", line))
+            and [*table, *key[1].split(".")] == keys
+        ):
             return number
     return fallback
+
+
+def _keys(place: tuple[str | int, ...]) -> list[str]:
+    return [part for part in place if isinstance(part, str)]

@@ -1,7 +1,8 @@
 """Every error that quire raises.
 
     QuireError
-    ├── ConfigError             a setting or an option that cannot be
+    ├── ConfigError             a setting or an option that cannot be; `key`, `file` and `line` say which
+    │   └── SubscriptionInUseError  the client already has a subscription of this name
     ├── AuthenticationError     user or password were not accepted
     ├── NotEntitledError        the user may not do this
     ├── NameInUseError          another connection holds, or took over, the client name
@@ -29,6 +30,9 @@ Timeouts raise the built-in `TimeoutError`. `code` is the stable name of the cas
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 
 class QuireError(Exception):
     """Base of all errors of quire."""
@@ -53,6 +57,30 @@ class ConfigError(QuireError):
     """A setting or an option that cannot be."""
 
     code = "bad_option"
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        code: str | None = None,
+        key: str | None = None,
+        file: str | os.PathLike[str] | None = None,
+        line: int | None = None,
+    ) -> None:
+        #: The setting or option, as `transaction_log.journal_size`; `None` when it is not one alone. Of several
+        #: mistakes in a file the first.
+        self.key = key
+        #: The configuration file, when it is one.
+        self.file = None if file is None else os.fspath(file)
+        #: Its line, from 1.
+        self.line = line
+        self._reason = reason
+        where = (self.file, None if line is None else f"line {line}", key)
+        super().__init__(": ".join([part for part in where if part is not None] + [reason]), code=code)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        fields = {"code": self.code, "key": self.key, "file": self.file, "line": self.line}
+        return (_config_error, (type(self), self._reason, fields))
 
 
 class AuthenticationError(QuireError):
@@ -118,8 +146,14 @@ class NotJournaledError(QuireError):
     hint = "add the topic to transaction_log.topic of the server, or subscribe without bookmark="
 
 
+class SubscriptionInUseError(ConfigError):
+    """The client already has a subscription of this name."""
+
+    code = "subscription_in_use"
+
+
 class UnknownSubscriptionError(QuireError):
-    """The client has no such subscription, or had it already."""
+    """The client has no such subscription."""
 
     code = "unknown_subscription"
 
@@ -205,7 +239,7 @@ CLASSES: dict[str, type[QuireError]] = {
     "not_journaled": NotJournaledError,
     "bad_option": ConfigError,
     "unknown_subscription": UnknownSubscriptionError,
-    "subscription_in_use": UnknownSubscriptionError,
+    "subscription_in_use": SubscriptionInUseError,
     "unknown_queue": UnknownQueueError,
     "message_too_large": MessageTooLargeError,
     "limit_exceeded": LimitExceededError,
@@ -222,9 +256,16 @@ CLASSES: dict[str, type[QuireError]] = {
 }
 
 
-def from_code(code: str, reason: str, column: int = 0) -> QuireError:
+def from_code(code: str, reason: str, column: int = 0, key: str | None = None) -> QuireError:
     """The error for a stable code."""
     cls = CLASSES.get(code, InternalError)
+    if issubclass(cls, ConfigError):
+        return cls(reason, code=code, key=key)
     if issubclass(cls, BadFilterError):
         return cls(reason, code=code, column=column)
     return cls(reason, code=code)
+
+
+def _config_error(cls: type[ConfigError], reason: str, fields: dict[str, Any]) -> ConfigError:
+    """For pickle, which cannot give keywords."""
+    return cls(reason, **fields)

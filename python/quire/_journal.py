@@ -159,9 +159,11 @@ class Journal(JournalReader):
             super().__init__(_quire.JournalReader(self._directory))
             return
         if durability not in ("fsync", "os"):
-            raise ConfigError(f"durability: {durability!r} is neither 'fsync' nor 'os'")
+            raise ConfigError(f"{durability!r} is neither 'fsync' nor 'os'", key="durability")
         if preallocated_journal_files < 1:
-            raise ConfigError(f"preallocated_journal_files: {preallocated_journal_files} is not at least 1")
+            raise ConfigError(
+                f"{preallocated_journal_files} is not at least 1", key="preallocated_journal_files"
+            )
         self._writer = _quire.Journal(
             self._directory,
             name=name,

@@ -67,9 +67,9 @@ class Reconnect:
 
     def to_core(self) -> tuple[timedelta, timedelta, float, float, timedelta | None]:
         if not (math.isfinite(self.factor) and self.factor >= 1):
-            raise ConfigError(f"reconnect.factor: {self.factor!r} is not a number from 1 up")
+            raise ConfigError(f"{self.factor!r} is not a number from 1 up", key="reconnect.factor")
         if not 0 <= self.jitter <= 1:
-            raise ConfigError(f"reconnect.jitter: {self.jitter!r} is not between 0 and 1")
+            raise ConfigError(f"{self.jitter!r} is not between 0 and 1", key="reconnect.jitter")
         give_up = self.give_up_after
         return (
             _delta(self.initial, "reconnect.initial"),
@@ -158,7 +158,7 @@ class ClientOptions:
     ) -> ClientOptions:
         urls = (url,) if isinstance(url, str) else tuple(url)
         if not urls:
-            raise ConfigError("url: the list is empty")
+            raise ConfigError("the list is empty", key="url")
         store = publish_store if isinstance(publish_store, PublishStore) else PublishStore(publish_store)
         if store.path is not None and name is None:
             raise ConfigError(
@@ -166,9 +166,9 @@ class ClientOptions:
             )
         name = generated_name() if name is None else name
         if not 1 <= len(name.encode()) <= 255 or any(ord(c) < 32 or 127 <= ord(c) < 160 for c in name):
-            raise ConfigError("name: it must have 1 to 255 bytes and no control characters")
+            raise ConfigError("it must have 1 to 255 bytes and no control characters", key="name")
         if not 1 <= ack_batch_size < 2**32:
-            raise ConfigError(f"ack_batch_size: {ack_batch_size} is not between 1 and 2**32 - 1")
+            raise ConfigError(f"{ack_batch_size} is not between 1 and 2**32 - 1", key="ack_batch_size")
         reconnect = reconnect or Reconnect()
         reconnect.to_core()
         return cls(
@@ -244,19 +244,21 @@ def parse_url(url: str) -> tuple[str, int] | Place:
         return Place(None, rest)
     if colon and scheme == "file":
         if not rest:
-            raise ConfigError(f"url: {url!r} names no directory, as file:./trades does")
+            raise ConfigError(f"{url!r} names no directory, as file:./trades does", key="url")
         return Place(Path(rest.removeprefix("//")).expanduser().resolve(), "")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ConfigError(f"url: {url!r}: {error}") from None
+        raise ConfigError(f"{url!r}: {error}", key="url") from None
     if parts.scheme != "quire":
-        raise ConfigError(f"url: {url!r} does not begin with quire://, file: or memory:")
+        raise ConfigError(f"{url!r} does not begin with quire://, file: or memory:", key="url")
     if not parts.hostname:
-        raise ConfigError(f"url: {url!r} names no host, as quire://127.0.0.1:{DEFAULT_PORT} does")
+        raise ConfigError(f"{url!r} names no host, as quire://127.0.0.1:{DEFAULT_PORT} does", key="url")
     if parts.username is not None or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise ConfigError(f"url: {url!r} has more than a host and a port; user and password are arguments")
+        raise ConfigError(
+            f"{url!r} has more than a host and a port; user and password are arguments", key="url"
+        )
     return parts.hostname, DEFAULT_PORT if port is None else port
 
 
@@ -270,7 +272,7 @@ def sequence_to_core(sequence: SequenceArgument) -> int | None:
     if sequence is AUTO:
         return 0
     if sequence is not None and not 0 < sequence < 2**64:
-        raise ConfigError(f"sequence: {sequence} is not between 1 and 2**64 - 1")
+        raise ConfigError(f"{sequence} is not between 1 and 2**64 - 1", key="sequence")
     return sequence
 
 
@@ -325,7 +327,7 @@ def delta_to_core(value: Duration | None, key: str) -> timedelta | None:
 def backlog_to_core(max_backlog: int | None) -> int | None:
     """The most messages of queues that a subscription may have outstanding; the server takes 1 for `None`."""
     if max_backlog is not None and not 0 <= max_backlog < 2**32:
-        raise ConfigError(f"max_backlog: {max_backlog} is not between 0 and 2**32 - 1")
+        raise ConfigError(f"{max_backlog} is not between 0 and 2**32 - 1", key="max_backlog")
     return max_backlog
 
 

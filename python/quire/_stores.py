@@ -35,5 +35,5 @@ class PublishStore:
 def absolute(path: str | os.PathLike[str], key: str) -> Path:
     """The file, wherever the program goes later."""
     if not os.fspath(path):
-        raise ConfigError(f"{key}: the path is empty")
+        raise ConfigError("the path is empty", key=key)
     return Path(path).expanduser().absolute()

@@ -204,7 +204,7 @@ class Subscription(SubscriptionBase):
 
 def check_count(max_messages: int) -> None:
     if max_messages < 1:
-        raise ConfigError(f"max_messages: {max_messages} is not at least 1")
+        raise ConfigError(f"{max_messages} is not at least 1", key="max_messages")
 
 
 def timeout_to_core(timeout: Duration | None) -> float | None:

@@ -23,14 +23,16 @@ def seconds(value: Duration, key: str) -> float:
     elif isinstance(value, str):
         match = _QUANTITY.fullmatch(value)
         if match is None or match[2] not in _SECONDS:
-            raise ConfigError(f"{key}: {value!r} is not a duration such as '100ms', '10s' or '5m'")
+            raise ConfigError(f"{value!r} is not a duration such as '100ms', '10s' or '5m'", key=key)
         result = float(match[1]) * _SECONDS[match[2]]
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         result = float(value)
     else:
-        raise ConfigError(f"{key}: {value!r} is not a duration: a timedelta, seconds, or text such as '10s'")
+        raise ConfigError(
+            f"{value!r} is not a duration: a timedelta, seconds, or text such as '10s'", key=key
+        )
     if not 0 <= result < 1e9:
-        raise ConfigError(f"{key}: {value!r} is not between 0 and 31 years")
+        raise ConfigError(f"{value!r} is not between 0 and 31 years", key=key)
     return result
 
 
@@ -40,4 +42,4 @@ def size(value: Size, key: str) -> int:
         return value
     if isinstance(value, str) and (match := _QUANTITY.fullmatch(value)) and match[2].upper() in _BYTES:
         return int(float(match[1]) * _BYTES[match[2].upper()])
-    raise ConfigError(f"{key}: {value!r} is not a size: bytes, or text such as '64MB'")
+    raise ConfigError(f"{value!r} is not a size: bytes, or text such as '64MB'", key=key)

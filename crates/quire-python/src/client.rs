@@ -461,7 +461,7 @@ fn verdict_of(py: Python<'_>, name: &str) -> PyResult<Verdict> {
         "acknowledge" => Ok(Verdict::Acknowledge),
         "cancel" => Ok(Verdict::Cancel),
         "expire" => Ok(Verdict::Expire),
-        _ => Err(errors::new_error(py, "bad_option", &format!("verdict: {name:?} is none"), 0)),
+        _ => Err(errors::bad_option(py, "verdict", &format!("{name:?} is none"))),
     }
 }
 

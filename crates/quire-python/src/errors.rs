@@ -29,9 +29,18 @@ pub fn not_started(py: Python<'_>, error: StartError) -> PyErr {
 
 /// The exception with the class of `code`.
 pub fn new_error(py: Python<'_>, code: &str, reason: &str, column: u32) -> PyErr {
+    from_code(py, code, reason, column, None)
+}
+
+/// The exception for a setting or option that cannot be.
+pub fn bad_option(py: Python<'_>, key: &str, reason: &str) -> PyErr {
+    from_code(py, "bad_option", reason, 0, Some(key))
+}
+
+fn from_code(py: Python<'_>, code: &str, reason: &str, column: u32, key: Option<&str>) -> PyErr {
     static FROM_CODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     FROM_CODE
         .import(py, "quire._errors", "from_code")
-        .and_then(|from_code| from_code.call1((code, reason, column)))
+        .and_then(|from_code| from_code.call1((code, reason, column, key)))
         .map_or_else(|error| error, PyErr::from_value)
 }

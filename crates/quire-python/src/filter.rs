@@ -3,11 +3,10 @@
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use quire_core::filter::{Filter as CoreFilter, FilterOptions, MessageContext};
-use quire_core::message_type::MessageType;
 use quire_journal::Timestamp;
 
 use crate::errors;
-use crate::journal::unknown_type;
+use crate::journal::message_type_of;
 
 /// A parsed content filter; see `docs/filters.md`.
 #[pyclass(frozen, module = "quire._quire")]
@@ -29,8 +28,7 @@ impl Filter {
 
     /// Whether a message with this data matches. Data that is not of its type matches no filter that reads fields.
     fn matches(&self, py: Python<'_>, data: PyBackedBytes, message_type: &str) -> PyResult<bool> {
-        let message_type = MessageType::from_name(message_type)
-            .ok_or_else(|| errors::new_error(py, "bad_option", &unknown_type(message_type), 0))?;
+        let message_type = message_type_of(py, message_type)?;
         Ok(self.filter.matches(&MessageContext {
             message_type,
             data: &data,

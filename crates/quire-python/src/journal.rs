@@ -86,8 +86,7 @@ impl Journal {
         expiration_s: Option<u32>,
     ) -> PyResult<Vec<Option<String>>> {
         self.handle.check_fork(py)?;
-        let message_type = MessageType::from_name(message_type)
-            .ok_or_else(|| errors::new_error(py, "bad_option", &unknown_type(message_type), 0))?;
+        let message_type = message_type_of(py, message_type)?;
         let head = Head {
             topic,
             message_type: message_type.code(),
@@ -160,12 +159,16 @@ impl Journal {
 pub fn to_python(py: Python<'_>, error: &JournalError) -> PyErr {
     match error {
         JournalError::Closed => PyValueError::new_err("the journal is closed"),
+        JournalError::BadOption { option, reason } => errors::bad_option(py, option, reason),
         _ => errors::new_error(py, journal_code(error), &error.to_string(), 0),
     }
 }
 
-/// What is wrong with the name of a message type.
-pub fn unknown_type(name: &str) -> String {
-    let known: Vec<_> = MessageType::ALL.iter().map(|known| known.name()).collect();
-    format!("message_type: {name:?} is not one of {}", known.join(", "))
+/// The message type with this name.
+pub fn message_type_of(py: Python<'_>, name: &str) -> PyResult<MessageType> {
+    MessageType::from_name(name).ok_or_else(|| {
+        let known: Vec<_> = MessageType::ALL.iter().map(|known| known.name()).collect();
+        let reason = format!("{name:?} is not one of {}", known.join(", "));
+        errors::bad_option(py, "message_type", &reason)
+    })
 }

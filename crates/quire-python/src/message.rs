@@ -144,8 +144,8 @@ impl Message {
 
     fn leased_to(&self, py: Python<'_>, verb: &str) -> PyResult<(&Arc<Lease>, &driver::Client)> {
         self.leased().ok_or_else(|| {
-            let reason = format!("message: it did not come from a queue, there is nothing to {verb}");
-            errors::new_error(py, "bad_option", &reason, 0)
+            let reason = format!("it did not come from a queue, there is nothing to {verb}");
+            errors::bad_option(py, "message", &reason)
         })
     }
 

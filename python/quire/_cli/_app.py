@@ -181,7 +181,7 @@ def check(file: Path) -> int:
     try:
         config = Config.load(file)
     except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}") from None
+        raise ConfigError(error.strerror or str(error), file=file) from None
     config.check()
     print(f"{file}: sound; listens on {config.address}, journal in {config.journal_directory}")
     return 0

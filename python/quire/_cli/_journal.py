@@ -168,7 +168,7 @@ def _dump(
 ) -> int:
     """Prints records, gives how many."""
     if count is not None and count < 0:
-        raise quire.ConfigError(f"--count: {count} is below 0")
+        raise quire.ConfigError(f"{count} is below 0", key="--count")
     end = None if until is None else to_bookmark(until)
     shown = 0
     with quire.Journal(directory, read_only=True) as journal:

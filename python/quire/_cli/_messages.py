@@ -19,7 +19,7 @@ def publish(
     topic: str, file: str, *, url: str, name: str | None, rate: float | None, as_csv: bool, as_json: bool
 ) -> int:
     if rate is not None and rate <= 0:
-        raise quire.ConfigError(f"--rate: {rate:g} is not above 0")
+        raise quire.ConfigError(f"{rate:g} is not above 0", key="--rate")
     started = time.perf_counter()
     count = size = 0
     with _opened(file) as (source, total), quire.Client(url, name=name) as client:
