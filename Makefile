@@ -31,6 +31,7 @@ check: setup
 	$(BIN)/ruff check python tests benches
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/stubtest quire._quire --allowlist tests/stubtest-allowlist.txt
 
 rust-test:
 	cargo test --locked
