@@ -128,9 +128,3 @@ def test_output_that_is_not_wanted_any_more_ends_quietly(tmp_path: Path) -> None
         result = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60)
     assert result.stdout == "x\nx\nx\n"
     assert result.stderr == ""
-
-
-def test_an_import_loads_nothing_that_a_client_does_not_need() -> None:
-    program = "import sys, quire; print([m for m in ('asyncio', 'pydantic', 'cyclopts', 'rich') if m in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert result.stdout.strip() == "[]", result.stderr

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Any
 
 from quire._bookmarks import EPOCH, MOST_RECENT, NOW
-from quire._client import Client
 from quire._errors import (
     AuthenticationError,
     BadBookmarkError,
@@ -31,16 +30,17 @@ from quire._errors import (
 )
 from quire._filter import Filter
 from quire._message import Message
-from quire._options import AUTO, DrainReport, Health, Reconnect, SubscriptionHealth
 from quire._quire import Record, __version__
-from quire._stores import PublishStore
-from quire._subscription import Subscription
 
 if TYPE_CHECKING:
     from quire._aio import AsyncClient, AsyncSubscription
+    from quire._client import Client
     from quire._config import Config
     from quire._journal import Damage, Journal, JournalReader, Segment
+    from quire._options import AUTO, DrainReport, Health, Reconnect, SubscriptionHealth
     from quire._server import Server
+    from quire._stores import PublishStore
+    from quire._subscription import Subscription
 
 __all__ = [
     "AUTO",
@@ -92,22 +92,35 @@ __all__ = [
 ]
 
 
+#: Where the names are that are imported at their first use: a program pays for the parts that it takes.
 _LAZY = {
+    "AUTO": "quire._options",
     "AsyncClient": "quire._aio",
     "AsyncSubscription": "quire._aio",
+    "Client": "quire._client",
     "Config": "quire._config",
     "Damage": "quire._journal",
+    "DrainReport": "quire._options",
+    "Health": "quire._options",
     "Journal": "quire._journal",
     "JournalReader": "quire._journal",
+    "PublishStore": "quire._stores",
+    "Reconnect": "quire._options",
     "Segment": "quire._journal",
     "Server": "quire._server",
+    "Subscription": "quire._subscription",
+    "SubscriptionHealth": "quire._options",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """What asyncio or pydantic would make expensive to import, at its first use."""
-    if name in _LAZY:
-        from importlib import import_module
+    if name not in _LAZY:
+        raise AttributeError(f"module 'quire' has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'quire' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_LAZY[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

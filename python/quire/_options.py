@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
-import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
-from urllib.parse import urlsplit
 
 from quire import _quire
 from quire._bookmarks import Bookmark, to_text
@@ -203,7 +200,7 @@ class ClientOptions:
             receive_size_max=self.receive_size_max,
             ack_batch_size=self.ack_batch_size,
             ack_timeout=self.ack_timeout,
-            seed=secrets.randbits(64),
+            seed=int.from_bytes(os.urandom(8)),
         )
 
     def _engine(self, place: Place) -> _quire.Embedded:
@@ -246,6 +243,8 @@ def parse_url(url: str) -> tuple[str, int] | Place:
         if not rest:
             raise ConfigError(f"{url!r} names no directory, as file:./trades does", key="url")
         return Place(Path(rest.removeprefix("//")).expanduser().resolve(), "")
+    from urllib.parse import urlsplit
+
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -264,7 +263,7 @@ def parse_url(url: str) -> tuple[str, int] | Place:
 
 def generated_name() -> str:
     """A name that no other client has; with it nothing can be deduplicated across restarts."""
-    return f"{socket.gethostname()[:100]}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{os.uname().nodename[:100]}-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def sequence_to_core(sequence: SequenceArgument) -> int | None:
