@@ -261,11 +261,15 @@ fn commands_without_fields_or_with_lists_survive_the_wire() {
     }
     server_round_trip(&ServerFrame::Heartbeat);
     server_round_trip(&ServerFrame::Persisted { sequence: u64::MAX });
-    server_round_trip(&ServerFrame::LoggedOn(LoggedOn {
-        version: 1,
-        instance: "one",
-        ..LoggedOn::default()
-    }));
+    for (last_sequence, highest_sequence) in [(0, 0), (7, 7), (7, 9)] {
+        server_round_trip(&ServerFrame::LoggedOn(LoggedOn {
+            version: 1,
+            instance: "one",
+            last_sequence,
+            highest_sequence,
+            ..LoggedOn::default()
+        }));
+    }
 }
 
 #[test]

@@ -54,10 +54,12 @@ impl Broker {
         let publisher = self.publishers.get_mut(key);
         let publisher_id = publisher.id.get();
         let (last_sequence, refused) = publisher.enter();
+        let highest_sequence = publisher.highest();
         let logged_on = LoggedOn {
             version: VERSION,
             publisher: publisher_id,
             last_sequence,
+            highest_sequence,
             message_size_max: self.config.limits.max_message_size,
             instance: &instance,
             server_version: Some(env!("CARGO_PKG_VERSION")),

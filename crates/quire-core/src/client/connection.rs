@@ -143,7 +143,10 @@ impl Connection {
         core: &mut ClientCore,
     ) -> Result<(), WireError> {
         let frame = ServerFrame::decode(raw)?;
-        if !self.up && !matches!(frame, ServerFrame::LoggedOn(_) | ServerFrame::Error { .. }) {
+        // Heartbeats come before it when a logon has to wait for the disk.
+        let may_be_first =
+            matches!(frame, ServerFrame::LoggedOn(_) | ServerFrame::Error { .. } | ServerFrame::Heartbeat);
+        if !self.up && !may_be_first {
             return Err(WireError::Malformed { frame: "first frame", field: "kind" });
         }
         if let ServerFrame::Message(message) = &frame {
@@ -187,12 +190,7 @@ impl Connection {
             }
             ServerFrame::LoggedOn(logged_on) => {
                 self.frame_size_max = logged_on.message_size_max as usize + FRAME_OVERHEAD_MAX;
-                core.logged_on(
-                    self,
-                    logged_on.publisher,
-                    logged_on.last_sequence,
-                    logged_on.message_size_max,
-                );
+                core.logged_on(self, &logged_on);
             }
             ServerFrame::PublishFailed { sequence, code, scope, reason } => {
                 core.publish_failed(sequence, scope, Failure::new(code, reason));

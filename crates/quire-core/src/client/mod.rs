@@ -32,7 +32,7 @@ use std::time::Duration;
 use quire_journal::Bookmark;
 
 use crate::time::Instant;
-use crate::wire::{Code, FailureScope, Publish, SubscribeOptions, WireError};
+use crate::wire::{Code, FailureScope, LoggedOn, Publish, SubscribeOptions, WireError};
 pub use command::CommandId;
 use command::Commands;
 use connection::Connection;
@@ -572,17 +572,12 @@ impl ClientCore {
 
     // What a connection reports while it decodes (see `connection`).
 
-    fn logged_on(
-        &mut self,
-        connection: &mut Connection,
-        publisher: u64,
-        last_sequence: u64,
-        message_size_max: u32,
-    ) {
-        self.publisher = publisher;
-        self.message_size_max = Some(message_size_max);
-        self.last_sequence = self.last_sequence.max(last_sequence);
-        self.persisted_up_to(last_sequence);
+    fn logged_on(&mut self, connection: &mut Connection, logged_on: &LoggedOn<'_>) {
+        self.publisher = logged_on.publisher;
+        self.message_size_max = Some(logged_on.message_size_max);
+        // What was seen but is not persisted may still come to light: its numbers are taken.
+        self.last_sequence = self.last_sequence.max(logged_on.highest_sequence);
+        self.persisted_up_to(logged_on.last_sequence);
         self.backoff.succeeded();
         connection.set_up();
         let after = self.store.end();

@@ -63,6 +63,9 @@ pub struct LoggedOn<'a> {
     pub publisher: u64,
     /// The highest sequence of this publisher that is persisted, 0 = none.
     pub last_sequence: u64,
+    /// The highest sequence of this publisher that was seen; above `last_sequence` when the journal failed, and what it was writing
+    /// may or may not be found by the next start.
+    pub highest_sequence: u64,
     /// The largest data of a message, in bytes.
     pub message_size_max: u32,
     /// Name of the instance.
@@ -396,6 +399,9 @@ impl<'a> LoggedOn<'a> {
             put_field(out, 3, &self.last_sequence.to_le_bytes());
             put_field(out, 4, &self.message_size_max.to_le_bytes());
             put_field(out, 5, self.instance.as_bytes());
+            if self.highest_sequence > self.last_sequence {
+                put_field(out, 6, &self.highest_sequence.to_le_bytes());
+            }
             if let Some(version) = self.server_version {
                 put_field(out, 128, version.as_bytes());
             }
@@ -412,10 +418,14 @@ impl<'a> LoggedOn<'a> {
                 3 => logged_on.last_sequence = u64::from_le_bytes(fields.array(value, "last sequence")?),
                 4 => logged_on.message_size_max = fields.u32(value, "message size")?,
                 5 => logged_on.instance = fields.text(value, "instance")?,
+                6 => {
+                    logged_on.highest_sequence = u64::from_le_bytes(fields.array(value, "highest sequence")?)
+                }
                 128 => logged_on.server_version = Some(fields.text(value, "server version")?),
                 tag => fields.unknown(tag)?,
             }
         }
+        logged_on.highest_sequence = logged_on.highest_sequence.max(logged_on.last_sequence);
         if logged_on.version == 0 { Err(fields.bad("version")) } else { Ok(logged_on) }
     }
 }

@@ -144,6 +144,7 @@ fn one_who_publishes_after_the_failure_is_told_with_the_first_message() {
     pair.send(3, &ClientFrame::Logon(logon("a")));
     pair.turn();
     assert_eq!(pair.take(3), [Said::LoggedOn { last_sequence: 0 }], "only what is persisted is claimed");
+    assert_eq!(pair.clients[&3].highest_sequence, 1, "the next start may find it: its number is taken");
 }
 
 #[test]

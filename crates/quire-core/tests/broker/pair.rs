@@ -60,6 +60,8 @@ pub struct Client {
     said_at_ns: Vec<u64>,
     pub is_closed: bool,
     pub is_reading_paused: bool,
+    /// What `logged_on` said.
+    pub highest_sequence: u64,
     /// Sent by the test while the broker did not read.
     waiting: Vec<u8>,
 }
@@ -126,6 +128,7 @@ impl Pair {
             said_at_ns: Vec::new(),
             is_closed: false,
             is_reading_paused: false,
+            highest_sequence: 0,
             waiting: Vec::new(),
         };
         self.clients.insert(client, before);
@@ -297,7 +300,10 @@ impl Client {
     fn hear(&mut self, now_ns: u64, mut bytes: &[u8]) {
         while let Some(frame) = self.inbox.next(&mut bytes).unwrap() {
             let said = match ServerFrame::decode(frame).unwrap() {
-                ServerFrame::LoggedOn(logged_on) => Said::LoggedOn { last_sequence: logged_on.last_sequence },
+                ServerFrame::LoggedOn(logged_on) => {
+                    self.highest_sequence = logged_on.highest_sequence;
+                    Said::LoggedOn { last_sequence: logged_on.last_sequence }
+                }
                 ServerFrame::Ack(Ack { kind, code, command, subscription, .. }) => {
                     Said::Ack { kind, code, command, subscription }
                 }
