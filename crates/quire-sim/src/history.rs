@@ -42,6 +42,28 @@ pub struct Outcome {
     pub kept: u64,
 }
 
+impl Outcome {
+    /// Adds what another history went through.
+    pub fn add(&mut self, other: &Outcome) {
+        self.appended += other.appended;
+        self.power_cuts += other.power_cuts;
+        self.kills += other.kills;
+        self.torn += other.torn;
+        self.poisoned += other.poisoned;
+        self.kept += other.kept;
+    }
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} records, {} power cuts, {} kills, {} torn tails, {} failed disks, {} segments archived, compressed or removed",
+            self.appended, self.power_cuts, self.kills, self.torn, self.poisoned, self.kept
+        )
+    }
+}
+
 const DIRECTORY: &str = "journal";
 const ARCHIVE: &str = "archive";
 const PUBLISHER_COUNT: u64 = 5;

@@ -6,6 +6,7 @@
 mod disk;
 mod history;
 mod random;
+pub mod world;
 
 pub use disk::{Faults, SimulatedDisk};
 pub use history::{Bug, Outcome, run};

@@ -1,0 +1,350 @@
+//! What users were told, and whether it was true.
+//!
+//! Checked (the names are those of the reliability invariants):
+//! - J1, P1: what was acknowledged as persisted is in the log at the end, once; what was refused is not.
+//! - J2: the log holds nothing that nobody published, and each publisher's messages in their order.
+//! - B1: every reader saw exactly the log from where it began: no gap, no duplicate, one order for all.
+//! - B2: a bookmark names the same message for ever.
+//! - Ordinary subscribers see each publisher's messages in order, each once in the life of a connection.
+
+use std::collections::HashMap;
+
+use quire_core::client::Message;
+use quire_journal::Bookmark;
+
+use super::Canary;
+use super::client::Client;
+use crate::random::Random;
+
+/// Number of a message over all publishers; its data.
+pub(super) type Value = u64;
+
+/// What a reader asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Want {
+    /// Ends of topics below `recorded/`; `None`: all of them.
+    pub topic: Option<char>,
+    pub condition: Condition,
+}
+
+/// A content filter, as a program would say it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Condition {
+    All,
+    Is(u64),
+    Above(u64),
+}
+
+/// Where a reader begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    Epoch,
+    Now,
+    /// An ordinary subscription.
+    Unrecorded,
+}
+
+/// Number of a stream: what one reader saw, over its reconnects and resumptions.
+pub(super) type StreamId = usize;
+
+pub(super) struct Auditor {
+    canary: Option<Canary>,
+    random: Random,
+    published: Vec<Published>,
+    streams: Vec<Stream>,
+    names: HashMap<Bookmark, Value>,
+    delivered: u64,
+    /// What went wrong on the way.
+    fault: Option<String>,
+}
+
+struct Published {
+    publisher: usize,
+    topic: &'static str,
+    key: u64,
+    outcome: Outcome,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Unknown,
+    Persisted,
+    Refused,
+}
+
+struct Stream {
+    reader: String,
+    want: Want,
+    start: Start,
+    /// How many were published when the server said that the subscription stands.
+    accepted_at: Option<Value>,
+    got: Vec<Value>,
+    /// Nothing more comes: it need not have reached the end.
+    is_over: bool,
+    /// Of an ordinary subscription: the last value of each publisher over this connection.
+    last_of: HashMap<usize, Value>,
+}
+
+pub(super) const TOPICS: [&str; 3] = ["recorded/a", "recorded/b", "passing/c"];
+const KEYS: u64 = 7;
+
+impl Want {
+    pub fn draw(random: &mut Random) -> Self {
+        Want {
+            topic: [None, Some('a'), Some('b')][random.below(3) as usize],
+            condition: match random.below(4) {
+                0 => Condition::Is(random.below(KEYS)),
+                1 => Condition::Above(random.below(KEYS)),
+                _ => Condition::All,
+            },
+        }
+    }
+
+    pub fn topic(&self) -> String {
+        self.topic.map_or("^recorded/".into(), |end| format!("recorded/{end}"))
+    }
+
+    pub fn filter(&self) -> Option<String> {
+        match self.condition {
+            Condition::All => None,
+            Condition::Is(key) => Some(format!("/k = {key}")),
+            Condition::Above(key) => Some(format!("/k > {key}")),
+        }
+    }
+
+    fn matches(&self, published: &Published) -> bool {
+        let topic = published.topic.starts_with("recorded/")
+            && self.topic.is_none_or(|end| published.topic.ends_with(end));
+        topic
+            && match self.condition {
+                Condition::All => true,
+                Condition::Is(key) => published.key == key,
+                Condition::Above(key) => published.key > key,
+            }
+    }
+}
+
+impl Auditor {
+    pub fn new(canary: Option<Canary>, seed: u64) -> Self {
+        Auditor {
+            canary,
+            random: Random::new(seed),
+            published: Vec::new(),
+            streams: Vec::new(),
+            names: HashMap::new(),
+            delivered: 0,
+            fault: None,
+        }
+    }
+
+    pub fn published_count(&self) -> u64 {
+        self.published.len() as u64
+    }
+
+    pub fn delivered_count(&self) -> u64 {
+        self.delivered
+    }
+
+    /// A message to be published: its number, topic and data.
+    pub fn next(&self, random: &mut Random) -> (Value, &'static str, String) {
+        let value = self.published_count();
+        let topic = TOPICS[random.below(3) as usize];
+        let pad = "x".repeat(if random.percent(5) {
+            random.below(6_000) as usize
+        } else {
+            random.below(80) as usize
+        });
+        (value, topic, format!(r#"{{"v":{value},"k":{},"pad":"{pad}"}}"#, value % KEYS))
+    }
+
+    /// A client has taken it.
+    pub fn taken(&mut self, publisher: usize, topic: &'static str) {
+        let key = self.published_count() % KEYS;
+        let is_early = self.canary == Some(Canary::EarlyAcknowledgement);
+        let outcome = if is_early { Outcome::Persisted } else { Outcome::Unknown };
+        self.published.push(Published { publisher, topic, key, outcome });
+    }
+
+    pub fn persisted(&mut self, value: Value) {
+        self.published[value as usize].outcome = Outcome::Persisted;
+    }
+
+    pub fn refused(&mut self, value: Value) {
+        let published = &mut self.published[value as usize];
+        if published.outcome == Outcome::Persisted {
+            self.fault.get_or_insert(format!("message {value} was persisted, and then refused"));
+        }
+        published.outcome = Outcome::Refused;
+    }
+
+    pub fn begin(&mut self, reader: &str, want: Want, start: Start) -> StreamId {
+        self.streams.push(Stream {
+            reader: reader.to_owned(),
+            want,
+            start,
+            accepted_at: None,
+            got: Vec::new(),
+            is_over: false,
+            last_of: HashMap::new(),
+        });
+        self.streams.len() - 1
+    }
+
+    pub fn accepted(&mut self, stream: StreamId) {
+        let count = self.published_count();
+        self.streams[stream].accepted_at.get_or_insert(count);
+    }
+
+    pub fn over(&mut self, stream: StreamId) {
+        self.streams[stream].is_over = true;
+    }
+
+    /// The reader of an ordinary subscription has another connection.
+    pub fn reconnected(&mut self, stream: StreamId) {
+        self.streams[stream].last_of.clear();
+    }
+
+    pub fn received(&mut self, stream: StreamId, message: &Message) {
+        self.delivered += 1;
+        if let Err(fault) = self.look_at(stream, message) {
+            self.fault.get_or_insert(fault);
+        }
+    }
+
+    fn look_at(&mut self, stream: StreamId, message: &Message) -> Result<(), String> {
+        let reader = &self.streams[stream].reader;
+        let value =
+            value_of(message.data()).ok_or_else(|| format!("{reader} received what nobody published"))?;
+        let published = self
+            .published
+            .get(value as usize)
+            .ok_or_else(|| format!("{reader} received message {value} before it was published"))?;
+        if published.topic.as_bytes() != message.topic() {
+            return Err(format!("{reader} received message {value} under another topic"));
+        }
+        if !self.streams[stream].want.matches(published) {
+            return Err(format!("{reader} received message {value}, for which it did not ask"));
+        }
+        if self.streams[stream].start == Start::Unrecorded {
+            let publisher = published.publisher;
+            let last = self.streams[stream].last_of.insert(publisher, value);
+            return match last.filter(|last| *last >= value) {
+                Some(last) => Err(format!("an ordinary subscription received message {value} after {last}")),
+                None => Ok(()),
+            };
+        }
+        let bookmark = message.bookmark().ok_or("a replayed message has no bookmark")?;
+        let named = *self.names.entry(bookmark).or_insert(value);
+        if named != value {
+            return Err(format!("bookmark {bookmark} names message {named} and message {value}"));
+        }
+        let got = &mut self.streams[stream].got;
+        let is_meant = self.random.percent(2);
+        match self.canary {
+            Some(Canary::SkippedDelivery) if is_meant => (),
+            Some(Canary::RepeatedDelivery) if is_meant => got.extend([value, value]),
+            Some(Canary::SwappedDelivery) if is_meant => got.insert(got.len().saturating_sub(1), value),
+            _ => got.push(value),
+        }
+        Ok(())
+    }
+
+    /// Whether everything that must have come by now has come.
+    pub fn is_complete(&self, clients: &[Client]) -> bool {
+        self.verdict(clients).is_ok()
+    }
+
+    /// # Errors
+    /// What was promised and did not hold.
+    pub fn verdict(&self, clients: &[Client]) -> Result<(), String> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        let witness = clients.iter().find_map(Client::witness).ok_or("nobody read the log at the end")?;
+        let log = &self.streams[witness].got;
+        self.check_log(log)?;
+        for stream in &self.streams {
+            self.check_stream(stream, log)?;
+        }
+        Ok(())
+    }
+
+    fn check_log(&self, log: &[Value]) -> Result<(), String> {
+        let mut times = vec![0; self.published.len()];
+        let mut last_of = HashMap::new();
+        for &value in log {
+            times[value as usize] += 1;
+            let publisher = self.published[value as usize].publisher;
+            if let Some(last) = last_of.insert(publisher, value).filter(|last| *last >= value) {
+                return Err(format!("the log holds message {value} of publisher {publisher} after {last}"));
+            }
+        }
+        for (value, published) in self.published.iter().enumerate() {
+            let is_recorded = published.topic.starts_with("recorded/");
+            match (published.outcome, times[value]) {
+                (Outcome::Persisted, 0) if is_recorded => {
+                    return Err(format!(
+                        "message {value} was acknowledged as persisted and is not in the log"
+                    ));
+                }
+                (Outcome::Refused, 1..) => {
+                    return Err(format!("message {value} was refused and is in the log"));
+                }
+                (_, 2..) => return Err(format!("message {value} is in the log {} times", times[value])),
+                _ => (),
+            }
+        }
+        Ok(())
+    }
+
+    fn check_stream(&self, stream: &Stream, log: &[Value]) -> Result<(), String> {
+        if stream.start == Start::Unrecorded {
+            return Ok(());
+        }
+        let wanted: Vec<Value> = log
+            .iter()
+            .copied()
+            .filter(|value| stream.want.matches(&self.published[*value as usize]))
+            .collect();
+        let begin = match (stream.start, stream.got.first()) {
+            (Start::Epoch, _) => 0,
+            (_, Some(first)) => {
+                wanted.iter().position(|value| value == first).ok_or_else(|| stream.fault("saw", *first))?
+            }
+            (_, None) => wanted.len(),
+        };
+        for (index, value) in stream.got.iter().enumerate() {
+            match wanted.get(begin + index) {
+                Some(expected) if expected == value => (),
+                Some(expected) => {
+                    return Err(format!(
+                        "{} saw message {value} where {expected} stands in the log ({:?})",
+                        stream.reader, stream.start
+                    ));
+                }
+                None => return Err(stream.fault("saw", *value)),
+            }
+        }
+        if stream.is_over {
+            return Ok(());
+        }
+        let missing = &wanted[begin + stream.got.len()..];
+        let owed = |value: &&Value| {
+            stream.start == Start::Epoch
+                || !stream.got.is_empty()
+                || stream.accepted_at.is_some_and(|accepted_at| **value >= accepted_at)
+        };
+        missing.iter().find(owed).map_or(Ok(()), |value| Err(stream.fault("never saw", *value)))
+    }
+}
+
+impl Stream {
+    fn fault(&self, verb: &str, value: Value) -> String {
+        format!("{} {verb} message {value} of the log ({:?}, {:?})", self.reader, self.start, self.want)
+    }
+}
+
+fn value_of(data: &[u8]) -> Option<Value> {
+    let text = std::str::from_utf8(data).ok()?.strip_prefix(r#"{"v":"#)?;
+    text.split_once(',')?.0.parse().ok()
+}

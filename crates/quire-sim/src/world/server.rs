@@ -1,0 +1,205 @@
+//! The server's process: a broker, its journal on the simulated disk, and the threads that read and write for it.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+
+use quire_core::broker::{Broker, BrokerConfig, Input, Limits, Output, RecordedTopic, TransactionLogConfig};
+use quire_core::replay::ReadDone;
+use quire_core::time::Now;
+use quire_journal::{Journal, Options};
+
+use super::network::{Arrival, Network};
+use super::{SECOND_NS, ns};
+use crate::disk::SimulatedDisk;
+use crate::random::Random;
+
+const DIRECTORY: &str = "journal";
+
+pub(super) struct Server {
+    disk: SimulatedDisk,
+    running: Option<Running>,
+    poisoned: u64,
+    hung: u64,
+}
+
+struct Running {
+    broker: Broker,
+    /// When the sync under way returns.
+    sync_at: Option<u64>,
+    /// Reads that were done, and when the broker hears of them.
+    reads: VecDeque<(u64, ReadDone)>,
+    is_poisoned: bool,
+    /// Something was handed in outside a turn.
+    is_touched: bool,
+}
+
+impl Server {
+    pub fn new(disk: SimulatedDisk) -> Self {
+        Server { disk, running: None, poisoned: 0, hung: 0 }
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    pub fn is_poisoned(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.is_poisoned)
+    }
+
+    pub fn poisoned_count(&self) -> u64 {
+        self.poisoned
+    }
+
+    pub fn hung_count(&self) -> u64 {
+        self.hung
+    }
+
+    /// # Errors
+    /// It does not start: no crash may make damage.
+    pub fn start(&mut self, network: &mut Network, random: &mut Random) -> Result<(), String> {
+        network.server_is_gone();
+        let recorded = RecordedTopic { name: "^recorded/".into(), message_type: "json".into(), filter: None };
+        let config = BrokerConfig {
+            transaction_log: TransactionLogConfig {
+                topics: vec![recorded],
+                ..TransactionLogConfig::default()
+            },
+            limits: Limits {
+                // Small enough to be reached.
+                max_client_backlog: 64 << 10,
+                max_unpersisted: 16 << 10 << random.below(6),
+                logon_timeout_ns: 2 * SECOND_NS,
+                ..Limits::default()
+            },
+            ..BrokerConfig::default()
+        };
+        let options = Options { segment_size: 64 << 10, prepared_segments: 1, ..config.journal_options() };
+        let (journal, _) =
+            Journal::driven_by_hand(Arc::new(self.disk.clone()), Path::new(DIRECTORY), &options)
+                .map_err(|error| format!("the journal does not open again: {error}"))?;
+        let broker =
+            Broker::new(config, journal).map_err(|error| format!("the broker does not start: {error}"))?;
+        self.running = Some(Running {
+            broker,
+            sync_at: None,
+            reads: VecDeque::new(),
+            is_poisoned: false,
+            is_touched: false,
+        });
+        Ok(())
+    }
+
+    /// The process is gone between two instructions.
+    pub fn kill(&mut self) {
+        if let Some(running) = self.running.take() {
+            // Dropping a broker would close its journal.
+            std::mem::forget(running.broker);
+        }
+    }
+
+    pub fn begin_stop(&mut self, now: Now) {
+        if let Some(running) = &mut self.running {
+            running.broker.handle(now, Input::Shutdown);
+            running.is_touched = true;
+        }
+    }
+
+    pub fn next_due(&self) -> Option<u64> {
+        let running = self.running.as_ref()?;
+        let timeout = running.broker.next_timeout().map(|at| at.as_ns());
+        let read = running.reads.front().map(|(at, _)| *at);
+        [timeout, running.sync_at, read].into_iter().flatten().min()
+    }
+
+    /// Hands in what has come and carries out what the broker says; whether anything happened.
+    ///
+    /// # Errors
+    /// None at present: what the broker does wrong is seen by clients.
+    pub fn turn(&mut self, now: Now, network: &mut Network, random: &mut Random) -> Result<bool, String> {
+        let Some(running) = &mut self.running else { return Ok(false) };
+        let mut is_busy = std::mem::take(&mut running.is_touched);
+        for arrival in network.arrivals(now.instant.as_ns()) {
+            is_busy = true;
+            running.arrived(now, &arrival);
+        }
+        is_busy |= running.disk_answers(now);
+        if running.broker.next_timeout().is_some_and(|at| at <= now.instant) {
+            is_busy = true;
+            running.broker.handle(now, Input::Timeout);
+        }
+        if !is_busy {
+            return Ok(false);
+        }
+        running.broker.finish_turn(now);
+        while let Some(output) = running.broker.poll_output() {
+            running.carry_out(output, now.instant.as_ns(), network, random);
+        }
+        running.begin_sync(now.instant.as_ns(), random, &mut self.hung);
+        if !running.is_poisoned && running.broker.journal().failure().is_some() {
+            running.is_poisoned = true;
+            self.poisoned += 1;
+        }
+        if running.broker.is_drained() {
+            // Stopped as asked. A disk that fails on the way out costs nothing that was acknowledged: the next start shows it.
+            let running = self.running.take();
+            drop(running.map(|running| running.broker.close()));
+            network.server_is_gone();
+        }
+        Ok(true)
+    }
+}
+
+impl Running {
+    fn arrived(&mut self, now: Now, arrival: &Arrival) {
+        let input = match arrival {
+            Arrival::Connected(connection) => Input::Connected { connection: *connection, peer: "simulated" },
+            Arrival::Bytes(connection, bytes) => Input::Received { connection: *connection, bytes },
+            Arrival::Writable(connection, writable) => {
+                Input::Writable { connection: *connection, writable: *writable }
+            }
+            Arrival::Ended(connection) => Input::Disconnected { connection: *connection },
+        };
+        self.broker.handle(now, input);
+    }
+
+    fn disk_answers(&mut self, now: Now) -> bool {
+        let mut is_busy = false;
+        if self.sync_at.is_some_and(|at| at <= now.instant.as_ns()) {
+            self.sync_at = None;
+            self.broker.write_journal();
+            self.broker.handle(now, Input::Flushed);
+            is_busy = true;
+        }
+        while let Some((_, done)) = self.reads.pop_front_if(|(at, _)| *at <= now.instant.as_ns()) {
+            self.broker.handle(now, Input::ReadDone(done));
+            is_busy = true;
+        }
+        is_busy
+    }
+
+    fn begin_sync(&mut self, now: u64, random: &mut Random, hung: &mut u64) {
+        let journal = self.broker.journal();
+        if self.sync_at.is_none() && journal.failure().is_none() && journal.appended() > journal.persisted() {
+            let hangs = random.below(2_000) == 0;
+            *hung += u64::from(hangs);
+            let most = if hangs { 5 * SECOND_NS } else { ns(std::time::Duration::from_millis(3)) };
+            self.sync_at = Some(now + random.below(most));
+        }
+    }
+
+    fn carry_out(&mut self, output: Output, now: u64, network: &mut Network, random: &mut Random) {
+        match output {
+            Output::Send { connection, bytes } => network.send_down(connection, now, bytes),
+            Output::Close { connection } => network.close(connection),
+            Output::PauseReading { connection } => network.pause_reading(connection, true),
+            Output::ResumeReading { connection } => network.pause_reading(connection, false),
+            Output::Read(request) => {
+                // A reader thread sees the disk as it is when it runs, and is done some time later.
+                let last = self.reads.back().map_or(now, |(at, _)| *at);
+                self.reads.push_back((last.max(now + random.below(1_000_000)), request.run()));
+            }
+            Output::Log(_) => (),
+        }
+    }
+}
