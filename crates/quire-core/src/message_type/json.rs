@@ -4,6 +4,8 @@
 //! It accepts the grammar of RFC 8259; bytes inside strings are taken as they are, not checked to be UTF-8, because the language compares bytes. Of several members
 //! with one name the last one stands. A property test holds it against serde_json.
 
+use super::plan::Names;
+use super::special::{BLOCK_SIZE, specials};
 use super::{
     Arena, DOCUMENT_DEPTH_MAX, FieldId, FieldPlan, Format, Found, Level, Malformed, Number, Reading, Value,
     push,
@@ -11,7 +13,7 @@ use super::{
 
 /// Reads a whole message, descending into wanted objects in the same pass.
 pub(super) fn read_document<'a>(data: &'a [u8], reading: &mut Reading<'_, 'a>) -> Result<(), Malformed> {
-    let mut scanner = Scanner { data, at: 0 };
+    let mut scanner = Scanner::new(data);
     scanner.skip_blanks();
     if scanner.peek() == b'{' {
         read_object(&mut scanner, reading, FieldPlan::ROOT, 1)?;
@@ -29,8 +31,9 @@ fn read_object<'a>(
     depth: usize,
 ) -> Result<(), Malformed> {
     let plan = reading.plan;
+    let names = plan.names(at);
     scanner.for_each_member(|scanner, name| {
-        let Some(field) = name.find(plan, at, reading.arena)? else {
+        let Some(field) = name.find(names, reading.arena)? else {
             return scanner.skip_value(depth);
         };
         if scanner.peek() != b'{' || !plan.has_names(field) {
@@ -58,8 +61,9 @@ impl Format for Json {
         level: &Level<'_, 'a>,
         found: Found<'_, 'a>,
     ) -> Result<(), Malformed> {
-        let mut scanner = Scanner { data: raw, at: 0 };
-        scanner.for_each_member(|scanner, name| match name.find(level.plan, level.at, level.arena)? {
+        let mut scanner = Scanner::new(raw);
+        let names = level.plan.names(level.at);
+        scanner.for_each_member(|scanner, name| match name.find(names, level.arena)? {
             Some(field) => {
                 let value = scanner.read_value(level.arena, 1)?;
                 found(field, value)
@@ -77,9 +81,9 @@ struct RawString<'a> {
 }
 
 impl<'a> RawString<'a> {
-    #[inline]
-    fn find(self, plan: &FieldPlan, at: FieldId, arena: &'a Arena) -> Result<Option<FieldId>, Malformed> {
-        if self.escaped { Ok(plan.child(at, self.decoded(arena)?)) } else { Ok(plan.child(at, self.bytes)) }
+    #[inline(always)]
+    fn find(self, names: &Names, arena: &'a Arena) -> Result<Option<FieldId>, Malformed> {
+        if self.escaped { Ok(names.find(self.decoded(arena)?)) } else { Ok(names.find(self.bytes)) }
     }
 
     fn decoded(self, arena: &'a Arena) -> Result<&'a [u8], Malformed> {
@@ -139,22 +143,32 @@ fn hex_digits(text: &[u8]) -> Option<u32> {
 struct Scanner<'a> {
     data: &'a [u8],
     at: usize,
+    /// The block that `specials` are about, counted from the beginning of the data.
+    block: usize,
+    /// See [`specials`].
+    specials: u64,
 }
 
 impl<'a> Scanner<'a> {
+    fn new(data: &'a [u8]) -> Self {
+        Scanner { data, at: 0, block: usize::MAX, specials: 0 }
+    }
+
+    #[cold]
     fn malformed<T>(&self, expected: &'static str) -> Result<T, Malformed> {
         Err(Malformed::Syntax { offset: self.at, expected })
     }
 
     /// The next byte; 0 at the end, which no token begins with.
-    #[inline]
+    #[inline(always)]
     fn peek(&self) -> u8 {
         self.data.get(self.at).copied().unwrap_or(0)
     }
 
-    #[inline]
+    #[inline(always)]
     fn skip_blanks(&mut self) {
-        while let b' ' | b'\t' | b'\n' | b'\r' = self.peek() {
+        // Most messages have none, and every token begins above the blank.
+        while self.peek() <= b' ' && matches!(self.data.get(self.at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
         }
     }
@@ -194,7 +208,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// A name, its colon and the blanks around.
-    #[inline]
+    #[inline(always)]
     fn member_name(&mut self) -> Result<RawString<'a>, Malformed> {
         if self.peek() != b'"' {
             return self.malformed("name");
@@ -210,27 +224,70 @@ impl<'a> Scanner<'a> {
     }
 
     /// A string; the scanner stands at its opening quote.
-    #[inline]
+    #[inline(always)]
     fn string(&mut self) -> Result<RawString<'a>, Malformed> {
         let start = self.at + 1;
-        let mut escaped = false;
         self.at = start;
+        self.skip_plain();
+        if self.peek() != b'"' {
+            return self.string_with_escapes(start);
+        }
+        let bytes = &self.data[start..self.at];
+        self.at += 1;
+        Ok(RawString { bytes, escaped: false })
+    }
+
+    /// The rest of a string that began at `start`; the scanner stands at something that is not its closing quote.
+    #[cold]
+    fn string_with_escapes(&mut self, start: usize) -> Result<RawString<'a>, Malformed> {
         loop {
-            self.at = special_byte(self.data, self.at);
             match self.data.get(self.at) {
                 Some(b'"') => {
                     let bytes = &self.data[start..self.at];
                     self.at += 1;
-                    return Ok(RawString { bytes, escaped });
+                    return Ok(RawString { bytes, escaped: true });
                 }
-                Some(b'\\') => {
-                    escaped = true;
-                    self.escape()?;
-                }
+                Some(b'\\') => self.escape()?,
                 Some(_) => return self.malformed("no control character in a string"),
                 None => return self.malformed("\""),
             }
+            self.skip_plain();
         }
+    }
+
+    /// Goes to the next quote, backslash or control character, or to the end.
+    #[inline(always)]
+    fn skip_plain(&mut self) {
+        loop {
+            let block = self.at / BLOCK_SIZE;
+            if block != self.block {
+                self.load(block);
+            }
+            let rest = self.specials >> (self.at % BLOCK_SIZE);
+            if rest != 0 {
+                self.at += rest.trailing_zeros() as usize;
+                return;
+            }
+            self.at = (block + 1) * BLOCK_SIZE;
+            if self.at >= self.data.len() {
+                self.at = self.data.len();
+                return;
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn load(&mut self, block: usize) {
+        self.block = block;
+        let rest = &self.data[block * BLOCK_SIZE..];
+        self.specials = match rest.first_chunk() {
+            Some(whole) => specials(whole),
+            None => {
+                let mut padded = [b' '; BLOCK_SIZE];
+                padded[..rest.len()].copy_from_slice(rest);
+                specials(&padded)
+            }
+        };
     }
 
     fn escape(&mut self) -> Result<(), Malformed> {
@@ -243,22 +300,17 @@ impl<'a> Scanner<'a> {
     }
 
     /// A number as RFC 8259 spells it.
-    #[inline]
-    fn number(&mut self) -> Result<(Option<Number>, &'a [u8]), Malformed> {
-        let start = self.at;
-        let negative = self.peek() == b'-';
-        self.at += usize::from(negative);
-        let whole = self.at;
-        let mut magnitude = 0_u64;
-        while let digit @ b'0'..=b'9' = self.peek() {
-            magnitude = magnitude.wrapping_mul(10).wrapping_add(u64::from(digit - b'0'));
+    #[inline(always)]
+    fn number(&mut self) -> Result<(), Malformed> {
+        if self.peek() == b'-' {
             self.at += 1;
         }
-        let count = self.at - whole;
-        if count == 0 || (count > 1 && self.data[whole] == b'0') {
-            return self.malformed("number");
+        let first = self.peek();
+        let whole = self.at;
+        self.digits()?;
+        if first == b'0' && self.at - whole > 1 {
+            return self.malformed("number without leading zeros");
         }
-        let is_integer = !matches!(self.peek(), b'.' | b'e' | b'E');
         if self.peek() == b'.' {
             self.at += 1;
             self.digits()?;
@@ -270,26 +322,17 @@ impl<'a> Scanner<'a> {
             }
             self.digits()?;
         }
-        let raw = &self.data[start..self.at];
-        // 18 digits are below 2^63, so that nothing wrapped above.
-        if is_integer && count <= 18 {
-            let magnitude = magnitude as i64;
-            return Ok((Some(Number::Integer(if negative { -magnitude } else { magnitude })), raw));
-        }
-        Ok((None, raw))
-    }
-
-    fn digits(&mut self) -> Result<(), Malformed> {
-        if !self.peek().is_ascii_digit() {
-            return self.malformed("digit");
-        }
-        while self.peek().is_ascii_digit() {
-            self.at += 1;
-        }
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
+    fn digits(&mut self) -> Result<(), Malformed> {
+        let count = self.data[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        self.at += count;
+        if count == 0 { self.malformed("digit") } else { Ok(()) }
+    }
+
+    #[inline(always)]
     fn literal(&mut self, text: &'static str) -> Result<(), Malformed> {
         if !self.data[self.at..].starts_with(text.as_bytes()) {
             return self.malformed("value");
@@ -299,10 +342,11 @@ impl<'a> Scanner<'a> {
     }
 
     /// Takes a value of any kind; `depth` is how many objects and arrays are around it.
+    #[inline(always)]
     fn skip_value(&mut self, depth: usize) -> Result<(), Malformed> {
         match self.peek() {
             b'"' => self.string().map(drop),
-            b'-' | b'0'..=b'9' => self.number().map(drop),
+            b'-' | b'0'..=b'9' => self.number(),
             b'{' | b'[' => self.skip_nested(depth),
             b't' => self.literal("true"),
             b'f' => self.literal("false"),
@@ -375,11 +419,11 @@ impl<'a> Scanner<'a> {
         match self.peek() {
             b'"' => Ok(Value::text(self.string()?.decoded(arena)?)),
             b'-' | b'0'..=b'9' => {
-                let (number, raw) = self.number()?;
+                let start = self.at;
+                self.number()?;
+                let raw = &self.data[start..self.at];
                 // Only text that the scanner took as a number comes here.
-                Ok(number
-                    .or_else(|| Number::parse(raw))
-                    .map_or(Value::NAN, |number| Value::Number(number, raw)))
+                Ok(Number::parse(raw).map_or(Value::NAN, |number| Value::Number(number, raw)))
             }
             b'{' => {
                 let start = self.at;
@@ -420,33 +464,4 @@ impl<'a> Scanner<'a> {
             self.skip_blanks();
         }
     }
-}
-
-/// The place at or after `at` of the first quote, backslash or control character; the end when there is none. Eight bytes at a time.
-#[inline]
-fn special_byte(data: &[u8], mut at: usize) -> usize {
-    const ONES: u64 = u64::from_le_bytes([1; 8]);
-    const HIGHS: u64 = ONES << 7;
-    while let Some(chunk) = data.get(at..at + 8) {
-        let word = u64::from_le_bytes(chunk.try_into().expect("a slice of eight bytes"));
-        // The classic test for a zero byte: borrow only comes out of bytes below what is subtracted.
-        let quote = word ^ (ONES * u64::from(b'"'));
-        let backslash = word ^ (ONES * u64::from(b'\\'));
-        let hit = (quote.wrapping_sub(ONES) & !quote)
-            | (backslash.wrapping_sub(ONES) & !backslash)
-            | (word.wrapping_sub(ONES * 0x20) & !word);
-        let hit = hit & HIGHS;
-        if hit != 0 {
-            // A borrow can mark bytes above a true hit, never one below: the lowest is right.
-            return at + hit.trailing_zeros() as usize / 8;
-        }
-        at += 8;
-    }
-    while let Some(byte) = data.get(at) {
-        if matches!(byte, b'"' | b'\\' | 0..=0x1F) {
-            return at;
-        }
-        at += 1;
-    }
-    at
 }

@@ -17,6 +17,7 @@ mod json;
 mod msgpack;
 mod nvfix;
 mod plan;
+mod special;
 mod value;
 mod xml;
 
@@ -182,7 +183,7 @@ struct Level<'p, 'a> {
 
 impl Level<'_, '_> {
     fn child(&self, name: &[u8]) -> Option<FieldId> {
-        self.plan.child(self.at, name)
+        self.plan.names(self.at).find(name)
     }
 }
 
@@ -213,6 +214,10 @@ impl<'a> Reading<'_, 'a> {
 
     /// Gives `field` its value, and the fields below it theirs.
     fn set<F: Format>(&mut self, format: &F, field: FieldId, value: Value<'a>) -> Result<(), Malformed> {
+        if self.plan.is_leaf(field) {
+            self.values[field.index()] = self.own_value(format, value)?;
+            return Ok(());
+        }
         self.clear(field);
         self.values[field.index()] = self.own_value(format, value)?;
         self.set_elements(format, field, value)?;

@@ -47,10 +47,22 @@ struct Node {
     indexes: Vec<(u32, FieldId)>,
 }
 
+/// The fields below one step, by their names.
 #[derive(Clone, Debug)]
-enum Names {
-    Few(Vec<(Box<[u8]>, FieldId)>),
+pub(crate) enum Names {
+    Few(Vec<(Key, Box<[u8]>, FieldId)>),
     Many(HashMap<Box<[u8]>, FieldId, FxBuildHasher>),
+}
+
+/// Length, first and last byte of a name: enough to tell nearly all names apart without going to where they are.
+type Key = u64;
+
+#[inline(always)]
+fn key_of(name: &[u8]) -> Key {
+    match name {
+        [] => 0,
+        [first, ..] => (name.len() as u64) << 16 | u64::from(*first) << 8 | u64::from(name[name.len() - 1]),
+    }
 }
 
 impl Default for Names {
@@ -109,13 +121,10 @@ impl FieldPlan {
         !self.has_names(FieldPlan::ROOT)
     }
 
-    /// The field called `name` below `at`, if it is wanted.
+    /// The names that are wanted below `at`.
     #[inline]
-    pub(crate) fn child(&self, at: FieldId, name: &[u8]) -> Option<FieldId> {
-        match &self.nodes[at.index()].names {
-            Names::Few(names) => names.iter().find(|(known, _)| **known == *name).map(|(_, child)| *child),
-            Names::Many(names) => names.get(name).copied(),
-        }
+    pub(crate) fn names(&self, at: FieldId) -> &Names {
+        &self.nodes[at.index()].names
     }
 
     /// Whether named fields below `at` are wanted.
@@ -125,6 +134,13 @@ impl FieldPlan {
             Names::Few(names) => !names.is_empty(),
             Names::Many(_) => true,
         }
+    }
+
+    /// Whether nothing below `at` is wanted, neither fields nor elements.
+    #[inline]
+    pub(crate) fn is_leaf(&self, at: FieldId) -> bool {
+        let node = &self.nodes[at.index()];
+        node.indexes.is_empty() && matches!(&node.names, Names::Few(names) if names.is_empty())
     }
 
     /// The elements of `at` that are wanted.
@@ -138,14 +154,14 @@ impl FieldPlan {
         let node = &self.nodes[at.index()];
         node.indexes.iter().for_each(|(_, child)| visit(*child));
         match &node.names {
-            Names::Few(names) => names.iter().for_each(|(_, child)| visit(*child)),
+            Names::Few(names) => names.iter().for_each(|(.., child)| visit(*child)),
             Names::Many(names) => names.values().for_each(|child| visit(*child)),
         }
     }
 
     fn child_or_new(&mut self, at: FieldId, step: &Step) -> FieldId {
         let known = match step {
-            Step::Name(name) => self.child(at, name),
+            Step::Name(name) => self.names(at).find(name),
             Step::Index(index) => {
                 self.indexes(at).iter().find(|(known, _)| known == index).map(|(_, child)| *child)
             }
@@ -169,14 +185,28 @@ impl FieldPlan {
 }
 
 impl Names {
+    /// The field with this name, if it is wanted.
+    #[inline(always)]
+    pub(crate) fn find(&self, name: &[u8]) -> Option<FieldId> {
+        match self {
+            Names::Few(names) => {
+                let key = key_of(name);
+                let is_it = |known: &&(Key, Box<[u8]>, FieldId)| known.0 == key && *known.1 == *name;
+                names.iter().find(is_it).map(|(.., child)| *child)
+            }
+            Names::Many(names) => names.get(name).copied(),
+        }
+    }
+
     fn insert(&mut self, name: Box<[u8]>, child: FieldId) {
         match self {
             Names::Few(names) if names.len() == FEW_NAMES => {
-                let mut many: HashMap<_, _, FxBuildHasher> = names.drain(..).collect();
+                let mut many: HashMap<_, _, FxBuildHasher> =
+                    names.drain(..).map(|(_, name, child)| (name, child)).collect();
                 many.insert(name, child);
                 *self = Names::Many(many);
             }
-            Names::Few(names) => names.push((name, child)),
+            Names::Few(names) => names.push((key_of(&name), name, child)),
             Names::Many(names) => {
                 names.insert(name, child);
             }
@@ -185,7 +215,7 @@ impl Names {
 
     fn remove(&mut self, name: &[u8]) {
         match self {
-            Names::Few(names) => names.retain(|(known, _)| **known != *name),
+            Names::Few(names) => names.retain(|(_, known, _)| **known != *name),
             Names::Many(names) => {
                 names.remove(name);
                 if names.is_empty() {
