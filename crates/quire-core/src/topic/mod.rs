@@ -1,6 +1,7 @@
 //! Topics: names and patterns, which of them are recorded, and the table of those in use.
 
 mod pattern;
+mod pattern_index;
 mod recording;
 mod table;
 

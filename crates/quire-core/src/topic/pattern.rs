@@ -6,6 +6,8 @@
 use std::sync::Arc;
 
 use regex::{Regex, RegexBuilder};
+use regex_syntax::hir::Look;
+use regex_syntax::hir::literal::Extractor;
 
 use crate::wire::TOPIC_SIZE_MAX;
 
@@ -58,7 +60,10 @@ pub fn check_name(topic: &[u8]) -> Result<&str, TopicError> {
 
 /// A compiled pattern. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct TopicPattern(Arc<Regex>);
+pub struct TopicPattern {
+    regex: Arc<Regex>,
+    prefix: Arc<str>,
+}
 
 impl TopicPattern {
     /// Compiles a pattern.
@@ -70,19 +75,35 @@ impl TopicPattern {
             .size_limit(PATTERN_SIZE_MAX)
             .dfa_size_limit(PATTERN_CACHE_SIZE_MAX)
             .build()
-            .map(|regex| TopicPattern(Arc::new(regex)))
+            .map(|regex| TopicPattern { regex: Arc::new(regex), prefix: prefix_of(pattern).into() })
             .map_err(|error| TopicError::Pattern { reason: error.to_string() })
     }
 
     /// As it was written.
     pub fn text(&self) -> &str {
-        self.0.as_str()
+        self.regex.as_str()
+    }
+
+    /// What every topic begins with in which the pattern is found: what follows `^`, as far as it is plain text.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
     }
 
     /// Whether the pattern is found in `topic`.
     pub fn matches(&self, topic: &str) -> bool {
-        self.0.is_match(topic)
+        self.regex.is_match(topic)
     }
+}
+
+fn prefix_of(pattern: &str) -> String {
+    let Ok(parsed) = regex_syntax::parse(pattern) else { return String::new() };
+    if !parsed.properties().look_set_prefix().contains(Look::Start) {
+        return String::new();
+    }
+    let beginnings = Extractor::new().extract(&parsed);
+    let bytes = beginnings.longest_common_prefix().unwrap_or_default();
+    // Characters that begin alike are cut off.
+    String::from_utf8_lossy(bytes).trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned()
 }
 
 /// One topic, or all that a pattern is found in.
@@ -128,6 +149,7 @@ impl TopicSelector {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_dot_alone_does_not_make_a_pattern() {
@@ -145,6 +167,40 @@ mod tests {
         assert!(pattern.matches("eu/orders/1"));
         assert!(!pattern.matches("eu/trades"));
         assert!(!TopicSelector::new("^orders$").unwrap().matches("orders2"));
+    }
+
+    #[test]
+    fn a_pattern_knows_how_its_topics_begin() {
+        for (pattern, prefix) in [
+            ("^orders[.]eu$", "orders.eu"),
+            ("^orders[.](eu|us)", "orders."),
+            ("^orders.*", "orders"),
+            ("orders$", ""),
+            ("^a|^b", ""),
+            ("^ab|^ac", "a"),
+            ("(^a|b)", ""),
+            ("(?m)^a", ""),
+            ("(?i)^a", ""),
+            ("^(é|è)", ""),
+            ("^x(é|è)", "x"),
+            ("^", ""),
+        ] {
+            assert_eq!(TopicPattern::new(pattern).unwrap().prefix(), prefix, "{pattern}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_topic_is_found_that_does_not_begin_so(
+            parts in proptest::collection::vec(prop::sample::select(vec![
+                "^", "$", "a", "b", "ab", "é", "è", "|", "(", ")", "(?:a|b)", "*", "?", "+", ".", "[ab]", "{2}", "(?i)", "(?m)", "\\b",
+            ]), 1..8),
+            topic in "[abé\n]{0,6}",
+        ) {
+            if let Ok(pattern) = TopicPattern::new(&parts.concat()) {
+                prop_assert!(!pattern.matches(&topic) || topic.starts_with(pattern.prefix()), "{:?}", pattern.prefix());
+            }
+        }
     }
 
     #[test]

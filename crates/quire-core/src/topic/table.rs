@@ -6,11 +6,13 @@
 //! holds the numbers of the patterns found in its name: a message is never matched against a pattern.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use slab::Slab;
 
 use super::pattern::{TopicPattern, TopicSelector};
+use super::pattern_index::PatternIndex;
 use super::recording::{Recording, RecordingRule};
 use crate::filter::{Filter, MessageContext, SubscriptionIndex};
 use crate::message_type::Arena;
@@ -84,6 +86,7 @@ pub(crate) struct TopicTable {
     by_name: BTreeMap<Arc<str>, u32>,
     groups: Slab<PatternGroup>,
     by_pattern: BTreeMap<Arc<str>, u32>,
+    pattern_index: PatternIndex,
     unpinned_count: usize,
     link_count: usize,
     persisted_count: usize,
@@ -105,6 +108,7 @@ impl TopicTable {
             by_name: BTreeMap::new(),
             groups: Slab::new(),
             by_pattern: BTreeMap::new(),
+            pattern_index: PatternIndex::default(),
             unpinned_count: 0,
             link_count: 0,
             persisted_count: 0,
@@ -148,8 +152,9 @@ impl TopicTable {
             self.forget_unpinned();
         }
         let name: Arc<str> = name.into();
-        let patterns: Vec<u32> =
-            self.groups.iter().filter(|(_, g)| g.pattern.matches(&name)).map(|(id, _)| id as u32).collect();
+        let is_found = |group: &u32| self.groups[*group as usize].pattern.matches(&name);
+        let mut patterns: Vec<u32> = self.pattern_index.candidates(&name).filter(is_found).collect();
+        patterns.sort_unstable();
         self.link_count += patterns.len();
         self.unpinned_count += 1;
         let recording = Recording::of(&self.rules, &name);
@@ -258,7 +263,9 @@ impl TopicTable {
         let group = PatternGroup { pattern: pattern.clone(), audience: Audience::default() };
         let id = self.groups.insert(group) as u32;
         self.by_pattern.insert(pattern.text().into(), id);
-        for (_, topic) in &mut self.topics {
+        self.pattern_index.insert(pattern.prefix(), id);
+        for topic in topics_below(&self.by_name, pattern.prefix()) {
+            let topic = &mut self.topics[topic as usize];
             if pattern.matches(&topic.name) {
                 topic.patterns.push(id);
                 self.link_count += 1;
@@ -270,7 +277,9 @@ impl TopicTable {
     fn forget_group(&mut self, id: u32) {
         let group = self.groups.remove(id as usize);
         self.by_pattern.remove(group.pattern.text());
-        for (_, topic) in &mut self.topics {
+        self.pattern_index.remove(group.pattern.prefix(), id);
+        for topic in topics_below(&self.by_name, group.pattern.prefix()) {
+            let topic = &mut self.topics[topic as usize];
             let before = topic.patterns.len();
             topic.patterns.retain(|&other| other != id);
             self.link_count -= before - topic.patterns.len();
@@ -290,6 +299,12 @@ impl TopicTable {
         self.unpinned_count = 0;
         self.generation += 1;
     }
+}
+
+/// The topics whose names begin with `prefix`.
+fn topics_below<'a>(by_name: &'a BTreeMap<Arc<str>, u32>, prefix: &'a str) -> impl Iterator<Item = u32> + 'a {
+    let from = (Bound::Included(prefix), Bound::Unbounded);
+    by_name.range::<str, _>(from).take_while(move |(name, _)| name.starts_with(prefix)).map(|(_, id)| *id)
 }
 
 impl Audience {
