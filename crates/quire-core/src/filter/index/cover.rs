@@ -52,6 +52,25 @@ pub(super) fn covers(node: &Node) -> Vec<Vec<Test>> {
     }
 }
 
+/// Whether the filter says nothing but that a field is equal to a constant, or to one of several: then it is TRUE as soon as one of its tests is
+/// known to hold, and need not be evaluated.
+pub(super) fn is_only_equality(node: &Node) -> bool {
+    // The texts `true` and `false` are entered as numbers, which they are not equal to.
+    let is_plain = |node: &Node| match node {
+        Node::Literal(Literal::Text(text)) => boolean_text(text).is_none(),
+        Node::Literal(Literal::Number(_)) => true,
+        _ => false,
+    };
+    match node {
+        Node::Compare(left, rest) => match (&**left, &**rest) {
+            (Node::Field(_), [(Comparison::Equal, right)]) => is_plain(right),
+            _ => false,
+        },
+        Node::In(left, members) => matches!(**left, Node::Field(_)) && members.iter().all(is_plain),
+        _ => false,
+    }
+}
+
 /// One cover of an OR: the shortest of each part.
 fn either(parts: &[Node]) -> Option<Vec<Test>> {
     let mut tests = Vec::new();

@@ -1,6 +1,9 @@
 //! The tests of one field: equality by hash, ranges by interval trees.
 
+use std::hash::Hash;
+
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry as HashEntry;
 use rustc_hash::FxBuildHasher;
 
 use super::cover::Wanted;
@@ -14,9 +17,25 @@ use crate::message_type::{Number, Value, boolean_text};
 /// only has to give every entry that can match, keys may be rounded: what is equal as integers is equal as floats.
 #[derive(Debug, Default)]
 pub(super) struct FieldIndex {
-    numbers: HashMap<u64, Vec<u32>, FxBuildHasher>,
-    texts: HashMap<Box<[u8]>, Vec<u32>, FxBuildHasher>,
+    numbers: HashMap<u64, Entries, FxBuildHasher>,
+    texts: HashMap<Box<[u8]>, Entries, FxBuildHasher>,
     ranges: RangeTree,
+}
+
+/// The entries that want one constant: mostly one, which then is where the constant is found.
+#[derive(Debug)]
+enum Entries {
+    One(u32),
+    Many(Vec<u32>),
+}
+
+/// What is known of an entry that was found by the value of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finding {
+    /// One of its tests may hold.
+    Possible,
+    /// The value is equal to a constant that it wants, unless that is a Boolean or the name of one.
+    Equal,
 }
 
 impl FieldIndex {
@@ -28,10 +47,10 @@ impl FieldIndex {
         match wanted {
             Wanted::Equal(literal) => {
                 if let Literal::Text(text) = literal {
-                    self.texts.entry(text.clone()).or_default().push(entry);
+                    Entries::add(self.texts.entry(text.clone()), entry);
                 }
                 for key in number_keys(literal.value()).into_iter().flatten() {
-                    self.numbers.entry(key).or_default().push(entry);
+                    Entries::add(self.numbers.entry(key), entry);
                 }
             }
             Wanted::Within(low, high) => self.ranges.insert(low.clone(), high.clone(), entry),
@@ -44,18 +63,13 @@ impl FieldIndex {
             Wanted::Equal(literal) => {
                 if let Literal::Text(text) = literal
                     && let Some(entries) = self.texts.get_mut(text)
+                    && entries.remove(entry)
                 {
-                    entries.retain(|known| *known != entry);
-                    if entries.is_empty() {
-                        self.texts.remove(text);
-                    }
+                    self.texts.remove(text);
                 }
                 for key in number_keys(literal.value()).into_iter().flatten() {
-                    if let Some(entries) = self.numbers.get_mut(&key) {
-                        entries.retain(|known| *known != entry);
-                        if entries.is_empty() {
-                            self.numbers.remove(&key);
-                        }
+                    if self.numbers.get_mut(&key).is_some_and(|entries| entries.remove(entry)) {
+                        self.numbers.remove(&key);
                     }
                 }
             }
@@ -66,10 +80,15 @@ impl FieldIndex {
     /// How many other entries a message with the wanted value would have to be checked against; for ranges a guess.
     pub fn cost(&self, wanted: &Wanted) -> usize {
         match wanted {
-            Wanted::Equal(Literal::Text(text)) => 1 + self.texts.get(text).map_or(0, Vec::len),
+            Wanted::Equal(Literal::Text(text)) => {
+                1 + self.texts.get(text).map_or(0, |entries| entries.as_slice().len())
+            }
             Wanted::Equal(literal) => {
                 let keys = number_keys(literal.value()).into_iter().flatten();
-                1 + keys.filter_map(|key| self.numbers.get(&key)).map(Vec::len).sum::<usize>()
+                1 + keys
+                    .filter_map(|key| self.numbers.get(&key))
+                    .map(|entries| entries.as_slice().len())
+                    .sum::<usize>()
             }
             Wanted::Within(Bound::Bottom, _) | Wanted::Within(_, Bound::Top) => 16 + self.ranges.len() / 2,
             Wanted::Within(..) => 8 + self.ranges.len() / 16,
@@ -77,7 +96,7 @@ impl FieldIndex {
     }
 
     /// Calls `candidate` with every entry one of whose tests holds for `value`, and possibly more; possibly several times.
-    pub fn for_each_candidate(&self, value: Value<'_>, mut candidate: impl FnMut(u32)) {
+    pub fn for_each_candidate(&self, value: Value<'_>, mut candidate: impl FnMut(u32, Finding)) {
         match value {
             Value::Null | Value::Compound(_) => {}
             Value::Array(elements) => {
@@ -92,33 +111,76 @@ impl FieldIndex {
                     }
                 }
                 if let Some((low, high)) = extent {
-                    self.ranges.for_each_overlap(low, high, &mut candidate);
+                    self.ranges.for_each_overlap(low, high, &mut |entry| candidate(entry, Finding::Possible));
                 }
             }
             single => {
                 self.equal(single, &mut candidate);
                 if !self.ranges.is_empty() {
                     for place in places(single).into_iter().flatten() {
-                        self.ranges.for_each_overlap(place, place, &mut candidate);
+                        self.ranges
+                            .for_each_overlap(place, place, &mut |entry| candidate(entry, Finding::Possible));
                     }
                 }
             }
         }
     }
 
-    fn equal(&self, value: Value<'_>, candidate: &mut impl FnMut(u32)) {
+    fn equal(&self, value: Value<'_>, candidate: &mut impl FnMut(u32, Finding)) {
         if !self.texts.is_empty()
             && let Value::Text(text) = value
         {
-            self.texts.get(text).into_iter().flatten().for_each(|entry| candidate(*entry));
+            let entries = self.texts.get(text).map_or(&[][..], Entries::as_slice);
+            entries.iter().for_each(|entry| candidate(*entry, Finding::Equal));
         }
         if !self.numbers.is_empty() {
+            let finding = match value {
+                // Below this, floats tell all integers apart.
+                Value::Number(number, _) if number.as_f64().abs() < FLOAT_EXACT_MAX => Finding::Equal,
+                _ => Finding::Possible,
+            };
             for key in number_keys(value).into_iter().flatten() {
-                self.numbers.get(&key).into_iter().flatten().for_each(|entry| candidate(*entry));
+                let entries = self.numbers.get(&key).map_or(&[][..], Entries::as_slice);
+                entries.iter().for_each(|entry| candidate(*entry, finding));
             }
         }
     }
 }
+
+impl Entries {
+    fn add<K: Hash>(place: HashEntry<'_, K, Entries, FxBuildHasher>, entry: u32) {
+        match place {
+            HashEntry::Vacant(place) => {
+                place.insert(Entries::One(entry));
+            }
+            HashEntry::Occupied(mut place) => match place.get_mut() {
+                Entries::One(known) => *place.get_mut() = Entries::Many(vec![*known, entry]),
+                Entries::Many(entries) => entries.push(entry),
+            },
+        }
+    }
+
+    /// Removes `entry`; says whether none is left.
+    fn remove(&mut self, entry: u32) -> bool {
+        match self {
+            Entries::One(known) => *known == entry,
+            Entries::Many(entries) => {
+                entries.retain(|known| *known != entry);
+                entries.is_empty()
+            }
+        }
+    }
+
+    fn as_slice(&self) -> &[u32] {
+        match self {
+            Entries::One(entry) => std::slice::from_ref(entry),
+            Entries::Many(entries) => entries,
+        }
+    }
+}
+
+/// 2^53.
+const FLOAT_EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// The numbers that a value may be equal to: as a number, and as a Boolean.
 fn number_keys(value: Value<'_>) -> [Option<u64>; 2] {

@@ -8,7 +8,7 @@ use rustc_hash::FxBuildHasher;
 use slab::Slab;
 
 use super::cover::{self, Test};
-use super::field::FieldIndex;
+use super::field::{FieldIndex, Finding};
 use crate::filter::evaluate::Evaluation;
 use crate::filter::parse::path_of;
 use crate::filter::{Filter, MessageContext};
@@ -44,6 +44,8 @@ struct Entry<Id> {
     members: Members<Id>,
     /// The generation in which it last became a candidate.
     seen: u64,
+    /// See [`cover::is_only_equality`].
+    is_only_equality: bool,
 }
 
 /// Most filters belong to one subscription, and a map is large for that.
@@ -64,6 +66,15 @@ impl<Id: Copy> Members<Id> {
             Members::Many(members) => {
                 members.insert(order, id);
             }
+        }
+    }
+
+    /// Adds all of them to `matches`.
+    fn give(&self, matches: &mut Vec<(u64, Id)>) {
+        match self {
+            Members::None => {}
+            Members::One(order, id) => matches.push((*order, *id)),
+            Members::Many(members) => matches.extend(members.iter().map(|(order, id)| (*order, *id))),
         }
     }
 
@@ -162,18 +173,24 @@ impl<Id: Copy + Eq + Hash> Many<Id> {
         } else {
             message.message_type.read(message.data, &self.plan, arena)
         };
+        let mut matched_count = 0;
         for (field, index) in values.iter().flat_map(|_| &self.fields) {
             // Only entered when there are values.
             let value = values.map_or(Value::Null, |values| values[field.index()]);
-            index.for_each_candidate(value, |entry| {
-                let seen = &mut self.entries[entry as usize].seen;
-                if *seen != self.generation {
-                    *seen = self.generation;
-                    self.candidates.push(entry);
+            index.for_each_candidate(value, |number, finding| {
+                let entry = &mut self.entries[number as usize];
+                if entry.seen == self.generation {
+                    return;
+                }
+                entry.seen = self.generation;
+                if entry.is_only_equality && finding == Finding::Equal {
+                    matched_count += 1;
+                    entry.members.give(&mut self.matches);
+                } else {
+                    self.candidates.push(number);
                 }
             });
         }
-        let mut matched_count = 0;
         for entry in &self.candidates {
             let Entry { filter, fields, members, .. } = &self.entries[*entry as usize];
             let values = match values {
@@ -184,13 +201,7 @@ impl<Id: Copy + Eq + Hash> Many<Id> {
             let evaluation = Evaluation { values, fields, message, arena };
             if evaluation.truth(&filter.parsed().root) == Truth::True {
                 matched_count += 1;
-                match members {
-                    Members::None => {}
-                    Members::One(order, id) => self.matches.push((*order, *id)),
-                    Members::Many(members) => {
-                        self.matches.extend(members.iter().map(|(order, id)| (*order, *id)))
-                    }
-                }
+                members.give(&mut self.matches);
             }
         }
         matched_count
@@ -206,7 +217,15 @@ impl<Id: Copy + Eq + Hash> Many<Id> {
         let cover = self.best_cover(&filter, &fields);
         let entry = self.entries.vacant_key() as u32;
         self.by_filter.insert(filter.clone(), entry);
-        self.entries.insert(Entry { filter, fields, cover, members: Members::None, seen: 0 });
+        let is_only_equality = cover::is_only_equality(&filter.parsed().root);
+        self.entries.insert(Entry {
+            filter,
+            fields,
+            cover,
+            members: Members::None,
+            seen: 0,
+            is_only_equality,
+        });
         let Entry { fields, cover, .. } = &self.entries[entry as usize];
         match cover {
             None => {
