@@ -37,7 +37,7 @@ pub(crate) enum Ticket {
 
 pub(crate) enum Work {
     Locate { reader: Reader, range: Range, now: Position },
-    Read(Reading),
+    Read(Box<Reading>),
     Queue(QueueWork),
 }
 
