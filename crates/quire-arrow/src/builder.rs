@@ -13,6 +13,7 @@ use quire_core::message_type::{MessageType, Value as Read};
 use quire_journal::{PublisherId, Record, RecordKind};
 
 use crate::column::{Column, Content};
+use crate::event::Event;
 use crate::field::Value;
 use crate::plan::Compiled;
 use crate::spec::{Attribute, FieldType};
@@ -23,7 +24,8 @@ pub(crate) struct Row<'a> {
     pub texts: &'a Texts,
     /// What was read from the data, when it could be.
     pub fields: Option<&'a [Read<'a>]>,
-    pub kind: &'static str,
+    /// What the row is about when it is not the record as a whole.
+    pub event: Option<&'a Event>,
 }
 
 /// Texts that are made from numbers. The publisher seldom changes from one record to the next.
@@ -58,7 +60,7 @@ impl Texts {
 }
 
 /// How the kind of a record is called in its column.
-pub(crate) fn kind_name(kind: RecordKind) -> &'static str {
+fn kind_name(kind: RecordKind) -> &'static str {
     match kind {
         RecordKind::Publish => "publish",
         RecordKind::Acknowledge => "acknowledge",
@@ -71,6 +73,7 @@ pub(crate) fn attribute_value<'a>(
     attribute: Attribute,
     record: &Record<'a>,
     texts: &'a Texts,
+    event: Option<&'a Event>,
 ) -> Option<Value<'a>> {
     match attribute {
         Attribute::Position => Some(Value::Int(record.position.get() as i64)),
@@ -80,7 +83,14 @@ pub(crate) fn attribute_value<'a>(
         Attribute::Bookmark => Some(Value::Text(texts.bookmark())),
         Attribute::Topic => Some(Value::Text(record.topic)),
         Attribute::Publisher => Some(Value::Text(texts.publisher())),
-        Attribute::Kind => Some(Value::Text(kind_name(record.kind))),
+        Attribute::Kind => Some(Value::Text(event.map_or(kind_name(record.kind), |event| event.kind))),
+        Attribute::FirstPosition => Some(Value::Int(event?.first.get() as i64)),
+        Attribute::LastPosition => Some(Value::Int(event?.last.get() as i64)),
+        Attribute::Deliveries => event?.deliveries.map(|count| Value::Int(count.into())),
+        Attribute::Cancels => event?.cancels.map(|count| Value::Int(count.into())),
+        Attribute::Reasons => event?.reasons.as_deref().map(Value::Text),
+        // The data of an event is for the queue.
+        Attribute::Data if event.is_some() => None,
         Attribute::CorrelationId if record.correlation_id.is_empty() => None,
         Attribute::CorrelationId => std::str::from_utf8(record.correlation_id).ok().map(Value::Text),
         Attribute::MessageType => {
@@ -151,9 +161,12 @@ impl Builder {
     fn new(column: &Column) -> Self {
         match &column.content {
             Content::Attribute(attribute) => match attribute {
-                Attribute::Position | Attribute::TimestampNs | Attribute::Sequence => {
-                    Builder::Long(Int64Builder::new())
-                }
+                Attribute::Position
+                | Attribute::TimestampNs
+                | Attribute::Sequence
+                | Attribute::FirstPosition
+                | Attribute::LastPosition => Builder::Long(Int64Builder::new()),
+                Attribute::Deliveries | Attribute::Cancels => Builder::Int(Int32Builder::new()),
                 Attribute::Timestamp => Builder::timestamp(),
                 Attribute::DataBinary => Builder::Bytes(BinaryBuilder::new()),
                 _ => Builder::Text(StringBuilder::new()),
@@ -190,10 +203,11 @@ impl Builder {
                 return;
             }
             (Content::Attribute(Attribute::DataBinary), Builder::Bytes(bytes)) => {
-                return bytes.append_value(row.record.data);
+                return bytes.append_option(row.event.is_none().then_some(row.record.data));
             }
-            (Content::Attribute(Attribute::Kind), _) => Some(Value::Text(row.kind)),
-            (Content::Attribute(attribute), _) => attribute_value(*attribute, row.record, row.texts),
+            (Content::Attribute(attribute), _) => {
+                attribute_value(*attribute, row.record, row.texts, row.event)
+            }
             (Content::Constant(text), _) => Some(Value::Text(text)),
             (Content::Field(path, kind), _) => {
                 let read = row.fields.and_then(|fields| fields.get(path.index()));

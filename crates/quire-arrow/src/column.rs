@@ -43,6 +43,8 @@ impl Attribute {
         match self {
             Attribute::Position | Attribute::TimestampNs | Attribute::Sequence => DataType::Int64,
             Attribute::Timestamp => timestamp_type(),
+            Attribute::FirstPosition | Attribute::LastPosition => DataType::Int64,
+            Attribute::Deliveries | Attribute::Cancels => DataType::Int32,
             Attribute::DataBinary => DataType::Binary,
             Attribute::Bookmark
             | Attribute::Topic
@@ -50,7 +52,8 @@ impl Attribute {
             | Attribute::Kind
             | Attribute::CorrelationId
             | Attribute::MessageType
-            | Attribute::Data => DataType::Utf8,
+            | Attribute::Data
+            | Attribute::Reasons => DataType::Utf8,
         }
     }
 }

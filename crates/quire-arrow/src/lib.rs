@@ -9,6 +9,7 @@
 
 mod builder;
 mod column;
+mod event;
 mod field;
 mod plan;
 mod predicate;

@@ -8,7 +8,8 @@ use quire_core::filter::MessageContext;
 use quire_core::message_type::{Arena, MessageType};
 use quire_journal::{Cursor, JournalError, Position, Reader, Record, RecordKind, TopicFilter};
 
-use crate::builder::{Row, Table, Texts, attribute_value, kind_name};
+use crate::builder::{Row, Table, Texts, attribute_value};
+use crate::event::Event;
 use crate::plan::{Bounds, Compiled, Plan};
 use crate::spec::Attribute;
 
@@ -131,8 +132,14 @@ impl Scan {
                 }
             };
             for record in batch.records() {
-                if let Some(row) = self.matcher.row(compiled, &record) {
-                    self.table.append(compiled, &row);
+                match record.kind {
+                    RecordKind::Publish => self.matcher.row(compiled, &record, None, &mut self.table),
+                    RecordKind::Acknowledge if compiled.includes_events => {
+                        for event in Event::of(&record) {
+                            self.matcher.row(compiled, &record, Some(&event), &mut self.table);
+                        }
+                    }
+                    RecordKind::Acknowledge | RecordKind::Noop => (),
                 }
             }
         }
@@ -194,31 +201,29 @@ struct Matcher {
 }
 
 impl Matcher {
-    fn row<'a>(&'a mut self, compiled: &Compiled, record: &'a Record<'a>) -> Option<Row<'a>> {
-        let is_message = record.kind == RecordKind::Publish;
-        if !is_message && (!compiled.includes_events || record.kind == RecordKind::Noop) {
-            return None;
-        }
+    /// Makes a row of the record, or of one event in it, if it is wanted.
+    fn row(&mut self, compiled: &Compiled, record: &Record<'_>, event: Option<&Event>, table: &mut Table) {
         if self.topic != record.topic || self.topic.is_empty() {
             self.topic.clear();
             self.topic.push_str(record.topic);
             self.is_topic_wanted = compiled.topics.wants(record.topic);
         }
         if !self.is_topic_wanted {
-            return None;
+            return;
         }
         self.texts.set(record);
         for (attribute, predicate) in &compiled.attribute_predicates {
             if *attribute != Attribute::DataBinary
-                && !predicate.holds(attribute_value(*attribute, record, &self.texts))
+                && !predicate.holds(attribute_value(*attribute, record, &self.texts, event))
             {
-                return None;
+                return;
             }
         }
         let message_type = MessageType::from_code(record.message_type);
         if let Some(filter) = &compiled.filter {
+            let (Some(message_type), None) = (message_type, event) else { return };
             let context = MessageContext {
-                message_type: message_type?,
+                message_type,
                 data: record.data,
                 topic: record.topic,
                 bookmark: Some(record.bookmark()),
@@ -226,14 +231,14 @@ impl Matcher {
                 timestamp: record.timestamp,
                 now: compiled.now,
             };
-            if !is_message || !filter.matches_with(&context, &mut self.filtering) {
-                return None;
+            if !filter.matches_with(&context, &mut self.filtering) {
+                return;
             }
         }
         self.fields.reset();
         let arena = &self.fields;
         let fields = match message_type {
-            Some(known) if is_message && !compiled.fields.is_empty() => {
+            Some(known) if event.is_none() && !compiled.fields.is_empty() => {
                 known.read(record.data, &compiled.fields, arena).ok()
             }
             _ => None,
@@ -242,9 +247,9 @@ impl Matcher {
             let read = fields.and_then(|fields| fields.get(field.index()));
             let value = read.and_then(|read| kind.convert(*read, &mut self.room));
             if !predicate.holds(value) {
-                return None;
+                return;
             }
         }
-        Some(Row { record, texts: &self.texts, fields, kind: kind_name(record.kind) })
+        table.append(compiled, &Row { record, texts: &self.texts, fields, event });
     }
 }

@@ -32,7 +32,7 @@ pub struct ScanSpec {
     /// What is known to hold of every wanted row. May be used to leave rows out, and leaves none out for which they hold.
     #[serde(default)]
     pub predicates: Vec<PredicateSpec>,
-    /// Acknowledgements and other records that are no messages come too.
+    /// What became of the messages of queues comes too, a row for every run of neighbours to which the same happened.
     #[serde(default)]
     pub includes_events: bool,
     /// Damaged and missing records are left out and reported, not an error.
@@ -106,6 +106,16 @@ pub enum Attribute {
     Data,
     /// The message as bytes.
     DataBinary,
+    /// Of an event: the first message that it is about.
+    FirstPosition,
+    /// Of an event: the last message that it is about.
+    LastPosition,
+    /// Of an expiry: how often the message was delivered.
+    Deliveries,
+    /// Of an expiry or a cancel: how often the message was cancelled.
+    Cancels,
+    /// Of an expiry: why, separated by commas.
+    Reasons,
 }
 
 /// The type of a column that is taken from the data.

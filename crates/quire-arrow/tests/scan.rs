@@ -9,6 +9,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array, RecordBatch};
 use quire_arrow::{Bounds, Plan, ScanError, ScanSpec};
+use quire_core::queue::{ChangeKind, ChangesWriter, Reasons};
 use quire_journal::{Journal, NewRecord, Options, Position, PublisherId, Reader, RecordKind, Timestamp};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -278,4 +279,55 @@ fn segment_files(directory: &Path) -> Vec<PathBuf> {
     files.retain(|path| path.extension().is_some_and(|extension| extension == "journal"));
     files.sort();
     files
+}
+
+#[test]
+fn what_became_of_queue_messages_comes_when_it_is_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let mut changes = ChangesWriter::default();
+    for position in 5..=9 {
+        changes.push(Position::new(position), ChangeKind::Acknowledged);
+    }
+    let expired = ChangeKind::Expired {
+        reasons: Reasons::TIME_LIMIT | Reasons::MAX_CANCELS,
+        deliveries: 3,
+        cancels: 2,
+    };
+    changes.push(Position::new(11), expired);
+    let options = Options { segment_size: 64 * 1024, ..Options::default() };
+    let (mut journal, _) = Journal::open(directory.path(), &options, &mut |_| ()).unwrap();
+    let record = NewRecord {
+        kind: RecordKind::Acknowledge,
+        message_type: 2,
+        publisher: PublisherId(8),
+        sequence: 1,
+        timestamp: Timestamp(9_000_000),
+        topic: "queue",
+        correlation_id: b"",
+        expiration_s: None,
+        data: changes.finish(),
+    };
+    journal.append(&record).unwrap();
+    journal.append(&NewRecord { data: b"\xff\xff no list of changes", sequence: 2, ..record }).unwrap();
+    journal.flush(SOON).unwrap();
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    let columns = r#"{"columns": [{"name": "first", "attribute": "first_position"}, {"name": "last", "attribute": "last_position"},
+        {"name": "kind", "attribute": "kind"}, {"name": "deliveries", "attribute": "deliveries"},
+        {"name": "reasons", "attribute": "reasons"}, {"name": "data", "attribute": "data"}],
+        "topics": {"names": ["queue"]}, "includes_events": "#;
+    let batches = |includes: &str| {
+        let plan = Plan::new(ScanSpec::from_json(&format!("{columns}{includes}}}")).unwrap()).unwrap();
+        read(&plan, &reader, all(&reader))
+    };
+    assert!(batches("false").is_empty());
+    let batch = &batches("true")[0];
+    assert_eq!(positions(std::slice::from_ref(batch)), [5, 11]);
+    assert_eq!(batch.column(1).as_primitive::<Int64Type>().values().to_vec(), [9, 11]);
+    assert_eq!(
+        batch.column(2).as_string::<i32>().iter().flatten().collect::<Vec<_>>(),
+        ["acknowledged", "expired"]
+    );
+    assert_eq!((batch.column(3).null_count(), batch.column(5).null_count()), (1, 2));
+    assert_eq!(batch.column(4).as_string::<i32>().value(1), "time_limit,max_cancels");
 }

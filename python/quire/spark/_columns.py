@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import types as t
 
 from quire._errors import ConfigError
+from quire.spark._options import ReadOptions
 
 #: The columns that every message has, with their types (reference: spark, "Columns").
 ATTRIBUTES = (
@@ -15,7 +16,9 @@ ATTRIBUTES = (
     "kind string, correlation_id string, message_type string, data string"
 )
 
-_ATTRIBUTE_TYPES: Mapping[str, str] = {item.split()[0]: item.split()[1] for item in ATTRIBUTES.split(", ")}
+#: What the events of queues have on top.
+EVENT_ATTRIBUTES = "first_position bigint, last_position bigint, deliveries int, cancels int, reasons string"
+
 _FIELD_TYPES: Mapping[str, str] = {
     "boolean": "boolean",
     "tinyint": "byte",
@@ -30,21 +33,22 @@ _FIELD_TYPES: Mapping[str, str] = {
 }
 
 
-def ddl(fields: str | None) -> str:
+def ddl(options: ReadOptions) -> str:
     """The schema of a read that was given none."""
-    return ATTRIBUTES if fields is None else f"{ATTRIBUTES}, {fields}"
+    events = EVENT_ATTRIBUTES if options.includes_events else None
+    return ", ".join(part for part in (ATTRIBUTES, events, options.fields) if part)
 
 
-def sources(schema: t.StructType, field_paths: Mapping[str, str]) -> list[dict[str, Any]]:
+def sources(schema: t.StructType, options: ReadOptions) -> list[dict[str, Any]]:
     """The columns of the scan. `ConfigError` names a column that cannot be read so."""
-    unused = {path.lower() for path in field_paths} - {name.lower() for name in schema.names}
+    unused = {path.lower() for path in options.field_paths} - {name.lower() for name in schema.names}
     if unused:
         raise ConfigError(f"field.{min(unused)}: there is no such column")
-    return [_column(column, field_paths) for column in schema.fields]
+    return [_column(column, options) for column in schema.fields]
 
 
 def source(
-    schema: t.StructType, path: tuple[str, ...], field_paths: Mapping[str, str]
+    schema: t.StructType, path: tuple[str, ...], options: ReadOptions
 ) -> tuple[dict[str, Any], t.DataType] | None:
     """Where a column of a filter is read from, with its type; `None` when it is no column with one value."""
     column: t.StructField | None = None
@@ -61,30 +65,35 @@ def source(
     if column is None or isinstance(inner, t.StructType):
         return None
     if len(path) == 1:
-        read = _column(column, field_paths)
+        read = _column(column, options)
         return {key: value for key, value in read.items() if key != "name"}, inner
-    root = _root(schema[path[0]], field_paths)
+    root = _root(schema[path[0]], options)
     return {"field": {"path": "/".join([root, *path[1:]]), "type": _field_type(column, column.name)}}, inner
 
 
-def _column(column: t.StructField, field_paths: Mapping[str, str]) -> dict[str, Any]:
+def _column(column: t.StructField, options: ReadOptions) -> dict[str, Any]:
     name, data_type = column.name, column.dataType
-    if name in _ATTRIBUTE_TYPES and name.lower() not in field_paths:
-        return {"name": name, "attribute": _attribute(name, data_type)}
-    return {"name": name, **_field(column, _root(column, field_paths), name)}
+    known = _types(ATTRIBUTES) | (_types(EVENT_ATTRIBUTES) if options.includes_events else {})
+    if name in known and name.lower() not in options.field_paths:
+        return {"name": name, "attribute": _attribute(name, data_type, known[name])}
+    return {"name": name, **_field(column, _root(column, options), name)}
 
 
-def _root(column: t.StructField, field_paths: Mapping[str, str]) -> str:
-    return field_paths.get(column.name.lower(), f"/{column.name}")
+def _root(column: t.StructField, options: ReadOptions) -> str:
+    return options.field_paths.get(column.name.lower(), f"/{column.name}")
 
 
-def _attribute(name: str, data_type: t.DataType) -> str:
+def _types(ddl: str) -> dict[str, str]:
+    return {item.split()[0]: item.split()[1] for item in ddl.split(", ")}
+
+
+def _attribute(name: str, data_type: t.DataType, expected: str) -> str:
     given = data_type.simpleString()
     if name == "data" and given == "binary":
         return "data_binary"
-    if given != _ATTRIBUTE_TYPES[name]:
+    if given != expected:
         raise ConfigError(
-            f"column {name}: it is {_ATTRIBUTE_TYPES[name]}, not {given}; to read a field of the data with this name "
+            f"column {name}: it is {expected}, not {given}; to read a field of the data with this name "
             f"give option field.{name} its path"
         )
     return name

@@ -14,6 +14,7 @@ from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
 from quire.spark import _columns
+from quire.spark._options import ReadOptions
 
 _COMPARISONS: Mapping[type, str] = {
     ds.EqualTo: "in",
@@ -29,21 +30,19 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def predicates(
-    filters: Iterable[ds.Filter], schema: t.StructType, field_paths: Mapping[str, str]
+    filters: Iterable[ds.Filter], schema: t.StructType, options: ReadOptions
 ) -> list[dict[str, Any]]:
     """The conditions that follow from the filters; a filter from which none follows gives none."""
-    found = (_predicate(filter, schema, field_paths) for filter in filters)
+    found = (_predicate(filter, schema, options) for filter in filters)
     return [predicate for predicate in found if predicate is not None]
 
 
-def _predicate(
-    filter: ds.Filter, schema: t.StructType, field_paths: Mapping[str, str]
-) -> dict[str, Any] | None:
+def _predicate(filter: ds.Filter, schema: t.StructType, options: ReadOptions) -> dict[str, Any] | None:
     negated = isinstance(filter, ds.Not)
     inner: Any = filter.child if isinstance(filter, ds.Not) else filter
     if isinstance(inner, ds.Not):
         return None
-    source = _columns.source(schema, tuple(getattr(inner, "attribute", ())), field_paths)
+    source = _columns.source(schema, tuple(getattr(inner, "attribute", ())), options)
     if source is None:
         return None
     place, data_type = source

@@ -22,7 +22,7 @@ class ScanBuilder:
         self._options = options
         self._schema = schema
         self._spec: dict[str, Any] = {
-            "columns": _columns.sources(schema, options.field_paths),
+            "columns": _columns.sources(schema, options),
             "topics": options.topics,
             "filter": options.filter,
             "includes_events": options.includes_events,
@@ -35,7 +35,7 @@ class ScanBuilder:
 
     def push(self, filters: Sequence[ds.Filter]) -> None:
         """Leaves rows out early that do not pass."""
-        self._spec["predicates"] = _pushdown.predicates(filters, self._schema, self._options.field_paths)
+        self._spec["predicates"] = _pushdown.predicates(filters, self._schema, self._options)
 
     @property
     def spec(self) -> str:

@@ -46,7 +46,7 @@ class QuireDataSource(ds.DataSource):
         options = self._read_options()
         if self._ranges is None:
             self._snapshot(options)  # says what is wrong
-        return ddl(options.fields)
+        return ddl(options)
 
     def reader(self, schema: t.StructType) -> ds.DataSourceReader:
         from quire.spark._batch import BatchReader
