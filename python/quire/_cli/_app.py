@@ -24,6 +24,11 @@ app.command(
     name="journal",
     help="Look at a journal directory: ls, dump, grep, find, verify.",
 )
+app.command(
+    "quire._cli._pipeline:app",
+    name="pipeline",
+    help="Spark on a journal: archive, compact, last-value, bars, queue-audit, replay.",
+)
 
 Url = Annotated[
     str | None, Parameter(help="Server, or file:DIRECTORY. Default: $QUIRE_URL, else quire://127.0.0.1:9007.")

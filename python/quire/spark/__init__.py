@@ -16,6 +16,11 @@ try:
 except ImportError as error:
     raise ConfigError("Spark is not installed: pip install 'quire[spark]'") from error
 
+from quire.spark._archive import Archived, Compacted, archive, compact
+from quire.spark._bars import bars
+from quire.spark._last_value import LastValues, last_value
+from quire.spark._queue_audit import queue_audit
+from quire.spark._replay import Replayed, replay
 from quire.spark._source import QuireDataSource
 
 
@@ -25,21 +30,28 @@ def register(spark: SparkSession) -> None:
 
 
 def session(
-    master: str = "local[*]", *, memory: str = "1g", name: str = "quire", config: dict[str, Any] | None = None
+    master: str | None = "local[*]",
+    *,
+    memory: str = "1g",
+    name: str = "quire",
+    config: dict[str, Any] | None = None,
 ) -> SparkSession:
     """A session with the settings that suit quire, for programs that have none yet.
 
-    `memory` is that of the driver, which in local mode does all the work. `config` overrides any setting.
+    `memory` is that of the driver, which in local mode does all the work. `config` overrides any setting. `master=None` leaves to
+    `spark-submit` where it runs.
     """
     settings = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.python.unix.domain.socket.enabled": "true",
+        # Spark gives a worker 15 s to start, which a busy machine can exceed.
+        "spark.python.authenticate.socketTimeout": "60s",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": memory,
     }
-    if master.startswith("local"):
+    if master is not None and master.startswith("local"):
         # Spark takes the first python3 on the path otherwise, in which quire need not be installed.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         # Nobody else has to reach this driver, and looking up the name of the machine can take long.
@@ -47,7 +59,7 @@ def session(
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
     settings.update(config or {})
     builder: Any = SparkSession.builder
-    builder = builder.master(master).appName(name)
+    builder = builder.appName(name) if master is None else builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
@@ -55,4 +67,17 @@ def session(
     return spark
 
 
-__all__ = ["register", "session"]
+__all__ = [
+    "Archived",
+    "Compacted",
+    "LastValues",
+    "Replayed",
+    "archive",
+    "bars",
+    "compact",
+    "last_value",
+    "queue_audit",
+    "register",
+    "replay",
+    "session",
+]

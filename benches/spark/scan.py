@@ -1,0 +1,161 @@
+"""What Spark costs on the journal, as ratios of cases that take turns in one run.
+
+    python benches/spark/scan.py [--messages 10000000] [--cores 4] [--rounds 3] [--directory DIR]
+
+Messages are about 290 bytes: JSON of 256 bytes on one of 21 topics. The case beside it reads the same rows from uncompressed Parquet that Spark
+wrote. Every case runs to Spark's `noop` sink, so that all of its columns are made; the figure is the median of the rounds. The first round
+warms up and does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import quire
+import quire.spark
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+#: Messages of the rare topic, in a thousand.
+RARE = 1
+JSON_SCHEMA = "symbol string, price double, qty int"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--messages", type=int, default=10_000_000)
+    parser.add_argument("--cores", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--only", help="names of cases, separated by commas")
+    arguments = parser.parse_args()
+    directory = arguments.directory or Path(tempfile.mkdtemp(prefix="quire-bench-"))
+    try:
+        run(directory, arguments)
+    finally:
+        if arguments.directory is None:
+            shutil.rmtree(directory)
+
+
+def run(directory: Path, arguments: argparse.Namespace) -> None:
+    journal, parquet = directory / "journal", directory / "parquet"
+    if not journal.exists():
+        write(journal, arguments.messages)
+    spark = quire.spark.session(f"local[{arguments.cores}]", memory="3g")
+    if not parquet.exists():
+        frame = spark.read.format("quire").load(str(journal))
+        frame.write.option("compression", "none").parquet(str(parquet))
+    everything = cases(spark, journal, parquet, arguments.messages)
+    wanted = arguments.only.split(",") if arguments.only else list(everything)
+    seconds: dict[str, list[float]] = {name: [] for name in wanted}
+    for round in range(arguments.rounds + 1):
+        for name in wanted:
+            begun = time.perf_counter()
+            everything[name]().write.format("noop").mode("overwrite").save()
+            if round > 0:
+                seconds[name].append(time.perf_counter() - begun)
+    medians = {name: statistics.median(found) for name, found in seconds.items()}
+    for name, found in seconds.items():
+        print(f"{name:24} {medians[name]:8.3f} s   spread {max(found) / min(found):.2f}")
+    for ratio, above, below, target in RATIOS:
+        if above in medians and below in medians:
+            print(f"{ratio:58} {medians[above] / medians[below]:6.2f}   target {target}")
+    print(f"peak resident of one Python worker: {_worker_peak(spark, journal):.0f} MiB")
+    spark.stop()
+
+
+#: What is shown, the case above and the case below the line, what it should be.
+RATIOS = [
+    ("all columns : Parquet", "all", "parquet", "<= 1.2"),
+    ("one column : all columns", "one", "all", "<= 0.65"),
+    ("a tenth of the range : all columns", "tenth", "all", "<= 0.3"),
+    ("a topic of one message in a thousand : all columns", "rare", "all", "small"),
+    ("three fields by schema : from_json", "fields", "from_json", "<= 0.4"),
+    ("a filter on the data : get_json_object", "filter", "get_json", "<= 0.4"),
+    ("get_json_object : the same on Parquet", "get_json", "get_json_parquet", "<= 1.3"),
+    ("all columns by all cores : by one task", "all", "one_task", "<= 0.6 on 4 cores"),
+]
+
+
+def cases(
+    spark: SparkSession, journal: Path, parquet: Path, count: int
+) -> dict[str, Callable[[], DataFrame]]:
+    def read(schema: str | None = None, **options: Any) -> DataFrame:
+        reader = spark.read.format("quire").options(**options)
+        return (reader.schema(schema) if schema else reader).load(str(journal))
+
+    def price(frame: DataFrame) -> DataFrame:
+        return frame.where(f.get_json_object("data", "$.price").cast("double") > 990)
+
+    everything = read()
+    return {
+        "parquet": lambda: spark.read.parquet(str(parquet)),
+        "all": lambda: everything,
+        "one": lambda: read("position long"),
+        "tenth": lambda: everything.where(
+            f"position > {count // 2} AND position <= {count // 2 + count // 10}"
+        ),
+        "rare": lambda: read(topics="rare"),
+        "fields": lambda: read(JSON_SCHEMA),
+        "from_json": lambda: everything.select(f.from_json("data", JSON_SCHEMA).alias("j")).select("j.*"),
+        "filter": lambda: read(filter="/price > 990"),
+        "get_json": lambda: price(everything),
+        "get_json_parquet": lambda: price(spark.read.parquet(str(parquet))),
+        "one_task": lambda: read(partitionBytes="100g"),
+    }
+
+
+def write(directory: Path, count: int) -> None:
+    """The messages, made from a seed."""
+    chance = random.Random(1)
+    templates = [
+        json.dumps(
+            {
+                "symbol": f"S{chance.randrange(500)}",
+                "price": round(chance.random() * 1000, 2),
+                "qty": chance.randrange(1000),
+                "side": chance.choice(["buy", "sell"]),
+                "account": f"{chance.randrange(10**9):09}",
+                "note": "x" * 150,
+            },
+            separators=(",", ":"),
+        ).encode()
+        for _ in range(10_000)
+    ]
+    with quire.Journal(directory) as journal:
+        for first in range(0, count, 1000):
+            run = templates[first % len(templates) : first % len(templates) + 1000]
+            journal.append_many(f"trades/{first // 1000 % 20}", run[:-RARE], publisher="bench")
+            journal.append_many("rare", run[-RARE:], publisher="bench")
+        journal.flush()
+
+
+def _worker_peak(spark: SparkSession, journal: Path) -> float:
+    """Peak of the workers, which read the whole journal in this call."""
+
+    def measure(batches: Any) -> Any:
+        import pyarrow as pa
+
+        for _ in batches:
+            pass
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        yield pa.record_batch([[peak]], ["peak"])
+
+    frame = spark.read.format("quire").load(str(journal)).mapInArrow(measure, "peak double")
+    return max(row.peak for row in frame.collect())
+
+
+if __name__ == "__main__":
+    main()

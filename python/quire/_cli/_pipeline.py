@@ -1,0 +1,332 @@
+"""`quire pipeline`: the everyday jobs of Spark on a journal, each as one command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from quire._cli import default_url
+from quire._cli._output import print_json, print_table
+from quire._errors import ConfigError, QuireError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+app = App(
+    name="pipeline",
+    help="Jobs of Spark on a journal. They run on this machine, on a cluster with --master, or under spark-submit.",
+    help_format="plaintext",
+)
+
+Journal = Annotated[
+    str, Parameter(name="JOURNAL", help="The journal directory, or the data directory of a server.")
+]
+Topics = Annotated[str | None, Parameter(help="Only these topics, separated by commas.")]
+Master = Annotated[
+    str | None,
+    Parameter(help="Where Spark runs: local[4], spark://HOST:7077. Default: all cores of this machine."),
+]
+Memory = Annotated[str, Parameter(help="Memory of the driver, which on this machine does all the work.")]
+Json = Annotated[bool, Parameter(negative="", help="Output for machines: one JSON object per line.")]
+Output = Annotated[
+    Path | None, Parameter(help="Where the table goes as well: .csv, or .html for a picture and the table.")
+]
+
+
+@app.command
+def archive(
+    journal: Journal,
+    target: str,
+    /,
+    *,
+    topics: Topics = None,
+    fields: str | None = None,
+    master: Master = None,
+    memory: Memory = "1g",
+    json: Json = False,
+) -> int:
+    """Add what the journal has gained to a Parquet data set, by topic and date.
+
+    Run again, it adds what is new; killed, it is completed by the next run.
+
+    For example:
+      quire pipeline archive quire-data/journal archive
+      quire pipeline archive quire-data/journal s3a://bucket/trades --topics trades --fields "price double, qty int"
+
+    Parameters
+    ----------
+    target
+        The data set: a directory, or any place that Spark can write to.
+    fields
+        Typed columns from the data, as in a schema of Spark.
+    """
+    with _spark(master, memory, json) as spark:
+        from quire.spark import archive as run
+
+        return _summary("archived", asdict(run(spark, journal, target, topics=topics, fields=fields)), json)
+
+
+@app.command
+def compact(target: str, /, *, master: Master = None, memory: Memory = "1g", json: Json = False) -> int:
+    """Join the directories that many runs of archive have left into one.
+
+    For example:
+      quire pipeline compact archive
+
+    Parameters
+    ----------
+    target
+        The data set.
+    """
+    with _spark(master, memory, json) as spark:
+        from quire.spark import compact as run
+
+        return _summary("compacted", asdict(run(spark, target)), json)
+
+
+@app.command
+def last_value(
+    journal: Journal,
+    target: str,
+    /,
+    *,
+    keys: str,
+    topics: Topics = None,
+    master: Master = None,
+    memory: Memory = "1g",
+    json: Json = False,
+) -> int:
+    """Bring a table with the newest message of every key up to date.
+
+    For example:
+      quire pipeline last-value quire-data/journal orders-now --topics orders --keys "id string"
+
+    Parameters
+    ----------
+    target
+        Where the table is kept, as Parquet.
+    keys
+        Columns from the data that make the key, as in a schema of Spark.
+    """
+    with _spark(master, memory, json) as spark:
+        from quire.spark import last_value as run
+
+        return _summary("last values", asdict(run(spark, journal, target, keys=keys, topics=topics)), json)
+
+
+@app.command
+def bars(
+    journal: Journal,
+    /,
+    *,
+    value: str,
+    by: str | None = None,
+    size: str | None = None,
+    time: str | None = None,
+    every: str = "1 minute",
+    topics: Topics = None,
+    filter: str | None = None,
+    output: Output = None,
+    master: Master = None,
+    memory: Memory = "1g",
+    json: Json = False,
+) -> int:
+    """Open, high, low, close and volume of a number, by window.
+
+    For example:
+      quire pipeline bars quire-data/journal --topics trades --value /price --size /qty --by /symbol --every "1 hour"
+      quire pipeline bars quire-data/journal --value /dep_delay --by /carrier --time /time_hour --every "1 day" --output bars.html
+
+    Parameters
+    ----------
+    value
+        Path of the number in the data.
+    by
+        Path of what bars are kept apart by.
+    size
+        Path of what adds up to the volume.
+    time
+        Path of the time of the event; the time of the journal without it.
+    every
+        The window: "1 minute", "1 hour", "1 day".
+    filter
+        Only messages that match.
+    """
+    with _spark(master, memory, json) as spark:
+        from quire.spark import bars as run
+
+        frame = run(
+            spark,
+            journal,
+            value=value,
+            by=by,
+            size=size,
+            time=time,
+            every=every,
+            topics=topics,
+            filter=filter,
+        )
+        return _table(frame.orderBy("start", "key"), json, output, "bars")
+
+
+@app.command
+def queue_audit(
+    journal: Journal,
+    /,
+    *,
+    queues: str | None = None,
+    dead_letters: str | None = None,
+    output: Output = None,
+    master: Master = None,
+    memory: Memory = "1g",
+    json: Json = False,
+) -> int:
+    """What became of the messages of every queue, and how long they waited.
+
+    For example:
+      quire pipeline queue-audit quire-data/journal --output queues.html
+
+    Parameters
+    ----------
+    queues
+        Only these, separated by commas.
+    dead_letters
+        The dead letter topics, separated by commas: an expired message leaves its trace there.
+    """
+    with _spark(master, memory, json) as spark:
+        from quire.spark import queue_audit as run
+
+        return _table(run(spark, journal, queues=queues, dead_letters=dead_letters), json, output, "queues")
+
+
+@app.command
+def replay(
+    journal: Journal,
+    /,
+    *,
+    name: str,
+    url: str | None = None,
+    pace: str = "max",
+    topics: Topics = None,
+    topic: str | None = None,
+    filter: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    master: Master = None,
+    memory: Memory = "1g",
+    json: Json = False,
+) -> int:
+    """Publish a stretch of the journal into a server, in its order.
+
+    Run again under the same name it changes nothing, or completes what was stopped.
+
+    For example:
+      quire pipeline replay quire-data/journal --name rerun-1 --url quire://127.0.0.1:9008 --pace 10X
+      quire pipeline replay quire-data/journal --name test-1 --start 2026-01-05T08:00 --end 2026-01-05T09:00
+
+    Parameters
+    ----------
+    name
+        The publisher's identity.
+    url
+        The server. Default: $QUIRE_URL, else quire://127.0.0.1:9007.
+    pace
+        max; messages per second, 1000; or a multiple of the original pace, 2X.
+    topic
+        Where everything goes instead of to its own topic.
+    filter
+        Only messages that match.
+    start
+        The first time, UTC unless it says otherwise.
+    end
+        The last time.
+    """
+    given = {"topics": topics, "filter": filter, "startingTimestamp": start, "endingTimestamp": end}
+    options = {key: value for key, value in given.items() if value is not None}
+    with _spark(master, memory, json) as spark:
+        from quire.spark import replay as run
+
+        done = run(spark, journal, url or default_url(), name=name, pace=pace, topic=topic, options=options)
+        return _summary("replayed", asdict(done), json)
+
+
+@contextmanager
+def _spark(master: str | None, memory: str, as_json: bool) -> Iterator[SparkSession]:
+    """A session for one command; mistakes that Spark wraps in its own errors come out as they were."""
+    from quire.spark import session
+
+    if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        master = "local[*]"
+    shows_progress = sys.stderr.isatty() and not as_json
+    config = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": str(shows_progress).lower()}
+    spark = session(master, memory=memory, name="quire pipeline", config=config)
+    from pyspark.errors import PySparkException
+
+    try:
+        yield spark
+    except PySparkException as error:
+        raise _own(error) from None
+    finally:
+        spark.stop()
+
+
+def _own(error: Exception) -> QuireError:
+    """The error of quire inside one of Spark, which carries it as the text of a traceback."""
+    from quire import _errors
+
+    lines = [line for line in str(error).splitlines() if line.startswith("quire._errors.")]
+    if not lines:
+        return QuireError(str(error).splitlines()[0])
+    name, _, reason = lines[-1].removeprefix("quire._errors.").partition(": ")
+    kind = getattr(_errors, name, QuireError)
+    # The text has its hint already.
+    found: QuireError = (
+        QuireError(reason, code=kind.code) if kind.hint or kind is QuireError else kind(reason)
+    )
+    return found
+
+
+def _summary(title: str, fields: dict[str, Any], as_json: bool) -> int:
+    if as_json:
+        print_json(**fields)
+    else:
+        print_table((title, ""), fields.items())
+    return 0
+
+
+def _table(frame: DataFrame, as_json: bool, output: Path | None, title: str) -> int:
+    rows = [row.asDict() for row in frame.collect()]
+    if output is not None:
+        from quire.spark._picture import write_html
+
+        if output.suffix == ".html":
+            write_html(output, title, frame.columns, rows)
+        elif output.suffix == ".csv":
+            _write_csv(output, frame.columns, rows)
+        else:
+            raise ConfigError(f"output: {output} ends neither in .csv nor in .html")
+    if as_json:
+        for row in rows:
+            print_json(**row)
+    else:
+        print_table(frame.columns, [tuple(row.values()) for row in rows])
+    return 0
+
+
+def _write_csv(path: Path, columns: list[str], rows: list[dict[str, Any]]) -> None:
+    import csv
+
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+__all__ = ["app"]

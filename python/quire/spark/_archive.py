@@ -1,0 +1,114 @@
+"""The journal as Parquet: incremental, by topic and date, each message once.
+
+A batch of the stream is a directory, `batch=N/topic=T/date=D/`, which is written whole or written again. So a run that is killed
+anywhere is completed by the next one. `compact` joins the directories of many runs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from quire.spark._files import Files
+
+_CHECKPOINT = "_checkpoint"
+_JOINED = "_joined"
+_PLAN = "_plan.json"
+
+
+@dataclass(frozen=True)
+class Archived:
+    """What `archive` did."""
+
+    #: Messages that were added.
+    messages: int
+    #: Batches in which they were.
+    batches: int
+    target: str
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What `compact` did."""
+
+    #: Directories that were joined.
+    joined: int
+    #: Messages in the one that they became.
+    messages: int
+    target: str
+
+
+def archive(
+    spark: SparkSession,
+    journal: str,
+    target: str,
+    *,
+    topics: str | None = None,
+    fields: str | None = None,
+    max_messages: int = 10_000_000,
+) -> Archived:
+    """Adds what the journal has gained since the last run to the Parquet data set `target`.
+
+    - `topics`: names separated by commas; all of them when left out
+    - `fields`: typed columns from the data, as `option("fields", ...)` has them
+    - `max_messages`: of one batch, which is one directory
+    """
+    options = {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(max_messages)}
+    options |= {"topics": topics} if topics else {}
+    options |= {"fields": fields} if fields else {}
+    counts: list[int] = []
+
+    def write(frame: DataFrame, batch: int) -> None:
+        dated = frame.withColumn("date", f.to_date("timestamp"))
+        path = f"{target.rstrip('/')}/batch={batch:09d}"
+        writer = dated.sortWithinPartitions("position").write.mode("overwrite").option("compression", "zstd")
+        writer.partitionBy("topic", "date").parquet(path)
+        counts.append(spark.read.parquet(path).count() if Files(spark, path).names() != ["_SUCCESS"] else 0)
+
+    stream = spark.readStream.format("quire").options(**options).load(journal)
+    query = (
+        stream.writeStream.foreachBatch(write)
+        .option("checkpointLocation", f"{target.rstrip('/')}/{_CHECKPOINT}")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return Archived(sum(counts), len(counts), target)
+
+
+def compact(spark: SparkSession, target: str) -> Compacted:
+    """Joins the batches of an archive, the newest apart, into one directory.
+
+    What is joined is written beside them first, then takes their place. A run that was killed is completed by the next one. Nobody should
+    read the archive while the directories change places.
+    """
+    files = Files(spark, target)
+    _change_places(files)
+    # The newest may be written again, if its run was killed before Spark noted it.
+    batches = [name for name in files.names() if name.startswith("batch=")][:-1]
+    if len(batches) < 2:
+        return Compacted(0, 0, target)
+    files.remove(_JOINED)
+    frame = spark.read.option("basePath", files.path("")).parquet(*[files.path(name) for name in batches])
+    joined = frame.drop("batch").repartition("topic", "date").sortWithinPartitions("position")
+    joined.write.option("compression", "zstd").partitionBy("topic", "date").parquet(files.path(_JOINED))
+    count = spark.read.parquet(files.path(_JOINED)).count()
+    files.write(_PLAN, json.dumps({"replaces": batches}))
+    _change_places(files)
+    return Compacted(len(batches), count, target)
+
+
+def _change_places(files: Files) -> None:
+    """Puts the joined directory in the place of those that it was made of, from wherever an earlier run was stopped."""
+    plan = files.read(_PLAN)
+    if plan is None:
+        return
+    replaces: list[str] = json.loads(plan)["replaces"]
+    if files.exists(_JOINED):
+        for name in replaces:
+            files.remove(name)
+        files.rename(_JOINED, replaces[-1])
+    files.remove(_PLAN)

@@ -1,0 +1,76 @@
+"""The newest message of every key: the state that a topic describes, as a table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from quire._errors import ConfigError
+from quire.spark._files import Files
+
+_STATE = "_state.json"
+
+
+@dataclass(frozen=True)
+class LastValues:
+    """What `last_value` did."""
+
+    #: Messages that were looked at.
+    messages: int
+    #: Keys in the table.
+    keys: int
+    #: The Parquet data set with the table as it is now.
+    path: str
+
+
+def last_value(
+    spark: SparkSession, journal: str, target: str, *, keys: str, topics: str | None = None
+) -> LastValues:
+    """Brings the table below `target` up to date: for each topic and key the newest message.
+
+    `keys` are columns from the data, `"id string"` or `"account string, symbol string"`. The first run reads the journal from its
+    beginning, later ones what came since; the table before stays until the new one is whole.
+    """
+    files = Files(spark, target)
+    state = json.loads(files.read(_STATE) or '{"position": 0, "version": 0}')
+    if state.get("keys", keys) != keys or state.get("topics", topics) != topics:
+        raise ConfigError(
+            f"keys, topics: {target} was made with {state['keys']!r} of {state['topics'] or 'all topics'}"
+        )
+    columns = [definition.split()[0] for definition in keys.split(",")]
+    reader = spark.read.format("quire").option("fields", keys)
+    everything = (reader.option("topics", topics) if topics else reader).load(journal)
+    # A frame is a snapshot, but how far it goes is in the journal, not in its rows: the newest may be of another topic.
+    head = (
+        spark.read.format("quire")
+        .schema("position long")
+        .option("startingOffsets", "-1")
+        .load(journal)
+        .first()
+    )
+    position = max(state["position"], 0 if head is None else head.position)
+    new = everything.where(f"position > {state['position']} AND position <= {position}")
+    new = new.where(reduce(lambda both, each: both & each, (f.col(name).isNotNull() for name in columns)))
+    new = new.where("kind = 'publish'")
+    looked_at = new.count()
+    version = state["version"] + 1
+    _newest(spark, new, files, state["version"], columns).write.mode("overwrite").parquet(
+        files.path(f"version={version}")
+    )
+    files.write(
+        _STATE, json.dumps({"position": position, "version": version, "keys": keys, "topics": topics})
+    )
+    files.remove(f"version={state['version']}")
+    path = files.path(f"version={version}")
+    return LastValues(looked_at, spark.read.parquet(path).count(), path)
+
+
+def _newest(spark: SparkSession, new: DataFrame, files: Files, version: int, keys: list[str]) -> DataFrame:
+    if version:
+        new = spark.read.parquet(files.path(f"version={version}")).unionByName(new)
+    whole = f.struct(*[f.col(name) for name in new.columns])
+    return new.groupBy("topic", *keys).agg(f.max_by(whole, "position").alias("newest")).select("newest.*")

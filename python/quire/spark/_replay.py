@@ -1,0 +1,96 @@
+"""A stretch of the journal back into a server, in its order and at a chosen pace."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Row, SparkSession
+
+from quire._client import Client
+from quire._errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What `replay` did."""
+
+    messages: int
+    seconds: float
+
+
+def replay(
+    spark: SparkSession,
+    journal: str,
+    url: str,
+    *,
+    name: str,
+    pace: str = "max",
+    topic: str | None = None,
+    options: Mapping[str, str] | None = None,
+    flush_timeout: float = 300.0,
+) -> Replayed:
+    """Publishes the messages of a stretch, and waits until all are persistent.
+
+    - `name`: the publisher's identity. The position in the journal is the sequence, so that the same replay under the same name changes
+      nothing when it is run again, and completes one that was stopped
+    - `pace`: `max`; messages per second, `1000`; or a multiple of the original pace, `2X`
+    - `topic`: where all of them go instead of to their own
+    - `options`: those of a read: `topics`, `filter`, `startingOffsets`, `endingTimestamp`, ...
+    """
+    wait = _pace(pace)
+    schema = "position long, timestamp_ns long, topic string, kind string, correlation_id string, data binary"
+    frame = (
+        spark.read.format("quire")
+        .schema(schema)
+        .options(**(options or {}))
+        .load(journal)
+        .where("kind = 'publish'")
+    )
+    begun = time.monotonic()
+    count = 0
+    with Client(url, name=name) as client:
+        for row in _in_order(frame.toLocalIterator(prefetchPartitions=True)):
+            wait(count, row.timestamp_ns)
+            client.publish(
+                topic or row.topic, bytes(row.data), sequence=row.position, correlation_id=row.correlation_id
+            )
+            count += 1
+        client.flush(timeout=flush_timeout)
+    return Replayed(count, time.monotonic() - begun)
+
+
+def _in_order(rows: Iterator[Row]) -> Iterator[Row]:
+    """Partitions are planned in the order of the journal; a replay in any other would lose messages as duplicates."""
+    last = 0
+    for row in rows:
+        if row.position <= last:
+            raise AssertionError(f"message {row.position} comes behind {last}")
+        last = row.position
+        yield row
+
+
+def _pace(text: str) -> Any:
+    """Gives what waits until a message may go."""
+    if text == "max":
+        return lambda _count, _timestamp_ns: None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(X?)", text, re.IGNORECASE)
+    if match is None or float(match[1]) <= 0:
+        raise ConfigError(
+            f"pace: {text!r} is none of max, 1000 (messages per second), 2X (of the original pace)"
+        )
+    begun = time.monotonic()
+    factor = float(match[1])
+    first: list[int] = []
+
+    def wait(count: int, timestamp_ns: int) -> None:
+        first.append(timestamp_ns) if not first else None
+        due = (timestamp_ns - first[0]) / 1e9 / factor if match[2] else count / factor
+        left = begun + due - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+
+    return wait

@@ -1,0 +1,191 @@
+"""The jobs, as functions and as commands: what they make of a journal, and that running them again changes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import quire
+import quire.spark
+from pyspark.sql import SparkSession
+from quire._cli import run as command
+from quire._cli._pipeline import _own
+from quire.spark._files import Files
+from quire.spark._picture import write_html
+
+from spark import journals
+
+
+def test_an_archive_grows_by_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
+    journal, target = tmp_path / "j", str(tmp_path / "archive")
+    journals.write(journal, journals.trades(300))
+    first = quire.spark.archive(spark, str(journal), target, fields="price double", max_messages=200)
+    assert (first.messages, first.batches) == (300, 2)
+    assert quire.spark.archive(spark, str(journal), target, fields="price double").messages == 0
+    journals.write(journal, journals.trades(50), name="later")
+    assert quire.spark.archive(spark, str(journal), target, fields="price double").messages == 50
+    frame = spark.read.parquet(target)
+    assert sorted(row.position for row in frame.select("position").collect()) == list(range(1, 351))
+    assert {"topic", "date", "price", "data"} <= set(frame.columns)
+    rare = frame.where("topic = 'rare'").collect()
+    assert [json.loads(row.data)["price"] for row in rare] == [row.price for row in rare]
+    compacted = quire.spark.compact(spark, target)
+    assert (compacted.joined, compacted.messages) == (2, 300)
+    assert spark.read.parquet(target).select("position").distinct().count() == 350
+    assert spark.read.parquet(target).count() == 350
+    assert quire.spark.compact(spark, target).joined == 0
+
+
+def test_a_compaction_that_was_stopped_is_completed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, target = tmp_path / "j", str(tmp_path / "archive")
+    journals.write(journal, journals.trades(90))
+    quire.spark.archive(spark, str(journal), target, max_messages=30)
+    remove = Files.remove
+
+    def stops(files: Files, name: str) -> None:
+        remove(files, name)
+        if name.startswith("batch="):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Files, "remove", stops)
+    with pytest.raises(KeyboardInterrupt):
+        quire.spark.compact(spark, target)
+    monkeypatch.setattr(Files, "remove", remove)
+    assert quire.spark.compact(spark, target).joined == 0
+    positions = sorted(row.position for row in spark.read.parquet(target).select("position").collect())
+    assert positions == list(range(1, 91))
+
+
+def test_the_last_value_of_every_key(spark: SparkSession, tmp_path: Path) -> None:
+    journal, target = tmp_path / "j", str(tmp_path / "last")
+    journals.write(journal, [("t", {"id": n % 3, "v": n}) for n in range(10)] + [("t", {"v": 1})])
+
+    def table(path: str) -> dict[int, int]:
+        return {row.id: json.loads(row.data)["v"] for row in spark.read.parquet(path).collect()}
+
+    first = quire.spark.last_value(spark, str(journal), target, keys="id int")
+    assert (first.messages, first.keys) == (10, 3)
+    assert table(first.path) == {0: 9, 1: 7, 2: 8}
+    journals.write(journal, [("t", {"id": 1, "v": 100}), ("t", {"id": 7, "v": 101})], name="later")
+    second = quire.spark.last_value(spark, str(journal), target, keys="id int")
+    assert second.messages == 2, "only what is new is looked at"
+    assert table(second.path) == {0: 9, 1: 100, 2: 8, 7: 101}
+    with pytest.raises(quire.ConfigError, match="keys"):
+        quire.spark.last_value(spark, str(journal), target, keys="v int")
+
+
+def test_bars_open_and_close_in_the_order_of_the_journal(spark: SparkSession, tmp_path: Path) -> None:
+    def trade(symbol: str, second: int, price: float, qty: int) -> tuple[str, dict[str, Any]]:
+        return "trades", {"s": symbol, "at": f"2026-01-02T03:04:{second:02d}Z", "p": price, "q": qty}
+
+    journals.write(
+        tmp_path,
+        [
+            trade("A", 5, 10, 1),
+            trade("A", 5, 12, 2),
+            trade("B", 5, 7, 3),
+            trade("A", 5, 9, 4),
+            trade("A", 31, 11, 5),
+            ("trades", {"s": "A", "at": "2026-01-02T03:04:05Z"}),
+        ],
+    )
+    frame = quire.spark.bars(
+        spark, str(tmp_path), value="/p", by="/s", size="/q", time="/at", every="30 seconds"
+    )
+    rows = [
+        (row.key, row.start.second, row.open, row.high, row.low, row.close, row.volume, row["count"])
+        for row in frame.orderBy("key", "start").collect()
+    ]
+    assert rows == [
+        ("A", 0, 10, 12, 9, 9, 7, 3),
+        ("A", 30, 11, 11, 11, 11, 5, 1),
+        ("B", 0, 7, 7, 7, 7, 3, 1),
+    ]
+    with pytest.raises(quire.ConfigError, match="value"):
+        quire.spark.bars(spark, str(tmp_path), value="p")
+
+
+def test_a_replay_keeps_the_order_and_can_be_run_again(spark: SparkSession, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    journals.write(source, journals.trades(300))
+    for _ in range(2):
+        done = quire.spark.replay(
+            spark,
+            str(source),
+            f"file:{target}",
+            name="replay-1",
+            options={"topicPrefix": "trades/", "minPartitions": "3"},
+        )
+        assert done.messages == 297
+    with quire.Journal(target, read_only=True) as journal:
+        found = [(message.topic, message.json()["n"]) for message in journal.read()]
+    assert found == [(topic, data["n"]) for topic, data in journals.trades(300) if topic != "rare"]
+    with pytest.raises(quire.ConfigError, match="pace"):
+        quire.spark.replay(spark, str(source), f"file:{target}", name="replay-2", pace="fast")
+
+
+def test_a_replay_keeps_its_pace(spark: SparkSession, tmp_path: Path) -> None:
+    journals.write(tmp_path / "source", journals.trades(20))
+    done = quire.spark.replay(
+        spark, str(tmp_path / "source"), f"file:{tmp_path / 'target'}", name="slow", pace="100"
+    )
+    assert done.seconds >= 0.19
+
+
+def test_dead_letters_are_expiries_of_their_queue(spark: SparkSession, tmp_path: Path) -> None:
+    def letter(position: int, reason: str) -> tuple[str, dict[str, Any]]:
+        return "dead", {"queue": "work", "position": position, "reason": [reason], "deliveries": 5}
+
+    journals.write(tmp_path, [("work", {"n": n}) for n in range(5)])
+    journals.write(tmp_path, [letter(2, "max_deliveries"), letter(4, "time_limit")], name="broker")
+    (row,) = quire.spark.queue_audit(spark, str(tmp_path), dead_letters="dead").collect()
+    assert (row.queue, row.expired, row.acknowledged) == ("work", 2, 0)
+    assert row.reasons == "max_deliveries,time_limit"
+    assert 0 < row.p50 <= row.longest < 60
+    assert quire.spark.queue_audit(spark, str(tmp_path)).collect() == []
+
+
+def test_commands_print_what_they_did(
+    spark: SparkSession, trades: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    # The commands share the session of the tests, which they must not stop.
+    monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
+    page = tmp_path / "bars.html"
+    arguments = ["bars", str(trades), "--value", "/price", "--by", "/symbol", "--every", "1 day"]
+    assert command(["pipeline", *arguments, "--output", str(page), "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sorted(line["key"] or "" for line in lines) == ["", "IBM", "MSFT", "ORCL"]
+    assert sum(line["count"] for line in lines) == journals.COUNT
+    text = page.read_text()
+    assert text.count("<svg") == 4
+    assert "IBM" in text
+    assert command(["pipeline", "archive", str(trades), str(tmp_path / "archive"), "--topics", "rare"]) == 0
+    assert "30" in capsys.readouterr().out
+    assert command(["pipeline", "bars", str(trades / "nowhere"), "--value", "/price"]) == 2
+    assert capsys.readouterr().err.startswith("quire: path: ")
+    assert command(["pipeline", "bars", str(trades), "--value", "/price", "--filter", "/n >"]) == 2
+    assert "column 5" in capsys.readouterr().err
+
+
+def test_an_error_of_quire_is_found_in_that_of_spark() -> None:
+    error = _own(
+        Exception("[X] Failed\n  File ...\nquire._errors.BadTopicError: topics: no\n SQLSTATE: 38000")
+    )
+    assert (type(error), error.reason) == (quire.BadTopicError, "topics: no")
+    assert _own(Exception("java.lang.Oops\n at x")).reason == "java.lang.Oops"
+
+
+def test_a_page_shows_waiting_times_and_hides_nothing(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"queue": "<a>", "p50": 1.0, "p90": 2.0, "p99": 4.0},
+        {"queue": "b", "p50": None, "p90": None, "p99": None},
+    ]
+    write_html(tmp_path / "q.html", "queues", ["queue", "p50", "p90", "p99"], rows)
+    text = (tmp_path / "q.html").read_text()
+    assert text.count("class=mark") == 3
+    assert "<a>" not in text
+    assert "&lt;a&gt;" in text
