@@ -502,6 +502,10 @@ impl ClientCore {
     }
 
     fn command(&mut self, make: impl FnOnce(&mut Commands) -> CommandId) -> CommandId {
+        // What is about to be said is said before.
+        if self.leases.is_due() {
+            self.send_acknowledgements();
+        }
         let id = make(&mut self.commands);
         let after = self.store.end();
         if let Some(connection) = &mut self.connection

@@ -207,6 +207,17 @@ fn flush_unsubscribe_and_close_send_what_waits_first() {
 }
 
 #[test]
+fn a_full_batch_goes_before_the_next_command() {
+    let mut worker = Worker::new(batching(1), 10);
+    let message = worker.deliver(1);
+    worker.acknowledge(&message);
+    worker.core.queue_stats(None).unwrap();
+    let said = worker.said();
+    assert_eq!(said[0], "Acknowledge jobs [(5, 1)]");
+    assert!(said[1].starts_with("Stats"), "{said:?}");
+}
+
+#[test]
 fn the_first_word_about_a_message_counts() {
     let mut worker = Worker::new(batching(1), 10);
     let message = worker.deliver(1);
