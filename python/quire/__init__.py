@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from quire._server import Server
     from quire._stores import PublishStore
     from quire._subscription import Subscription
+    from quire._worker import WorkReport
 
 __all__ = [
     "AUTO",
@@ -88,6 +89,7 @@ __all__ = [
     "SubscriptionInUseError",
     "UnknownQueueError",
     "UnknownSubscriptionError",
+    "WorkReport",
     "__version__",
 ]
 
@@ -110,6 +112,7 @@ _LAZY = {
     "Server": "quire._server",
     "Subscription": "quire._subscription",
     "SubscriptionHealth": "quire._options",
+    "WorkReport": "quire._worker",
 }
 
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from quire import _quire
+from quire._aio_queue_calls import AsyncHandler, AsyncQueueCalls
 from quire._bookmarks import Bookmark
 from quire._client_base import ClientBase, logger
 from quire._errors import DisconnectedError, QuireError
@@ -47,7 +48,6 @@ from quire._options import (
 from quire._subscription import DEFAULT_BATCH_COUNT, SubscriptionBase, check_count, timeout_to_core
 from quire._units import Duration, Size
 
-AsyncHandler = Callable[[Message], object | Awaitable[object]]
 T = TypeVar("T")
 if TYPE_CHECKING:
     from quire._config import Config
@@ -171,7 +171,7 @@ class AsyncSubscription(SubscriptionBase):
         return found[0]
 
 
-class AsyncClient(ClientBase[AsyncSubscription]):
+class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
     """A connection to a server that comes back by itself, for asyncio. Same options as `Client`.
 
     `async with` connects; so does the first `await` of any call.
@@ -209,7 +209,8 @@ class AsyncClient(ClientBase[AsyncSubscription]):
             ack_batch_size=ack_batch_size,
             ack_timeout=ack_timeout,
         )
-        super().__init__(options)
+        ClientBase.__init__(self, options)
+        AsyncQueueCalls.__init__(self)
         self._started: _quire.Client | None = None
         self._is_connected = False
         self._is_closed = False
@@ -298,7 +299,6 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         of arrival, on the loop.
         """
         client = await self._connected()
-        sub_id = self._new_sub_id(sub_id)
         spec = Spec(
             topic=topic,
             filter=filter,
@@ -313,8 +313,20 @@ class AsyncClient(ClientBase[AsyncSubscription]):
             conflation=delta_to_core(conflation, "conflation"),
             conflation_key=key_to_core(conflation_key),
         )
+        return await self._enter(client, spec, on_message, sub_id, auto_ack=self._options.auto_ack)
+
+    async def _enter(
+        self,
+        client: _quire.Client,
+        spec: Spec,
+        on_message: AsyncHandler | None = None,
+        sub_id: str | None = None,
+        *,
+        auto_ack: bool,
+    ) -> AsyncSubscription:
+        sub_id = self._new_sub_id(sub_id)
         spec = self._located(spec, sub_id)
-        core = client.subscribe(spec, sub_id, on_message is not None, self._options.auto_ack)
+        core = client.subscribe(spec, sub_id, on_message is not None, auto_ack)
         subscription = AsyncSubscription(self, core, spec, sub_id, on_message is not None)
         self._subscriptions[sub_id] = subscription
         if on_message is not None:
@@ -381,10 +393,11 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         return self._health_of(self._started)
 
     async def drain(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> DrainReport:
-        """Stops taking messages, waits for the handlers and for the publishes, and closes; tells what was
-        left."""
+        """Stops taking messages, waits for the handlers, the workers and the publishes, and closes; tells
+        what was left."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (timeout_to_core(timeout) or 0)
+        await self._stop_workers(max(0.0, deadline - loop.time()))
         if self.state == "connected":
             await self.unsubscribe()
         return await self._close(max(0.0, deadline - loop.time()))
@@ -455,7 +468,8 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         try:
-            if core.state != "closed" and core.unpersisted_count:
+            waiting = core.unpersisted_count or core.waiting_acknowledgement_count
+            if core.state != "closed" and waiting:
                 await self._flush(core, timeout)
         except QuireError as error:
             logger.warning("%r: pending publishes were not persisted: %s", self, error)

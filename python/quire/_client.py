@@ -36,6 +36,7 @@ from quire._options import (
     rate_to_core,
     sequence_to_core,
 )
+from quire._queue_calls import QueueCalls
 from quire._subscription import DEFAULT_BATCH_COUNT, Subscription, timeout_to_core
 from quire._units import Duration, Size
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 Handler = Callable[[Message], object]
 
 
-class Client(ClientBase[Subscription]):
+class Client(QueueCalls, ClientBase[Subscription]):
     """A connection to a server that comes back by itself. Thread-safe.
 
     The constructor returns when the client is logged on. A lost connection is made again: unpersisted
@@ -102,7 +103,8 @@ class Client(ClientBase[Subscription]):
             ack_batch_size=ack_batch_size,
             ack_timeout=ack_timeout,
         )
-        super().__init__(options)
+        ClientBase.__init__(self, options)
+        QueueCalls.__init__(self)
         self._lock = threading.Lock()
         self._handlers: dict[int, Handler] = {}
         self._handler_thread: threading.Thread | None = None
@@ -194,24 +196,29 @@ class Client(ClientBase[Subscription]):
           of arrival, on one thread
         - `sub_id`: name under which `MOST_RECENT` finds the place again
         """
+        spec = Spec(
+            topic=topic,
+            filter=filter,
+            bookmark=bookmark_to_core(bookmark),
+            live=live,
+            fully_durable=fully_durable,
+            paused=paused,
+            max_backlog=backlog_to_core(max_backlog),
+            completed=completed,
+            rate=rate_to_core(rate),
+            rate_max_gap=delta_to_core(rate_max_gap, "rate_max_gap"),
+            conflation=delta_to_core(conflation, "conflation"),
+            conflation_key=key_to_core(conflation_key),
+        )
+        return self._enter(spec, on_message, sub_id, auto_ack=self._options.auto_ack)
+
+    def _enter(
+        self, spec: Spec, on_message: Handler | None = None, sub_id: str | None = None, *, auto_ack: bool
+    ) -> Subscription:
         with self._lock:
             sub_id = self._new_sub_id(sub_id)
-            spec = Spec(
-                topic=topic,
-                filter=filter,
-                bookmark=bookmark_to_core(bookmark),
-                live=live,
-                fully_durable=fully_durable,
-                paused=paused,
-                max_backlog=backlog_to_core(max_backlog),
-                completed=completed,
-                rate=rate_to_core(rate),
-                rate_max_gap=delta_to_core(rate_max_gap, "rate_max_gap"),
-                conflation=delta_to_core(conflation, "conflation"),
-                conflation_key=key_to_core(conflation_key),
-            )
             spec = self._located(spec, sub_id)
-            core = self._core.subscribe(spec, sub_id, on_message is not None, self._options.auto_ack)
+            core = self._core.subscribe(spec, sub_id, on_message is not None, auto_ack)
             subscription = Subscription(self, core, spec, sub_id, on_message is not None)
             self._subscriptions[sub_id] = subscription
             if on_message is not None:
@@ -267,9 +274,10 @@ class Client(ClientBase[Subscription]):
         return self._health_of(self._core)
 
     def drain(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> DrainReport:
-        """Stops taking messages, waits for the handlers and for the publishes, and closes; tells what was
-        left."""
+        """Stops taking messages, waits for the handlers, the workers and the publishes, and closes; tells
+        what was left."""
         deadline = monotonic() + (timeout_to_core(timeout) or 0)
+        self._stop_workers(max(0.0, deadline - monotonic()))
         if self._core.state == "connected":
             self.unsubscribe()
         return self._close(max(0.0, deadline - monotonic()))
@@ -294,7 +302,8 @@ class Client(ClientBase[Subscription]):
     def _close(self, timeout: float) -> DrainReport:
         deadline = monotonic() + timeout
         try:
-            if self._core.state != "closed" and self._core.unpersisted_count:
+            waiting = self._core.unpersisted_count or self._core.waiting_acknowledgement_count
+            if self._core.state != "closed" and waiting:
                 self._flush(timeout)
         except QuireError as error:
             logger.warning("%r: pending publishes were not persisted: %s", self, error)

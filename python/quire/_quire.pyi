@@ -72,7 +72,7 @@ class Message:
         """As published."""
     @property
     def command(self) -> str:
-        """`"publish"`."""
+        """`"publish"`, or `"sow"` for an answer to a query."""
     @property
     def sub_id(self) -> str:
         """The subscription that it came on."""

@@ -273,7 +273,7 @@ impl Client {
         top_n: Option<u32>,
     ) -> PyResult<Subscription> {
         self.handle.check_fork(py)?;
-        let progress = Progress::of_client(queue.clone(), self.handle.clone(), false);
+        let progress = Progress::of_query(queue.clone(), self.handle.clone());
         let subscribed = self.handle.client().query(&QuerySpec { queue, filter, order_by, top_n });
         let subscribed = subscribed.map_err(|failure| errors::to_python(py, &failure))?;
         Ok(self.subscription(subscribed, progress))

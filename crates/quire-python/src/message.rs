@@ -41,6 +41,8 @@ pub struct Progress {
     handle: Option<Arc<Handle>>,
     /// Whether what is processed is acknowledged.
     auto_ack: bool,
+    /// `Message.command`.
+    command: &'static str,
     state: Mutex<Outstanding>,
 }
 
@@ -58,12 +60,35 @@ struct Outstanding {
 impl Progress {
     /// Of messages that no client received.
     pub fn new(sub_id: String) -> Arc<Self> {
-        Arc::new(Progress { sub_id, handle: None, auto_ack: false, state: Mutex::default() })
+        Arc::new(Progress {
+            sub_id,
+            handle: None,
+            auto_ack: false,
+            command: "publish",
+            state: Mutex::default(),
+        })
     }
 
     /// Of the messages of a subscription; `auto_ack`: what is processed is acknowledged.
     pub fn of_client(sub_id: String, handle: Arc<Handle>, auto_ack: bool) -> Arc<Self> {
-        Arc::new(Progress { sub_id, handle: Some(handle), auto_ack, state: Mutex::default() })
+        Arc::new(Progress {
+            sub_id,
+            handle: Some(handle),
+            auto_ack,
+            command: "publish",
+            state: Mutex::default(),
+        })
+    }
+
+    /// Of the answers to a query.
+    pub fn of_query(sub_id: String, handle: Arc<Handle>) -> Arc<Self> {
+        Arc::new(Progress {
+            sub_id,
+            handle: Some(handle),
+            auto_ack: false,
+            command: "sow",
+            state: Mutex::default(),
+        })
     }
 
     /// Messages are handed out to a loop, which says by asking for the next that it has processed them; gives the ordinal of the first.
@@ -212,7 +237,7 @@ impl Message {
 
     #[getter]
     fn command(&self) -> &'static str {
-        "publish"
+        self.progress.command
     }
 
     #[getter]

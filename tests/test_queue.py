@@ -1,0 +1,416 @@
+"""Queues as a program sees them: the same on a server, on files in this process, and in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import quire
+from quire.testing import server
+
+TIMEOUT = 20.0
+QUEUES = (
+    {"name": "JOBS", "message_type": "json", "underlying_topic": "tasks", "lease_period": "30s"},
+    {"name": "SHORT", "message_type": "json", "underlying_topic": "brief", "lease_period": "1s"},
+    {"name": "ONCE", "message_type": "json", "underlying_topic": "single", "semantics": "at-most-once"},
+)
+#: Memory is a place of one name for each test.
+PLACES = itertools.count()
+
+Connect = Callable[..., quire.Client]
+
+
+@pytest.fixture(params=["server", "file", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, quire.Config | None]]:
+    """A URL, and the configuration that clients on it bring."""
+    if request.param == "server":
+        with server(tmp_path, queue=QUEUES) as running:
+            yield running.url, None
+    else:
+        config = quire.Config(queue=QUEUES)
+        name = tmp_path if request.param == "file" else f"queues-{next(PLACES)}"
+        yield f"{request.param}:{name}", config
+
+
+@pytest.fixture
+def connect(place: tuple[str, quire.Config | None]) -> Iterator[Connect]:
+    url, config = place
+    clients: list[quire.Client] = []
+
+    def make(**options: object) -> quire.Client:
+        clients.append(quire.Client(url, config=config, **options))  # type: ignore[arg-type]
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+def publish(client: quire.Client, count: int, topic: str = "tasks") -> None:
+    for number in range(count):
+        client.publish(topic, {"n": number})
+    client.flush(TIMEOUT)
+
+
+def numbers(messages: list[quire.Message]) -> list[int]:
+    return [message.json()["n"] for message in messages]
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not is_so():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
+
+
+def depth(client: quire.Client, queue: str = "JOBS") -> int:
+    return int(client.queue_stats(queue)[queue]["depth"])
+
+
+def test_a_message_comes_under_a_lease_and_goes_with_its_acknowledgement(connect: Connect) -> None:
+    client = connect()
+    publish(client, 1)
+    before = datetime.now(UTC)
+    with client.subscribe("JOBS", max_backlog=5) as jobs:
+        message = jobs.get(TIMEOUT)
+        assert (message.json(), message.topic, message.queue) == ({"n": 0}, "tasks", "JOBS")
+        assert (message.delivery_count, message.cancel_count) == (1, 0)
+        assert message.lease_period == timedelta(seconds=30)
+        assert message.lease_deadline is not None
+        assert before < message.lease_deadline - timedelta(seconds=29)
+        assert not message.lease_lost
+        message.ack()
+        client.flush(TIMEOUT)
+        assert depth(client) == 0
+        assert not message.lease_lost
+
+
+def test_a_block_that_raises_gives_the_message_back(connect: Connect) -> None:
+    client = connect()
+    publish(client, 1)
+    jobs = client.subscribe("JOBS")
+    with pytest.raises(RuntimeError), jobs.get(TIMEOUT):
+        raise RuntimeError("not today")
+    again = jobs.get(TIMEOUT)
+    assert (again.delivery_count, again.cancel_count) == (2, 1)
+    with again as message:
+        assert message is again
+    client.flush(TIMEOUT)
+    assert depth(client) == 0
+
+
+def test_the_backlog_bounds_what_is_out(connect: Connect) -> None:
+    client = connect()
+    publish(client, 10)
+    jobs = client.subscribe("JOBS", max_backlog=3)
+    first = [jobs.get(TIMEOUT) for _ in range(3)]
+    assert numbers(first) == [0, 1, 2]
+    with pytest.raises(TimeoutError):
+        jobs.get(0.05)
+    first[1].ack()
+    assert jobs.get(TIMEOUT).json()["n"] == 3
+    first[0].expire()
+    assert jobs.get(TIMEOUT).json()["n"] == 4
+
+
+def test_acknowledgements_wait_for_their_batch(connect: Connect) -> None:
+    client = connect(ack_batch_size=3, ack_timeout="1h")
+    publish(client, 5)
+    jobs = client.subscribe("JOBS", max_backlog=10)
+    messages = [jobs.get(TIMEOUT) for _ in range(5)]
+    for message in messages[:2]:
+        message.ack()
+    assert depth(client) == 5
+    messages[2].ack()
+    assert depth(client) == 2
+    messages[3].ack()
+    client.flush(TIMEOUT)
+    assert depth(client) == 1
+
+
+def test_an_acknowledgement_waits_no_longer_than_ack_timeout(connect: Connect) -> None:
+    client = connect(ack_batch_size=100, ack_timeout="50ms")
+    publish(client, 1)
+    client.subscribe("JOBS", max_backlog=100).get(TIMEOUT).ack()
+    wait_until(lambda: depth(client) == 0)
+
+
+def test_iterating_acknowledges_when_it_is_asked_to(connect: Connect) -> None:
+    client = connect(auto_ack=True)
+    publish(client, 5)
+    for message in client.subscribe("JOBS", max_backlog=2):
+        if message.json()["n"] == 4:
+            break
+    client.flush(TIMEOUT)
+    assert depth(client) == 1
+
+
+def test_a_handler_acknowledges_what_it_returned_from(connect: Connect) -> None:
+    client = connect(auto_ack=True)
+    publish(client, 5)
+    seen = []
+    done = threading.Event()
+
+    def handle(message: quire.Message) -> None:
+        seen.append(message.json()["n"])
+        if len(seen) == 5:
+            done.set()
+        if seen[-1] == 2:
+            raise RuntimeError("two")
+
+    client.subscribe("JOBS", max_backlog=10, on_message=handle)
+    assert done.wait(TIMEOUT)
+    wait_until(lambda: depth(client) == 1)
+    assert seen == [0, 1, 2, 3, 4]
+
+
+def test_leases_end_with_the_connection(connect: Connect) -> None:
+    first, second = connect(), connect()
+    publish(first, 1)
+    held = first.subscribe("JOBS").get(TIMEOUT)
+    first.close()
+    assert held.lease_lost
+    held.ack()
+    assert second.subscribe("JOBS").get(TIMEOUT).delivery_count == 2
+
+
+def test_a_lease_that_is_over_is_lost_and_one_that_is_extended_is_not(connect: Connect) -> None:
+    first, second = connect(), connect()
+    publish(first, 2, "brief")
+    mine = first.subscribe("SHORT", max_backlog=2)
+    lost, kept = mine.get(TIMEOUT), mine.get(TIMEOUT)
+    kept.extend("1h")
+    theirs = second.subscribe("SHORT", max_backlog=2)
+    again = theirs.get(TIMEOUT)
+    assert (again.json(), again.delivery_count) == (lost.json(), 2)
+    assert lost.lease_lost
+    assert not kept.lease_lost
+    assert kept.lease_deadline is not None
+    assert kept.lease_deadline > datetime.now(UTC) + timedelta(minutes=59)
+    again.ack()
+    kept.ack()
+    first.flush(TIMEOUT)
+    second.flush(TIMEOUT)
+    assert depth(first, "SHORT") == 0
+
+
+def test_at_most_once_is_once(connect: Connect) -> None:
+    client = connect()
+    publish(client, 2, "single")
+    once = client.subscribe("ONCE")
+    message = once.get(TIMEOUT)
+    assert (message.lease_period, message.lease_deadline, message.lease_lost) == (None, None, False)
+    with pytest.raises(TimeoutError):
+        once.get(0.05)
+    message.ack()
+    assert once.get(TIMEOUT).json() == {"n": 1}
+    assert depth(client, "ONCE") == 0
+
+
+def test_messages_are_settled_by_bookmark(connect: Connect) -> None:
+    client = connect()
+    publish(client, 6)
+    jobs = client.subscribe("JOBS", max_backlog=6)
+    messages = [jobs.get(TIMEOUT) for _ in range(6)]
+    client.ack("JOBS", messages[0].bookmark)
+    client.ack("JOBS", [messages[1], messages[2].bookmark or ""])
+    client.ack("JOBS", messages[3], expire=True)
+    client.ack("JOBS", messages[4], cancel=True)
+    assert jobs.get(TIMEOUT).json() == {"n": 4}
+    assert depth(client) == 2
+
+
+def test_mistakes_about_queues_are_told(connect: Connect) -> None:
+    client = connect()
+    with pytest.raises(quire.UnknownQueueError):
+        client.ack("NONE", "1|1|")
+    with pytest.raises(quire.UnknownQueueError):
+        client.queue_stats("NONE")
+    with pytest.raises(quire.BadBookmarkError):
+        client.ack("JOBS", "yesterday")
+    with pytest.raises(quire.ConfigError, match="one of them"):
+        client.ack("JOBS")
+    with pytest.raises(quire.ConfigError, match="exclude"):
+        client.ack("JOBS", "1|1|", cancel=True, expire=True)
+    with pytest.raises(quire.ConfigError, match="max_backlog"):
+        client.subscribe("JOBS", max_backlog=-1)
+    client.publish("plain", b"x")
+    with pytest.raises(quire.ConfigError, match="queue"):
+        client.subscribe("plain", bookmark=quire.EPOCH).get(TIMEOUT).cancel()
+
+
+def test_a_worker_handles_everything_and_stops_when_it_is_drained(connect: Connect) -> None:
+    client, other = connect(), connect()
+    publish(other, 200)
+    seen: list[int] = []
+
+    def handle(message: quire.Message) -> None:
+        seen.append(message.json()["n"])
+        if message.json()["n"] % 50 == 7 and message.delivery_count == 1:
+            raise RuntimeError("once more")
+
+    reports: list[quire.WorkReport] = []
+    worker = threading.Thread(target=lambda: reports.append(client.process("JOBS", handle, concurrency=3)))
+    worker.start()
+    wait_until(lambda: depth(other) == 0)
+    assert client.drain(TIMEOUT).is_clean
+    worker.join(TIMEOUT)
+    assert sorted(set(seen)) == list(range(200))
+    assert len(seen) == 204
+    assert reports == [quire.WorkReport(acknowledged=200, cancelled=4, lost=0)]
+
+
+def test_a_worker_keeps_the_leases_of_what_it_handles(connect: Connect) -> None:
+    client, other = connect(), connect()
+    publish(other, 1, "brief")
+    begun, may_end = threading.Event(), threading.Event()
+
+    def handle(message: quire.Message) -> None:
+        begun.set()
+        assert may_end.wait(TIMEOUT)
+        assert not message.lease_lost
+
+    worker = threading.Thread(target=lambda: client.process("SHORT", handle))
+    worker.start()
+    assert begun.wait(TIMEOUT)
+    with pytest.raises(TimeoutError):
+        other.subscribe("SHORT").get(2.5)
+    may_end.set()
+    wait_until(lambda: depth(other, "SHORT") == 0)
+    client.drain(TIMEOUT)
+    worker.join(TIMEOUT)
+    assert other.queue_stats("SHORT")["SHORT"]["expired_leases"] == 0
+
+
+def test_a_worker_that_stops_finishes_what_it_handles_and_returns_the_rest(connect: Connect) -> None:
+    client, other = connect(), connect()
+    publish(other, 10)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def handle(message: quire.Message) -> None:
+        begun.set()
+        assert may_end.wait(TIMEOUT)
+
+    reports: list[quire.WorkReport] = []
+
+    def work() -> None:
+        reports.append(client.process("JOBS", handle, max_backlog=10))
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert begun.wait(TIMEOUT)
+    drain = threading.Thread(target=client.drain)
+    drain.start()
+    may_end.set()
+    worker.join(TIMEOUT)
+    drain.join(TIMEOUT)
+    assert reports[0].acknowledged in (1, 2)  # It may have been faster than the word to stop.
+    stats = other.queue_stats("JOBS")["JOBS"]
+    assert stats["depth"] == stats["waiting"] == 10 - reports[0].acknowledged
+    assert stats["cancelled"] == 0
+
+
+async def test_the_asyncio_client_works_on_queues_too(place: tuple[str, quire.Config | None]) -> None:
+    url, config = place
+    async with quire.AsyncClient(url, config=config, auto_ack=True) as client:
+        for number in range(20):
+            await client.publish("tasks", {"n": number})
+        await client.flush(TIMEOUT)
+        jobs = await client.subscribe("JOBS", max_backlog=2)
+        assert numbers([await jobs.get(TIMEOUT) for _ in range(4)]) == [0, 1, 2, 3]
+        await jobs.unsubscribe()
+        seen: list[int] = []
+
+        async def handle(message: quire.Message) -> None:
+            await asyncio.sleep(0)
+            seen.append(message.json()["n"])
+            if message.json()["n"] == 10 and message.delivery_count == 1:
+                raise RuntimeError("once more")
+            if len(seen) == 18:
+                all_seen.set()
+
+        all_seen = asyncio.Event()
+        work = asyncio.ensure_future(client.process("JOBS", handle, concurrency=4))
+        await asyncio.wait_for(all_seen.wait(), TIMEOUT)
+        deadline = time.monotonic() + TIMEOUT
+        while (await client.queue_stats("JOBS"))["JOBS"]["depth"]:
+            assert time.monotonic() < deadline
+        drained = await client.drain(TIMEOUT)
+        report = await work
+        assert drained.is_clean
+        assert sorted(set(seen)) == list(range(3, 20))
+        assert report == quire.WorkReport(acknowledged=17, cancelled=1, lost=0)
+
+
+async def test_a_cancelled_worker_gives_back_what_it_handles(place: tuple[str, quire.Config | None]) -> None:
+    url, config = place
+    async with quire.AsyncClient(url, config=config) as client:
+        await client.publish("tasks", {"n": 0})
+        begun = asyncio.Event()
+
+        async def handle(message: quire.Message) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        work = asyncio.ensure_future(client.process("JOBS", handle))
+        await asyncio.wait_for(begun.wait(), TIMEOUT)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        again = await (await client.subscribe("JOBS")).get(TIMEOUT)
+        assert (again.delivery_count, again.cancel_count) == (2, 0)
+
+
+WORKER = """
+import sys, quire
+client = quire.Client(sys.argv[1])
+def handle(message):
+    print(message.json()["n"], flush=True)
+    sys.stdin.readline()
+report = client.process("JOBS", handle, max_backlog=5)
+client.close()
+print(report.acknowledged, report.cancelled, flush=True)
+"""
+
+
+def test_sigterm_lets_a_worker_finish_what_it_handles(tmp_path: Path) -> None:
+    with server(tmp_path, queue=QUEUES) as running, quire.Client(running.url) as client:
+        publish(client, 5)
+        worker = subprocess.Popen(
+            [sys.executable, "-c", WORKER, running.url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "0\n"
+        os.kill(worker.pid, signal.SIGTERM)
+        said, _ = worker.communicate("\n", timeout=TIMEOUT)
+        assert said == "1 0\n"
+        assert worker.returncode == 0
+        stats = client.queue_stats("JOBS")["JOBS"]
+        assert (stats["depth"], stats["waiting"], stats["acknowledged"]) == (4, 4, 1)
+
+
+def test_what_was_acknowledged_stays_so_over_a_restart(tmp_path: Path) -> None:
+    with server(tmp_path, queue=QUEUES) as running, quire.Client(running.url) as client:
+        publish(client, 10)
+        jobs = client.subscribe("JOBS", max_backlog=10)
+        for message in [jobs.get(TIMEOUT) for _ in range(10)]:
+            if message.json()["n"] % 2:
+                message.ack()
+        client.flush(TIMEOUT)
+    with server(tmp_path, queue=QUEUES) as running, quire.Client(running.url) as client:
+        jobs = client.subscribe("JOBS", max_backlog=10)
+        assert numbers([jobs.get(TIMEOUT) for _ in range(5)]) == [0, 2, 4, 6, 8]
