@@ -20,6 +20,11 @@ app = App(
 config_app = App(name="config", help="Check a configuration file, or print an example.")
 app.command(config_app)
 app.command(
+    "quire._cli._queue:app",
+    name="queue",
+    help="Look at queues, empty them, put dead letters back: ls, peek, stats, purge, redrive.",
+)
+app.command(
     "quire._cli._journal:app",
     name="journal",
     help="Look at a journal directory: ls, dump, grep, find, verify.",
@@ -111,6 +116,10 @@ def subscribe(
     filter: str | None = None,
     bookmark: str | None = None,
     live: Annotated[bool, Parameter(negative="")] = False,
+    max_backlog: int | None = None,
+    ack: Annotated[
+        bool, Parameter(negative="", help="Acknowledge the messages of a queue that were shown.")
+    ] = False,
     count: int | None = None,
     timeout: float | None = None,
     format: Literal["json", "raw", "table"] = "json",
@@ -121,6 +130,7 @@ def subscribe(
       quire subscribe orders --filter "/qty > 50"
       quire subscribe "^orders/" --bookmark epoch --count 10
       quire subscribe orders --bookmark 2026-01-01T00:00:00Z --format raw | head
+      quire subscribe ORDERS_RISK --ack --max-backlog 100
 
     Parameters
     ----------
@@ -132,6 +142,8 @@ def subscribe(
         Where to begin: epoch, now, a bookmark, a comma-separated list, or a time. Without it: what is published from now on.
     live
         After the replay, show messages before they are persisted.
+    max_backlog
+        From a queue: the most messages that are not acknowledged; 1 by default. Those that are not go back at the end.
     count
         Stop after this many.
     timeout
@@ -150,6 +162,8 @@ def subscribe(
         count=count,
         timeout=timeout,
         style=format,
+        max_backlog=max_backlog,
+        ack=ack,
     )
 
 

@@ -52,12 +52,16 @@ def subscribe(
     count: int | None,
     timeout: float | None,
     style: Format,
+    max_backlog: int | None,
+    ack: bool,
 ) -> int:
     begin = None if bookmark is None else to_bookmark(bookmark)
     connect_timeout = DEFAULT_CONNECT_TIMEOUT if timeout is None else min(timeout, DEFAULT_CONNECT_TIMEOUT)
     with quire.Client(url, connect_timeout=connect_timeout) as client:
         try:
-            subscription = client.subscribe(topic, filter=filter, bookmark=begin, live=live)
+            subscription = client.subscribe(
+                topic, filter=filter, bookmark=begin, live=live, max_backlog=max_backlog
+            )
         except quire.BadFilterError as error:
             show_filter_mistake(filter, error)
             raise
@@ -71,12 +75,14 @@ def subscribe(
                 raise TimeoutError(
                     f"{shown} of {count} messages came, and nothing for {timeout:g} s"
                 ) from None
-            _print(message, style, is_first=shown == 0)
+            print_message(message, style, is_first=shown == 0)
             shown += 1
+            if ack:
+                message.ack()
     return 0
 
 
-def _print(message: quire.Message, style: Format, *, is_first: bool) -> None:
+def print_message(message: quire.Message, style: Format, *, is_first: bool) -> None:
     if style == "raw":
         print_raw(message.data)
         return

@@ -1,0 +1,106 @@
+"""`quire queue …` and `quire subscribe --ack` as a person runs them, against a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import quire
+from command_line import quire as run
+from quire.testing import server
+
+QUEUES = (
+    {
+        "name": "JOBS",
+        "message_type": "json",
+        "underlying_topic": "tasks",
+        "max_cancels": 0,
+        "dead_letter_topic": "dead",
+    },
+    {"name": "DEAD", "message_type": "json", "underlying_topic": "dead"},
+)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    with server(tmp_path, queue=QUEUES) as running:
+        with quire.Client(running.url) as client:
+            for number in range(5):
+                client.publish("tasks", {"n": number}, correlation_id=f"c{number}")
+            client.flush(20)
+        yield running.url
+
+
+def lines(said: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in said.splitlines()]
+
+
+def depth(url: str, queue: str) -> object:
+    with quire.Client(url) as client:
+        return client.queue_stats(queue)[queue]["depth"]
+
+
+def test_ls_and_stats_show_the_figures(url: str) -> None:
+    listed = run("queue", "ls", url=url)
+    assert listed.returncode == 0, listed.stderr
+    table = [line.split("\t") for line in listed.stdout.splitlines()]
+    assert table[0][:3] == ["queue", "depth", "waiting"]
+    assert sorted(row[:3] for row in table[1:]) == [["DEAD", "0", "0"], ["JOBS", "5", "5"]]
+    figures = lines(run("queue", "stats", "JOBS", "--json", url=url).stdout)
+    assert [(each["queue"], each["depth"], each["entered"]) for each in figures] == [("JOBS", 5, 5)]
+    unknown = run("queue", "stats", "NONE", url=url)
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert "NONE" in unknown.stderr
+
+
+def test_subscribe_acknowledges_when_it_is_asked_to(url: str) -> None:
+    assert run("subscribe", "JOBS", "--count", "2", "--max-backlog", "2", url=url).returncode == 0
+    assert depth(url, "JOBS") == 5
+    said = run("subscribe", "JOBS", "--ack", "--count", "2", url=url)
+    assert [line["data"] for line in lines(said.stdout)] == [{"n": 0}, {"n": 1}]
+    assert depth(url, "JOBS") == 3
+
+
+def test_peek_shows_and_takes_nothing(url: str) -> None:
+    said = run("queue", "peek", "JOBS", "--filter", "/n > 1", "--count", "2", url=url)
+    assert said.returncode == 0, said.stderr
+    assert [line["data"] for line in lines(said.stdout)] == [{"n": 2}, {"n": 3}]
+    assert depth(url, "JOBS") == 5
+
+
+def test_purge_throws_out_what_it_is_told_to(url: str) -> None:
+    refused = run("queue", "purge", "JOBS", url=url)
+    assert refused.returncode == 2
+    assert "--all" in refused.stderr
+    said = run("queue", "purge", "JOBS", "--filter", "/n < 2", "--json", url=url)
+    assert lines(said.stdout) == [{"queue": "JOBS", "purged": 2}], said.stderr
+    assert depth(url, "JOBS") == 3
+    assert run("queue", "purge", "JOBS", "--all", url=url).returncode == 0
+    assert depth(url, "JOBS") == 0
+
+
+def test_redrive_puts_dead_letters_back_once(url: str) -> None:
+    with quire.Client(url) as client:
+        jobs = client.subscribe("JOBS", max_backlog=5)
+        for _ in range(4):
+            jobs.get(20).cancel()
+        client.flush(20)
+    assert (depth(url, "JOBS"), depth(url, "DEAD")) == (1, 4)
+    some = run("queue", "redrive", "DEAD", "--filter", "/message/n >= 2", "--json", url=url)
+    assert lines(some.stdout) == [{"queue": "DEAD", "redriven": 2, "left": 0}], some.stderr
+    # As if it had been killed between the publish and the acknowledgement: the letter is published again.
+    with quire.Client(url) as client:
+        letter = client.subscribe("DEAD").get(20)
+        name = f"redrive DEAD {letter.bookmark}"
+    with quire.Client(url, name=name) as before:
+        before.publish("tasks", letter.json()["message"], sequence=1, correlation_id="c0")
+        before.flush(20)
+    rest = run("queue", "redrive", "DEAD", "--json", url=url)
+    assert lines(rest.stdout) == [{"queue": "DEAD", "redriven": 2, "left": 0}], rest.stderr
+    assert (depth(url, "JOBS"), depth(url, "DEAD")) == (5, 0)
+    with quire.Client(url) as client:
+        jobs = client.subscribe("JOBS", max_backlog=5)
+        messages = [jobs.get(20) for _ in range(5)]
+        assert sorted((m.json()["n"], m.correlation_id) for m in messages) == [(n, f"c{n}") for n in range(5)]
