@@ -364,7 +364,10 @@ impl Broker {
         let reading = Reading { source, place, limit, members, chunk_size_max, is_itemized, now };
         replay.reading = Some(number);
         self.read_line.under_way += 1;
-        Some(ReadRequest { ticket: Ticket::Replay { replay: id, number }, work: Work::Read(Box::new(reading)) })
+        Some(ReadRequest {
+            ticket: Ticket::Replay { replay: id, number },
+            work: Work::Read(Box::new(reading)),
+        })
     }
 
     /// A read of a replay has been done.

@@ -317,3 +317,15 @@ fn when_the_journal_fails_whoever_wants_persisted_gets_the_error() {
     pair.turn();
     assert_eq!(pair.take(2), [refused(Code::StorageFull, 6, 0)]);
 }
+
+#[test]
+fn a_lost_lease_is_told_before_the_message_comes_again() {
+    let mut pair = working(QueueSettings { lease_period_ns: Some(SECOND), ..queue("jobs") }, 1);
+    pair.publish(1, 1, "jobs", "a");
+    pair.turn();
+    let bookmark = pair.take_bookmarks(2)[0];
+    pair.pass(Duration::from_secs(1));
+    let said = pair.take(2);
+    assert_eq!(said[0], Said::LeaseLost { subscription: 1, reason: LeaseEnd::Expired, bookmark });
+    assert!(matches!(&said[1], Said::Queued(message) if message.deliveries == 2), "{said:?}");
+}

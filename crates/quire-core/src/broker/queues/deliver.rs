@@ -56,6 +56,9 @@ impl Broker {
         self.go_on_with_queries();
         self.refill();
         let now = self.queues.time(self.now);
+        // Whoever lost a message hears of that before it gets the message again.
+        self.queues.engine.advance(now);
+        self.tell_lost_leases();
         let mut missing = Vec::new();
         self.flush_waiting(now, &mut missing);
         let mut left = DELIVERIES_PER_TURN_MAX;
@@ -67,7 +70,6 @@ impl Broker {
         let is_due = self.queues.engine.poll_timeout().is_some_and(|due| due <= now);
         self.wants_turn |= left == 0 || is_due;
         self.fetch_missing(missing);
-        self.tell_lost_leases();
         self.log_changes();
         self.publish_dead_letters();
         self.save_points();
