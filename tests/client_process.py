@@ -6,6 +6,7 @@ It does what it is told, one line at a time, and answers each with one line of J
 from __future__ import annotations
 
 import json
+import os
 import select
 import subprocess
 import sys
@@ -24,13 +25,13 @@ class ClientProcess:
             [sys.executable, __file__, json.dumps({"url": url, **options})],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
         )
+        self._unread = b""
 
     def tell(self, call: str, *arguments: Any) -> None:
         """Says what to do, and does not wait for it."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([call, *arguments]) + "\n")
+        self._process.stdin.write(json.dumps([call, *arguments]).encode() + b"\n")
         self._process.stdin.flush()
 
     def ask(self, call: str, *arguments: Any) -> Any:
@@ -40,17 +41,24 @@ class ClientProcess:
 
     def answer(self) -> Any:
         """The next answer."""
-        output = self._process.stdout
-        assert output is not None
-        ready, _, _ = select.select([output], [], [], START_TIMEOUT)
-        line = output.readline() if ready else ""
-        assert line, f"the client does not answer: {self._process.poll()=}"
+        assert self._process.stdout is not None
+        output = self._process.stdout.fileno()
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([output], [], [], START_TIMEOUT)
+            more = os.read(output, 65536) if ready else b""
+            assert more, f"the client does not answer: {self._process.poll()=}"
+            self._unread += more
+        line, self._unread = self._unread.split(b"\n", 1)
         return json.loads(line)
 
     def kill(self) -> None:
         """`kill -9`."""
         self._process.kill()
         self._end()
+
+    def rest(self) -> list[Any]:
+        """The answers that it had given whole when it was killed, and nobody has read."""
+        return [json.loads(line) for line in self._unread.split(b"\n")[:-1]]
 
     def close(self) -> None:
         """Closes the client; the process ends with it."""
@@ -59,6 +67,8 @@ class ClientProcess:
 
     def _end(self) -> None:
         self._process.wait(START_TIMEOUT)
+        assert self._process.stdout is not None
+        self._unread += self._process.stdout.read()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()

@@ -59,7 +59,7 @@ def test_a_publish_that_returned_survives_a_kill_at_any_moment(tmp_path: Path) -
     store = str(tmp_path / "publishes")
     with ServerProcess(tmp_path / "data") as server:
         published = 0
-        for _ in range(6):
+        for _ in range(4):
             with ClientProcess(server.url, name="loader", publish_store=store) as client:
                 client.tell("publish_without_end", "orders", published + 1)
                 for _ in range(dice.randrange(1, 400)):

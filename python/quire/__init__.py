@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from quire._journal import Damage, Journal, JournalReader, Segment
     from quire._options import AUTO, DrainReport, Health, Reconnect, SubscriptionHealth
     from quire._server import Server
-    from quire._stores import PublishStore
+    from quire._stores import BookmarkStore, PublishStore
     from quire._subscription import Subscription
     from quire._worker import WorkReport
 
@@ -54,6 +54,7 @@ __all__ = [
     "BadBookmarkError",
     "BadFilterError",
     "BadTopicError",
+    "BookmarkStore",
     "Client",
     "Config",
     "ConfigError",
@@ -99,6 +100,7 @@ _LAZY = {
     "AUTO": "quire._options",
     "AsyncClient": "quire._aio",
     "AsyncSubscription": "quire._aio",
+    "BookmarkStore": "quire._stores",
     "Client": "quire._client",
     "Config": "quire._config",
     "Damage": "quire._journal",

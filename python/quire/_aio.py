@@ -28,6 +28,7 @@ from quire._options import (
     DEFAULT_CLOSE_TIMEOUT,
     DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_RECEIVE_SIZE_MAX,
+    BookmarkStoreArgument,
     ClientOptions,
     DrainReport,
     Health,
@@ -186,6 +187,7 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
         user: str | None = None,
         password: str | None = None,
         publish_store: PublishStoreArgument = None,
+        bookmark_store: BookmarkStoreArgument = None,
         heartbeat: Duration | None = None,
         connect_timeout: Duration = DEFAULT_CONNECT_TIMEOUT,
         auto_ack: bool = False,
@@ -201,6 +203,7 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
             user=user,
             password=password,
             publish_store=publish_store,
+            bookmark_store=bookmark_store,
             heartbeat=heartbeat,
             connect_timeout=connect_timeout,
             reconnect=reconnect,
@@ -324,9 +327,9 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
         *,
         auto_ack: bool,
     ) -> AsyncSubscription:
-        sub_id = self._new_sub_id(sub_id)
-        spec = self._located(spec, sub_id)
-        core = client.subscribe(spec, sub_id, on_message is not None, auto_ack)
+        is_kept = sub_id is not None
+        sub_id = self._new_sub_id(sub_id, spec.bookmark)
+        core = client.subscribe(spec, sub_id, is_kept, on_message is not None, auto_ack)
         subscription = AsyncSubscription(self, core, spec, sub_id, on_message is not None)
         self._subscriptions[sub_id] = subscription
         if on_message is not None:
@@ -510,12 +513,11 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
                     result = handler(message)
                     if inspect.isawaitable(result):
                         await result
+                    message.discard()
                 except Exception:
                     # One bad message must not stop the others; it stays unprocessed, so that a resumption
                     # sees it again.
                     logger.exception("the handler of %r failed on %r", message.sub_id, message)
-                else:
-                    message.discard()
 
     def _bind(self) -> _quire.Client:
         """The core, started on the loop of the first call."""
@@ -524,7 +526,7 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
             if self._is_closed:
                 raise DisconnectedError("the client is closed")
             self._loop = loop
-            self._started = self._options.start()
+            self._started = self._start_core()
             self._descriptor = self._started.ready_descriptor()
             loop.add_reader(self._descriptor, self._on_ready)
         elif self._loop is not loop:
@@ -548,6 +550,7 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
         """Ends the core at once and wakes everybody who waits."""
         self._is_closed = True
         core.close(0)
+        self._close_stores()
         self._forget_descriptor()
         self._wake()
 

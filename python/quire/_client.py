@@ -19,6 +19,7 @@ from quire._options import (
     DEFAULT_CLOSE_TIMEOUT,
     DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_RECEIVE_SIZE_MAX,
+    BookmarkStoreArgument,
     ClientOptions,
     DrainReport,
     Health,
@@ -61,6 +62,8 @@ class Client(QueueCalls, ClientBase[Subscription]):
       deduplicated across restarts
     - `publish_store`: where publishes are kept until they are persisted: `None` (in memory), the path of a file that
       outlives the process (and then `name` must be given), or a `PublishStore`
+    - `bookmark_store`: where it is kept how far subscriptions were processed, for `MOST_RECENT`: `None` (in memory), the
+      path of a file that outlives the process, or a `BookmarkStore`
     - `heartbeat`: how often each side says something; a peer silent for two of them is given up. `None` =
       never
     - `connect_timeout`: how long to wait for the first logon
@@ -80,6 +83,7 @@ class Client(QueueCalls, ClientBase[Subscription]):
         user: str | None = None,
         password: str | None = None,
         publish_store: PublishStoreArgument = None,
+        bookmark_store: BookmarkStoreArgument = None,
         heartbeat: Duration | None = None,
         connect_timeout: Duration = DEFAULT_CONNECT_TIMEOUT,
         auto_ack: bool = False,
@@ -95,6 +99,7 @@ class Client(QueueCalls, ClientBase[Subscription]):
             user=user,
             password=password,
             publish_store=publish_store,
+            bookmark_store=bookmark_store,
             heartbeat=heartbeat,
             connect_timeout=connect_timeout,
             reconnect=reconnect,
@@ -108,13 +113,14 @@ class Client(QueueCalls, ClientBase[Subscription]):
         self._lock = threading.Lock()
         self._handlers: dict[int, Handler] = {}
         self._handler_thread: threading.Thread | None = None
-        self._core: _quire.Client = options.start()
+        self._core: _quire.Client = self._start_core()
         try:
             connected = self._core.wait_connected(options.connect_timeout)
             if not connected:
                 raise options.not_connected(self._core.last_error)
         except BaseException:
             self._core.close(0)
+            self._close_stores()
             raise
 
     def publish(
@@ -216,9 +222,9 @@ class Client(QueueCalls, ClientBase[Subscription]):
         self, spec: Spec, on_message: Handler | None = None, sub_id: str | None = None, *, auto_ack: bool
     ) -> Subscription:
         with self._lock:
-            sub_id = self._new_sub_id(sub_id)
-            spec = self._located(spec, sub_id)
-            core = self._core.subscribe(spec, sub_id, on_message is not None, auto_ack)
+            is_kept = sub_id is not None
+            sub_id = self._new_sub_id(sub_id, spec.bookmark)
+            core = self._core.subscribe(spec, sub_id, is_kept, on_message is not None, auto_ack)
             subscription = Subscription(self, core, spec, sub_id, on_message is not None)
             self._subscriptions[sub_id] = subscription
             if on_message is not None:
@@ -314,6 +320,7 @@ class Client(QueueCalls, ClientBase[Subscription]):
         thread = self._handler_thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(max(0.0, deadline - monotonic()))
+        self._close_stores()
         return DrainReport(unpersisted=left)
 
     def _flush(self, timeout: float | None) -> bool:
@@ -351,9 +358,8 @@ class Client(QueueCalls, ClientBase[Subscription]):
                     continue
                 try:
                     handler(message)
+                    message.discard()
                 except Exception:
                     # One bad message must not stop the others; it stays unprocessed, so that a resumption
                     # sees it again.
                     logger.exception("the handler of %r failed on %r", message.sub_id, message)
-                else:
-                    message.discard()

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from quire import _quire
-from quire._bookmarks import EPOCH, MOST_RECENT
+from quire._bookmarks import MOST_RECENT
 from quire._errors import ConfigError, SubscriptionInUseError
-from quire._options import ClientOptions, Health, Spec
+from quire._options import ClientOptions, Health
+from quire._stores import BookmarkStore
 from quire._subscription import SubscriptionBase
 
 logger = logging.getLogger("quire.client")
@@ -26,9 +26,9 @@ class ClientBase(Generic[S]):
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
         self._subscriptions: dict[str, S] = {}
-        #: The places of the subscriptions that have ended, for MOST_RECENT.
-        self._most_recent: dict[str, str] = {}
         self._subscription_count = 0
+        #: A bookmark store that was opened for this client alone, and is closed with it.
+        self._own_places: BookmarkStore | None = None
 
     @property
     def name(self) -> str:
@@ -38,8 +38,28 @@ class ClientBase(Generic[S]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(self._options.urls)}, name={self.name!r})"
 
-    def _new_sub_id(self, sub_id: str | None) -> str:
+    def _start_core(self) -> _quire.Client:
+        """The running client of the core, which begins to connect, with its stores."""
+        places = self._options.bookmark_store
+        if places is not None and not isinstance(places, BookmarkStore):
+            places = self._own_places = BookmarkStore(places)
+        try:
+            return self._options.start(places)
+        except BaseException:
+            self._close_stores()
+            raise
+
+    def _close_stores(self) -> None:
+        """Nothing of the client is processed any more. The core closes the publish store itself."""
+        if self._own_places is not None:
+            self._own_places.close()
+
+    def _new_sub_id(self, sub_id: str | None, bookmark: str | None) -> str:
         if sub_id is None:
+            if bookmark == MOST_RECENT:
+                raise ConfigError(
+                    "MOST_RECENT needs a sub_id=, the name under which a place was kept", key="bookmark"
+                )
             self._subscription_count += 1
             return f"subscription-{self._subscription_count}"
         if not sub_id:
@@ -48,18 +68,9 @@ class ClientBase(Generic[S]):
             raise SubscriptionInUseError(f"this client already has a subscription {sub_id!r}", key="sub_id")
         return sub_id
 
-    def _located(self, spec: Spec, sub_id: str) -> Spec:
-        """The same with the bookmark that `MOST_RECENT` stands for."""
-        if spec.bookmark != MOST_RECENT:
-            return spec
-        return replace(spec, bookmark=self._most_recent.get(sub_id, EPOCH))
-
     def _forget(self, sub_id: str) -> S | None:
-        """Takes a subscription out of the book and keeps its place."""
-        subscription = self._subscriptions.pop(sub_id, None)
-        if subscription is not None and subscription.most_recent is not None:
-            self._most_recent[sub_id] = subscription.most_recent
-        return subscription
+        """Takes a subscription out of the book."""
+        return self._subscriptions.pop(sub_id, None)
 
     def _chosen(self, subscriptions: Iterable[S] | None) -> list[S]:
         """Those that were named; left out: all that can be paused."""

@@ -16,7 +16,7 @@ from quire import _quire
 from quire._bookmarks import Bookmark, to_text
 from quire._errors import ConfigError, DisconnectedError, QuireError
 from quire._message import Message
-from quire._stores import PublishStore
+from quire._stores import BookmarkStore, PublishStore
 from quire._units import Duration, Size, seconds, size
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class _Auto(Enum):
 #: The next sequence number.
 AUTO: Final = _Auto.AUTO
 Auto = Literal[_Auto.AUTO]
+BookmarkStoreArgument = str | os.PathLike[str] | BookmarkStore | None
 PublishStoreArgument = str | os.PathLike[str] | PublishStore | None
 SequenceArgument = int | Auto | None
 #: Text as on the wire, or messages per second.
@@ -130,6 +131,7 @@ class ClientOptions:
     connect_timeout: float
     reconnect: Reconnect
     publish_store: PublishStore
+    bookmark_store: str | os.PathLike[str] | BookmarkStore | None
     receive_size_max: int
     auto_ack: bool
     ack_batch_size: int
@@ -148,6 +150,7 @@ class ClientOptions:
         connect_timeout: Duration,
         reconnect: Reconnect | None,
         publish_store: PublishStoreArgument,
+        bookmark_store: BookmarkStoreArgument,
         receive_size_max: Size,
         auto_ack: bool,
         ack_batch_size: int,
@@ -179,13 +182,14 @@ class ClientOptions:
             connect_timeout=seconds(connect_timeout, "connect_timeout"),
             reconnect=reconnect,
             publish_store=store,
+            bookmark_store=bookmark_store,
             receive_size_max=size(receive_size_max, "receive_size_max"),
             auto_ack=auto_ack,
             ack_batch_size=ack_batch_size,
             ack_timeout=_delta(ack_timeout, "ack_timeout"),
         )
 
-    def start(self) -> _quire.Client:
+    def start(self, places: BookmarkStore | None) -> _quire.Client:
         """The running client of the core, which begins to connect."""
         return _quire.Client(
             [self._engine(link) if isinstance(link, Place) else link for link in self.links],
@@ -197,6 +201,7 @@ class ClientOptions:
             reconnect=self.reconnect.to_core(),
             publish_store=None if self.publish_store.path is None else str(self.publish_store.path),
             publish_store_size_max=self.publish_store.size_max,
+            bookmark_store=None if places is None else places._core,
             receive_size_max=self.receive_size_max,
             ack_batch_size=self.ack_batch_size,
             ack_timeout=self.ack_timeout,

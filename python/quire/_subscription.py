@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from quire import _quire
-from quire._bookmarks import Bookmark
+from quire._bookmarks import EPOCH, MOST_RECENT, Bookmark
 from quire._errors import ConfigError, DisconnectedError
 from quire._message import Message
 from quire._options import Spec, SubscriptionHealth, backlog_to_core, bookmark_to_core
@@ -67,7 +67,8 @@ class SubscriptionBase:
 
         The bookmark that the subscription began with, when none was processed yet.
         """
-        return self._core.most_recent or self._spec.bookmark
+        begun_with = EPOCH if self._spec.bookmark == MOST_RECENT else self._spec.bookmark
+        return self._core.most_recent or begun_with
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(topic={self.topic!r}, sub_id={self.sub_id!r})"
@@ -108,6 +109,8 @@ class SubscriptionBase:
             max_backlog=self._spec.max_backlog if max_backlog is None else backlog_to_core(max_backlog),
         )
         new_bookmark = bookmark_to_core(bookmark)
+        if new_bookmark == MOST_RECENT:
+            new_bookmark = self.most_recent or EPOCH
         kept = self._spec.bookmark if new_bookmark is None else new_bookmark
         return replace(spec, bookmark=kept), replace(spec, bookmark=new_bookmark)
 

@@ -9,6 +9,7 @@ use quire_core::broker::BrokerConfig;
 use quire_core::client::{ClientConfig, Message, NewMessage, Reconnect, Sequence, State, SubscriptionSpec};
 use quire_core::wire::Code;
 use quire_driver::client::{Client, Link, Options, Queue, Subscribed, Taken};
+use quire_driver::store::BookmarkStore;
 use quire_driver::{Engine, EngineError};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -46,6 +47,7 @@ fn options(link: Link, name: &str) -> Options {
             seed: 1,
         },
         publish_store: None,
+        bookmark_store: BookmarkStore::in_memory(),
         connect_timeout: SOON,
         receive_size_max: 64 << 20,
     }
@@ -67,7 +69,7 @@ fn flush(client: &Client) {
 }
 
 fn subscribe(client: &Client, spec: SubscriptionSpec) -> Subscribed {
-    let subscribed = client.subscribe(spec, None).unwrap();
+    let subscribed = client.subscribe(spec, "sub", false, None).unwrap();
     client.wait(subscribed.command, SOON).expect("in time").unwrap();
     subscribed
 }
@@ -143,6 +145,7 @@ fn an_engine_that_is_stopped_and_started_again_has_everything_and_the_client_goe
             seed: 1,
         },
         publish_store: None,
+        bookmark_store: BookmarkStore::in_memory(),
         connect_timeout: SOON,
         receive_size_max: 64 << 20,
     })
@@ -180,7 +183,7 @@ fn what_the_server_refuses_is_told_with_its_code() {
         (SubscriptionSpec { filter: Some("/a =".into()), ..SubscriptionSpec::new("t") }, Code::BadFilter),
         (SubscriptionSpec::new("("), Code::BadTopic),
     ] {
-        let subscribed = client.subscribe(spec, None).unwrap();
+        let subscribed = client.subscribe(spec, "sub", false, None).unwrap();
         let failure = client.wait(subscribed.command, SOON).expect("in time").unwrap_err();
         assert_eq!(failure.code, code, "{failure}");
         assert_eq!(failure.column, if code == Code::BadFilter { 5 } else { 0 });
@@ -236,7 +239,7 @@ fn a_refused_subscription_leaves_nothing_behind() {
     let engine = engine(None);
     let client = client(&engine, "reader");
     for _ in 0..3 {
-        let subscribed = client.subscribe(bookmark("unrecorded", "0"), None).unwrap();
+        let subscribed = client.subscribe(bookmark("unrecorded", "0"), "sub", false, None).unwrap();
         let failure = client.wait(subscribed.command, SOON).expect("in time").unwrap_err();
         assert_eq!(failure.code, Code::NotJournaled);
         assert_eq!(Arc::strong_count(&subscribed.queue), 1, "the client still holds its queue");

@@ -70,7 +70,7 @@ impl fmt::Display for PublisherId {
 }
 
 /// Names one message on every instance that has it: `<publisher>|<sequence>|`, both unsigned decimal (seed 004).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bookmark {
     /// Who published it.
     pub publisher: PublisherId,

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use quire_core::client::{
-    ClientConfig, CommandId, Failure, NewMessage, PublishError, QuerySpec, Reconnect, Sequence, State,
-    SubscriptionSpec,
+    ClientConfig, CommandId, Failure, Message as Received, NewMessage, PublishError, QuerySpec, Reconnect,
+    Sequence, State, SubscriptionSpec,
 };
 use quire_core::queue::Verdict;
 use quire_core::wire::SubscribeOptions;
@@ -26,6 +26,7 @@ use crate::errors;
 use crate::fork;
 use crate::interpreter;
 use crate::message::{Message, Progress};
+use crate::store::BookmarkStore;
 use crate::subscription::Subscription;
 
 /// A driver's client that knows whether it came through a fork.
@@ -74,7 +75,7 @@ struct Ready {
 impl Client {
     /// Starts the client, which begins to connect.
     #[new]
-    #[pyo3(signature = (links, name, *, user, password, heartbeat, connect_timeout, reconnect, publish_store, publish_store_size_max, receive_size_max, ack_batch_size, ack_timeout, seed))]
+    #[pyo3(signature = (links, name, *, user, password, heartbeat, connect_timeout, reconnect, publish_store, publish_store_size_max, bookmark_store, receive_size_max, ack_batch_size, ack_timeout, seed))]
     #[allow(clippy::too_many_arguments)] // keywords on the other side
     fn new(
         py: Python<'_>,
@@ -87,6 +88,7 @@ impl Client {
         reconnect: (Duration, Duration, f64, f64, Option<Duration>),
         publish_store: Option<PathBuf>,
         publish_store_size_max: usize,
+        bookmark_store: Option<PyRef<'_, BookmarkStore>>,
         receive_size_max: usize,
         ack_batch_size: u32,
         ack_timeout: Duration,
@@ -107,7 +109,10 @@ impl Client {
             seed,
         };
         let links = links.into_iter().map(Link::from).collect();
-        let options = Options { links, config, publish_store, connect_timeout, receive_size_max };
+        let bookmark_store = bookmark_store
+            .map_or_else(quire_driver::store::BookmarkStore::in_memory, |store| store.0.clone());
+        let options =
+            Options { links, config, publish_store, bookmark_store, connect_timeout, receive_size_max };
         let client = driver::Client::start(options).map_err(|error| errors::not_started(py, error))?;
         let ready = Arc::new(Ready::default());
         let its_ready = ready.clone();
@@ -206,24 +211,26 @@ impl Client {
         (server.map(seconds), subscriptions.into_iter().map(|(number, at)| (number, seconds(at))).collect())
     }
 
-    /// Starts a subscription; wait for its command. With `handled`, its messages come with `handled_batch`.
+    /// Starts a subscription; wait for its command. With `handled`, its messages come with `handled_batch`; with `is_kept`, the store keeps
+    /// its place under `sub_id`.
     fn subscribe(
         &self,
         py: Python<'_>,
         spec: SpecArgument,
         sub_id: String,
+        is_kept: bool,
         handled: bool,
         auto_ack: bool,
     ) -> PyResult<Subscription> {
         self.handle.check_fork(py)?;
-        let progress = Progress::of_client(sub_id, self.handle.clone(), auto_ack);
         // Held meanwhile, so that no message is taken before its progress is known.
         let mut by_number = self.handled_progress.lock();
         let subscribed = self
             .handle
             .client()
-            .subscribe(spec.into(), handled.then(|| self.handled.clone()))
+            .subscribe(spec.into(), &sub_id, is_kept, handled.then(|| self.handled.clone()))
             .map_err(|failure| errors::to_python(py, &failure))?;
+        let progress = Progress::of_client(subscribed.progress.clone(), self.handle.clone(), auto_ack);
         if handled {
             by_number.insert(subscribed.number, progress.clone());
         }
@@ -273,9 +280,9 @@ impl Client {
         top_n: Option<u32>,
     ) -> PyResult<Subscription> {
         self.handle.check_fork(py)?;
-        let progress = Progress::of_query(queue.clone(), self.handle.clone());
         let subscribed = self.handle.client().query(&QuerySpec { queue, filter, order_by, top_n });
         let subscribed = subscribed.map_err(|failure| errors::to_python(py, &failure))?;
+        let progress = Progress::of_query(subscribed.progress.clone(), self.handle.clone());
         Ok(self.subscription(subscribed, progress))
     }
 
@@ -339,12 +346,13 @@ impl Client {
         }
         client.taken();
         let by_number = self.handled_progress.lock();
-        let messages = messages.into_iter().filter_map(|message| {
-            let progress = by_number.get(&message.subscription())?;
-            let ordinal = progress.hand_out(&message);
-            Some(Message::new(message, progress.clone(), ordinal))
-        });
-        PyList::new(py, messages.collect::<Vec<_>>()).map(Some)
+        let mut handed = Vec::with_capacity(messages.len());
+        for run in runs(messages) {
+            if let Some(progress) = run.first().and_then(|first| by_number.get(&first.subscription())) {
+                handed.extend(progress.hand_out(run));
+            }
+        }
+        PyList::new(py, handed).map(Some)
     }
 
     #[getter]
@@ -420,6 +428,18 @@ impl Client {
     }
 }
 
+/// Messages that follow each other and belong to one subscription, together.
+fn runs(messages: Vec<Received>) -> Vec<Vec<Received>> {
+    let mut runs: Vec<Vec<Received>> = Vec::new();
+    for message in messages {
+        match runs.last_mut() {
+            Some(run) if run[0].subscription() == message.subscription() => run.push(message),
+            _ => runs.push(vec![message]),
+        }
+    }
+    runs
+}
+
 /// No subscription has this number.
 const NO_SUBSCRIPTION: u32 = 0;
 
@@ -445,6 +465,7 @@ impl From<SpecArgument> for SubscriptionSpec {
             topic: spec.topic,
             filter: spec.filter,
             bookmark: spec.bookmark,
+            place: None,
             options: SubscribeOptions(spec.options),
             max_backlog: spec.max_backlog,
             completed: spec.wants_completed,

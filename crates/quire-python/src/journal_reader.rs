@@ -181,9 +181,8 @@ impl Messages {
             more
         })?;
         let Some(received) = next else { return Ok(None) };
-        self.progress.processed_all();
-        let ordinal = self.progress.hand_out(&received);
-        Message::new(received, self.progress.clone(), ordinal).into_object(py).map(Some)
+        let message = self.progress.hand_out(vec![received]).pop();
+        message.map(|message| message.into_object(py)).transpose()
     }
 }
 

@@ -11,6 +11,7 @@ mod interpreter;
 mod journal;
 mod journal_reader;
 mod message;
+mod store;
 mod subscription;
 
 use pyo3::prelude::*;
@@ -19,6 +20,7 @@ use pyo3::prelude::*;
 fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<client::Client>()?;
+    module.add_class::<store::BookmarkStore>()?;
     module.add_class::<subscription::Subscription>()?;
     module.add_class::<message::Message>()?;
     module.add_class::<embedded::Embedded>()?;

@@ -2,7 +2,6 @@
 
 #![allow(unsafe_code)] // the buffer protocol: see the SAFETY notes
 
-use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -30,31 +29,20 @@ pub struct Message {
     ordinal: u64,
 }
 
-/// What became of the messages that a subscription handed out.
-///
-/// The place to resume at is behind the last message before which, itself included, every one was processed: one that is processed
-/// early does not move it past those that are not.
+/// What the messages of one subscription have in common, and whom to tell what became of them.
 pub struct Progress {
     /// The user's name of the subscription.
     pub sub_id: String,
-    /// Who is told what becomes of messages of queues; `None` where there is no client.
+    /// The client that received them; `None` where there is none.
     handle: Option<Arc<Handle>>,
+    /// Keeps account of what was processed; `None` where there is no client.
+    account: Option<Arc<driver::Progress>>,
     /// Whether what is processed is acknowledged.
     auto_ack: bool,
     /// `Message.command`.
     command: &'static str,
-    state: Mutex<Outstanding>,
-}
-
-#[derive(Default)]
-struct Outstanding {
-    /// Messages that were handed out, from the first that is not processed: bookmark, and whether it is processed.
-    messages: VecDeque<(Option<Bookmark>, bool)>,
-    /// The ordinal of the first of them.
-    first: u64,
-    most_recent: Option<Bookmark>,
     /// Leases of messages that were handed out, to be acknowledged when the next message is asked for.
-    leases: Vec<Arc<Lease>>,
+    leases: Mutex<Vec<Arc<Lease>>>,
 }
 
 impl Progress {
@@ -63,93 +51,82 @@ impl Progress {
         Arc::new(Progress {
             sub_id,
             handle: None,
+            account: None,
             auto_ack: false,
             command: "publish",
-            state: Mutex::default(),
+            leases: Mutex::default(),
         })
     }
 
     /// Of the messages of a subscription; `auto_ack`: what is processed is acknowledged.
-    pub fn of_client(sub_id: String, handle: Arc<Handle>, auto_ack: bool) -> Arc<Self> {
-        Arc::new(Progress {
-            sub_id,
-            handle: Some(handle),
-            auto_ack,
-            command: "publish",
-            state: Mutex::default(),
-        })
+    pub fn of_client(account: Arc<driver::Progress>, handle: Arc<Handle>, auto_ack: bool) -> Arc<Self> {
+        let (sub_id, handle, account) = (account.sub_id.clone(), Some(handle), Some(account));
+        Arc::new(Progress { sub_id, handle, account, auto_ack, command: "publish", leases: Mutex::default() })
     }
 
     /// Of the answers to a query.
-    pub fn of_query(sub_id: String, handle: Arc<Handle>) -> Arc<Self> {
+    pub fn of_query(account: Arc<driver::Progress>, handle: Arc<Handle>) -> Arc<Self> {
+        let (sub_id, handle, account) = (account.sub_id.clone(), Some(handle), Some(account));
         Arc::new(Progress {
             sub_id,
-            handle: Some(handle),
+            handle,
+            account,
             auto_ack: false,
             command: "sow",
-            state: Mutex::default(),
+            leases: Mutex::default(),
         })
     }
 
-    /// Messages are handed out to a loop, which says by asking for the next that it has processed them; gives the ordinal of the first.
-    pub fn hand_out_in_turn(&self, messages: &[Received]) -> u64 {
-        let mut state = self.state.lock();
+    /// Messages are handed out to a loop, which says by asking for the next that it has processed them.
+    pub fn hand_out_in_turn(self: &Arc<Self>, received: Vec<Received>) -> Vec<Message> {
         if self.auto_ack {
-            state.leases.extend(messages.iter().filter_map(Received::lease).cloned());
+            self.leases.lock().extend(received.iter().filter_map(Received::lease).cloned());
         }
-        state.hand_out(messages.iter().map(Received::bookmark))
+        self.hand_out(received)
     }
 
-    /// A message is handed out to a handler, which says by returning that it has processed it; gives its ordinal.
-    pub fn hand_out(&self, message: &Received) -> u64 {
-        self.state.lock().hand_out(std::iter::once(message.bookmark()))
+    /// Messages are handed out to a handler, which says by returning that it has processed one. Those that were processed in an earlier
+    /// life are left out.
+    pub fn hand_out(self: &Arc<Self>, received: Vec<Received>) -> Vec<Message> {
+        let new = |received, ordinal| Message { received, progress: self.clone(), ordinal };
+        match &self.account {
+            Some(account) => {
+                let handed = account.hand_out(received).into_iter();
+                handed.map(|(received, ordinal)| new(received, ordinal)).collect()
+            }
+            None => received.into_iter().map(|received| new(received, 0)).collect(),
+        }
     }
 
     /// The next message is asked for: all that were handed out are processed.
-    pub fn processed_all(&self) {
-        let mut state = self.state.lock();
-        let leases = std::mem::take(&mut state.leases);
-        if let Some(handle) = self.handle.as_ref().filter(|_| !leases.is_empty()) {
-            handle.client().settle_all(leases.iter().map(|lease| &**lease), Verdict::Acknowledge);
+    pub fn processed_all(&self, py: Python<'_>) -> PyResult<()> {
+        if self.auto_ack {
+            let leases = std::mem::take(&mut *self.leases.lock());
+            if let Some(handle) = self.handle.as_ref().filter(|_| !leases.is_empty()) {
+                handle.client().settle_all(leases.iter().map(|lease| &**lease), Verdict::Acknowledge);
+            }
         }
-        let last = state.messages.iter().rev().find_map(|(bookmark, _)| *bookmark);
-        state.most_recent = last.or(state.most_recent);
-        state.first += state.messages.len() as u64;
-        state.messages.clear();
+        let kept = self.account.as_ref().map_or(Ok(()), |account| account.processed_all());
+        kept.map_err(|failure| errors::to_python(py, &failure))
     }
 
     /// The bookmark behind which to resume.
     pub fn most_recent(&self) -> Option<Bookmark> {
-        self.state.lock().most_recent
+        self.account.as_ref()?.most_recent()
     }
 
-    fn processed(&self, ordinal: u64) {
-        let mut state = self.state.lock();
-        let Some(index) = ordinal.checked_sub(state.first) else { return };
-        if let Some(message) = usize::try_from(index).ok().and_then(|index| state.messages.get_mut(index)) {
-            message.1 = true;
-        }
-        while let Some((bookmark, true)) = state.messages.front().copied() {
-            state.messages.pop_front();
-            state.first += 1;
-            state.most_recent = bookmark.or(state.most_recent);
-        }
+    /// Messages that were handed out and are not processed.
+    pub fn outstanding_count(&self) -> usize {
+        self.account.as_ref().map_or(0, |account| account.outstanding_count())
     }
-}
 
-impl Outstanding {
-    fn hand_out(&mut self, bookmarks: impl Iterator<Item = Option<Bookmark>>) -> u64 {
-        let ordinal = self.first + self.messages.len() as u64;
-        self.messages.extend(bookmarks.map(|bookmark| (bookmark, false)));
-        ordinal
+    fn processed(&self, py: Python<'_>, ordinal: u64) -> PyResult<()> {
+        let kept = self.account.as_ref().map_or(Ok(()), |account| account.processed(ordinal));
+        kept.map_err(|failure| errors::to_python(py, &failure))
     }
 }
 
 impl Message {
-    pub fn new(received: Received, progress: Arc<Progress>, ordinal: u64) -> Self {
-        Message { received, progress, ordinal }
-    }
-
     /// How it came from a queue.
     pub fn lease(&self) -> Option<&Arc<Lease>> {
         self.received.lease()
@@ -160,11 +137,11 @@ impl Message {
         Some((self.lease()?, self.progress.handle.as_ref()?.client()))
     }
 
-    fn settle(&self, verdict: Verdict) {
+    fn settle(&self, py: Python<'_>, verdict: Verdict) -> PyResult<()> {
         if let Some((lease, client)) = self.leased() {
             client.settle(lease, verdict);
         }
-        self.progress.processed(self.ordinal);
+        self.progress.processed(py, self.ordinal)
     }
 
     fn leased_to(&self, py: Python<'_>, verb: &str) -> PyResult<(&Arc<Lease>, &driver::Client)> {
@@ -250,11 +227,11 @@ impl Message {
         self.received.subscription()
     }
 
-    fn discard(&self) {
+    fn discard(&self, py: Python<'_>) -> PyResult<()> {
         if self.progress.auto_ack {
-            return self.settle(Verdict::Acknowledge);
+            return self.settle(py, Verdict::Acknowledge);
         }
-        self.progress.processed(self.ordinal);
+        self.progress.processed(py, self.ordinal)
     }
 
     #[getter]
@@ -296,20 +273,18 @@ impl Message {
         self.lease().is_some_and(|lease| lease.is_settled())
     }
 
-    fn ack(&self) {
-        self.settle(Verdict::Acknowledge);
+    fn ack(&self, py: Python<'_>) -> PyResult<()> {
+        self.settle(py, Verdict::Acknowledge)
     }
 
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         self.leased_to(py, "cancel")?;
-        self.settle(Verdict::Cancel);
-        Ok(())
+        self.settle(py, Verdict::Cancel)
     }
 
     fn expire(&self, py: Python<'_>) -> PyResult<()> {
         self.leased_to(py, "expire")?;
-        self.settle(Verdict::Expire);
-        Ok(())
+        self.settle(py, Verdict::Expire)
     }
 
     #[pyo3(signature = (period=None))]
@@ -332,12 +307,19 @@ impl Message {
     }
 
     /// A block that raises gives the message back.
-    fn __exit__(&self, kind: &Bound<'_, PyAny>, _error: &Bound<'_, PyAny>, _trace: &Bound<'_, PyAny>) {
+    fn __exit__(
+        &self,
+        kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
         if kind.is_none() {
-            self.settle(Verdict::Acknowledge);
-        } else if let Some((lease, client)) = self.leased() {
+            return self.settle(kind.py(), Verdict::Acknowledge);
+        }
+        if let Some((lease, client)) = self.leased() {
             client.settle(lease, Verdict::Cancel);
         }
+        Ok(())
     }
 
     fn __len__(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -83,6 +83,12 @@ impl Subscription {
         Ok(interpreter::wait(py, interpreter::timeout(timeout), ready)?.unwrap_or(false))
     }
 
+    /// Messages that the program has, or could take, and has not processed.
+    #[getter]
+    fn outstanding_count(&self) -> usize {
+        self.progress.outstanding_count() + self.ahead.lock().len() + self.queue.len()
+    }
+
     #[getter]
     fn most_recent(&self) -> Option<String> {
         self.progress.most_recent().map(|bookmark| bookmark.to_string())
@@ -99,13 +105,36 @@ impl Subscription {
         timeout: Option<Duration>,
     ) -> PyResult<Option<Vec<Message>>> {
         self.handle.check_fork(py)?;
-        self.progress.processed_all();
-        let ready = self.take_ahead(count_max);
-        if !ready.is_empty() {
-            return Ok(Some(self.hand_out(ready)));
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            self.progress.processed_all(py)?;
+            let ready = self.take_ahead(count_max);
+            if ready.is_empty() {
+                let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+                match self.take(py, take_max, left)? {
+                    Some(messages) if messages.is_empty() => return Ok(Some(Vec::new())),
+                    Some(messages) => self.ahead.lock().extend(messages),
+                    None => return Ok(None),
+                }
+                continue;
+            }
+            // Nothing is left of them when all were processed in an earlier life.
+            let handed = self.progress.hand_out_in_turn(ready);
+            if !handed.is_empty() {
+                return Ok(Some(handed));
+            }
         }
+    }
+
+    /// What the queue has, nothing when `timeout` passed first; `None` when there will be no more.
+    fn take(
+        &self,
+        py: Python<'_>,
+        count_max: usize,
+        timeout: Option<Duration>,
+    ) -> PyResult<Option<Vec<Received>>> {
         let next =
-            interpreter::wait(py, timeout, |slice| match self.queue.take(self.number, take_max, slice) {
+            interpreter::wait(py, timeout, |slice| match self.queue.take(self.number, count_max, slice) {
                 Taken::Messages(messages) => Some(Next::Messages(messages)),
                 Taken::Ended(failure) => Some(Next::Ended(failure)),
                 Taken::Nothing => None,
@@ -113,11 +142,7 @@ impl Subscription {
         match next {
             Some(Next::Messages(messages)) => {
                 self.handle.client().taken();
-                if messages.len() <= count_max {
-                    return Ok(Some(self.hand_out(messages)));
-                }
-                self.ahead.lock().extend(messages);
-                Ok(Some(self.hand_out(self.take_ahead(count_max))))
+                Ok(Some(messages))
             }
             // The user who closed the client did not ask for an error.
             Some(Next::Ended(Some(failure))) if self.handle.client().state() != State::Closed(None) => {
@@ -132,12 +157,6 @@ impl Subscription {
         let mut ahead = self.ahead.lock();
         let count = count_max.min(ahead.len());
         ahead.drain(..count).collect()
-    }
-
-    fn hand_out(&self, messages: Vec<Received>) -> Vec<Message> {
-        let first = self.progress.hand_out_in_turn(&messages);
-        let with_ordinal = messages.into_iter().zip(first..);
-        with_ordinal.map(|(message, ordinal)| Message::new(message, self.progress.clone(), ordinal)).collect()
     }
 }
 

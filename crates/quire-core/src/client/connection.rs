@@ -9,6 +9,7 @@ use quire_journal::{Bookmark, PublisherId};
 use super::command::CommandId;
 use super::message::Message;
 use super::store::PublishStore;
+use super::subscription::CaughtUp;
 use super::{ClientConfig, ClientCore, Event, Failure, State};
 use crate::time::Instant;
 use crate::wire::{
@@ -175,10 +176,13 @@ impl Connection {
                 match ack.kind {
                     AckKind::Completed => {
                         let subscription = ack.subscription;
-                        let is_query = core.subscriptions.completed(subscription);
-                        core.events.push_back(Event::Completed { subscription });
-                        if is_query {
-                            core.events.push_back(Event::Ended { subscription, failure: None });
+                        match core.subscriptions.completed(subscription) {
+                            CaughtUp::Told => core.events.push_back(Event::Completed { subscription }),
+                            CaughtUp::Again => (),
+                            CaughtUp::Query => {
+                                core.events.push_back(Event::Completed { subscription });
+                                core.events.push_back(Event::Ended { subscription, failure: None });
+                            }
                         }
                     }
                     AckKind::Received => (),
@@ -189,6 +193,7 @@ impl Connection {
                 }
             }
             ServerFrame::LoggedOn(logged_on) => {
+                core.reach_instance(logged_on.instance);
                 self.frame_size_max = logged_on.message_size_max as usize + FRAME_OVERHEAD_MAX;
                 core.logged_on(self, &logged_on);
             }
@@ -198,7 +203,7 @@ impl Connection {
             ServerFrame::Place { publisher, sequence, subscriptions } => {
                 let bookmark = Bookmark { publisher: PublisherId(publisher), sequence };
                 for subscription in subscriptions.iter() {
-                    core.subscriptions.received(subscription, Some(bookmark));
+                    core.subscriptions.told(subscription, bookmark, &core.instance);
                 }
             }
             ServerFrame::SubscriptionEnded { subscription, code, reason } => {
@@ -274,12 +279,13 @@ impl Run {
     }
 
     fn end(&mut self, core: &mut ClientCore) {
-        let Some(last) = self.messages.last() else { return };
-        let (subscription, bookmark) = (last.subscription(), last.bookmark());
-        let messages = std::mem::take(&mut self.messages);
+        let Some(subscription) = self.messages.last().map(Message::subscription) else { return };
+        let mut messages = std::mem::take(&mut self.messages);
         if core.subscriptions.contains(subscription) {
-            core.subscriptions.received(subscription, bookmark);
-            core.events.push_back(Event::Messages { subscription, messages });
+            core.subscriptions.received(subscription, &mut messages, &core.instance);
+            if !messages.is_empty() {
+                core.events.push_back(Event::Messages { subscription, messages });
+            }
         }
     }
 }

@@ -26,6 +26,9 @@ struct Head {
     correlation_size: u8,
     bookmark: Option<(u64, u64)>,
     timestamp_ns: u64,
+    /// Set when it is handed on: see the methods of the same name.
+    instance: u16,
+    generation: u16,
 }
 
 impl Message {
@@ -40,6 +43,8 @@ impl Message {
             correlation_size: message.correlation_id.len() as u8,
             bookmark: message.bookmark,
             timestamp_ns: message.timestamp_ns,
+            instance: 0,
+            generation: 0,
         };
         Message { body, head, lease }
     }
@@ -82,6 +87,21 @@ impl Message {
         self.head
             .bookmark
             .map(|(publisher, sequence)| Bookmark { publisher: PublisherId(publisher), sequence })
+    }
+
+    /// Number of the instance that it came from: see [`super::ClientCore::instances`].
+    pub fn instance(&self) -> u16 {
+        self.head.instance
+    }
+
+    /// How often its subscription had been given a new bookmark when it came, modulo 65,536.
+    pub fn generation(&self) -> u16 {
+        self.head.generation
+    }
+
+    pub(super) fn set_origin(&mut self, instance: u16, generation: u16) {
+        self.head.instance = instance;
+        self.head.generation = generation;
     }
 
     /// When the server took it.

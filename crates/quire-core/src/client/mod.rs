@@ -21,12 +21,15 @@ mod command;
 mod connection;
 mod lease;
 mod message;
+mod place;
+mod progress;
 mod queues;
 mod reconnect;
 mod store;
 mod subscription;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use quire_journal::Bookmark;
@@ -39,6 +42,8 @@ use connection::Connection;
 pub use lease::Lease;
 use lease::Leases;
 pub use message::Message;
+pub use place::{Marks, Place};
+pub use progress::{Processed, Progress};
 pub use queues::QuerySpec;
 use reconnect::Backoff;
 pub use reconnect::Reconnect;
@@ -204,6 +209,9 @@ pub struct ClientCore {
     /// The highest sequence given out or seen, and the highest persisted.
     last_sequence: u64,
     persisted: u64,
+    /// The instances that the client was logged on to, numbered from 1, and the one of the moment.
+    instances: Vec<Arc<str>>,
+    instance: Instance,
     /// What the server said at logon.
     message_size_max: Option<u32>,
     publisher: u64,
@@ -231,6 +239,8 @@ impl ClientCore {
             connection: None,
             last_sequence: 0,
             persisted: 0,
+            instances: vec!["".into()],
+            instance: Instance::default(),
             message_size_max: None,
             publisher: 0,
             storage_failure: None,
@@ -394,9 +404,24 @@ impl ClientCore {
         self.subscriptions.spec(number)
     }
 
+    /// The names of the instances that the client was ever logged on to, by their numbers. Number 0 is none of them.
+    pub fn instances(&self) -> &[Arc<str>] {
+        &self.instances
+    }
+
+    /// How often a subscription was given a new bookmark, modulo 65,536.
+    pub fn generation(&self, number: u32) -> u16 {
+        self.subscriptions.generation(number)
+    }
+
+    /// Where a subscription stands: behind what it received.
+    pub fn place(&self, number: u32) -> Option<&Place> {
+        self.subscriptions.place(number)
+    }
+
     /// The bookmark of the last message that a subscription received.
     pub fn last_received(&self, number: u32) -> Option<Bookmark> {
-        self.subscriptions.last(number)
+        self.subscriptions.place(number)?.last
     }
 
     /// Says goodbye after what is still to be sent, and ends the client for good.
@@ -592,6 +617,22 @@ impl ClientCore {
         self.set_state(State::Connected);
     }
 
+    /// The name of the instance has come.
+    fn reach_instance(&mut self, name: &str) {
+        let known = self.instances.iter().skip(1).position(|other| **other == *name).map(|index| index + 1);
+        let number = match known {
+            Some(number) => number,
+            None if self.instances.len() < INSTANCES_MAX => {
+                self.instances.push(name.into());
+                self.instances.len() - 1
+            }
+            // A place on it is then exact nowhere, and resumed by a list.
+            None => 0,
+        };
+        self.instance = Instance { number: number as u16, name: self.instances[number].clone() };
+        self.subscriptions.reach_instance(&self.instance.name);
+    }
+
     fn persisted_up_to(&mut self, sequence: u64) {
         if sequence > self.persisted {
             self.persisted = sequence;
@@ -615,6 +656,16 @@ impl ClientCore {
     }
 }
 
+/// An instance and its number among those of the client.
+#[derive(Clone, Debug, Default)]
+struct Instance {
+    number: u16,
+    name: Arc<str>,
+}
+
+/// Names of instances that are told apart: far more than a client has addresses.
+const INSTANCES_MAX: usize = 1024;
+
 /// Bytes beside topic and data that a publish frame may take, for the bound of the store.
 const FRAME_SIZE_ALLOWANCE: usize = 300;
 
@@ -628,6 +679,7 @@ impl SubscriptionSpec {
             options: SubscribeOptions::default(),
             max_backlog: None,
             completed: false,
+            place: None,
             rate: None,
             rate_max_gap: None,
             conflation: None,

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use quire_journal::Bookmark;
 
-use super::Failure;
+use super::place::{last_of_each, text_of};
+use super::{Failure, Instance, Message, Place};
 use crate::wire::{Acks, Code, Subscribe, SubscribeOptions};
 
 /// What a subscription asks for.
@@ -20,6 +21,8 @@ pub struct SubscriptionSpec {
     pub bookmark: Option<String>,
     /// `live`, `fully_durable`, `paused`, …; never `replace`, which is how it is said and not what it is.
     pub options: SubscribeOptions,
+    /// Where it goes on instead, when it did so before: behind what was processed.
+    pub place: Option<Place>,
     /// For queues: the most messages outstanding; `None` = 1, 0 = barriers only (seed 000, 001).
     pub max_backlog: Option<u32>,
     /// Whether to be told when replay has caught up: [`super::Event::Completed`], once.
@@ -40,6 +43,8 @@ pub(super) struct Subscriptions {
     /// Questions whose answers are still coming, and the queue that was asked.
     queries: BTreeMap<u32, Arc<str>>,
     last_number: u32,
+    /// Name of the instance of the moment.
+    instance: Arc<str>,
 }
 
 #[derive(Debug)]
@@ -47,8 +52,12 @@ struct Entry {
     spec: SubscriptionSpec,
     /// A replacement that the server has not accepted yet.
     proposed: Option<SubscriptionSpec>,
-    /// The last message received, or the last place told: where a bookmark subscription goes on after a reconnect.
-    last: Option<Bookmark>,
+    /// Behind the last message received, or the last place told: where a bookmark subscription goes on after a reconnect.
+    place: Place,
+    /// It went on by a list: what comes again until the replay has caught up is dropped.
+    catches_up: bool,
+    /// How often it was given a new bookmark.
+    generation: u16,
     /// The server accepted it at least once.
     accepted: bool,
     /// The queue that its messages come from, where they do not say so themselves.
@@ -58,7 +67,10 @@ struct Entry {
 impl Subscriptions {
     pub fn add(&mut self, spec: SubscriptionSpec) -> u32 {
         let number = self.next_number();
-        let entry = Entry { spec, proposed: None, last: None, accepted: false, queue: None };
+        let place = spec.place.clone().unwrap_or_default();
+        let catches_up = is_elsewhere(&place, &self.instance);
+        let entry =
+            Entry { spec, proposed: None, place, catches_up, generation: 0, accepted: false, queue: None };
         self.entries.insert(number, entry);
         number
     }
@@ -68,6 +80,14 @@ impl Subscriptions {
         let number = self.next_number();
         self.queries.insert(number, queue.into());
         number
+    }
+
+    /// The client was let in by an instance: those that were on another one go on by a list.
+    pub fn reach_instance(&mut self, name: &Arc<str>) {
+        self.instance = name.clone();
+        for entry in self.entries.values_mut() {
+            entry.catches_up |= is_elsewhere(&entry.place, name);
+        }
     }
 
     pub fn propose(&mut self, number: u32, spec: SubscriptionSpec) -> Result<(), Failure> {
@@ -81,7 +101,9 @@ impl Subscriptions {
             entry.accepted = true;
             if let Some(mut spec) = entry.proposed.take() {
                 if spec.bookmark.is_some() {
-                    entry.last = None;
+                    entry.place = Place::default();
+                    entry.catches_up = false;
+                    entry.generation = entry.generation.wrapping_add(1);
                 } else {
                     spec.bookmark = entry.spec.bookmark.take();
                 }
@@ -129,8 +151,12 @@ impl Subscriptions {
         self.entries.get(&number).map(|entry| &entry.spec)
     }
 
-    pub fn last(&self, number: u32) -> Option<Bookmark> {
-        self.entries.get(&number)?.last
+    pub fn generation(&self, number: u32) -> u16 {
+        self.entries.get(&number).map_or(0, |entry| entry.generation)
+    }
+
+    pub fn place(&self, number: u32) -> Option<&Place> {
+        self.entries.get(&number).map(|entry| &entry.place)
     }
 
     /// The name of the queue that the messages of this subscription come from.
@@ -147,19 +173,39 @@ impl Subscriptions {
         self.entries.get(&number).and_then(|entry| entry.spec.max_backlog).unwrap_or(1)
     }
 
-    /// The last message of a run that a subscription received.
-    pub fn received(&mut self, number: u32, last: Option<Bookmark>) {
-        if let (Some(entry), Some(last)) = (self.entries.get_mut(&number), last) {
-            entry.last = Some(last);
+    /// A run of messages that a subscription received: those that it had received before go out of it.
+    pub fn received(&mut self, number: u32, messages: &mut Vec<Message>, instance: &Instance) {
+        let Some(entry) = self.entries.get_mut(&number) else { return };
+        if entry.spec.bookmark.is_none() {
+            return;
+        }
+        messages.iter_mut().for_each(|message| message.set_origin(instance.number, entry.generation));
+        let last = messages.iter().rev().find_map(Message::bookmark);
+        let publishers = last_of_each(messages.iter().filter_map(Message::bookmark));
+        if entry.catches_up {
+            let had = &entry.place.publishers;
+            messages.retain(|message| message.bookmark().is_none_or(|bookmark| !had.has(bookmark)));
+        }
+        if let Some(last) = last {
+            entry.place.reach(last, &instance.name, &publishers);
         }
     }
 
-    /// Replay has caught up: it is not asked for again. Or a query is answered: it is no more; whether it was one.
-    pub fn completed(&mut self, number: u32) -> bool {
+    /// The server told how far the log was looked at for a subscription.
+    pub fn told(&mut self, number: u32, place: Bookmark, instance: &Instance) {
         if let Some(entry) = self.entries.get_mut(&number) {
-            entry.spec.completed = false;
+            entry.place.reach(place, &instance.name, &[]);
         }
-        self.queries.remove(&number).is_some()
+    }
+
+    /// Replay has caught up: it is not asked for again. Or a query is answered, and is no more.
+    pub fn completed(&mut self, number: u32) -> CaughtUp {
+        if self.queries.remove(&number).is_some() {
+            return CaughtUp::Query;
+        }
+        let Some(entry) = self.entries.get_mut(&number) else { return CaughtUp::Again };
+        entry.catches_up = false;
+        if std::mem::take(&mut entry.spec.completed) { CaughtUp::Told } else { CaughtUp::Again }
     }
 
     /// Numbers of those that a new connection must be told of.
@@ -171,12 +217,12 @@ impl Subscriptions {
     pub fn encode(&self, number: u32, command: u32, replace: bool, out: &mut Vec<u8>) {
         let Some(entry) = self.entries.get(&number) else { return };
         let spec = if replace { entry.proposed.as_ref().unwrap_or(&entry.spec) } else { &entry.spec };
-        let last = entry.last.filter(|_| !replace);
-        let resume = last.and_then(|last| spec.bookmark.as_deref().map(|bookmark| behind(last, bookmark)));
+        let bookmark = spec.bookmark.as_deref().filter(|_| !replace);
+        let resume = bookmark.and_then(|bookmark| resumed(&entry.place, bookmark, &self.instance));
         let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let options = if replace { spec.options.and(SubscribeOptions::REPLACE) } else { spec.options };
         let mut acks = Acks::PROCESSED;
-        if spec.completed {
+        if spec.completed || entry.catches_up {
             acks = acks.and(Acks::COMPLETED);
         }
         if spec.bookmark.is_some() || (replace && entry.spec.bookmark.is_some()) {
@@ -215,15 +261,29 @@ impl Subscriptions {
     }
 }
 
-/// A bookmark as a subscription names it; the one with nothing before it is EPOCH.
-fn text_of(bookmark: Bookmark) -> String {
-    if bookmark.publisher.0 == 0 && bookmark.sequence == 0 { "0".to_owned() } else { bookmark.to_string() }
+/// What a `completed` acknowledgement was for.
+pub(super) enum CaughtUp {
+    /// The user, who is told once.
+    Told,
+    /// A re-entry, which is nobody's business.
+    Again,
+    /// A query, which ends with it.
+    Query,
 }
 
-/// What to begin with in order to go on behind `last`: a range keeps its end.
-fn behind(last: Bookmark, bookmark: &str) -> String {
+/// Whether a place is not exact on the instance.
+fn is_elsewhere(place: &Place, instance: &str) -> bool {
+    place.last.is_some() && *place.instance != *instance
+}
+
+/// What to begin with in order to go on from `place` on `instance`; `None` = what was asked for at first. A range keeps its end, and has no list:
+/// on another instance it begins again, and what comes again is dropped.
+fn resumed(place: &Place, bookmark: &str, instance: &str) -> Option<String> {
     match bookmark.trim_start().strip_prefix(['[', '(']).and_then(|range| range.split_once(':')) {
-        Some((_, end)) => format!("({}:{end}", text_of(last)),
-        None => text_of(last),
+        Some((_, end)) => {
+            let last = place.last.filter(|_| *place.instance == *instance)?;
+            Some(format!("({}:{end}", text_of(last)))
+        }
+        None => place.resume_on(instance),
     }
 }

@@ -20,6 +20,8 @@ struct Server {
 /// A client, its connection of the moment, and what its user was told.
 pub struct Side {
     pub core: ClientCore,
+    /// The servers that it knows, in its order.
+    servers: Vec<usize>,
     connection: Option<(usize, ConnectionId)>,
     pub messages: Vec<(u32, String)>,
     pub answers: BTreeMap<u32, Result<(), Failure>>,
@@ -93,16 +95,22 @@ impl Link {
         }
     }
 
-    /// A client that knows all servers, in their order. Gives its number.
-    pub fn client(&mut self, config: ClientConfig) -> usize {
-        let config = ClientConfig { address_count: self.servers.len(), ..config };
-        let core = ClientCore::new(config, self.now().instant);
-        self.add(core)
+    /// The disk of a server that does not run is replaced by an empty one.
+    pub fn erase(&mut self, server: usize) {
+        self.servers[server].disk = Arc::new(MemoryDisk::new(1 << 30));
     }
 
-    pub fn add(&mut self, core: ClientCore) -> usize {
+    /// A client that knows all servers, in their order. Gives its number.
+    pub fn client(&mut self, config: ClientConfig) -> usize {
+        self.client_of(&(0..self.servers.len()).collect::<Vec<_>>(), config)
+    }
+
+    /// A client that knows some of the servers.
+    pub fn client_of(&mut self, servers: &[usize], config: ClientConfig) -> usize {
+        let config = ClientConfig { address_count: servers.len(), ..config };
         self.clients.push(Side {
-            core,
+            core: ClientCore::new(config, self.now().instant),
+            servers: servers.to_vec(),
             connection: None,
             messages: Vec::new(),
             answers: BTreeMap::new(),
@@ -169,28 +177,34 @@ impl Link {
     /// Everything that happens at this moment.
     pub fn run(&mut self) {
         for _ in 0..10_000 {
-            let mut is_quiet = true;
-            for client in 0..self.clients.len() {
-                is_quiet &= !self.turn_of_client(client);
-            }
-            for server in 0..self.servers.len() {
-                is_quiet &= !self.turn_of_server(server);
-            }
-            if is_quiet {
+            if !self.step() {
                 return;
             }
         }
         panic!("it never becomes quiet");
     }
 
+    /// One turn of everybody; whether anything happened.
+    pub fn step(&mut self) -> bool {
+        let mut is_busy = false;
+        for client in 0..self.clients.len() {
+            is_busy |= self.turn_of_client(client);
+        }
+        for server in 0..self.servers.len() {
+            is_busy |= self.turn_of_server(server);
+        }
+        is_busy
+    }
+
     fn turn_of_client(&mut self, client: usize) -> bool {
         let now = self.now();
         let side = &mut self.clients[client];
         let mut is_busy = false;
-        if let Some((server, at)) = side.core.poll_connect()
+        if let Some((address, at)) = side.core.poll_connect()
             && at <= now.instant
         {
             is_busy = true;
+            let server = side.servers[address];
             match &mut self.servers[server].broker {
                 Some(broker) => {
                     self.last_connection += 1;

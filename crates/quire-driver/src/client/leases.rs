@@ -8,7 +8,7 @@ use quire_core::queue::Verdict;
 use quire_core::time::Instant;
 use quire_journal::Bookmark;
 
-use super::{Client, Feed, Queue, Subscribed};
+use super::{Client, Feed, Progress, Queue, Subscribed};
 
 impl Client {
     /// Says what becomes of a message; see [`quire_core::client::ClientCore::settle`].
@@ -65,12 +65,16 @@ impl Client {
     /// See [`quire_core::client::ClientCore::query`].
     pub fn query(&self, spec: &QuerySpec) -> Result<Subscribed, Failure> {
         let queue = Arc::new(Queue::new(self.shared.received_size.clone()));
+        let instances = self.shared.instances.clone();
+        let progress =
+            Progress::new(&spec.queue, quire_core::client::Progress::default(), None, None, instances);
         let mut inner = self.shared.inner.lock();
         let (number, command) = inner.core.query(spec)?;
-        inner.feeds.insert(number, Feed { queue: queue.clone(), heard_at: None });
+        let feed = Feed { queue: queue.clone(), progress: progress.clone(), heard_at: None };
+        inner.feeds.insert(number, feed);
         drop(inner);
         self.shared.wake();
-        Ok(Subscribed { number, command, queue })
+        Ok(Subscribed { number, command, queue, progress })
     }
 
     /// Asks for the figures of a queue, or of all; take them with [`take_stats`](Self::take_stats) when the command is answered.

@@ -9,6 +9,7 @@
 mod io;
 mod leases;
 mod link;
+mod progress;
 mod queue;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -21,12 +22,15 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::{Condvar, Mutex};
 use polling::Poller;
 use quire_core::client::{
-    ClientConfig, ClientCore, CommandId, Event, Failure, NewMessage, PublishError, State, SubscriptionSpec,
+    self as core, ClientConfig, ClientCore, CommandId, Event, Failure, NewMessage, PublishError, State,
+    SubscriptionSpec,
 };
 use quire_core::wire::Code;
 
-use crate::store::{PublishFile, StoreError};
+use crate::store::{BookmarkStore, PublishFile, StoreError};
 pub use link::Link;
+use progress::Instances;
+pub use progress::Progress;
 pub use queue::{Queue, Taken};
 
 /// How a [`Client`] is made.
@@ -37,6 +41,8 @@ pub struct Options {
     pub config: ClientConfig,
     /// File of the publish store, bounded by the `publish_store_size_max` of `config`; `None` = in memory only.
     pub publish_store: Option<PathBuf>,
+    /// Where the places of bookmark subscriptions are kept.
+    pub bookmark_store: BookmarkStore,
     /// The longest that one attempt to connect may take.
     pub connect_timeout: Duration,
     /// Bytes of messages that may wait for the caller; above it the socket is not read, which pushes back on the server.
@@ -57,7 +63,15 @@ pub struct Subscribed {
     pub command: CommandId,
     /// Where its messages arrive.
     pub queue: Arc<Queue>,
+    /// What becomes of them.
+    pub progress: Arc<Progress>,
 }
+
+/// The beginning of the log.
+const EPOCH: &str = "0";
+
+/// The bookmark that stands for the place that the store has kept under the name of the subscription; EPOCH when there is none.
+pub const MOST_RECENT: &str = "most_recent";
 
 /// Why a client does not start.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +99,8 @@ struct Shared {
     is_hurried: AtomicBool,
     /// Whether the thread stopped reading because of `receive_size_max`.
     is_full: AtomicBool,
+    bookmark_store: BookmarkStore,
+    instances: Instances,
     started: Instant,
     /// The wall's clock at `started`.
     started_at: SystemTime,
@@ -101,6 +117,8 @@ struct Inner {
     /// What servers said about their queues, and nobody has taken yet.
     stats: HashMap<CommandId, String>,
     feeds: HashMap<u32, Feed>,
+    /// Subscriptions that begin, or begin anew, with a bookmark of their own when the server accepts the command.
+    beginnings: HashMap<CommandId, u32>,
     /// Queues that subscriptions share, also while they have none.
     shared_queues: Vec<Weak<Queue>>,
     /// When anything last came from the server.
@@ -116,6 +134,7 @@ struct Inner {
 /// Where what comes for a subscription goes.
 struct Feed {
     queue: Arc<Queue>,
+    progress: Arc<Progress>,
     /// When something last came for it.
     heard_at: Option<SystemTime>,
 }
@@ -143,6 +162,7 @@ impl Client {
                 abandoned: HashSet::new(),
                 stats: HashMap::new(),
                 feeds: HashMap::new(),
+                beginnings: HashMap::new(),
                 shared_queues: Vec::new(),
                 heard_at: None,
                 failed_publishes: VecDeque::new(),
@@ -156,6 +176,8 @@ impl Client {
             received_size: Arc::default(),
             is_hurried: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
+            bookmark_store: options.bookmark_store,
+            instances: Instances::default(),
             started: Instant::now(),
             started_at: SystemTime::now(),
             on_ready: Mutex::new(None),
@@ -222,22 +244,44 @@ impl Client {
         self.command(ClientCore::flush)
     }
 
-    /// Enters a subscription. Its messages go to `queue`, or to a queue of its own.
+    /// Enters a subscription, whose user calls it `sub_id`. Its messages go to `queue`, or to a queue of its own. With `is_kept`, the place of
+    /// a bookmark subscription is kept in the store under this name, and with the bookmark [`MOST_RECENT`] it goes on where one of this
+    /// name was.
     ///
     /// # Errors
-    /// See [`ClientCore::subscribe`].
+    /// See [`ClientCore::subscribe`] and [`BookmarkStore::keep`].
     pub fn subscribe(
         &self,
-        spec: SubscriptionSpec,
+        mut spec: SubscriptionSpec,
+        sub_id: &str,
+        is_kept: bool,
         queue: Option<Arc<Queue>>,
     ) -> Result<Subscribed, Failure> {
         let queue = queue.unwrap_or_else(|| Arc::new(Queue::new(self.shared.received_size.clone())));
+        let resumes = spec.bookmark.as_deref() == Some(MOST_RECENT);
+        let mut keeper = None;
+        if is_kept && spec.bookmark.is_some() {
+            let (its_keeper, place) = self.shared.bookmark_store.keep(sub_id, resumes)?;
+            keeper = Some(its_keeper);
+            spec.place = place;
+        }
+        if resumes {
+            spec.bookmark = Some(EPOCH.to_owned());
+        }
+        let begins = spec.bookmark.is_some() && !resumes;
+        let place = spec.place.clone().unwrap_or_default();
+        let account = core::Progress::new(place.ahead);
+        let progress = Progress::new(sub_id, account, place.last, keeper, self.shared.instances.clone());
         let mut inner = self.shared.inner.lock();
         let (number, command) = inner.core.subscribe(spec)?;
-        inner.feeds.insert(number, Feed { queue: queue.clone(), heard_at: None });
+        if begins {
+            inner.beginnings.insert(command, number);
+        }
+        let feed = Feed { queue: queue.clone(), progress: progress.clone(), heard_at: None };
+        inner.feeds.insert(number, feed);
         drop(inner);
         self.shared.wake();
-        Ok(Subscribed { number, command, queue })
+        Ok(Subscribed { number, command, queue, progress })
     }
 
     /// A queue that several subscriptions may share: their messages then stand in it in the order in which they arrived. It ends with
@@ -259,7 +303,15 @@ impl Client {
     /// # Errors
     /// See [`ClientCore::replace`].
     pub fn replace(&self, number: u32, spec: SubscriptionSpec) -> Result<CommandId, Failure> {
-        self.command(|core| core.replace(number, spec))
+        let begins = spec.bookmark.is_some();
+        let mut inner = self.shared.inner.lock();
+        let command = inner.core.replace(number, spec)?;
+        if begins {
+            inner.beginnings.insert(command, number);
+        }
+        drop(inner);
+        self.shared.wake();
+        Ok(command)
     }
 
     /// Ends a subscription: what its queue holds can still be taken.
@@ -458,6 +510,12 @@ impl Shared {
                     }
                 }
                 Event::Answered { command, result } => {
+                    if let Some(number) = inner.beginnings.remove(&command)
+                        && result.is_ok()
+                        && let Some(feed) = inner.feeds.get(&number)
+                    {
+                        feed.progress.begin(inner.core.generation(number));
+                    }
                     if !inner.abandoned.remove(&command) {
                         inner.answers.insert(command, result);
                     }
@@ -484,7 +542,12 @@ impl Shared {
                     }
                     inner.failed_publishes.push_back((sequence, failure));
                 }
-                Event::StateChanged | Event::Persisted => (),
+                Event::StateChanged => {
+                    let mut known = self.instances.lock();
+                    let count = known.len();
+                    known.extend_from_slice(&inner.core.instances()[count..]);
+                }
+                Event::Persisted => (),
             }
         }
         if any {

@@ -72,6 +72,12 @@ impl Queue {
         }
     }
 
+    /// Messages that wait to be taken.
+    #[allow(clippy::len_without_is_empty)] // a figure for a report
+    pub fn len(&self) -> usize {
+        self.state.lock().messages.len()
+    }
+
     /// Whether the replay of the subscription has caught up with the live stream.
     pub fn is_completed(&self, number: u32) -> bool {
         self.state.lock().completed.contains(&number)

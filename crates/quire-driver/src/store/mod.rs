@@ -4,12 +4,14 @@
 //! Everything is written with one call before the caller goes on, so that it survives the end of the process; nothing is synced before the
 //! file is closed, so that a power cut may take the newest entries.
 
+mod bookmark;
 mod file;
 mod publish;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use bookmark::{BookmarkStore, Keeper};
 pub use publish::{PublishFile, StoredPublishes};
 use quire_core::client::Failure;
 use quire_core::wire::Code;

@@ -1,3 +1,4 @@
 //! The store files (docs/stores.md): what they hold after the process is gone, and what they say when they are not whole.
 
+mod places;
 mod publishes;

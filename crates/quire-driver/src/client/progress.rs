@@ -1,0 +1,119 @@
+//! What became of the messages of one subscription, and the store in which that is kept.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use quire_core::client::{self as core, Failure, Message, Processed};
+use quire_journal::Bookmark;
+
+use crate::store::Keeper;
+
+/// The names of the instances that a client was logged on to, by the numbers in its messages.
+pub(super) type Instances = Arc<Mutex<Vec<Arc<str>>>>;
+
+/// The account of one subscription, shared by it and its messages.
+pub struct Progress {
+    /// The user's name of the subscription.
+    pub sub_id: String,
+    state: Mutex<State>,
+    /// `None`: an ordinary subscription, whose messages have no place in a log to go back to.
+    keeper: Option<Keeper>,
+    instances: Instances,
+    /// It was said that the place stays where it is.
+    was_warned: AtomicBool,
+}
+
+struct State {
+    progress: core::Progress,
+    most_recent: Option<Bookmark>,
+}
+
+impl Progress {
+    pub(super) fn new(
+        sub_id: &str,
+        progress: core::Progress,
+        most_recent: Option<Bookmark>,
+        keeper: Option<Keeper>,
+        instances: Instances,
+    ) -> Arc<Self> {
+        Arc::new(Progress {
+            sub_id: sub_id.to_owned(),
+            state: Mutex::new(State { progress, most_recent }),
+            keeper,
+            instances,
+            was_warned: AtomicBool::new(false),
+        })
+    }
+
+    /// The subscription begins, or begins anew, with a bookmark of its own. A store that cannot keep that says so with the next message.
+    pub(super) fn begin(&self, generation: u16) {
+        let mut state = self.state.lock();
+        state.progress.begin(generation);
+        state.most_recent = None;
+        if let Some(keeper) = &self.keeper
+            && let Err(failure) = keeper.begin()
+        {
+            log::error!("the place of the subscription {:?} is not kept: {failure}", self.sub_id);
+        }
+    }
+
+    /// Messages are handed out: gives those that were not processed before, each with its ordinal.
+    pub fn hand_out(&self, messages: Vec<Message>) -> Vec<(Message, u64)> {
+        let mut state = self.state.lock();
+        let handed = messages.into_iter().filter_map(|message| {
+            let ordinal = state.progress.hand_out(&message)?;
+            Some((message, ordinal))
+        });
+        let handed: Vec<_> = handed.collect();
+        if state.progress.is_overflowed() && !self.was_warned.swap(true, Ordering::Relaxed) {
+            log::warn!(
+                "the subscription {:?} has too many messages behind an unprocessed one: its place stays there",
+                self.sub_id
+            );
+        }
+        handed
+    }
+
+    /// The next message is asked for: all that were handed out are processed.
+    ///
+    /// # Errors
+    /// The store could not keep that.
+    pub fn processed_all(&self) -> Result<(), Failure> {
+        let mut state = self.state.lock();
+        let processed = state.progress.processed_all();
+        self.keep(&mut state, processed)
+    }
+
+    /// One message is processed; again, or one of a bookmark that the subscription no longer has, changes nothing.
+    ///
+    /// # Errors
+    /// The store could not keep that.
+    pub fn processed(&self, ordinal: u64) -> Result<(), Failure> {
+        let mut state = self.state.lock();
+        let processed = state.progress.processed(ordinal);
+        self.keep(&mut state, processed)
+    }
+
+    /// The bookmark behind which to resume.
+    pub fn most_recent(&self) -> Option<Bookmark> {
+        self.state.lock().most_recent
+    }
+
+    /// Messages that were handed out and are not processed.
+    pub fn outstanding_count(&self) -> usize {
+        self.state.lock().progress.outstanding_count()
+    }
+
+    fn keep(&self, state: &mut State, processed: Option<Processed>) -> Result<(), Failure> {
+        let Some(processed) = processed else { return Ok(()) };
+        let instance = match &processed {
+            Processed::UpTo { last, instance, .. } => {
+                state.most_recent = Some(*last);
+                self.instances.lock().get(usize::from(*instance)).cloned().unwrap_or_default()
+            }
+            Processed::Ahead(_) => Arc::default(),
+        };
+        self.keeper.as_ref().map_or(Ok(()), |keeper| keeper.processed(&processed, &instance))
+    }
+}

@@ -1,0 +1,352 @@
+//! How far subscriptions were processed, in memory or in a file: a log of changes that is rewritten when it has grown (docs/stores.md).
+//!
+//! A change is in the file before the caller goes on. So after `kill -9` at any instant a subscription goes on behind the last message that
+//! counted as processed: none of those comes again.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use quire_core::client::{Failure, Place, Processed};
+use quire_core::wire::Code;
+use quire_journal::{Bookmark, PublisherId};
+
+use super::file::{Entries, Header, START, StoreFile, encode_entry};
+use super::{StoreError, failure};
+
+const MAGIC: [u8; 4] = *b"QBMK";
+
+const BEGIN: u64 = 1;
+const REACHED: u64 = 2;
+const AHEAD: u64 = 3;
+const FORGET: u64 = 4;
+
+/// A file below this size is not rewritten: it is read in milliseconds.
+const REWRITTEN_SIZE_MIN: u64 = 1024 * 1024;
+
+/// It is rewritten when it has grown to so many times what is kept, so that rewriting costs less than the writing did.
+const GROWTH: u64 = 4;
+
+/// Bytes of the name of a subscription: a name, with room for what programs put into names.
+const SUB_ID_SIZE_MAX: usize = 1024;
+
+/// The places of subscriptions, by the names that their users gave them. Cloning shares it.
+#[derive(Clone)]
+pub struct BookmarkStore(Arc<Mutex<State>>);
+
+struct State {
+    slots: BTreeMap<String, Slot>,
+    log: Option<Log>,
+    is_closed: bool,
+    /// Something could not be written: what is kept in the file is behind, and stays so.
+    failure: Option<Failure>,
+}
+
+#[derive(Default)]
+struct Slot {
+    place: Place,
+    /// The last subscription that keeps its place here; earlier ones no longer do.
+    owner: u64,
+}
+
+struct Log {
+    file: StoreFile,
+    header: Header,
+    end: u64,
+    /// Bytes of what is kept, when it was last written whole.
+    kept_size: u64,
+    scratch: Vec<u8>,
+}
+
+/// Keeps the place of one subscription.
+pub struct Keeper {
+    store: BookmarkStore,
+    sub_id: String,
+    owner: u64,
+}
+
+impl BookmarkStore {
+    /// A store that ends with the process.
+    pub fn in_memory() -> Self {
+        BookmarkStore::new(BTreeMap::new(), None)
+    }
+
+    /// Opens the store, or makes an empty one.
+    ///
+    /// # Errors
+    /// See [`StoreError`]; nothing was changed then.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let file = StoreFile::open(path)?;
+        let corrupt = |at| StoreError::Corrupt { path: path.to_owned(), at: START + at };
+        let (header, log) = match file.read(MAGIC)? {
+            Some((header, log)) => (header, log),
+            None => (Header { magic: MAGIC, ..Header::default() }, Vec::new()),
+        };
+        let parsed = Entries::parse(&log, 0).map_err(corrupt)?;
+        let mut slots = BTreeMap::new();
+        let mut at = 0;
+        for entry in &parsed.entries {
+            apply(&mut slots, entry.tag, entry.body).ok_or_else(|| corrupt(at))?;
+            at += super::file::entry_size(entry.body.len()) as u64;
+        }
+        let mut log = Log { file, header, end: parsed.end, kept_size: 0, scratch: Vec::new() };
+        log.header.generation += 1;
+        let begun = log.file.truncate(START + log.end).and_then(|()| log.file.write_header(&log.header));
+        begun.map_err(StoreError::io(path))?;
+        Ok(BookmarkStore::new(slots, Some(log)))
+    }
+
+    fn new(slots: BTreeMap<String, Slot>, log: Option<Log>) -> Self {
+        BookmarkStore(Arc::new(Mutex::new(State { slots, log, is_closed: false, failure: None })))
+    }
+
+    /// A subscription keeps its place here from now on; gives the place that an earlier one had, if it `resumes` there.
+    ///
+    /// Without `resumes`, [`Keeper::begin`] forgets that place once the server has accepted the subscription.
+    ///
+    /// # Errors
+    /// The store is closed, or failed before.
+    pub fn keep(&self, sub_id: &str, resumes: bool) -> Result<(Keeper, Option<Place>), Failure> {
+        if sub_id.len() > SUB_ID_SIZE_MAX {
+            let reason = format!("sub_id: {} bytes, the limit is {SUB_ID_SIZE_MAX}", sub_id.len());
+            return Err(Failure { code: Code::BadOption, reason, column: 0 });
+        }
+        let mut state = self.0.lock();
+        state.check()?;
+        let slot = state.slots.entry(sub_id.to_owned()).or_default();
+        slot.owner += 1;
+        let keeper = Keeper { store: self.clone(), sub_id: sub_id.to_owned(), owner: slot.owner };
+        let place = Some(slot.place.clone()).filter(|place| resumes && *place != Place::default());
+        Ok((keeper, place))
+    }
+
+    /// Behind which bookmark a subscription with this name goes on.
+    pub fn most_recent(&self, sub_id: &str) -> Option<Bookmark> {
+        self.0.lock().slots.get(sub_id)?.place.last
+    }
+
+    /// The names of the subscriptions whose places are kept.
+    pub fn sub_ids(&self) -> Vec<String> {
+        let state = self.0.lock();
+        let kept = state.slots.iter().filter(|(_, slot)| slot.place != Place::default());
+        kept.map(|(sub_id, _)| sub_id.clone()).collect()
+    }
+
+    /// The place of a subscription is not kept any more; whether it was.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub fn forget(&self, sub_id: &str) -> Result<bool, Failure> {
+        let mut state = self.0.lock();
+        state.check()?;
+        let Some(slot) = state.slots.get_mut(sub_id) else { return Ok(false) };
+        let was_kept = slot.place != Place::default();
+        slot.place = Place::default();
+        slot.owner += 1;
+        state.write(FORGET, &body(sub_id))?;
+        Ok(was_kept)
+    }
+
+    /// Lets the file go. What is processed afterwards is not kept. Harmless when it is closed.
+    pub fn close(&self) {
+        let mut state = self.0.lock();
+        state.is_closed = true;
+        if let Some(log) = state.log.take() {
+            // What a power cut could take; there is nobody to be told any more.
+            let _ = log.file.sync();
+        }
+    }
+}
+
+impl Keeper {
+    /// The server accepted the subscription with a bookmark of its own: what was kept is forgotten.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub fn begin(&self) -> Result<(), Failure> {
+        self.change(|place| *place = Place::default(), BEGIN, |_| ())
+    }
+
+    /// Notes what was processed; `instance` is the name behind the number in it.
+    ///
+    /// # Errors
+    /// It could not be written. It may come again after a restart.
+    pub fn processed(&self, processed: &Processed, instance: &Arc<str>) -> Result<(), Failure> {
+        match processed {
+            Processed::UpTo { last, publishers, .. } => self.change(
+                |place| place.reach(*last, instance, publishers),
+                REACHED,
+                |out| put_reached(out, *last, instance, publishers.iter().copied()),
+            ),
+            Processed::Ahead(bookmark) => self.change(
+                |place| {
+                    place.ahead.insert(*bookmark);
+                },
+                AHEAD,
+                |out| put_bookmark(out, *bookmark),
+            ),
+        }
+    }
+
+    fn change(
+        &self,
+        change: impl FnOnce(&mut Place),
+        kind: u64,
+        put: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), Failure> {
+        let mut state = self.store.0.lock();
+        let Some(slot) = state.slots.get_mut(&self.sub_id) else { return Ok(()) };
+        if slot.owner != self.owner {
+            return Ok(());
+        }
+        change(&mut slot.place);
+        if state.log.is_none() {
+            return Ok(());
+        }
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
+        let mut body = body(&self.sub_id);
+        put(&mut body);
+        state.write(kind, &body)
+    }
+}
+
+impl State {
+    fn check(&self) -> Result<(), Failure> {
+        if self.is_closed {
+            let reason = "the bookmark store is closed".to_owned();
+            return Err(Failure { code: Code::BadOption, reason, column: 0 });
+        }
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    fn write(&mut self, kind: u64, body: &[u8]) -> Result<(), Failure> {
+        let Some(log) = &mut self.log else { return Ok(()) };
+        let path = log.file.path.clone();
+        let mut written = log.append(kind, body);
+        if written.is_ok() && log.end > REWRITTEN_SIZE_MIN.max(log.kept_size * GROWTH) {
+            written = log.rewrite(&path, &self.slots);
+        }
+        written.map_err(|error| {
+            let failure = failure(&path, &error);
+            self.failure = Some(failure.clone());
+            failure
+        })
+    }
+}
+
+impl Log {
+    fn append(&mut self, kind: u64, body: &[u8]) -> std::io::Result<()> {
+        encode_entry(&mut self.scratch, self.end, kind, body);
+        self.file.write(&self.scratch, self.end, 0)?;
+        self.end += self.scratch.len() as u64;
+        Ok(())
+    }
+
+    /// Writes what is kept to a new file and puts that in the place of this one.
+    fn rewrite(&mut self, path: &Path, slots: &BTreeMap<String, Slot>) -> std::io::Result<()> {
+        let mut new_path = path.as_os_str().to_owned();
+        new_path.push(".new");
+        let new_path = PathBuf::from(new_path);
+        match std::fs::remove_file(&new_path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => (),
+        }
+        let file = StoreFile::open(&new_path).map_err(std::io::Error::other)?;
+        let header = Header { magic: MAGIC, generation: 1, ..Header::default() };
+        let mut new = Log { file, header, end: 0, kept_size: 0, scratch: Vec::new() };
+        new.file.write_header(&new.header)?;
+        for (sub_id, Slot { place, .. }) in slots {
+            if let Some(last) = place.last {
+                let mut body = body(sub_id);
+                put_reached(&mut body, last, &place.instance, place.publishers.iter());
+                new.append(REACHED, &body)?;
+            }
+            for bookmark in &place.ahead {
+                let mut body = body(sub_id);
+                put_bookmark(&mut body, *bookmark);
+                new.append(AHEAD, &body)?;
+            }
+        }
+        new.file.sync()?;
+        std::fs::rename(&new_path, path)?;
+        new.file.path = path.to_owned();
+        new.kept_size = new.end;
+        *self = new;
+        Ok(())
+    }
+}
+
+/// One change that was read from the file; `None` when it says what it must not.
+fn apply(slots: &mut BTreeMap<String, Slot>, kind: u64, body: &[u8]) -> Option<()> {
+    let mut body = body;
+    let sub_id = take_text(&mut body)?;
+    match kind {
+        BEGIN => slots.entry(sub_id.to_owned()).or_default().place = Place::default(),
+        REACHED => {
+            let last = take_bookmark(&mut body)?;
+            let instance = take_text(&mut body)?.into();
+            let mut publishers = Vec::new();
+            while !body.is_empty() {
+                publishers.push(take_bookmark(&mut body)?);
+            }
+            slots.entry(sub_id.to_owned()).or_default().place.reach(last, &instance, &publishers);
+        }
+        AHEAD => {
+            let bookmark = take_bookmark(&mut body)?;
+            slots.entry(sub_id.to_owned()).or_default().place.ahead.insert(bookmark);
+        }
+        FORGET => {
+            slots.remove(sub_id);
+        }
+        _ => return None,
+    }
+    body.is_empty().then_some(())
+}
+
+/// The beginning of every body.
+fn body(sub_id: &str) -> Vec<u8> {
+    let mut body = Vec::with_capacity(64);
+    put_text(&mut body, sub_id);
+    body
+}
+
+fn put_reached(
+    out: &mut Vec<u8>,
+    last: Bookmark,
+    instance: &str,
+    publishers: impl Iterator<Item = Bookmark>,
+) {
+    put_bookmark(out, last);
+    put_text(out, instance);
+    publishers.for_each(|bookmark| put_bookmark(out, bookmark));
+}
+
+/// At most 65,535 bytes of it: names of subscriptions and instances are far shorter, and checked by those who take them.
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    let bytes = &text.as_bytes()[..text.len().min(usize::from(u16::MAX))];
+    out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+fn put_bookmark(out: &mut Vec<u8>, bookmark: Bookmark) {
+    out.extend_from_slice(&bookmark.publisher.get().to_le_bytes());
+    out.extend_from_slice(&bookmark.sequence.to_le_bytes());
+}
+
+fn take_text<'a>(body: &mut &'a [u8]) -> Option<&'a str> {
+    let (size, rest) = body.split_first_chunk::<2>()?;
+    let (text, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*size)))?;
+    *body = rest;
+    std::str::from_utf8(text).ok()
+}
+
+fn take_bookmark(body: &mut &[u8]) -> Option<Bookmark> {
+    let (publisher, rest) = body.split_first_chunk::<8>()?;
+    let (sequence, rest) = rest.split_first_chunk::<8>()?;
+    *body = rest;
+    let publisher = PublisherId(u64::from_le_bytes(*publisher));
+    Some(Bookmark { publisher, sequence: u64::from_le_bytes(*sequence) })
+}
