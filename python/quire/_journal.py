@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from quire import _quire
+from quire._arrow import read_arrow
 from quire._bookmarks import EPOCH, Bookmark, to_text
 from quire._errors import ConfigError
 from quire._message import Message, datetime_from_ns, to_bytes
@@ -19,6 +20,9 @@ from quire._options import AUTO, Auto, bookmark_to_core, expiration_to_core, seq
 from quire._quire import Record as Record
 from quire._subscription import timeout_to_core
 from quire._units import Duration, Size, seconds, size
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: A client name, or the id that it has in bookmarks.
 Publisher = str | int
@@ -87,6 +91,28 @@ class JournalReader:
         Raises `BadBookmarkError`, `BadTopicError`, `BadFilterError`, and, when it comes to it, `JournalCorruptError`.
         """
         return self._open_reader().read(to_text(bookmark), bookmark_to_core(until), topic, filter)
+
+    def read_arrow(
+        self,
+        bookmark: Bookmark = EPOCH,
+        *,
+        until: Bookmark | None = None,
+        topic: str | None = None,
+        filter: str | None = None,
+        fields: Mapping[str, str] | None = None,
+        batch_rows: int = 10_000,
+    ) -> Iterator[pa.RecordBatch]:
+        """As `read`, but as `pyarrow.RecordBatch`es of about `batch_rows` messages, made without Python per message.
+
+        Columns are the attributes of a message, and those of `fields`: names or paths in the data with their types,
+        `{"qty": "int", "/order/price": "double"}`, of boolean, byte, short, int, long, float, double, string, timestamp,
+        date. A value that is not of the type is null, and so is `data` that is not UTF-8.
+
+        Needs `quire[arrow]`.
+        """
+        return read_arrow(
+            self._open_reader(), to_text(bookmark), bookmark_to_core(until), topic, filter, fields, batch_rows
+        )
 
     def records(
         self,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow_schema::{Schema, SchemaRef};
 use quire_core::filter::{Filter, FilterOptions, path_of};
 use quire_core::message_type::{FieldId, FieldPlan, PATH_STEP_COUNT_MAX};
-use quire_core::topic::TopicPattern;
+use quire_core::topic::{TopicPattern, TopicSelector};
 use quire_journal::{JournalError, Position, Reader, Timestamp, TopicFilter};
 
 use crate::column::{Column, Content};
@@ -54,6 +54,7 @@ enum Rule {
     Names(Vec<String>),
     Pattern(TopicPattern),
     Prefix(String),
+    Selector(TopicSelector),
 }
 
 /// A range of the log: behind `after`, up to `limit`.
@@ -89,6 +90,7 @@ impl Plan {
             Some(Topics::Names(names)) => Some(Rule::Names(names)),
             Some(Topics::Pattern(pattern)) => Some(Rule::Pattern(TopicPattern::new(&pattern)?)),
             Some(Topics::Prefix(prefix)) => Some(Rule::Prefix(prefix)),
+            Some(Topics::Selector(topic)) => Some(Rule::Selector(TopicSelector::new(&topic)?)),
         };
         let mut topics = Wanted { rule, predicates: Vec::new() };
         let (mut attribute_predicates, mut field_predicates) = (Vec::new(), Vec::new());
@@ -213,6 +215,7 @@ impl TopicFilter for Wanted {
             Some(Rule::Names(names)) => names.iter().any(|name| name == topic),
             Some(Rule::Pattern(pattern)) => pattern.matches(topic),
             Some(Rule::Prefix(prefix)) => topic.starts_with(prefix.as_str()),
+            Some(Rule::Selector(selector)) => selector.matches(topic),
         };
         is_named && self.predicates.iter().all(|predicate| predicate.holds(Some(Value::Text(topic))))
     }

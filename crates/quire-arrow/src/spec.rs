@@ -154,6 +154,8 @@ pub enum Topics {
     Pattern(String),
     /// All that begin so.
     Prefix(String),
+    /// As subscriptions have it: exactly this, or a pattern when it looks like one.
+    Selector(String),
 }
 
 /// A condition on one value.

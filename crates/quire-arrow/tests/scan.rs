@@ -110,6 +110,8 @@ fn a_rare_topic_costs_the_blocks_that_hold_it() {
         r#", "topics": {"names": ["rare"]}"#,
         r#", "topics": {"prefix": "ra"}"#,
         r#", "topics": {"pattern": "^r.re$"}"#,
+        r#", "topics": {"selector": "rare"}"#,
+        r#", "topics": {"selector": "^ra"}"#,
         r#", "predicates": [{"source": {"attribute": "topic"}, "operator": "in", "values": ["rare", "none"]}]"#,
         r#", "predicates": [{"source": {"attribute": "topic"}, "operator": "in", "values": ["busy"], "negated": true}]"#,
     ] {

@@ -54,6 +54,16 @@ pub enum ScanError {
     Journal(#[from] JournalError),
 }
 
+/// The positions behind which a stretch begins and with which it ends. May read from the disk.
+///
+/// # Errors
+/// [`ScanError`], of places.
+pub fn bounds(reader: &Reader, after: &str, until: Option<&str>) -> Result<(Position, Position), ScanError> {
+    let held = reader.persisted();
+    let limit = until.map_or(Ok(held), |until| locate(reader, until, held))?;
+    Ok((locate(reader, after, held)?, limit))
+}
+
 /// A stretch that is being read.
 pub struct Scan {
     cursor: Cursor,
@@ -72,9 +82,7 @@ impl Scan {
     pub fn new(reader: &Reader, stretch: &Stretch<'_>) -> Result<Self, ScanError> {
         let selector = stretch.topic.map(TopicSelector::new).transpose()?;
         let filter = stretch.filter.map(|text| Filter::parse(text, &FilterOptions::default())).transpose()?;
-        let held = reader.persisted();
-        let limit = stretch.until.map_or(Ok(held), |until| locate(reader, until, held))?;
-        let after = locate(reader, stretch.after, held)?;
+        let (after, limit) = bounds(reader, stretch.after, stretch.until)?;
         Ok(Scan { cursor: reader.cursor(after), limit, selector, filter, arena: Arena::default() })
     }
 

@@ -16,6 +16,7 @@ use quire_journal::{AllTopics, Bookmark, Position, Reader, Timestamp};
 use crate::engine::journal_code;
 use crate::errors;
 use crate::journal::to_python;
+use crate::journal_reader::JournalReader;
 
 /// A journal directory, opened for reading beside whoever writes to it. Positions are numbers: ranges are behind `after`, up to `limit`.
 #[pyclass(frozen, module = "quire._quire")]
@@ -29,6 +30,12 @@ impl ArrowReader {
     fn new(py: Python<'_>, directory: PathBuf) -> PyResult<Self> {
         let opened = py.detach(|| Reader::open_read_only(directory));
         opened.map(|reader| ArrowReader { reader }).map_err(|error| to_python(py, &error))
+    }
+
+    /// The same journal as another reader has.
+    #[staticmethod]
+    fn of(reader: &JournalReader) -> Self {
+        ArrowReader { reader: reader.reader().clone() }
     }
 
     /// The first position that can be read.

@@ -10,7 +10,7 @@ use pyo3::sync::MutexExt;
 use pyo3::types::PyBytes;
 use quire_core::client::Message as Received;
 use quire_core::message_type::MessageType;
-use quire_core::scan::{Scan, ScanError, Stretch};
+use quire_core::scan::{Scan, ScanError, Stretch, bounds};
 use quire_driver::Clock;
 use quire_journal::{Batch, JournalError, Reader, Record as Stored, RecordKind, SegmentInfo, SegmentState};
 
@@ -34,6 +34,10 @@ type SegmentFields =
 impl JournalReader {
     pub fn new(reader: Reader) -> Self {
         JournalReader { reader }
+    }
+
+    pub fn reader(&self) -> &Reader {
+        &self.reader
     }
 
     fn scan(
@@ -92,6 +96,16 @@ impl JournalReader {
         let damages = py.detach(|| self.reader.refresh().map(|()| self.reader.verify()));
         let damages = damages.map_err(|error| to_python(py, &error))?;
         Ok(damages.into_iter().map(|damage| (damage.path, damage.offset, damage.reason)).collect())
+    }
+
+    /// The positions behind which a stretch begins and with which it ends.
+    fn bounds(&self, py: Python<'_>, after: &str, until: Option<&str>) -> PyResult<(u64, u64)> {
+        let found = py.detach(|| {
+            self.reader.refresh()?;
+            bounds(&self.reader, after, until)
+        });
+        let (after, limit) = found.map_err(|error| refused(py, &error))?;
+        Ok((after.get(), limit.get()))
     }
 
     /// The messages of a stretch.

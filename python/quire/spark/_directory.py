@@ -13,8 +13,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from quire._arrow import batches
 from quire._errors import BadBookmarkError, ConfigError, QuireError
 from quire._quire import ArrowReader
 from quire._units import seconds
@@ -104,22 +105,12 @@ def identity(found: ArrowReader, position: int) -> tuple[str, int] | None:
 
 def scan(range_: Range, spec: str) -> Iterator[pa.RecordBatch]:
     """The batches of a range. What could not be read is an error, or is logged when the spec says that it may be left out."""
-    import pyarrow as pa
-
     found = reader_of(range_).scan(spec, range_.after, range_.limit)
-    batches: Any = pa.RecordBatchReader.from_stream(found)
-    told = 0
-    while True:
-        try:
-            batch = next(batches, None)
-        except pa.ArrowException:
-            raise found.error or QuireError(f"{range_.directory}: the scan ended") from None
-        for first, last, reason in found.skipped[told:]:
-            log.warning("%s: messages %d to %d are left out: %s", range_.directory, first, last, reason)
-            told += 1
-        if batch is None:
-            return
-        yield batch
+
+    def tell(first: int, last: int, reason: str) -> None:
+        log.warning("%s: messages %d to %d are left out: %s", range_.directory, first, last, reason)
+
+    return batches(found, tell)
 
 
 def _start(found: ArrowReader, options: ReadOptions, last: int) -> int:
