@@ -340,6 +340,14 @@ class Record:
     def offset(self) -> int:
         """Where its batch begins in the file, in bytes."""
 
+@final
+class Pace:
+    """How fast messages may go out: the rates of `Client.subscribe`, for whoever reads without a server."""
+
+    def __new__(cls, rate: str, rate_max_gap: timedelta | None = None) -> Pace: ...
+    def wait(self, timestamp_ns: int, size: int) -> None:
+        """Waits until a message of `size` bytes that was taken at `timestamp_ns` may go."""
+
 def check_scan(spec: str) -> None:
     """Raises what is wrong with a scan, `ConfigError`, `BadFilterError` or `BadTopicError`."""
 

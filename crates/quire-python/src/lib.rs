@@ -12,6 +12,7 @@ mod journal;
 mod journal_reader;
 mod message;
 mod store;
+mod pace;
 mod subscription;
 
 use pyo3::prelude::*;
@@ -32,6 +33,7 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<journal_reader::Messages>()?;
     module.add_class::<journal_reader::Records>()?;
     module.add_class::<journal_reader::Record>()?;
+    module.add_class::<pace::Pace>()?;
     module.add_class::<arrow::ArrowReader>()?;
     module.add_class::<arrow::ArrowScan>()?;
     module.add_function(wrap_pyfunction!(arrow::check_scan, module)?)?;

@@ -120,6 +120,7 @@ def subscribe(
     ack: Annotated[
         bool, Parameter(negative="", help="Acknowledge the messages of a queue that were shown.")
     ] = False,
+    rate: str | None = None,
     count: int | None = None,
     timeout: float | None = None,
     format: Literal["json", "raw", "table"] = "json",
@@ -131,6 +132,7 @@ def subscribe(
       quire subscribe "^orders/" --bookmark epoch --count 10
       quire subscribe orders --bookmark 2026-01-01T00:00:00Z --format raw | head
       quire subscribe ORDERS_RISK --ack --max-backlog 100
+      quire subscribe orders --bookmark "[0:0|1|]" --rate 2X
 
     Parameters
     ----------
@@ -139,11 +141,14 @@ def subscribe(
     filter
         Only messages that match.
     bookmark
-        Where to begin: epoch, now, a bookmark, a comma-separated list, or a time. Without it: what is published from now on.
+        Where to begin: epoch, now, a bookmark, a comma-separated list, a time, or a range [A:B] of them, behind which the command
+        ends. Without it: what is published from now on.
     live
         After the replay, show messages before they are persisted.
     max_backlog
         From a queue: the most messages that are not acknowledged; 1 by default. Those that are not go back at the end.
+    rate
+        The fastest pace of a replay: 1000 messages or 500KB per second, 2X the original pace.
     count
         Stop after this many.
     timeout
@@ -159,11 +164,77 @@ def subscribe(
         filter=filter,
         bookmark=bookmark,
         live=live,
+        rate=rate,
         count=count,
         timeout=timeout,
         style=format,
         max_backlog=max_backlog,
         ack=ack,
+    )
+
+
+@app.command
+def replay(
+    source: str,
+    *,
+    url: Url = None,
+    topic: Annotated[
+        str | None,
+        Parameter(help="Only this topic; a pattern when it holds any of ^ $ * + ? [ ] ( ) { } | \\."),
+    ] = None,
+    filter: str | None = None,
+    from_: Annotated[
+        str,
+        Parameter(
+            name="--from", help="Begin after this: epoch, a bookmark, a list of them, or a time (UTC)."
+        ),
+    ] = "epoch",
+    until: Annotated[
+        str, Parameter(help="Up to and including this; now = what is there when the command begins.")
+    ] = "now",
+    rate: str | None = None,
+    rate_max_gap: str | None = None,
+    into: str | None = None,
+    name: str | None = None,
+    json: Json = False,
+) -> int:
+    """Publish a stretch of a journal again, in its order, to another server or topic: backtests, copies, moves.
+
+    For example:
+      quire replay quire-data/journal --topic orders --rate 10X --url quire://test:9007
+      quire replay quire://prod:9007 --topic "^orders" --from 2026-01-05 --until 2026-01-06 --url file:./backtest
+      quire replay quire-data/journal --into orders.again --filter "/symbol = 'IBM'" --name copy-1
+
+    Parameters
+    ----------
+    source
+        A journal directory (read beside its server, if there is one), or the URL of a server.
+    filter
+        Only messages that match.
+    rate
+        The fastest pace: 1000 messages or 500KB per second, 2X the original pace. Without it: as fast as it goes.
+    rate_max_gap
+        With a multiple as rate: the longest wait for the next message, as in 5s.
+    into
+        Publish everything to this topic instead of its own.
+    name
+        The publisher's identity at the destination. From a directory the sequences are the positions in the journal, so that under the
+        same name a replay that was interrupted goes on where it was, and nothing is there twice.
+    """
+    from quire._cli._replay import replay as run
+
+    return run(
+        source,
+        url=url or default_url(),
+        topic=topic,
+        filter=filter,
+        begin=from_,
+        until=until,
+        rate=rate,
+        rate_max_gap=rate_max_gap,
+        into=into,
+        name=name,
+        as_json=json,
     )
 
 

@@ -49,6 +49,7 @@ def subscribe(
     filter: str | None,
     bookmark: str | None,
     live: bool,
+    rate: str | None,
     count: int | None,
     timeout: float | None,
     style: Format,
@@ -60,7 +61,7 @@ def subscribe(
     with quire.Client(url, connect_timeout=connect_timeout) as client:
         try:
             subscription = client.subscribe(
-                topic, filter=filter, bookmark=begin, live=live, max_backlog=max_backlog
+                topic, filter=filter, bookmark=begin, live=live, rate=rate, max_backlog=max_backlog
             )
         except quire.BadFilterError as error:
             show_filter_mistake(filter, error)
@@ -69,6 +70,10 @@ def subscribe(
         while count is None or shown < count:
             try:
                 message = subscription.get(timeout=timeout)
+            except quire.DisconnectedError:
+                if count is None and client.state == "connected":
+                    break  # the end of a range
+                raise
             except TimeoutError:
                 if count is None:
                     break

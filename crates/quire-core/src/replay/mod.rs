@@ -9,8 +9,7 @@ mod read;
 
 use quire_journal::{Batch, Cursor, JournalError, Position};
 
-pub(crate) use rate::Pace;
-pub use rate::{Rate, RateError};
+pub use rate::{Pace, Rate, RateError};
 pub(crate) use read::{Chunk, Found, Item, Located, Outcome, Reading, Ticket, Work, context_of, message_of};
 pub use read::{ReadDone, ReadRequest, ReadTicket};
 

@@ -91,9 +91,10 @@ const LATE_MAX: Duration = Duration::from_millis(200);
 /// The shortest time between two groups of messages: a timer for each message would cost more than the message.
 const GROUP_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Where one replay, or one subscription at the live edge, stands in its pace.
+/// Where one replay, or one subscription at the live edge, stands in its pace. Ask [`Pace::opens_at`] before a message goes, and say
+/// [`Pace::went`] when it does.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Pace {
+pub struct Pace {
     pub(crate) rate: Rate,
     last: Option<Last>,
     /// Nothing could have been sent for a while: what is due in the meantime is not made up for.
@@ -114,12 +115,12 @@ const PS_PER_NS: u128 = 1000;
 
 impl Pace {
     /// A pace whose first message goes at once.
-    pub(crate) fn new(rate: Rate) -> Self {
+    pub fn new(rate: Rate) -> Self {
         Pace { rate, last: None, is_resting: true }
     }
 
     /// When a message of `size` bytes of data that was taken at `timestamp` may go, seen from `now`; not after `now` = it may go now.
-    pub(crate) fn opens_at(&self, now: Instant, timestamp: Timestamp) -> Instant {
+    pub fn opens_at(&self, now: Instant, timestamp: Timestamp) -> Instant {
         let Some(last) = &self.last else { return now };
         let due =
             Instant(u64::try_from(self.due_ps(last, timestamp).div_ceil(PS_PER_NS)).unwrap_or(u64::MAX));
@@ -132,7 +133,7 @@ impl Pace {
     }
 
     /// A message goes now.
-    pub(crate) fn went(&mut self, now: Instant, size: usize, timestamp: Timestamp) {
+    pub fn went(&mut self, now: Instant, size: usize, timestamp: Timestamp) {
         let now_ps = u128::from(now.0) * PS_PER_NS;
         let floor_ps = match self.is_resting {
             true => now_ps,

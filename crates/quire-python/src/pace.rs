@@ -1,0 +1,52 @@
+//! The pace of a replay for whoever reads a journal without a server.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use quire_core::replay::{Pace as CorePace, Rate};
+use quire_core::time;
+use quire_journal::Timestamp;
+
+use crate::errors;
+use crate::interpreter;
+
+/// How fast messages may go out; see `docs/replay.md`.
+#[pyclass(frozen, module = "quire._quire")]
+pub struct Pace {
+    pace: Mutex<CorePace>,
+    started: Instant,
+}
+
+#[pymethods]
+impl Pace {
+    #[new]
+    #[pyo3(signature = (rate, rate_max_gap=None))]
+    fn new(py: Python<'_>, rate: &str, rate_max_gap: Option<Duration>) -> PyResult<Self> {
+        let rate = Rate::parse(rate, rate_max_gap)
+            .map_err(|error| errors::new_error(py, "bad_option", &error.to_string(), 0))?;
+        Ok(Pace { pace: Mutex::new(CorePace::new(rate)), started: Instant::now() })
+    }
+
+    /// Waits until a message of `size` bytes that was taken at `timestamp_ns` may go.
+    fn wait(&self, py: Python<'_>, timestamp_ns: u64, size: usize) -> PyResult<()> {
+        let timestamp = Timestamp(timestamp_ns);
+        interpreter::wait(py, None, |slice| {
+            let now = self.now();
+            let opens_at = self.pace.lock().opens_at(now, timestamp);
+            if opens_at > now {
+                std::thread::sleep(opens_at.since(now).min(slice));
+                return None;
+            }
+            self.pace.lock().went(now, size, timestamp);
+            Some(())
+        })?;
+        Ok(())
+    }
+}
+
+impl Pace {
+    fn now(&self) -> time::Instant {
+        time::Instant(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}

@@ -1,0 +1,86 @@
+"""`quire replay` and `quire subscribe --rate` as a person uses them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from command_line import quire, serving, url_of
+
+
+def filled(url: str, count: int, *, start: int = 1) -> None:
+    lines = "".join(f'{{"n": {n}, "odd": {n % 2}}}\n' for n in range(start, start + count))
+    assert quire("publish", "ticks", stdin=lines, url=url).returncode == 0
+
+
+def numbers(url: str, topic: str) -> list[int]:
+    read = quire("subscribe", topic, "--bookmark", "[0:0|1|]", "--format", "raw", url=url)
+    assert read.returncode == 0, read.stderr
+    return [json.loads(line)["n"] for line in read.stdout.splitlines()]
+
+
+def test_a_directory_is_replayed_to_a_server_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    journal = str(tmp_path / "source" / "journal")
+    with serving(tmp_path / "source") as (_, source), serving(tmp_path / "target") as (_, target):
+        filled(url_of(source), 100)
+        url = url_of(target)
+        first = quire("replay", journal, "--name", "copy", "--json", url=url)
+        assert first.returncode == 0, first.stderr
+        report = json.loads(first.stdout)
+        assert (report["published"], report["skipped"]) == (100, 0)
+        filled(url_of(source), 50, start=101)
+        again = quire("replay", journal, "--name", "copy", url=url)
+        assert again.stdout.startswith("50 messages, "), again.stderr
+        assert "100 were there already" in again.stdout
+        assert numbers(url, "ticks") == list(range(1, 151))
+        # Without a name it is another publisher, and everything comes again.
+        into = quire("replay", journal, "--into", "again", "--filter", "/odd = 1", url=url)
+        assert into.stdout.startswith("75 messages, "), into.stderr
+        assert numbers(url, "again") == list(range(1, 151, 2))
+
+
+def test_a_server_is_replayed_at_a_pace(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, line):
+        url = url_of(line)
+        filled(url, 60)
+        result = quire("replay", url, "--topic", "ticks", "--into", "slow", "--rate", "50", "--json", url=url)
+        assert result.returncode == 0, result.stderr
+        report = json.loads(result.stdout)
+        assert report["published"] == 60
+        assert report["seconds"] >= 59 / 50
+        directory = str(tmp_path / "journal")
+        paced = quire(
+            "replay", directory, "--topic", "slow", "--into", "fast", "--rate", "10X", "--json", url=url
+        )
+        assert json.loads(paced.stdout)["seconds"] >= 59 / 50 / 10 * 0.9, paced.stderr
+        assert numbers(url, "fast") == numbers(url, "slow") == list(range(1, 61))
+
+
+def test_a_stretch_of_a_journal(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, line):
+        url = url_of(line)
+        filled(url, 10)
+        read = quire("subscribe", "ticks", "--bookmark", "[0:0|1|]", url=url)
+        bookmarks = [json.loads(text)["bookmark"] for text in read.stdout.splitlines()]
+        for number, source in enumerate([url, str(tmp_path / "journal")]):
+            arguments = ["--topic", "ticks", "--from", bookmarks[2], "--until", bookmarks[5]]
+            result = quire("replay", source, *arguments, "--into", f"part-{number}", url=url)
+            assert result.stdout.splitlines()[-1] == f"last: {bookmarks[5]}", result.stderr
+            assert numbers(url, f"part-{number}") == [4, 5, 6]
+
+
+def test_mistakes_are_told_without_a_traceback(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, line):
+        url = url_of(line)
+        for arguments in (
+            [str(tmp_path / "nowhere")],
+            [str(tmp_path / "journal"), "--rate", "fast"],
+            [str(tmp_path / "journal"), "--rate-max-gap", "1s"],
+            [str(tmp_path / "journal"), "--filter", "/a ="],
+            [url, "--rate", "fast"],
+            [url, "--from", "yesterday"],
+        ):
+            result = quire("replay", *arguments, url=url)
+            assert result.returncode != 0, arguments
+            assert result.stderr, arguments
+            assert "Traceback" not in result.stderr
