@@ -12,7 +12,7 @@ use quire_journal::{Bookmark, Position, Record, Timestamp};
 use rustc_hash::FxBuildHasher;
 
 use super::{Alarm, Broker};
-use crate::subscription::{End, SubscriptionId, Until};
+use crate::subscription::{End, Progressing, SubscriptionId, Until};
 use crate::wire::{Code, ServerFrame};
 
 /// The ends that are not in the log yet.
@@ -114,9 +114,18 @@ impl Broker {
     }
 
     fn end_found(&mut self, id: SubscriptionId, until: Position) {
-        if let Some(progress) = self.subscription(id).progress_mut() {
-            progress.until = Some(Until::At(until));
-            self.with_goals.insert(id);
+        let Some(progress) = self.subscription(id).progress_mut() else { return };
+        progress.until = Some(Until::At(until));
+        match progress.stage {
+            // A replay that waits at the edge may stand at the end already.
+            Progressing::Replaying(replay) => {
+                let replay = self.replay(replay);
+                let index = replay.subscriptions.iter().position(|member| *member == id);
+                if let Some(reached) = index.map(|index| replay.after(index)) {
+                    self.reach(id, reached);
+                }
+            }
+            _ => drop(self.with_goals.insert(id)),
         }
     }
 

@@ -223,3 +223,23 @@ fn what_is_no_range_is_refused() {
     pair.turn();
     assert_eq!(pair.take(2), [refused(Code::BadOption, 7, 7)]);
 }
+
+#[test]
+fn an_end_where_a_shared_replay_waits_ends_its_subscription_at_once() {
+    let mut pair = log_of(3);
+    let range = format!("[0:{})", bookmark(4));
+    for (number, bookmark) in [(7, range.as_str()), (8, "0")] {
+        let options = SubscribeOptions::PAUSED;
+        pair.subscribe(2, &Subscribe { options, ..replay(number, "orders", bookmark) });
+    }
+    let bytes: Vec<u8> = [7, 8].into_iter().flat_map(u32::to_le_bytes).collect();
+    let subscriptions = SubscriptionNumbers::from_bytes(&bytes).unwrap();
+    pair.turn();
+    pair.send(2, &ClientFrame::Resume { command: 9, acks: Acks::default(), subscriptions });
+    pair.turn();
+    assert_eq!(pair.take_data(2).len(), 6);
+    publish_at_ms(&mut pair, 4);
+    let said = pair.take(2);
+    assert_eq!(said[0], ended(7));
+    assert_eq!(data(&said), ["4"]);
+}
