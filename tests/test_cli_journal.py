@@ -145,3 +145,30 @@ def test_a_place_without_a_journal_is_said_so(command: Command, tmp_path: Path, 
         assert result.code == 1
         assert text in result.err
         assert "Errno" not in result.err
+
+
+@pytest.mark.parametrize("action", ["archive", "compress", "remove"])
+def test_the_command_line_takes_care_of_a_stopped_journal(
+    command: Command, tmp_path: Path, action: str
+) -> None:
+    directory, archive = tmp_path / "journal", tmp_path / "archive"
+    with quire.Journal(directory, journal_size="64KB", name="other") as journal:
+        journal.append_many("orders", [{"pad": "x" * 500}] * 500, publisher="loader")
+        journal.flush(20)
+        count = len(journal.segments())
+        locked = command(action, directory, "--age", "0s", "--archive-directory", archive)
+        assert locked.code != 0
+        assert "another process" in locked.err
+    arguments = (directory, "--age", "0s", "--archive-directory", archive, "--json")
+    planned = command(action, *arguments, "--dry-run")
+    assert len(planned.out.splitlines()) == count - 1
+    with quire.Journal(directory, read_only=True) as journal:
+        assert [segment.state for segment in journal.segments()] == ["sealed"] * (count - 1) + ["active"]
+    done = command(action, *arguments)
+    assert done.code == 0
+    assert [json.loads(line)["number"] for line in done.out.splitlines()] == list(range(count - 1))
+    listed = command("ls", directory, "--archive-directory", archive, "--json")
+    shown = [json.loads(line)["state"] for line in listed.out.splitlines()]
+    expected = {"archive": ["archived"], "compress": ["compressed"], "remove": []}[action]
+    assert shown == expected * (count - 1) + ["active"]
+    assert command("verify", directory, "--archive-directory", archive).code == 0

@@ -107,16 +107,36 @@ class RecordedTopic(_Model):
     filter: str | None = None
 
 
+class Upkeep(_Model):
+    """What becomes of journal files that are full: the age after which, counted from the last message in them."""
+
+    archive_after: Annotated[Duration, Field(gt=0)] | None = None
+    compress_after: Annotated[Duration, Field(gt=0)] | None = None
+    #: Files that somebody still needs stay.
+    remove_after: Annotated[Duration, Field(gt=0)] | None = None
+    interval: Annotated[Duration, Field(ge=0.01)] = 600.0
+
+    def to_core(self) -> dict[str, int | None]:
+        """In nanoseconds."""
+        ages = {"archive": self.archive_after, "compress": self.compress_after, "remove": self.remove_after}
+        core = {
+            f"{action}_after_ns": None if age is None else round(age * 1e9) for action, age in ages.items()
+        }
+        return {**core, "interval_ns": round(self.interval * 1e9)}
+
+
 class TransactionLog(_Model):
     """What is recorded, where and how durably (reference: queues-and-transaction-log 2.2)."""
 
     journal_directory: Path = Path("journal")
+    journal_archive_directory: Path | None = None
     journal_size: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
     preallocated_journal_files: Annotated[int, Field(ge=1)] = 2
     flush_interval: Annotated[Duration, Field(ge=30e-6, le=0.1)] = 0.1
     durability: Literal["fsync", "os"] = "fsync"
     #: Bytes that may wait to become persistent before publishers are paused.
     max_unpersisted: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
+    upkeep: Upkeep = Upkeep()
     #: Without an entry nothing is recorded.
     topic: tuple[RecordedTopic, ...] = ()
 
@@ -243,6 +263,12 @@ class Config(_Model):
         """Where the journal is."""
         return self.data_directory / self.transaction_log.journal_directory
 
+    @property
+    def journal_archive_directory(self) -> Path | None:
+        """Where archived journal files are, if they are archived."""
+        directory = self.transaction_log.journal_archive_directory
+        return None if directory is None else self.data_directory / directory
+
     def check(self) -> None:
         """Also checks what only the core knows: filters, patterns, combinations. Raises `ConfigError`."""
         from quire import _quire
@@ -269,11 +295,14 @@ class Config(_Model):
     def to_core(self, *, in_memory: bool = False) -> str:
         """The JSON that the core reads: bytes and nanoseconds."""
         log, transport = self.transaction_log, self.transport[0]
+        archive = self.journal_archive_directory
         return json.dumps(
             {
                 "name": self.name,
                 "transaction_log": {
                     "journal_directory": None if in_memory else str(self.journal_directory),
+                    "journal_archive_directory": None if archive is None else str(archive),
+                    "upkeep": log.upkeep.to_core(),
                     "journal_size": log.journal_size,
                     "preallocated_journal_files": log.preallocated_journal_files,
                     "flush_interval_ns": round(log.flush_interval * 1e9),
@@ -316,6 +345,14 @@ journal_size = "64MB"                 # at least 64KB
 preallocated_journal_files = 2
 flush_interval = "100ms"              # 30us to 100ms; an idle disk flushes at once
 durability = "fsync"                  # "os" survives the process, not the machine
+# journal_archive_directory = "archive" # relative to data_directory
+
+# What becomes of full journal files, by the age of the last message in them; no default.
+# [transaction_log.upkeep]
+# archive_after = "1d"
+# compress_after = "7d"
+# remove_after = "30d"                # as far as nobody needs them
+# interval = "10m"
 
 # What is recorded. A file with a transaction_log but without an entry records nothing.
 [[transaction_log.topic]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -44,7 +44,7 @@ class Segment:
     count: int
     #: Bytes of the file.
     size: int
-    #: `"active"` or `"sealed"`.
+    #: `"active"`, `"sealed"`, `"archived"` or `"compressed"`.
     state: str
 
     def __fspath__(self) -> str:
@@ -128,11 +128,11 @@ class JournalReader:
     def find(self, bookmark: str) -> tuple[Segment, int] | None:
         """The segment that holds the message, and the offset of its batch in bytes; `None` when no segment does."""
         found = self._open_reader().find(bookmark)
-        return None if found is None else (_segment(found[0]), found[1])
+        return None if found is None else (segment_of(found[0]), found[1])
 
     def segments(self) -> list[Segment]:
         """The files, oldest first."""
-        return [_segment(fields) for fields in self._open_reader().segments()]
+        return [segment_of(fields) for fields in self._open_reader().segments()]
 
     def verify(self) -> list[Damage]:
         """Checks every byte that was written; empty when all is sound."""
@@ -149,11 +149,68 @@ class JournalReader:
         return self._reader
 
 
-class Journal(JournalReader):
+class _Kept(JournalReader):
+    """A journal whose full files can be taken care of, also while it is written to and read."""
+
+    def archive(self, *, age: Duration, dry_run: bool = False) -> list[Segment]:
+        """Moves full files to the archive directory; they stay part of the log.
+
+        - `age`: those not written to for longer; 0 = all of them
+        - `dry_run`: only says which
+
+        The oldest first. Returns them as they are now. Raises `ConfigError` without an archive directory,
+        `StorageFullError`, `StorageFailedError`; files that were moved before stay moved.
+        """
+        return self._take("archive", age, dry_run)
+
+    def compress(self, *, age: Duration, dry_run: bool = False) -> list[Segment]:
+        """Compresses full files where they are; they stay part of the log, and are read more slowly.
+
+        Arguments, result and errors as with `archive`.
+        """
+        return self._take("compress", age, dry_run)
+
+    def remove(self, *, age: Duration, dry_run: bool = False) -> list[Segment]:
+        """Removes full files: their messages are gone. The highest sequence of every publisher stays known.
+
+        A file that somebody still needs stays, and so do all younger ones: a queue or a subscription of the running
+        server, or an iterator of this process that has not passed it. Arguments and errors as with `archive`; returns
+        the files as they were.
+        """
+        return self._take("remove", age, dry_run)
+
+    def _take(self, action: str, age: Duration, dry_run: bool) -> list[Segment]:
+        upkeep = self._open_upkeep()
+        return [segment_of(fields) for fields in take(upkeep, action, age, dry_run, self._keep_from)]
+
+    def _open_upkeep(self) -> _quire.Upkeep:
+        raise NotImplementedError
+
+    def _keep_from(self) -> int | None:
+        """The first position that somebody beside the readers of this process needs."""
+        return None
+
+
+class ServerJournal(_Kept):
+    """The journal of a running server."""
+
+    def __init__(self, engine: _quire.Engine) -> None:
+        super().__init__(engine.journal())
+        self._engine = engine
+
+    def _open_upkeep(self) -> _quire.Upkeep:
+        return self._engine.upkeep()
+
+    def _keep_from(self) -> int | None:
+        return self._engine.keep_from()
+
+
+class Journal(_Kept):
     """The journal in a directory: made when it is not there, recovered when it is.
 
     - `read_only`: nothing is locked or changed; safe beside the process that writes it
     - `name`: part of the files' names
+    - `archive_directory`: where `archive` moves files, and where those are that it moved
     - `journal_size`: of one segment; a larger record gets a segment of its own
     - `preallocated_journal_files`: segments made ready before they are needed
     - `flush_interval`: the longest that a record waits for its flush to start (30us to 100ms); an idle disk flushes
@@ -170,6 +227,7 @@ class Journal(JournalReader):
         directory: str | os.PathLike[str],
         *,
         name: str = "quire",
+        archive_directory: str | os.PathLike[str] | None = None,
         journal_size: Size = "64MB",
         preallocated_journal_files: int = 2,
         flush_interval: Duration = "100ms",
@@ -182,7 +240,7 @@ class Journal(JournalReader):
         self._writer: _quire.Journal | None = None
         if read_only:
             check_is_journal(self._directory)
-            super().__init__(_quire.JournalReader(self._directory))
+            super().__init__(_quire.JournalReader(self._directory, archive_directory))
             return
         if durability not in ("fsync", "os"):
             raise ConfigError(f"{durability!r} is neither 'fsync' nor 'os'", key="durability")
@@ -193,6 +251,7 @@ class Journal(JournalReader):
         self._writer = _quire.Journal(
             self._directory,
             name=name,
+            archive_directory=archive_directory,
             journal_size=size(journal_size, "journal_size"),
             prepared_count=preallocated_journal_files,
             flush_interval=timedelta(seconds=seconds(flush_interval, "flush_interval")),
@@ -317,6 +376,35 @@ class Journal(JournalReader):
             raise ConfigError(f"{self!r} was opened to be read")
         return self._writer
 
+    def _open_upkeep(self) -> _quire.Upkeep:
+        return self._open_writer().upkeep()
+
+
+def take(
+    upkeep: _quire.Upkeep,
+    action: str,
+    age: Duration,
+    dry_run: bool,
+    keep_from: Callable[[], int | None] = lambda: None,
+) -> Iterator[_quire.SegmentFields]:
+    """Archives, compresses or removes one file after the other, and gives each when it is done."""
+    older = timedelta(seconds=seconds(age, "age"))
+    if dry_run:
+        yield from upkeep.plan(action, older, keep_from())
+        return
+    while (fields := upkeep.take_next(action, older, keep_from())) is not None:
+        yield fields
+
+
+def take_stopped(
+    directory: Path, archive_directory: Path | None, action: str, age: Duration, dry_run: bool
+) -> Iterator[Segment]:
+    """The same for a stopped journal. Raises `JournalLockedError` when a server has it."""
+    check_is_journal(directory)
+    upkeep = _quire.Upkeep(directory, archive_directory)
+    for fields in take(upkeep, action, age, dry_run, upkeep.queues_need):
+        yield segment_of(fields)
+
 
 def check_is_journal(directory: Path) -> None:
     """Raises `FileNotFoundError` or `NotADirectoryError` for a place without a journal, and says where one is."""
@@ -330,7 +418,7 @@ def check_is_journal(directory: Path) -> None:
         raise FileNotFoundError(errno.ENOENT, f"there are no journal files{hint}", os.fspath(directory))
 
 
-def _segment(fields: _quire.SegmentFields) -> Segment:
+def segment_of(fields: _quire.SegmentFields) -> Segment:
     path, number, first, last, first_ns, last_ns, count, size, state = fields
     return Segment(
         path=path,

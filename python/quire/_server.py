@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from quire import _quire
 from quire._config import Config
 from quire._errors import QuireError
-from quire._journal import JournalReader
+from quire._journal import ServerJournal
 
 _CONNECTED: Final = 0
 _RECEIVED: Final = 1
@@ -90,11 +90,11 @@ class Server:
         return stats
 
     @property
-    def journal(self) -> JournalReader:
-        """The running journal, to be read."""
+    def journal(self) -> ServerJournal:
+        """The running journal: to be read, and to have its full files taken care of."""
         if self._engine is None:
             raise QuireError("the server is not running", code="shutting_down")
-        return JournalReader(self._engine.journal())
+        return ServerJournal(self._engine)
 
     def start(self) -> Server:
         """Starts the server on a thread of its own; returns when it accepts connections."""

@@ -14,11 +14,12 @@ use std::time::Duration;
 
 use quire_core::broker::{Broker, BrokerConfig, ConnectionId, Event, Input, Output, Stats};
 use quire_core::time::Now;
-use quire_journal::{Journal, JournalError, Progress, Reader, Recovery};
+use quire_journal::{Journal, JournalError, Position, Progress, Reader, Recovery, Upkeep};
 
 use crate::clock::Clock;
 use crate::error::EngineError;
 use crate::reader_pool::ReaderPool;
+use crate::upkeep::Housekeeper;
 use crate::waker::{Wake, Waker};
 
 /// What a loop has to do with its transports after a turn.
@@ -54,6 +55,7 @@ pub enum Deed {
 pub struct Host {
     broker: Broker,
     pool: ReaderPool,
+    housekeeper: Option<Housekeeper>,
     waker: Arc<Waker>,
     clock: Clock,
     now: Now,
@@ -86,8 +88,10 @@ impl Host {
         let pool = ReaderPool::start(&waker).map_err(EngineError::Thread)?;
         let clock = Clock::start();
         let now = clock.now();
+        let (upkeep, upkeep_config) = (journal.upkeep(), config.transaction_log.upkeep);
         let broker = Broker::open(config, journal, on_progress)?;
-        Ok((Host { broker, pool, waker, clock, now, connections_made: 0 }, recovery))
+        let housekeeper = Housekeeper::start(upkeep, upkeep_config, &waker)?;
+        Ok((Host { broker, pool, housekeeper, waker, clock, now, connections_made: 0 }, recovery))
     }
 
     /// A number for a new connection; tell the broker with [`Input::Connected`].
@@ -101,6 +105,9 @@ impl Host {
         self.now = self.clock.now();
         if self.waker.answer() {
             self.handle(Input::Flushed);
+        }
+        if let Some(housekeeper) = &self.housekeeper {
+            housekeeper.answer(|| self.broker.keep_from());
         }
         while let Some(done) = self.pool.poll() {
             self.handle(Input::ReadDone(done));
@@ -122,6 +129,9 @@ impl Host {
 
     /// The next thing to do, until `None`.
     pub fn poll_output(&mut self) -> Option<Deed> {
+        if let Some(event) = self.housekeeper.as_ref().and_then(Housekeeper::poll_event) {
+            return Some(Deed::Log(event));
+        }
         loop {
             return Some(match self.broker.poll_output()? {
                 Output::Send { connection, bytes } => Deed::Send { connection, bytes },
@@ -157,6 +167,16 @@ impl Host {
         self.broker.journal().reader()
     }
 
+    /// Archives, compresses and removes full journal files, on any thread; when removing, ask [`Host::keep_from`] first.
+    pub fn upkeep(&self) -> Upkeep {
+        self.broker.journal().upkeep()
+    }
+
+    /// The first position of the log that must stay: see [`Broker::keep_from`].
+    pub fn keep_from(&self) -> Option<Position> {
+        self.broker.keep_from()
+    }
+
     /// Whether everything owed was said after [`Input::Shutdown`].
     pub fn is_drained(&self) -> bool {
         self.broker.is_drained()
@@ -168,6 +188,7 @@ impl Host {
     /// What the journal could not write.
     pub fn close(self) -> Result<(), JournalError> {
         drop(self.pool);
+        drop(self.housekeeper);
         self.broker.close()
     }
 }

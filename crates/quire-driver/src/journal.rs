@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use quire_journal::{
     Appended, Bookmark, Journal, JournalError, NewRecord, Options, Position, Progress, PublisherId, Reader,
-    RecordKind, Recovery,
+    RecordKind, Recovery, Upkeep,
 };
 
 use crate::clock::Clock;
@@ -152,6 +152,14 @@ impl SharedJournal {
         let inner = self.inner.lock();
         let journal = &inner.as_ref().ok_or(JournalError::Closed)?.journal;
         Ok(journal.highest_sequence(publisher).unwrap_or(0))
+    }
+
+    /// Archives, compresses and removes full files, on any thread.
+    ///
+    /// # Errors
+    /// [`JournalError::Closed`].
+    pub fn upkeep(&self) -> Result<Upkeep, JournalError> {
+        self.inner.lock().as_ref().map(|inner| inner.journal.upkeep()).ok_or(JournalError::Closed)
     }
 
     /// Read access.

@@ -11,6 +11,7 @@ mod host;
 mod journal;
 mod reader_pool;
 pub mod store;
+mod upkeep;
 mod waker;
 
 pub use clock::Clock;

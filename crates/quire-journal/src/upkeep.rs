@@ -8,11 +8,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::disk::{Disk, RealDisk};
 use crate::error::JournalError;
 use crate::format::{SEGMENT_HEADER_FIELDS, SegmentHeader};
 use crate::log::Log;
+use crate::queue_points::QueuePoints;
 use crate::reader::{Reader, SegmentInfo};
 use crate::record::Position;
 use crate::recover::{self, Progress, Recovery};
@@ -44,6 +46,17 @@ pub enum Which {
     },
     /// Every sealed one.
     All,
+}
+
+impl Which {
+    /// Those to which nothing was written for `age`; 0 = every sealed one.
+    pub fn older_than(age: Duration, now: Timestamp) -> Which {
+        let age_ns = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        match age_ns {
+            0 => Which::All,
+            _ => Which::Until(Timestamp::from_ns(now.as_ns().saturating_sub(age_ns))),
+        }
+    }
 }
 
 /// Takes care of the sealed segments of one journal. Cheap to clone; any thread may use it.
@@ -79,67 +92,77 @@ impl Upkeep {
     /// Moves segments to the archive directory. Gives those that were moved, as they are now.
     ///
     /// # Errors
-    /// [`JournalError::BadOption`] without an archive directory (reference: queues-and-transaction-log G11), or when something else
-    /// has the place of a segment there. What the system refuses; segments that were taken before that stay taken.
+    /// As [`Upkeep::take_next`]; segments that were taken before stay taken.
     pub fn archive(&self, which: Which) -> Result<Vec<SegmentInfo>, JournalError> {
-        let archive = self.log.archive.as_ref().ok_or_else(no_archive)?;
-        self.each(Action::Archive, which, None, |segment| self.archive_one(segment, archive))
+        self.take(Action::Archive, which, None)
     }
 
     /// Compresses segments. Gives those that were compressed, as they are now.
     ///
     /// # Errors
-    /// What the system refuses; segments that were taken before that stay taken.
+    /// As [`Upkeep::take_next`]; segments that were taken before stay taken.
     pub fn compress(&self, which: Which) -> Result<Vec<SegmentInfo>, JournalError> {
-        self.each(Action::Compress, which, None, |segment| self.compress_one(segment))
+        self.take(Action::Compress, which, None)
     }
 
     /// Removes segments, up to the one that holds `needed` or anything behind it, or that a reader of this process has not passed.
     /// Gives those that were removed, as they were.
     ///
     /// # Errors
-    /// What the system refuses; segments that were taken before that stay taken.
+    /// As [`Upkeep::take_next`]; segments that were taken before stay taken.
     pub fn remove(&self, which: Which, needed: Option<Position>) -> Result<Vec<SegmentInfo>, JournalError> {
-        self.each(Action::Remove, which, needed, |segment| self.remove_one(segment))
+        self.take(Action::Remove, which, needed)
+    }
+
+    fn take(
+        &self,
+        action: Action,
+        which: Which,
+        needed: Option<Position>,
+    ) -> Result<Vec<SegmentInfo>, JournalError> {
+        std::iter::from_fn(|| self.take_next(action, which, needed).transpose()).collect()
+    }
+
+    /// Takes one segment, the oldest that is meant; `None` when there is none, or it must stay. `needed` counts for removing only.
+    ///
+    /// # Errors
+    /// [`JournalError::BadOption`] when archiving without an archive directory (reference: queues-and-transaction-log G11), or when
+    /// something else has the place of the segment there. [`JournalError::Closed`] when the journal is. What the system refuses.
+    pub fn take_next(
+        &self,
+        action: Action,
+        which: Which,
+        needed: Option<Position>,
+    ) -> Result<Option<SegmentInfo>, JournalError> {
+        let ended = self.log.upkeep_ended.lock();
+        if *ended {
+            return Err(JournalError::Closed);
+        }
+        let archive = match (&self.log.archive, action) {
+            (None, Action::Archive) => return Err(no_archive()),
+            (archive, _) => archive.as_deref().unwrap_or(Path::new("")),
+        };
+        self.discard_doomed()?;
+        let Some(segment) = self.chosen(action, which, needed).into_iter().next() else { return Ok(None) };
+        let reader = Reader::new(self.log.clone());
+        let before = reader.info(&segment);
+        match action {
+            Action::Archive => self.archive_one(&segment, archive).map(|segment| Some(reader.info(&segment))),
+            Action::Compress => self.compress_one(&segment).map(|segment| Some(reader.info(&segment))),
+            Action::Remove => Ok(self.remove_one(&segment)?.then_some(before)),
+        }
+    }
+
+    /// The first position that a queue still needs, as far as the files say: for a stopped journal, whose queues nobody can be asked.
+    pub fn queues_need(&self) -> Option<Position> {
+        let points = QueuePoints::new(self.log.clone()).read()?;
+        points.iter().map(|point| point.settled.next()).min()
     }
 
     /// What the action would take if it began now.
     pub fn plan(&self, action: Action, which: Which, needed: Option<Position>) -> Vec<SegmentInfo> {
         let reader = Reader::new(self.log.clone());
         self.chosen(action, which, needed).iter().map(|segment| reader.info(segment)).collect()
-    }
-
-    /// Takes the segments one by one, as long as the journal is open.
-    fn each(
-        &self,
-        action: Action,
-        which: Which,
-        needed: Option<Position>,
-        mut take: impl FnMut(&Arc<Segment>) -> Result<Taken, JournalError>,
-    ) -> Result<Vec<SegmentInfo>, JournalError> {
-        let reader = Reader::new(self.log.clone());
-        let mut taken = Vec::new();
-        if *self.log.upkeep_ended.lock() {
-            return Err(JournalError::Closed);
-        }
-        self.discard_doomed()?;
-        for segment in self.chosen(action, which, needed) {
-            let ended = self.log.upkeep_ended.lock();
-            if *ended {
-                return Err(JournalError::Closed);
-            }
-            // Another thread may have taken it since it was chosen.
-            if !self.log.segment(segment.number).is_some_and(|now| Arc::ptr_eq(&now, &segment)) {
-                continue;
-            }
-            let before = reader.info(&segment);
-            match take(&segment)? {
-                Taken::Replaced(segment) => taken.push(reader.info(&segment)),
-                Taken::Removed => taken.push(before),
-                Taken::Stays => break,
-            }
-        }
-        Ok(taken)
     }
 
     fn chosen(&self, action: Action, which: Which, needed: Option<Position>) -> Vec<Arc<Segment>> {
@@ -177,7 +200,7 @@ impl Upkeep {
         chosen
     }
 
-    fn archive_one(&self, segment: &Arc<Segment>, archive: &Path) -> Result<Taken, JournalError> {
+    fn archive_one(&self, segment: &Segment, archive: &Path) -> Result<Arc<Segment>, JournalError> {
         let disk = &*self.log.disk;
         let target = archive.join(segment.path.file_name().unwrap_or_default());
         let failed = |error: io::Error| JournalError::io(&target, "archiving a segment", &error);
@@ -189,7 +212,7 @@ impl Upkeep {
         let copied = self.switch(segment, target)?;
         self.log.doomed.lock().push_back(segment.path.clone());
         self.discard_doomed()?;
-        Ok(Taken::Replaced(copied))
+        Ok(copied)
     }
 
     /// Whether a copy of the segment is at `target`; an error when something else is.
@@ -211,7 +234,7 @@ impl Upkeep {
         Err(JournalError::BadOption { option: "journal_archive_directory", reason })
     }
 
-    fn compress_one(&self, segment: &Arc<Segment>) -> Result<Taken, JournalError> {
+    fn compress_one(&self, segment: &Segment) -> Result<Arc<Segment>, JournalError> {
         let disk = &*self.log.disk;
         let path = &segment.path;
         let header = segment
@@ -220,14 +243,15 @@ impl Upkeep {
         let bytes = packed::pack(&segment.mapping, &header, &segment.index.read());
         let bytes = bytes.map_err(|error| JournalError::io(path, "compressing a segment", &error))?;
         whole_file::replace(disk, path, "packing", &bytes)?;
-        self.switch(segment, path.clone()).map(Taken::Replaced)
+        self.switch(segment, path.clone())
     }
 
-    fn remove_one(&self, segment: &Arc<Segment>) -> Result<Taken, JournalError> {
+    /// Whether it was removed: false when a reader came meanwhile.
+    fn remove_one(&self, segment: &Arc<Segment>) -> Result<bool, JournalError> {
         // The sequences that are known only from this segment go there first.
         self.log.keep_sequences()?;
         if !self.log.forget_first(segment) {
-            return Ok(Taken::Stays);
+            return Ok(false);
         }
         // Left by an archiving that was not finished, it would stand for the segment again.
         let copy = self.log.archive.as_ref().filter(|_| !segment.is_archived);
@@ -238,7 +262,7 @@ impl Upkeep {
         }
         self.log.doomed.lock().push_back(segment.path.clone());
         self.discard_doomed()?;
-        Ok(Taken::Removed)
+        Ok(true)
     }
 
     /// The file at `path` stands for the segment from now on.
@@ -276,14 +300,6 @@ impl Upkeep {
             .and_then(|()| disk.sync_directory(directory))
             .map_err(|error| JournalError::io(path, "removing a segment", &error))
     }
-}
-
-/// What became of a segment.
-enum Taken {
-    Replaced(Arc<Segment>),
-    Removed,
-    /// A reader came meanwhile.
-    Stays,
 }
 
 /// Copied at a time, so that a copy does not fill the memory with dirty pages.

@@ -10,11 +10,12 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use quire_core::broker::{BrokerConfig, ConnectionId, Input, Level};
 use quire_driver::{Deed, EngineError, Host};
-use quire_journal::{JournalError, Progress};
+use quire_journal::{JournalError, Position, Progress};
 
 use crate::errors;
 use crate::interpreter;
 use crate::journal_reader::JournalReader;
+use crate::upkeep::Upkeep;
 
 /// What an event of a turn is; `python/quire/_server.py` has the same numbers.
 const CONNECTED: u8 = 0;
@@ -168,6 +169,22 @@ impl Engine {
         let reader =
             reader.ok_or_else(|| errors::new_error(py, "shutting_down", "the server is closed", 0))?;
         Ok(JournalReader::new(reader))
+    }
+
+    /// For archiving, compressing and removing the full files of the journal while it runs.
+    fn upkeep(&self, py: Python<'_>) -> PyResult<Upkeep> {
+        let upkeep = py.detach(|| self.host.lock().as_ref().map(Host::upkeep));
+        let upkeep =
+            upkeep.ok_or_else(|| errors::new_error(py, "shutting_down", "the server is closed", 0))?;
+        Ok(Upkeep::new(upkeep))
+    }
+
+    /// The first position of the log that queues or subscriptions still need; `None` = nobody needs anything.
+    fn keep_from(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        let needed = py.detach(|| self.host.lock().as_ref().map(Host::keep_from));
+        let needed =
+            needed.ok_or_else(|| errors::new_error(py, "shutting_down", "the server is closed", 0))?;
+        Ok(needed.map(Position::get))
     }
 
     /// Closes the journal cleanly. A second call does nothing.

@@ -15,6 +15,7 @@ use crate::errors;
 use crate::fork::Handle;
 use crate::interpreter;
 use crate::journal_reader::JournalReader;
+use crate::upkeep::Upkeep;
 
 /// A journal that is open for appending. Thread-safe.
 #[pyclass(frozen, module = "quire._quire")]
@@ -42,12 +43,13 @@ impl From<Publisher> for PublisherId {
 impl Journal {
     /// Opens, or begins, the journal in a directory; recovers it first and calls `on_progress(done_bytes, total_bytes)` meanwhile.
     #[new]
-    #[pyo3(signature = (directory, *, name, journal_size, prepared_count, flush_interval, durability, on_progress=None))]
+    #[pyo3(signature = (directory, *, name, archive_directory, journal_size, prepared_count, flush_interval, durability, on_progress=None))]
     #[allow(clippy::too_many_arguments)] // keywords on the other side
     fn new(
         py: Python<'_>,
         directory: PathBuf,
         name: String,
+        archive_directory: Option<PathBuf>,
         journal_size: u64,
         prepared_count: usize,
         flush_interval: Duration,
@@ -56,6 +58,7 @@ impl Journal {
     ) -> PyResult<Self> {
         let options = Options {
             name,
+            archive_directory,
             segment_size: journal_size,
             prepared_segments: prepared_count,
             flush_interval,
@@ -144,6 +147,13 @@ impl Journal {
     /// Read access.
     fn reader(&self) -> JournalReader {
         JournalReader::new(self.handle.value().reader())
+    }
+
+    /// For archiving, compressing and removing its full files.
+    fn upkeep(&self, py: Python<'_>) -> PyResult<Upkeep> {
+        self.handle.check_fork(py)?;
+        let upkeep = py.detach(|| self.handle.value().upkeep());
+        upkeep.map(Upkeep::new).map_err(|error| to_python(py, &error))
     }
 
     /// Makes everything appended persistent and lets the directory go. A second call does nothing.

@@ -28,7 +28,7 @@ pub struct JournalReader {
 }
 
 /// Path, number, first and last bookmark, first and last timestamp in nanoseconds, records, bytes, state.
-type SegmentFields =
+pub type SegmentFields =
     (PathBuf, u32, Option<String>, Option<String>, Option<u64>, Option<u64>, u64, u64, &'static str);
 
 impl JournalReader {
@@ -58,10 +58,11 @@ impl JournalReader {
 
 #[pymethods]
 impl JournalReader {
-    /// Opens a directory without a lock; safe beside the process that writes it.
+    /// Opens a directory, and the one that its older files were moved to, without a lock; safe beside the process that writes it.
     #[new]
-    fn open(py: Python<'_>, directory: PathBuf) -> PyResult<Self> {
-        let reader = py.detach(|| Reader::open_read_only(directory));
+    #[pyo3(signature = (directory, archive_directory=None))]
+    fn open(py: Python<'_>, directory: PathBuf, archive_directory: Option<PathBuf>) -> PyResult<Self> {
+        let reader = py.detach(|| Reader::open_with_archive(directory, archive_directory.as_deref()));
         reader.map(JournalReader::new).map_err(|error| to_python(py, &error))
     }
 
@@ -320,7 +321,7 @@ impl Record {
     }
 }
 
-fn fields_of(segment: SegmentInfo) -> SegmentFields {
+pub fn fields_of(segment: SegmentInfo) -> SegmentFields {
     let (first, last) = segment.bookmarks.unzip();
     let (first_timestamp, last_timestamp) = segment.timestamps.unzip();
     (

@@ -14,6 +14,7 @@ mod message;
 mod store;
 mod pace;
 mod subscription;
+mod upkeep;
 
 use pyo3::prelude::*;
 
@@ -29,6 +30,7 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Turn>()?;
     module.add_class::<filter::Filter>()?;
     module.add_class::<journal::Journal>()?;
+    module.add_class::<upkeep::Upkeep>()?;
     module.add_class::<journal_reader::JournalReader>()?;
     module.add_class::<journal_reader::Messages>()?;
     module.add_class::<journal_reader::Records>()?;

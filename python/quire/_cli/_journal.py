@@ -1,4 +1,8 @@
-"""`quire journal`: what the files of a journal hold. Nothing is locked or changed, so that it is safe beside a running server."""
+"""`quire journal`: what the files of a journal hold, and what becomes of old ones.
+
+Reading locks and changes nothing, so that it is safe beside a running server. Archiving, compressing and removing want the journal for
+themselves: those of a running server are its own task.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +24,22 @@ from quire._cli._output import (
     show_filter_mistake,
     to_bookmark,
 )
+from quire._journal import take_stopped
 
 app = App(
     name="journal",
-    help="Look at the files of a journal. Nothing is locked or changed: safe beside a running server, "
-    "whose journal is in its data directory.",
+    help="Look at the files of a journal, which is in the data directory of its server: safe while that runs. "
+    "Archive, compress and remove old files while it is stopped.",
     help_format="plaintext",
 )
 
 Directory = Annotated[Path, Parameter(name="DIR", help="The directory with the .journal files.")]
+Archive = Annotated[
+    Path | None,
+    Parameter(name="--archive-directory", help="Where older files were archived to; both are one journal."),
+]
+Age = Annotated[str, Parameter(help='Files not written to for longer, as in "7d"; 0s = all but the newest.')]
+DryRun = Annotated[bool, Parameter(negative="", help="Only say which.")]
 Json = Annotated[bool, Parameter(negative="", help="Output for machines: one JSON object per line.")]
 Topic = Annotated[
     str | None, Parameter(help="Only this topic; a pattern when it holds any of ^ $ * + ? [ ] ( ) { } | \\.")
@@ -43,14 +54,14 @@ Style = Annotated[Format, Parameter(help="table: columns; json: one object per l
 
 
 @app.command
-def ls(directory: Directory, /, *, json: Json = False) -> int:
+def ls(directory: Directory, /, *, archive_directory: Archive = None, json: Json = False) -> int:
     """List the segments: what each holds, taken from when to when. With --json also its bookmarks.
 
     For example:
       quire journal ls quire-data/journal
       quire journal ls quire-data/journal --json | jq .count
     """
-    with quire.Journal(directory, read_only=True) as journal:
+    with _open(directory, archive_directory) as journal:
         segments = journal.segments()
     if json:
         for segment in segments:
@@ -74,6 +85,7 @@ def dump(
     from_: From = "epoch",
     until: Until = None,
     count: Count = None,
+    archive_directory: Archive = None,
     format: Style = "table",
     json: Json = False,
 ) -> int:
@@ -84,7 +96,7 @@ def dump(
       quire journal dump quire-data/journal --topic orders --from 2026-01-01 --until 2026-01-02T12:00
       quire journal dump quire-data/journal --topic orders --format raw > orders.jsonl
     """
-    _dump(directory, topic, filter, from_, until, count, "json" if json else format)
+    _dump(_open(directory, archive_directory), topic, filter, from_, until, count, "json" if json else format)
     return 0
 
 
@@ -98,6 +110,7 @@ def grep(
     from_: From = "epoch",
     until: Until = None,
     count: Count = None,
+    archive_directory: Archive = None,
     format: Style = "table",
     json: Json = False,
 ) -> int:
@@ -107,7 +120,9 @@ def grep(
       quire journal grep quire-data/journal "/symbol = 'IBM' AND /qty > 50"
       quire journal grep quire-data/journal "/qty > 50" --topic "^orders" --json | jq .data
     """
-    shown = _dump(directory, topic, filter, from_, until, count, "json" if json else format)
+    shown = _dump(
+        _open(directory, archive_directory), topic, filter, from_, until, count, "json" if json else format
+    )
     return 0 if shown else FAILURE
 
 
@@ -117,6 +132,7 @@ def find(
     bookmark: Annotated[str, Parameter(name="BOOKMARK", help='As "4711|17|".')],
     /,
     *,
+    archive_directory: Archive = None,
     json: Json = False,
 ) -> int:
     """Say which file holds a message, and at which byte its batch begins. Exit code 1 when none does.
@@ -124,7 +140,7 @@ def find(
     For example:
       quire journal find quire-data/journal "4711|17|"
     """
-    with quire.Journal(directory, read_only=True) as journal:
+    with _open(directory, archive_directory) as journal:
         found = journal.find(bookmark)
     if json:
         segment, offset = found or (None, None)
@@ -135,13 +151,13 @@ def find(
 
 
 @app.command
-def verify(directory: Directory, /, *, json: Json = False) -> int:
+def verify(directory: Directory, /, *, archive_directory: Archive = None, json: Json = False) -> int:
     """Check every byte that was written. Exit code 1 when something is damaged.
 
     For example:
       quire journal verify quire-data/journal && echo sound
     """
-    with quire.Journal(directory, read_only=True) as journal:
+    with _open(directory, archive_directory) as journal:
         damages = journal.verify()
         segments = journal.segments()
     count = sum(segment.count for segment in segments)
@@ -157,8 +173,83 @@ def verify(directory: Directory, /, *, json: Json = False) -> int:
     return FAILURE if damages else 0
 
 
+@app.command
+def archive(
+    directory: Directory,
+    /,
+    *,
+    archive_directory: Annotated[Path, Parameter(name="--archive-directory", help="Where to.")],
+    age: Age,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> int:
+    """Move old files of a stopped journal to another directory; they stay part of the journal.
+
+    For example:
+      quire journal archive quire-data/journal --archive-directory /archive/quire --age 1d
+    """
+    return _take("archive", directory, archive_directory, age, dry_run, json)
+
+
+@app.command
+def compress(
+    directory: Directory,
+    /,
+    *,
+    archive_directory: Archive = None,
+    age: Age,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> int:
+    """Compress old files of a stopped journal where they are; they stay part of the journal.
+
+    For example:
+      quire journal compress quire-data/journal --age 7d
+    """
+    return _take("compress", directory, archive_directory, age, dry_run, json)
+
+
+@app.command
+def remove(
+    directory: Directory,
+    /,
+    *,
+    archive_directory: Archive = None,
+    age: Age,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> int:
+    """Remove old files of a stopped journal: their messages are gone. What a queue still needs stays.
+
+    For example:
+      quire journal remove quire-data/journal --age 30d --dry-run
+    """
+    return _take("remove", directory, archive_directory, age, dry_run, json)
+
+
+def _take(
+    action: str, directory: Path, archive_directory: Path | None, age: str, dry_run: bool, json: bool
+) -> int:
+    """Prints each file when it is done, so that an end in the middle leaves a true account."""
+    count = total = 0
+    for segment in take_stopped(directory, archive_directory, action, age, dry_run):
+        count, total = count + 1, total + segment.size
+        if json:
+            print_json(**asdict(segment))
+        else:
+            print(segment.path)
+    if not json:
+        done = {"archive": "archived", "compress": "compressed", "remove": "removed"}[action]
+        print(f"{f'would be {done}' if dry_run else done}: {count} files of {total:,} bytes")
+    return 0
+
+
+def _open(directory: Path, archive_directory: Path | None) -> quire.Journal:
+    return quire.Journal(directory, archive_directory=archive_directory, read_only=True)
+
+
 def _dump(
-    directory: Path,
+    journal: quire.Journal,
     topic: str | None,
     filter: str | None,
     begin: str,
@@ -171,7 +262,7 @@ def _dump(
         raise quire.ConfigError(f"{count} is below 0", key="--count")
     end = None if until is None else to_bookmark(until)
     shown = 0
-    with quire.Journal(directory, read_only=True) as journal:
+    with journal:
         try:
             records = journal.records(to_bookmark(begin), until=end, topic=topic, filter=filter)
         except quire.BadFilterError as error:

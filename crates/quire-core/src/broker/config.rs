@@ -33,6 +33,10 @@ pub struct BrokerConfig {
 pub struct TransactionLogConfig {
     /// Where the journal files are; `None` keeps the journal in memory.
     pub journal_directory: Option<PathBuf>,
+    /// Where archived journal files go, and where those are that went there.
+    pub journal_archive_directory: Option<PathBuf>,
+    /// What is done with full journal files, and when.
+    pub upkeep: UpkeepConfig,
     /// Size of a journal file in bytes, at least 64 KiB.
     pub journal_size: u64,
     /// Journal files made ready before they are needed, at least 1.
@@ -43,6 +47,31 @@ pub struct TransactionLogConfig {
     pub durability: Durability,
     /// The topics that are recorded. Empty: the log is there and records nothing (reference: queues-and-transaction-log 2.1 J4).
     pub topics: Vec<RecordedTopic>,
+}
+
+/// What becomes of journal files that are full (reference: queues-and-transaction-log 2.6). Ages are those of the last record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UpkeepConfig {
+    /// They move to the archive directory at this age, in nanoseconds; `None`: never.
+    pub archive_after_ns: Option<u64>,
+    /// They are compressed at this age, in nanoseconds; `None`: never.
+    pub compress_after_ns: Option<u64>,
+    /// They are removed at this age, in nanoseconds, as far as nobody needs them; `None`: never.
+    pub remove_after_ns: Option<u64>,
+    /// The time between two looks at all of them, in nanoseconds.
+    pub interval_ns: u64,
+}
+
+impl Default for UpkeepConfig {
+    fn default() -> Self {
+        UpkeepConfig {
+            archive_after_ns: None,
+            compress_after_ns: None,
+            remove_after_ns: None,
+            interval_ns: 600_000_000_000,
+        }
+    }
 }
 
 /// What must have happened to a message before it is called persisted.
@@ -146,6 +175,7 @@ impl BrokerConfig {
             },
             // Publishers are pushed back by `max_unpersisted`; a second bound would refuse what they were allowed to send.
             unpersisted_size_max: usize::MAX,
+            archive_directory: log.journal_archive_directory.clone(),
             ..quire_journal::Options::default()
         }
     }
@@ -172,6 +202,7 @@ impl BrokerConfig {
             ("transaction_log.journal_size", log.journal_size, JOURNAL_SIZE_MIN, u64::MAX),
             ("transaction_log.preallocated_journal_files", log.preallocated_journal_files.into(), 1, 1024),
             ("transaction_log.flush_interval_ns", log.flush_interval_ns, 30_000, 100_000_000),
+            ("transaction_log.upkeep.interval_ns", log.upkeep.interval_ns, 1, u64::MAX),
             ("limits.max_message_size", limits.max_message_size.into(), 1, 1 << 30),
             ("limits.max_connections", limits.max_connections.into(), 1, 1 << 20),
             (
@@ -195,6 +226,10 @@ impl BrokerConfig {
                 };
                 return Err(ConfigError::new(key, reason));
             }
+        }
+        if log.upkeep.archive_after_ns.is_some() && log.journal_archive_directory.is_none() {
+            let reason = "journal_archive_directory does not say where to";
+            return Err(ConfigError::new("transaction_log.upkeep.archive_after", reason));
         }
         let options = self.filter_options();
         let rules = crate::topic::RecordingRule::compile(&log.topics, &options)?;
@@ -229,6 +264,8 @@ impl Default for TransactionLogConfig {
     fn default() -> Self {
         TransactionLogConfig {
             journal_directory: None,
+            journal_archive_directory: None,
+            upkeep: UpkeepConfig::default(),
             journal_size: 64 << 20,
             preallocated_journal_files: 2,
             flush_interval_ns: 100_000_000,

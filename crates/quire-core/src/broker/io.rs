@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use quire_journal::Action;
+
 use crate::replay::{ReadDone, ReadRequest};
 use crate::wire::Code;
 
@@ -150,6 +152,20 @@ pub enum Event {
         /// What the disk says.
         reason: String,
     },
+    /// Full journal files were archived, compressed or removed.
+    JournalFilesTaken {
+        /// What was done.
+        action: Action,
+        /// With how many.
+        count: usize,
+    },
+    /// Full journal files could not be taken care of; it is tried again.
+    UpkeepFailed {
+        /// What was to be done.
+        action: Action,
+        /// What the disk says.
+        reason: String,
+    },
     /// A setting of a queue has no effect.
     QueueSettingIgnored {
         /// The queue.
@@ -165,11 +181,15 @@ impl Event {
     /// How much it asks of whoever reads the log.
     pub fn level(&self) -> Level {
         match self {
-            Event::LoggedOn { .. } | Event::Disconnected { .. } | Event::ShuttingDown => Level::Info,
+            Event::LoggedOn { .. }
+            | Event::Disconnected { .. }
+            | Event::JournalFilesTaken { .. }
+            | Event::ShuttingDown => Level::Info,
             Event::Ended { code: Code::ShuttingDown, .. } => Level::Info,
-            Event::Ended { .. } | Event::QueueSettingIgnored { .. } | Event::QueuePointsNotSaved { .. } => {
-                Level::Warning
-            }
+            Event::Ended { .. }
+            | Event::QueueSettingIgnored { .. }
+            | Event::QueuePointsNotSaved { .. }
+            | Event::UpkeepFailed { .. } => Level::Warning,
             Event::SubscriptionEnded { .. }
             | Event::JournalFailed { .. }
             | Event::QueueMessageUnreadable { .. } => Level::Error,
@@ -200,6 +220,22 @@ impl fmt::Display for Event {
             }
             Event::QueuePointsNotSaved { reason } => {
                 write!(f, "the places of the queues are not saved: {reason}")
+            }
+            Event::JournalFilesTaken { action, count } => {
+                let done = match action {
+                    Action::Archive => "archived",
+                    Action::Compress => "compressed",
+                    Action::Remove => "removed",
+                };
+                write!(f, "{count} journal files {done}")
+            }
+            Event::UpkeepFailed { action, reason } => {
+                let verb = match action {
+                    Action::Archive => "archive",
+                    Action::Compress => "compress",
+                    Action::Remove => "remove",
+                };
+                write!(f, "cannot {verb} journal files: {reason}")
             }
             Event::QueueSettingIgnored { queue, key } => write!(f, "queue {queue:?}: {key} has no effect"),
             Event::ShuttingDown => f.write_str("shutting down"),

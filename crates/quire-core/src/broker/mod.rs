@@ -32,6 +32,7 @@ mod publishers;
 mod queues;
 mod subscribe;
 mod timer;
+mod upkeep;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -43,6 +44,7 @@ use slab::Slab;
 
 pub use config::{
     BrokerConfig, ConfigError, Durability, Limits, OpenError, RecordedTopic, TransactionLogConfig,
+    UpkeepConfig,
 };
 pub use io::{ConnectionId, ConnectionStats, Event, Input, Level, Output, Stats};
 pub use queues::QueueSettings;

@@ -1,0 +1,114 @@
+//! The thread that archives, compresses and removes full journal files as configured, off the loop that carries the broker.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use quire_core::broker::{Event, UpkeepConfig};
+use quire_journal::{Action, JournalError, Position, Upkeep, Which};
+
+use crate::clock::Clock;
+use crate::error::EngineError;
+use crate::waker::Waker;
+
+/// The longest that the thread waits for the loop to say what must stay; a loop that takes longer is ending.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Looks after the journal files until it is dropped.
+pub(crate) struct Housekeeper {
+    /// From the thread: what must stay? Answered in a turn of the loop, which alone may look at the broker.
+    questions: Receiver<Sender<Option<Position>>>,
+    events: Receiver<Event>,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Housekeeper {
+    /// Starts the thread; `None` when nothing is to be done.
+    pub fn start(
+        upkeep: Upkeep,
+        config: UpkeepConfig,
+        waker: &Arc<Waker>,
+    ) -> Result<Option<Self>, EngineError> {
+        let ages = [
+            (Action::Archive, config.archive_after_ns),
+            (Action::Compress, config.compress_after_ns),
+            (Action::Remove, config.remove_after_ns),
+        ];
+        if ages.iter().all(|(_, age_ns)| age_ns.is_none()) {
+            return Ok(None);
+        }
+        let (stop, stopped) = bounded::<()>(0);
+        let (ask, questions) = bounded(1);
+        let (report, events) = unbounded();
+        let waker = Arc::clone(waker);
+        let interval = Duration::from_nanos(config.interval_ns);
+        let keep = move || {
+            let clock = Clock::start();
+            while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                let now = clock.now().wall;
+                for (action, age_ns) in ages {
+                    let Some(age_ns) = age_ns else { continue };
+                    let which = Which::older_than(Duration::from_nanos(age_ns), now);
+                    let taken = match action {
+                        Action::Archive => upkeep.archive(which),
+                        Action::Compress => upkeep.compress(which),
+                        Action::Remove => match what_must_stay(&ask, &waker) {
+                            Ok(needed) => upkeep.remove(which, needed),
+                            // The loop is ending.
+                            Err(_) => return,
+                        },
+                    };
+                    let event = match taken {
+                        Ok(taken) if taken.is_empty() => continue,
+                        Ok(taken) => Event::JournalFilesTaken { action, count: taken.len() },
+                        Err(JournalError::Closed) => return,
+                        Err(error) => Event::UpkeepFailed { action, reason: error.to_string() },
+                    };
+                    // Nobody listens only when the loop is ending.
+                    let _ = report.send(event);
+                    waker.ring();
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("quire-upkeep".into()).spawn(keep);
+        let thread = thread.map_err(EngineError::Thread)?;
+        Ok(Some(Housekeeper { questions, events, stop: Some(stop), thread: Some(thread) }))
+    }
+
+    /// Answers what the thread asks; to be called in every turn.
+    pub fn answer(&self, keep_from: impl Fn() -> Option<Position>) {
+        for question in self.questions.try_iter() {
+            // It waits, unless it gave up.
+            let _ = question.send(keep_from());
+        }
+    }
+
+    /// What was done since.
+    pub fn poll_event(&self) -> Option<Event> {
+        self.events.try_recv().ok()
+    }
+}
+
+fn what_must_stay(
+    ask: &Sender<Sender<Option<Position>>>,
+    waker: &Waker,
+) -> Result<Option<Position>, RecvTimeoutError> {
+    let (answer, answered) = bounded(1);
+    ask.send(answer).map_err(|_| RecvTimeoutError::Disconnected)?;
+    waker.ring();
+    answered.recv_timeout(ANSWER_TIME_MAX)
+}
+
+impl Drop for Housekeeper {
+    fn drop(&mut self) {
+        self.stop = None;
+        // A question that waits gets no answer any more.
+        self.questions = crossbeam_channel::never();
+        if let Some(thread) = self.thread.take() {
+            // It has nothing more to report.
+            let _ = thread.join();
+        }
+    }
+}

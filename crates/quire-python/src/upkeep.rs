@@ -1,0 +1,78 @@
+//! Archiving, compressing and removing journal files, one at a time, so that a signal is seen between two of them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use quire_driver::Clock;
+use quire_journal::{Action, Position, Which};
+
+use crate::journal::to_python;
+use crate::journal_reader::{SegmentFields, fields_of};
+
+/// Takes care of the full files of one journal.
+#[pyclass(frozen, module = "quire._quire")]
+pub struct Upkeep {
+    upkeep: quire_journal::Upkeep,
+}
+
+impl Upkeep {
+    pub fn new(upkeep: quire_journal::Upkeep) -> Self {
+        Upkeep { upkeep }
+    }
+}
+
+#[pymethods]
+impl Upkeep {
+    /// Takes a stopped journal, and recovers it, until the object is gone.
+    #[new]
+    #[pyo3(signature = (directory, archive_directory))]
+    fn open(py: Python<'_>, directory: PathBuf, archive_directory: Option<PathBuf>) -> PyResult<Self> {
+        let opened = py.detach(|| {
+            quire_journal::Upkeep::open_stopped(&directory, archive_directory.as_deref(), &mut |_| ())
+        });
+        opened.map(|(upkeep, _)| Upkeep { upkeep }).map_err(|error| to_python(py, &error))
+    }
+
+    /// Takes the oldest file that is meant, and gives it; `None` when there is none, or it must stay.
+    fn take_next(
+        &self,
+        py: Python<'_>,
+        action: &str,
+        age: Duration,
+        keep_from: Option<u64>,
+    ) -> PyResult<Option<SegmentFields>> {
+        let (action, which) = (action_of(action)?, Which::older_than(age, Clock::start().now().wall));
+        let taken = py.detach(|| self.upkeep.take_next(action, which, keep_from.map(Position::new)));
+        taken.map(|segment| segment.map(fields_of)).map_err(|error| to_python(py, &error))
+    }
+
+    /// The first position that a queue of a stopped journal still needs.
+    fn queues_need(&self, py: Python<'_>) -> Option<u64> {
+        py.detach(|| self.upkeep.queues_need()).map(Position::get)
+    }
+
+    /// What would be taken now.
+    fn plan(
+        &self,
+        py: Python<'_>,
+        action: &str,
+        age: Duration,
+        keep_from: Option<u64>,
+    ) -> PyResult<Vec<SegmentFields>> {
+        let (action, which) = (action_of(action)?, Which::older_than(age, Clock::start().now().wall));
+        let segments = py.detach(|| self.upkeep.plan(action, which, keep_from.map(Position::new)));
+        Ok(segments.into_iter().map(fields_of).collect())
+    }
+}
+
+/// `"archive"`, `"compress"` or `"remove"`.
+fn action_of(name: &str) -> PyResult<Action> {
+    match name {
+        "archive" => Ok(Action::Archive),
+        "compress" => Ok(Action::Compress),
+        "remove" => Ok(Action::Remove),
+        _ => Err(PyValueError::new_err(format!("{name:?} is not 'archive', 'compress' or 'remove'"))),
+    }
+}
