@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from quire._config import Config
     from quire._journal import Damage, Journal, JournalReader, Segment
     from quire._options import AUTO, DrainReport, Health, Reconnect, SubscriptionHealth
+    from quire._queue import Queue
     from quire._server import Server
     from quire._stores import BookmarkStore, PublishStore
     from quire._subscription import Subscription
@@ -76,6 +77,7 @@ __all__ = [
     "NotJournaledError",
     "ProtocolError",
     "PublishStore",
+    "Queue",
     "QuireError",
     "Reconnect",
     "Record",
@@ -109,6 +111,7 @@ _LAZY = {
     "Journal": "quire._journal",
     "JournalReader": "quire._journal",
     "PublishStore": "quire._stores",
+    "Queue": "quire._queue",
     "Reconnect": "quire._options",
     "Segment": "quire._journal",
     "Server": "quire._server",

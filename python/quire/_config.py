@@ -361,6 +361,14 @@ message_type = "json"
 """
 
 
+def queue_of(settings: Mapping[str, Any]) -> Queue:
+    """The configuration of one queue. Raises `ConfigError` that names the key."""
+    try:
+        return Queue(**settings)
+    except ValidationError as error:
+        raise _refused(error) from error
+
+
 def _refused(error: ValidationError, file: Path | None = None, text: str = "") -> ConfigError:
     """Every mistake with its key, and with its line when there is a text; the first one's are the error's own."""
     mistakes: list[tuple[str, int | None, str]] = []

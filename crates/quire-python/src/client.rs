@@ -16,7 +16,6 @@ use quire_core::client::{
     ClientConfig, CommandId, Failure, Message as Received, NewMessage, PublishError, QuerySpec, Reconnect,
     Sequence, State, SubscriptionSpec,
 };
-use quire_core::queue::Verdict;
 use quire_core::wire::SubscribeOptions;
 use quire_driver::client::{self as driver, Link, Options, Queue, Subscribed, Taken};
 use quire_journal::Bookmark;
@@ -26,6 +25,7 @@ use crate::errors;
 use crate::fork;
 use crate::interpreter;
 use crate::message::{Message, Progress};
+use crate::queue::verdict_of;
 use crate::store::BookmarkStore;
 use crate::subscription::Subscription;
 
@@ -474,15 +474,6 @@ impl From<SpecArgument> for SubscriptionSpec {
             conflation: spec.conflation,
             conflation_key: spec.conflation_key,
         }
-    }
-}
-
-fn verdict_of(py: Python<'_>, name: &str) -> PyResult<Verdict> {
-    match name {
-        "acknowledge" => Ok(Verdict::Acknowledge),
-        "cancel" => Ok(Verdict::Cancel),
-        "expire" => Ok(Verdict::Expire),
-        _ => Err(errors::bad_option(py, "verdict", &format!("{name:?} is none"))),
     }
 }
 

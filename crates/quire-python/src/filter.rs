@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use quire_core::filter::{Filter as CoreFilter, FilterOptions, MessageContext};
+use quire_core::filter::{Filter as CoreFilter, FilterError, FilterOptions, MessageContext};
 use quire_journal::Timestamp;
 
 use crate::errors;
@@ -19,10 +19,7 @@ impl Filter {
     #[new]
     fn new(py: Python<'_>, text: &str, allow_backtracking: bool) -> PyResult<Self> {
         let options = FilterOptions { allow_backtracking, ..FilterOptions::default() };
-        let filter = CoreFilter::parse(text, &options).map_err(|error| {
-            let reason = format!("expected {}, found {}", error.expected, error.found);
-            errors::new_error(py, "bad_filter", &reason, u32::try_from(error.column).unwrap_or(u32::MAX))
-        })?;
+        let filter = CoreFilter::parse(text, &options).map_err(|error| bad_filter(py, &error))?;
         Ok(Filter { filter })
     }
 
@@ -45,6 +42,12 @@ impl Filter {
     fn fields(&self) -> Vec<String> {
         self.filter.fields().map(str::to_owned).collect()
     }
+}
+
+/// The exception for a filter that cannot be parsed.
+pub fn bad_filter(py: Python<'_>, error: &FilterError) -> PyErr {
+    let reason = format!("expected {}, found {}", error.expected, error.found);
+    errors::new_error(py, "bad_filter", &reason, u32::try_from(error.column).unwrap_or(u32::MAX))
 }
 
 /// A filter and a caret under one of its columns, for a terminal.

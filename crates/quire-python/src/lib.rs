@@ -11,8 +11,9 @@ mod interpreter;
 mod journal;
 mod journal_reader;
 mod message;
-mod store;
 mod pace;
+mod queue;
+mod store;
 mod subscription;
 mod upkeep;
 
@@ -29,6 +30,7 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::Turn>()?;
     module.add_class::<filter::Filter>()?;
+    module.add_class::<queue::Queue>()?;
     module.add_class::<journal::Journal>()?;
     module.add_class::<upkeep::Upkeep>()?;
     module.add_class::<journal_reader::JournalReader>()?;

@@ -47,7 +47,7 @@ pub use config::{
     UpkeepConfig,
 };
 pub use io::{ConnectionId, ConnectionStats, Event, Input, Level, Output, Stats};
-pub use queues::QueueSettings;
+pub use queues::{Expired, QueueSettings, StandaloneError, StandaloneQueue};
 pub(crate) use queues::{QueueCourse, QueueFound, QueueWork};
 pub(crate) use timer::{Alarm, Alarms, TIMER_COUNT, Timer, Timers};
 

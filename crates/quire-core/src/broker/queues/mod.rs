@@ -19,6 +19,7 @@ mod recover;
 mod refill;
 mod settings;
 mod settle;
+mod standalone;
 mod stats;
 mod subscribe;
 mod work;
@@ -32,6 +33,7 @@ use rustc_hash::FxBuildHasher;
 
 pub(in crate::broker) use settings::Definition;
 pub use settings::QueueSettings;
+pub use standalone::{Expired, StandaloneError, StandaloneQueue};
 pub(crate) use subscribe::QueueCourse;
 pub(crate) use work::{QueueFound, QueueWork};
 
