@@ -471,7 +471,7 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         try:
-            waiting = core.unpersisted_count or core.waiting_acknowledgement_count
+            waiting = core.unpersisted_count or core.unconfirmed_count
             if core.state != "closed" and waiting:
                 await self._flush(core, timeout)
         except QuireError as error:

@@ -308,7 +308,7 @@ class Client(QueueCalls, ClientBase[Subscription]):
     def _close(self, timeout: float) -> DrainReport:
         deadline = monotonic() + timeout
         try:
-            waiting = self._core.unpersisted_count or self._core.waiting_acknowledgement_count
+            waiting = self._core.unpersisted_count or self._core.unconfirmed_count
             if self._core.state != "closed" and waiting:
                 self._flush(timeout)
         except QuireError as error:

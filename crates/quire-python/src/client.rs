@@ -298,10 +298,10 @@ impl Client {
         self.handle.client().take_stats(CommandId(command))
     }
 
-    /// Acknowledgements of queue messages that were not sent yet.
+    /// Messages that were settled, of which it is not known yet that this is durable.
     #[getter]
-    fn waiting_acknowledgement_count(&self) -> u64 {
-        self.handle.client().waiting_acknowledgement_count()
+    fn unconfirmed_count(&self) -> u64 {
+        self.handle.client().unconfirmed_count()
     }
 
     /// Starts a change of a subscription; gives the command.

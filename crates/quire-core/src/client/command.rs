@@ -30,17 +30,51 @@ enum Command {
         frame: Vec<u8>,
         query: Option<u32>,
     },
+    /// A flush of our own: with its answer, so many settled messages are known to be so for good.
+    Confirm {
+        said: u64,
+    },
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Commands {
     waiting: BTreeMap<CommandId, Command>,
     last: u32,
+    /// Messages that were ever settled, and those of them that are known to be so for good or were given up.
+    settled_count: u64,
+    confirmed_count: u64,
+    is_confirming: bool,
+    /// Settled messages of which it will never be known, until a flush has said so.
+    lost_count: u64,
 }
 
 impl Commands {
-    pub fn flush(&mut self) -> CommandId {
-        self.add(Command::Flush)
+    pub fn flush(&mut self) -> Result<CommandId, Failure> {
+        match std::mem::take(&mut self.lost_count) {
+            0 => Ok(self.add(Command::Flush)),
+            lost => Err(lost_settles(lost)),
+        }
+    }
+
+    /// So many messages are settled.
+    pub fn settled(&mut self, count: u64) {
+        self.settled_count += count;
+    }
+
+    /// Settled messages of which it is not known yet that this is durable.
+    pub fn unconfirmed_count(&self) -> u64 {
+        self.settled_count - self.confirmed_count
+    }
+
+    /// Whether the server is to be asked about them now: one question at a time, so that it costs little.
+    pub fn wants_confirmation(&self) -> bool {
+        !self.is_confirming && self.unconfirmed_count() > 0
+    }
+
+    /// The question.
+    pub fn confirm(&mut self) -> CommandId {
+        self.is_confirming = true;
+        self.add(Command::Confirm { said: self.settled_count })
     }
 
     pub fn subscribe(&mut self, number: u32, replace: bool) -> CommandId {
@@ -67,10 +101,25 @@ impl Commands {
 
     /// The connection is gone, and with it every subscription on the server: what only changed or ended one is done. The others wait
     /// for the next connection.
-    pub fn disconnected(&mut self, subscriptions: &mut Subscriptions, events: &mut VecDeque<Event>) {
+    ///
+    /// What was settled and is not known to be durable is lost, like the `unsaid` acknowledgements: a flush that waits is told, or the
+    /// next one.
+    pub fn disconnected(
+        &mut self,
+        unsaid: u64,
+        subscriptions: &mut Subscriptions,
+        events: &mut VecDeque<Event>,
+    ) {
+        self.lost_count += self.unconfirmed_count() + unsaid;
+        (self.confirmed_count, self.is_confirming) = (self.settled_count, false);
+        let is_flush = |command: &Command| matches!(command, Command::Flush);
+        if self.lost_count > 0 && self.waiting.values().any(is_flush) {
+            let failure = lost_settles(std::mem::take(&mut self.lost_count));
+            self.fail_flushes(&failure, events);
+        }
         self.waiting.retain(|id, command| match command {
             Command::Flush | Command::Subscribe { reentry: false, replace: false, .. } => true,
-            Command::Subscribe { reentry: true, .. } => false,
+            Command::Subscribe { reentry: true, .. } | Command::Confirm { .. } => false,
             Command::Unsubscribe { .. } | Command::Pause { .. } | Command::Subscribe { .. } => {
                 events.push_back(Event::Answered { command: *id, result: Ok(()) });
                 false
@@ -107,7 +156,9 @@ impl Commands {
         let mut out = Vec::new();
         let CommandId(command) = id;
         match self.waiting.get(&id)? {
-            Command::Flush => ClientFrame::Flush { command, acks: Acks::PERSISTED }.encode(&mut out),
+            Command::Flush | Command::Confirm { .. } => {
+                ClientFrame::Flush { command, acks: Acks::PERSISTED }.encode(&mut out)
+            }
             Command::Subscribe { number, replace, .. } => {
                 subscriptions.encode(*number, command, *replace, &mut out)
             }
@@ -139,6 +190,11 @@ impl Commands {
         events: &mut VecDeque<Event>,
     ) {
         let Some(command) = self.waiting.remove(&id) else { return };
+        if let Command::Confirm { said } = command {
+            self.lost_count += if result.is_err() { said - self.confirmed_count } else { 0 };
+            (self.confirmed_count, self.is_confirming) = (said, false);
+            return;
+        }
         if let (Command::Once { query: Some(query), .. }, Err(failure)) = (&command, &result)
             && subscriptions.remove(*query)
         {
@@ -188,7 +244,8 @@ impl Commands {
 
     /// Nothing will be answered any more.
     pub fn fail_all(&mut self, failure: &Failure, events: &mut VecDeque<Event>) {
-        for (id, _) in std::mem::take(&mut self.waiting) {
+        let all = std::mem::take(&mut self.waiting);
+        for (id, _) in all.into_iter().filter(|(_, command)| !matches!(command, Command::Confirm { .. })) {
             events.push_back(Event::Answered { command: id, result: Err(failure.clone()) });
         }
     }
@@ -199,4 +256,10 @@ impl Commands {
         self.waiting.insert(id, command);
         id
     }
+}
+
+fn lost_settles(count: u64) -> Failure {
+    let reason =
+        format!("the connection was lost before {count} settled messages were durable: they may come again");
+    Failure::new(Code::ShuttingDown, reason)
 }

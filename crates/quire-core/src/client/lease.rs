@@ -11,9 +11,8 @@ use std::time::Duration;
 use quire_journal::{Bookmark, PublisherId};
 use rustc_hash::FxBuildHasher;
 
-use crate::queue::Verdict;
 use crate::time::Instant;
-use crate::wire::{Acks, Bookmarks, ClientFrame, Extend, Queued, Selection, Settle, put_bookmark};
+use crate::wire::{Acks, Bookmarks, ClientFrame, Extend, Queued, put_bookmark};
 
 /// How a message came from a queue, and whether it is still in our hands. Shared by all copies of the message.
 #[derive(Debug)]
@@ -101,8 +100,8 @@ impl Lease {
 
     /// The first verdict counts, and none about a message that was lost. Whether this is it.
     fn settle(&self) -> bool {
-        self.state.compare_exchange(HELD, SETTLED, Ordering::AcqRel, Ordering::Acquire).is_ok()
-            && !self.connection.0.load(Ordering::Acquire)
+        !self.connection.0.load(Ordering::Acquire)
+            && self.state.compare_exchange(HELD, SETTLED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
@@ -211,12 +210,12 @@ impl Leases {
         is_first || self.is_due != was_due
     }
 
-    /// Says at once that a message is cancelled or expired; nothing when the first word about it was another.
-    pub fn settle(&mut self, lease: &Lease, verdict: Verdict) -> Option<Vec<u8>> {
+    /// What is said at once, of a message that is cancelled or expired; nothing when the first word about it was another.
+    pub fn settle(&mut self, lease: &Lease) -> Option<Vec<u8>> {
         self.take(lease).then(|| {
             let mut bookmarks = Vec::new();
             put_bookmark(&mut bookmarks, lease.bookmark.publisher.get(), lease.bookmark.sequence);
-            encode(&lease.queue, verdict, &bookmarks)
+            bookmarks
         })
     }
 
@@ -262,17 +261,10 @@ impl Leases {
         self.is_due
     }
 
-    /// The frames of everything that waits.
-    pub fn send(&mut self) -> Option<Vec<u8>> {
+    /// The acknowledgements that wait, to be said now: queues, and bookmarks as bytes.
+    pub fn take_waiting(&mut self) -> Vec<(Arc<str>, Vec<u8>)> {
         (self.due, self.is_due, self.waiting_count) = (None, false, 0);
-        if self.waiting.is_empty() {
-            return None;
-        }
-        let frames = self.waiting.drain(..);
-        Some(frames.fold(Vec::new(), |mut out, (queue, bookmarks)| {
-            out.append(&mut encode(&queue, Verdict::Acknowledge, &bookmarks));
-            out
-        }))
+        std::mem::take(&mut self.waiting)
     }
 
     /// Acknowledgements that were not sent.
@@ -284,10 +276,10 @@ impl Leases {
         self.due.filter(|_| !self.is_due)
     }
 
-    /// Every lease is over, and with it what was to be said.
-    pub fn disconnected(&mut self) {
+    /// Every lease is over, and with it what was to be said: gives how many acknowledgements.
+    pub fn disconnected(&mut self) -> u64 {
         self.connection.0.store(true, Ordering::Release);
-        *self = Leases::new(self.batch_size, self.timeout);
+        std::mem::replace(self, Leases::new(self.batch_size, self.timeout)).waiting_count
     }
 
     /// Whether this is the first word about a message that is ours to settle.
@@ -301,18 +293,7 @@ impl Leases {
     }
 }
 
-/// The frames that settle messages of one queue and want no answer.
-fn encode(queue: &str, verdict: Verdict, bookmarks: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(bookmarks.len() + queue.len() + 32);
-    for bookmarks in pieces(bookmarks) {
-        let messages = Selection::Bookmarks(bookmarks);
-        let settle = Settle { verdict, command: 0, acks: Acks(0), queue, messages };
-        ClientFrame::Settle(settle).encode(&mut out);
-    }
-    out
-}
-
 /// Bookmarks, as many at a time as go into one frame.
-fn pieces(bookmarks: &[u8]) -> impl Iterator<Item = Bookmarks<'_>> {
+pub(super) fn pieces(bookmarks: &[u8]) -> impl Iterator<Item = Bookmarks<'_>> {
     bookmarks.chunks(BOOKMARKS_PER_FRAME * size_of::<u128>()).filter_map(Bookmarks::from_bytes)
 }

@@ -336,14 +336,16 @@ impl ClientCore {
         Ok(Some(sequence))
     }
 
-    /// Asks to be told when every publish so far is persisted: [`Event::Answered`]. Goes on over reconnects.
+    /// Asks to be told when every publish so far is persisted, and every message settled for good: [`Event::Answered`]. Goes on over
+    /// reconnects, unless settled messages were lost with the connection: leases end with it.
     ///
     /// # Errors
-    /// When the client is closed, or the server's disk takes no more writes.
+    /// When the client is closed, or the server's disk takes no more writes; [`Code::ShuttingDown`], once, when settled messages were lost.
     pub fn flush(&mut self) -> Result<CommandId, Failure> {
         self.check_open()?;
         self.send_acknowledgements();
-        Ok(self.command(|commands| commands.flush()))
+        let command = self.commands.flush()?;
+        Ok(self.command(|_| command))
     }
 
     /// Nobody waits for the answer to `command` any more. True: none will come; false: one will, to be thrown away.
@@ -450,7 +452,7 @@ impl ClientCore {
     pub fn handle_disconnected(&mut self, now: Instant) {
         let was_up = self.connection.take().is_some_and(|connection| connection.is_up());
         self.store.rewind();
-        self.leases.disconnected();
+        let unsaid = self.leases.disconnected();
         // It was this server's disk; whether the next one can store is for it to say.
         self.storage_failure = None;
         self.backoff.failed(now, was_up);
@@ -459,7 +461,7 @@ impl ClientCore {
         }
         if was_up {
             self.set_state(State::Reconnecting);
-            self.commands.disconnected(&mut self.subscriptions, &mut self.events);
+            self.commands.disconnected(unsaid, &mut self.subscriptions, &mut self.events);
         }
         if let Some(after) = self.backoff.given_up(now) {
             let failure =
@@ -489,6 +491,9 @@ impl ClientCore {
         if self.leases.is_due() {
             self.send_acknowledgements();
         }
+        if self.wants_confirmation() {
+            self.command(Commands::confirm);
+        }
         if let Some(connection) = &mut self.connection {
             connection.transmit(now, &mut self.store, out, TRANSMIT_SIZE);
         }
@@ -499,6 +504,7 @@ impl ClientCore {
         self.connection
             .as_ref()
             .is_none_or(|connection| connection.is_idle(&self.store) && !self.leases.is_due())
+            && !self.wants_confirmation()
     }
 
     /// Whether the connection should be closed: the client is, and has said all it had to say.

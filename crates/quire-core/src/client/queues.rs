@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use quire_journal::Bookmark;
 
-use super::{ClientCore, CommandId, Failure, Lease};
+use super::lease::pieces;
+use super::{ClientCore, CommandId, Failure, Lease, State};
 use crate::queue::Verdict;
 use crate::time::Instant;
 use crate::wire::{
@@ -34,8 +35,8 @@ impl ClientCore {
             let granted = self.subscriptions.backlog(lease.subscription());
             return self.leases.acknowledge(lease, granted, now);
         }
-        let frames = self.leases.settle(lease, verdict);
-        frames.is_some_and(|frames| self.queue_frames(&frames))
+        let bookmarks = self.leases.settle(lease);
+        bookmarks.is_some_and(|bookmarks| self.say(lease.queue(), verdict, &bookmarks))
     }
 
     /// Asks for longer leases of messages that are still held; `None`: for another period of the queue's. True: there is something to send.
@@ -116,9 +117,9 @@ impl ClientCore {
         }))
     }
 
-    /// Acknowledgements that were not sent yet.
-    pub fn waiting_acknowledgement_count(&self) -> u64 {
-        self.leases.waiting_count()
+    /// Messages that were settled, of which it is not known yet that this is durable.
+    pub fn unconfirmed_count(&self) -> u64 {
+        self.leases.waiting_count() + self.commands.unconfirmed_count()
     }
 
     /// The lease of a message that came from a queue.
@@ -138,9 +139,30 @@ impl ClientCore {
 
     /// Sends the acknowledgements that wait, before whatever is said next.
     pub(super) fn send_acknowledgements(&mut self) {
-        if let Some(frames) = self.leases.send() {
-            self.queue_frames(&frames);
+        for (queue, bookmarks) in self.leases.take_waiting() {
+            self.say(&queue, Verdict::Acknowledge, &bookmarks);
         }
+    }
+
+    /// Says what becomes of messages. True: it will be sent.
+    fn say(&mut self, queue: &str, verdict: Verdict, bookmarks: &[u8]) -> bool {
+        let mut frames = Vec::with_capacity(bookmarks.len() + queue.len() + 32);
+        let mut count = 0;
+        for bookmarks in pieces(bookmarks) {
+            count += bookmarks.count() as u64;
+            let messages = Selection::Bookmarks(bookmarks);
+            let settle = Settle { verdict, command: 0, acks: Acks(0), queue, messages };
+            ClientFrame::Settle(settle).encode(&mut frames);
+        }
+        let is_said = self.queue_frames(&frames);
+        self.commands.settled(if is_said { count } else { 0 });
+        is_said
+    }
+
+    /// Whether to ask now if what was settled is so for good.
+    pub(super) fn wants_confirmation(&self) -> bool {
+        let is_up = self.connection.as_ref().is_some_and(|connection| connection.is_up());
+        is_up && self.commands.wants_confirmation() && !matches!(self.state, State::Closed(_))
     }
 
     /// True: they will be sent. Leases end with their connection, so without one there is nothing to say.

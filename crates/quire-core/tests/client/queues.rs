@@ -18,13 +18,23 @@ struct Worker {
     now: Instant,
     inbox: Inbox,
     number: u32,
+    /// Flushes that the client has said; `said` shows them when `shows_flushes`.
+    flushes: Vec<CommandId>,
+    shows_flushes: bool,
 }
 
 impl Worker {
     /// With a subscription to the queue `jobs`.
     fn new(config: ClientConfig, max_backlog: u32) -> Self {
         let core = ClientCore::new(config, Instant(0));
-        let mut worker = Worker { core, now: Instant(0), inbox: Inbox::new(1 << 20), number: 0 };
+        let mut worker = Worker {
+            core,
+            now: Instant(0),
+            inbox: Inbox::new(1 << 20),
+            number: 0,
+            flushes: Vec::new(),
+            shows_flushes: false,
+        };
         worker.connect();
         let spec = SubscriptionSpec { max_backlog: Some(max_backlog), ..SubscriptionSpec::new("jobs") };
         let (number, command) = worker.core.subscribe(spec).unwrap();
@@ -72,6 +82,19 @@ impl Worker {
         self.core.settle(message.lease().unwrap(), Verdict::Acknowledge, self.now)
     }
 
+    /// The server answers a flush, counted from 0.
+    fn persisted(&mut self, flush: usize) {
+        let (CommandId(command), kind) = (self.flushes[flush], AckKind::Persisted);
+        self.hear(&ServerFrame::Ack(Ack {
+            kind,
+            code: Code::Ok,
+            command,
+            subscription: 0,
+            column: 0,
+            reason: "",
+        }));
+    }
+
     fn pass(&mut self, duration: Duration) {
         self.now = self.now + duration;
         assert!(!self.core.handle_timeout(self.now));
@@ -84,7 +107,14 @@ impl Worker {
         let mut rest = &bytes[..];
         let mut said = Vec::new();
         while let Some(frame) = self.inbox.next(&mut rest).unwrap() {
-            said.push(match ClientFrame::decode(frame).unwrap() {
+            let frame = ClientFrame::decode(frame).unwrap();
+            if let ClientFrame::Flush { command, .. } = frame {
+                self.flushes.push(CommandId(command));
+                if !self.shows_flushes {
+                    continue;
+                }
+            }
+            said.push(match frame {
                 ClientFrame::Settle(settle) => {
                     let messages = match settle.messages {
                         Selection::Matching(filter) => format!("matching {filter:?}"),
@@ -161,7 +191,7 @@ fn acknowledgements_go_out_when_there_is_a_batch_of_them() {
     assert!(!worker.core.is_idle());
     assert_eq!(worker.said(), ["Acknowledge jobs [(5, 1), (5, 2), (5, 3)]"]);
     worker.acknowledge(&messages[3]);
-    assert_eq!(worker.core.waiting_acknowledgement_count(), 1);
+    assert_eq!(worker.core.unconfirmed_count(), 4);
 }
 
 #[test]
@@ -197,6 +227,7 @@ fn flush_unsubscribe_and_close_send_what_waits_first() {
     ];
     for (say, then) in cases {
         let mut worker = Worker::new(batching(80), 100);
+        worker.shows_flushes = true;
         let message = worker.deliver(1);
         worker.acknowledge(&message);
         say(&mut worker);
@@ -267,6 +298,7 @@ fn leases_end_with_the_connection_and_what_waits_is_dropped() {
     assert!(said.len() == 1 && said[0].starts_with("Subscribe"), "{said:?}");
     assert!(!worker.acknowledge(&held));
     assert_eq!(worker.said(), [""; 0]);
+    assert!(held.lease().unwrap().is_lost(worker.now), "it was not settled");
 }
 
 #[test]
@@ -359,4 +391,48 @@ fn the_figures_of_queues_come_before_their_answer() {
     assert!(
         matches!(worker.core.poll_event(), Some(Event::Answered { command: asked, result: Ok(()) }) if asked == command)
     );
+}
+
+#[test]
+fn the_client_asks_by_itself_whether_what_it_settled_is_durable() {
+    let mut worker = Worker::new(batching(1), 10);
+    let messages: Vec<Message> = (1..=2).map(|sequence| worker.deliver(sequence)).collect();
+    worker.acknowledge(&messages[0]);
+    worker.said();
+    worker.acknowledge(&messages[1]);
+    worker.said();
+    assert_eq!((worker.flushes.len(), worker.core.unconfirmed_count()), (1, 2), "one question at a time");
+    worker.persisted(0);
+    assert_eq!(worker.core.unconfirmed_count(), 1);
+    worker.said();
+    worker.persisted(1);
+    assert_eq!((worker.flushes.len(), worker.core.unconfirmed_count()), (2, 0));
+    assert!(worker.core.is_idle());
+    worker.core.handle_disconnected(worker.now);
+    assert!(worker.core.flush().is_ok(), "nothing was lost");
+}
+
+#[test]
+fn a_flush_does_not_promise_what_was_lost_with_the_connection() {
+    for asked_before in [true, false] {
+        let mut worker = Worker::new(batching(80), 100);
+        let messages: Vec<Message> = (1..=2).map(|sequence| worker.deliver(sequence)).collect();
+        worker.acknowledge(&messages[0]);
+        if asked_before {
+            let flush = worker.core.flush().unwrap();
+            worker.said();
+            worker.core.handle_disconnected(worker.now);
+            let mut answers = Vec::new();
+            while let Some(event) = worker.core.poll_event() {
+                if let Event::Answered { command, result } = event {
+                    answers.push((command, result.unwrap_err().code));
+                }
+            }
+            assert_eq!(answers, [(flush, Code::ShuttingDown)]);
+        } else {
+            worker.core.handle_disconnected(worker.now);
+            assert_eq!(worker.core.flush().unwrap_err().code, Code::ShuttingDown);
+        }
+        assert!(worker.core.flush().is_ok(), "it was said once");
+    }
 }

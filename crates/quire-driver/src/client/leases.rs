@@ -90,9 +90,9 @@ impl Client {
         self.shared.inner.lock().stats.remove(&command)
     }
 
-    /// Acknowledgements that were not sent yet.
-    pub fn waiting_acknowledgement_count(&self) -> u64 {
-        self.shared.inner.lock().core.waiting_acknowledgement_count()
+    /// Messages that were settled, of which it is not known yet that this is durable.
+    pub fn unconfirmed_count(&self) -> u64 {
+        self.shared.inner.lock().core.unconfirmed_count()
     }
 
     /// Whether a lease is over, as far as this client knows.
