@@ -1,4 +1,5 @@
-"""Nothing acknowledged is missing, doubled or out of order after `kill -9` (`crashes.py` says what is compared).
+"""Nothing acknowledged is missing, doubled or out of order after `kill -9` (`crashes.py` and
+`queue_crashes.py` say what is compared).
 
 `make crash ROUNDS=1000` runs the same for longer.
 """
@@ -8,9 +9,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import queue_crashes
 from crashes import crash_rounds
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_server_killed_at_random_moments_keeps_what_it_acknowledged(tmp_path: Path, seed: int) -> None:
     assert crash_rounds(tmp_path, rounds=5, seed=seed) > 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_server_or_a_worker_killed_loses_no_job_and_gives_none_that_is_gone(
+    tmp_path: Path, seed: int
+) -> None:
+    published, _ = queue_crashes.crash_rounds(tmp_path, rounds=5, seed=seed)
+    assert published > 0

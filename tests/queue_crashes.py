@@ -1,0 +1,164 @@
+"""Kill the server or a worker of a queue with `kill -9` at random moments, and compare what was handled with what was promised.
+
+`tests/test_crash.py` runs a few rounds; as a program it runs as many as it is told:
+
+    python tests/queue_crashes.py ROUNDS [SEED]
+
+A publisher outlives the server; two worker processes take jobs, acknowledge them in batches and flush. Each writes
+down, in a file of its own that survives it, what it was given and what is acknowledged for good, with the time. What
+must hold at the end:
+
+- every job whose publish was persisted was acknowledged, so that the queue is empty;
+- no job was given to anybody after a flush had said that its acknowledgement is durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import quire
+from quire.testing import ServerProcess
+
+#: Jobs published in one round before the kill, at most.
+_JOBS_MAX = 2000
+#: Rounds on one directory.
+_ROUNDS_PER_DIRECTORY = 25
+#: Seconds for everything that a round waits for.
+_ROUND_TIMEOUT = 90.0
+
+_RECONNECT = quire.Reconnect(initial="5ms", maximum="50ms")
+_SETTINGS: dict[str, Any] = {
+    "transaction_log": {"journal_size": "256KB", "topic": [{"name": "^jobs$", "message_type": "json"}]},
+    # A lease ends with its connection only: then nobody is given what another has acknowledged.
+    "queue": [{"name": "JOBS", "message_type": "json", "underlying_topic": "jobs"}],
+}
+
+
+class Worker:
+    """A worker process that is started again when it is killed, each time with a file of its own."""
+
+    def __init__(self, directory: Path, url: str, number: int) -> None:
+        self._directory, self._url, self._number = directory, url, number
+        self._lives = 0
+        self.start()
+
+    def start(self) -> None:
+        self._lives += 1
+        log = self._directory / f"worker-{self._number}-{self._lives}.log"
+        command = [sys.executable, __file__, "work", self._url, str(log)]
+        self._process = subprocess.Popen(command)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def work(url: str, log: str) -> None:
+    """One worker: lines are `given N TIME` and `gone N TIME`, the latter written behind the flush."""
+    with (
+        open(log, "a", buffering=1) as out,
+        quire.Client(url, reconnect=_RECONNECT, ack_batch_size=30, ack_timeout="10ms") as client,
+    ):
+        for batch in client.subscribe("JOBS", max_backlog=100).batches(50):
+            now = time.monotonic_ns()
+            # What an earlier connection brought is not ours any more.
+            held = [job for job in batch if not job.lease_lost]
+            out.write("".join(f"given {job.json()['n']} {now}\n" for job in held))
+            for job in held:
+                job.ack()
+            try:
+                client.flush(_ROUND_TIMEOUT)
+            except quire.DisconnectedError:
+                continue  # Some of them come again, to this worker or the other.
+            now = time.monotonic_ns()
+            gone = [job.json()["n"] for job in held if not job.lease_lost]
+            out.write("".join(f"gone {number} {now}\n" for number in gone))
+
+
+def crash_rounds(directory: Path, rounds: int, seed: int) -> tuple[int, int]:
+    """Runs `rounds` kills; gives how many jobs were published, and how many were given more than once."""
+    dice = random.Random(seed)
+    published = 0
+    logs = directory / "logs"
+    logs.mkdir()
+    with ServerProcess(directory / "data", **_SETTINGS) as server, contextlib.ExitStack() as cleanup:
+        publisher = quire.Client(server.url, name="publisher", reconnect=_RECONNECT)
+        cleanup.callback(publisher.close)
+        workers = [Worker(logs, server.url, number) for number in (1, 2)]
+        for worker in workers:
+            cleanup.callback(worker.kill)
+        for _ in range(rounds):
+            for _ in range(dice.randrange(_JOBS_MAX)):
+                published += 1
+                publisher.publish("jobs", {"n": published})
+            if dice.random() < 0.3:
+                publisher.flush(_ROUND_TIMEOUT)
+            time.sleep(dice.uniform(0, 0.3))
+            if dice.random() < 0.5:
+                server.kill()
+                server.start()
+            else:
+                worker = dice.choice(workers)
+                worker.kill()
+                worker.start()
+        publisher.flush(_ROUND_TIMEOUT)
+        deadline = time.monotonic() + _ROUND_TIMEOUT
+        while (figures := publisher.queue_stats("JOBS")["JOBS"])["depth"]:
+            assert time.monotonic() < deadline, figures
+            time.sleep(0.02)
+        for worker in workers:
+            worker.kill()
+    return published, check(logs, published)
+
+
+def check(logs: Path, published: int) -> int:
+    """Reads what the workers wrote; gives how many jobs were given more than once."""
+    given: dict[int, list[int]] = {}
+    gone: dict[int, int] = {}
+    for log in logs.iterdir():
+        # The last line of a worker that was killed may be half of one.
+        for line in log.read_text().split("\n")[:-1]:
+            what, job, at = line.split(" ")
+            if what == "given":
+                given.setdefault(int(job), []).append(int(at))
+            else:
+                gone[int(job)] = int(at)
+    missing = set(range(1, published + 1)) - given.keys()
+    assert not missing, f"{len(missing)} jobs were given to nobody, the first is {min(missing)}"
+    for number, gone_at in gone.items():
+        late = [given_at for given_at in given[number] if given_at > gone_at]
+        assert not late, (
+            f"job {number} was given again {(min(late) - gone_at) / 1e6:.1f} ms after it was gone"
+        )
+    return sum(len(each) > 1 for each in given.values())
+
+
+def main(rounds: int, seed: int) -> None:
+    done = 0
+    while done < rounds:
+        count = min(_ROUNDS_PER_DIRECTORY, rounds - done)
+        print(f"seed {seed}: ", end="", flush=True)
+        with tempfile.TemporaryDirectory(prefix="quire-queue-crash-") as directory:
+            published, again = crash_rounds(Path(directory), count, seed)
+        done += count
+        print(
+            f"{published:,} jobs over {count} kills, {again:,} given again: all handled, none after it was gone ({done}/{rounds})"
+        )
+        seed += 1
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "work":
+        work(*sys.argv[2:])
+    else:
+        main(
+            int(sys.argv[1]),
+            int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(2**32),
+        )
