@@ -4,6 +4,8 @@
     python benches/end_to_end.py replay [--messages 5000000] [--size 256]
     python benches/end_to_end.py latency [--rate 5000] [--seconds 10]
     python benches/end_to_end.py slow-reader [--gigabytes 5]
+    python benches/end_to_end.py queue [--publishers 1] [--consumers 1] [--messages 2000000] [--size 512]
+    python benches/end_to_end.py queue-latency [--rate 2000] [--seconds 10]
 
 Each prints one JSON object. Where hardware sets a bound, it is measured in the same run and the figure is given as a ratio to it too:
 rates on a shared machine mean little on their own. The journal is below `--directory` (a temporary directory otherwise), synced.
@@ -61,6 +63,18 @@ def main() -> None:
     slow = benches.add_parser("slow-reader", help="memory of a server that replays to a reader that is slow")
     slow.add_argument("--gigabytes", type=float, default=5.0, help="size of the journal")
     slow.set_defaults(bench=bench_slow_reader)
+
+    queue = benches.add_parser("queue", help="publish to acknowledged, through a queue")
+    queue.add_argument("--publishers", type=int, default=1)
+    queue.add_argument("--consumers", type=int, default=1)
+    queue.add_argument("--messages", type=int, default=2_000_000, help="of all publishers")
+    queue.add_argument("--size", type=int, default=512, help="bytes of a message")
+    queue.set_defaults(bench=bench_queue)
+
+    queue_latency = benches.add_parser("queue-latency", help="publish to consumer, at a steady rate")
+    queue_latency.add_argument("--rate", type=int, default=2_000, help="messages a second")
+    queue_latency.add_argument("--seconds", type=int, default=10)
+    queue_latency.set_defaults(bench=bench_queue_latency)
 
     options = parser.parse_args()
     with _directory(options.directory) as directory:
@@ -148,6 +162,69 @@ def bench_slow_reader(directory: Path, options: argparse.Namespace) -> dict[str,
     }
 
 
+def bench_queue(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Publishers and consumers at the same time; acknowledgements in batches of 80, a backlog of 100, proportional."""
+    each = options.messages // options.publishers
+    count = each * options.publishers
+    with Served(directory, _queue_config(directory)) as server:
+        left = _SPAWN.Value("q", count)
+        roles = [(_publish, (server.url, each, options.size))] * options.publishers
+        roles += [(_consume, (server.url, left))] * options.consumers
+        results = _run_all(roles)
+        with quire.Client(server.url) as client:
+            figures = client.queue_stats("QUEUE")["QUEUE"]
+    if figures["depth"] or figures["acknowledged"] != count:
+        raise RuntimeError(f"{count} messages were published, and the queue says {figures}")
+    seconds = max(end for _, end in results) - min(start for start, _ in results)
+    return {
+        "publishers": options.publishers,
+        "consumers": options.consumers,
+        "messages_per_s": round(count / seconds),
+        "redelivered": figures["delivered"] - count,
+        "seconds": round(seconds, 2),
+    }
+
+
+def bench_queue_latency(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    count = options.rate * options.seconds
+    with Served(directory, _queue_config(directory)) as server:
+        barrier, results = _SPAWN.Barrier(2), _SPAWN.SimpleQueue()
+        process = _SPAWN.Process(target=_consume_timed, args=(results, barrier, server.url, count))
+        process.start()
+        with quire.Client(server.url) as client:
+            barrier.wait(_TIMEOUT)
+            _publish_paced(client, "bench", options.rate, count)
+            latencies_ns = results.get()
+        process.join()
+    cuts = statistics.quantiles(latencies_ns, n=1000)
+    return {
+        "rate_per_s": options.rate,
+        "p50_us": round(cuts[499] / 1e3, 1),
+        "p99_us": round(cuts[989] / 1e3, 1),
+        "p999_us": round(cuts[998] / 1e3, 1),
+    }
+
+
+def _queue_config(directory: Path) -> Path:
+    path = directory / "queue.toml"
+    path.write_text(
+        """
+        [[transaction_log.topic]]
+        name = "bench"
+        message_type = "binary"
+
+        [[queue]]
+        name = "QUEUE"
+        message_type = "binary"
+        underlying_topic = "bench"
+        fairness_model = "proportional"
+        lease_period = "60s"
+        max_per_subscription_backlog = 100
+        """
+    )
+    return path
+
+
 class Served:
     """A `quire serve` process on a journal below `directory`, with a configuration file or without. Its log is beside it."""
 
@@ -187,9 +264,14 @@ class Served:
 
 def _run(role: Callable[..., None], processes: int, *arguments: Any) -> list[tuple[float, float]]:
     """Runs `role` in as many processes, which start together; gives when each began and ended."""
+    return _run_all([(role, arguments)] * processes)
+
+
+def _run_all(roles: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> list[tuple[float, float]]:
+    """Runs each role in a process of its own; they start together. Gives when each began and ended."""
     results: Any = _SPAWN.SimpleQueue()
-    barrier = _SPAWN.Barrier(processes)
-    running = [_SPAWN.Process(target=role, args=(results, barrier, *arguments)) for _ in range(processes)]
+    barrier = _SPAWN.Barrier(len(roles))
+    running = [_SPAWN.Process(target=role, args=(results, barrier, *arguments)) for role, arguments in roles]
     for process in running:
         process.start()
     times = [results.get() for _ in running]
@@ -231,6 +313,36 @@ def _receive(results: Any, barrier: Barrier, url: str, topic: str, bookmark: str
         barrier.wait(_TIMEOUT)
         for message in subscription:
             latencies_ns.append(time.monotonic_ns() - int(message.data))
+            if len(latencies_ns) == count:
+                break
+    results.put(latencies_ns)
+
+
+def _consume(results: Any, barrier: Barrier, url: str, left: Any) -> None:
+    """Acknowledges until all consumers together have come to the end."""
+    with quire.Client(url, ack_batch_size=80, ack_timeout="100ms") as client:
+        jobs = client.subscribe("QUEUE", max_backlog=100)
+        barrier.wait(_TIMEOUT)
+        start = time.monotonic()
+        for batch in jobs.batches(100, timeout=0.1):
+            for message in batch:
+                message.ack()
+            with left.get_lock():
+                left.value -= len(batch)
+                if left.value <= 0:
+                    break
+        client.flush(timeout=_TIMEOUT)
+        results.put((start, time.monotonic()))
+
+
+def _consume_timed(results: Any, barrier: Barrier, url: str, count: int) -> None:
+    latencies_ns = []
+    with quire.Client(url, ack_batch_size=80, ack_timeout="10ms") as client:
+        jobs = client.subscribe("QUEUE", max_backlog=100)
+        barrier.wait(_TIMEOUT)
+        for message in jobs:
+            latencies_ns.append(time.monotonic_ns() - int(message.data))
+            message.ack()
             if len(latencies_ns) == count:
                 break
     results.put(latencies_ns)
