@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: setup demo test check rust-test python-test spark-test bench-build sim fuzz crash clean
+.PHONY: setup demo test check rust-test python-test spark-test bench-build sim fuzz crash peers clean
 
 setup: $(STAMP)
 
@@ -56,6 +56,11 @@ spark-test: setup
 # A publishing server is killed with `kill -9` again and again; a bounded number of rounds is part of `make test`.
 crash: setup
 	$(BIN)/python tests/crashes.py $(or $(ROUNDS),1000)
+
+# Beside NATS, Redis, RabbitMQ and Kafka, as far as they are installed: docs/performance.md says how.
+peers: setup
+	$(BIN)/python -m pip install --quiet --editable '.[dev,peers]'
+	$(BIN)/python -m benches.peers $(PEERS)
 
 clean:
 	rm -rf target $(VENV) dist

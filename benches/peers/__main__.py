@@ -1,0 +1,109 @@
+"""Runs the same work through quire and what else is installed, interleaved, and prints a table of medians.
+
+    python -m benches.peers [--durability synced|os] [--rounds 3] [--engine NAME]... [--line NAME]... [--json]
+
+From the project's root, after `make setup` and `pip install '.[peers]'`. Servers that are not installed are left out
+and named: `nats-server` and `redis-server` on the path, RabbitMQ as Debian packages it, Kafka's jar files in the directory that
+`KAFKA_LIBS` names. All of them listen on 127.0.0.1 alone and keep their files in a temporary directory on one disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+from . import report
+from .engine import Durability, Engine, NotOffered
+from .engines import ALL
+from .work import LINES, Scale
+
+
+def main() -> None:
+    options = _options()
+    durability = Durability(options.durability)
+    scale = Scale(messages=options.messages, size=options.size, keys=options.keys, seconds=options.seconds)
+    engines = _installed(options.engine, durability)
+    units: dict[str, str] = {}
+    rounds: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for number in range(options.rounds):
+        # Round by round through all engines, so that what else the machine does meets all of them.
+        for engine in engines:
+            directory = Path(tempfile.mkdtemp(prefix="quire-peers-", dir=options.directory))
+            try:
+                _say(f"round {number + 1}/{options.rounds}: {engine.name}")
+                _measure(engine, options.line or list(LINES), scale, directory, rounds, units)
+            finally:
+                shutil.rmtree(directory, ignore_errors=True)
+    if options.json:
+        print(json.dumps(report.as_json(rounds, units), indent=2))
+    else:
+        print(report.table(durability, [engine.name for engine in engines], rounds, units))
+
+
+def _measure(
+    engine: Engine,
+    lines: list[str],
+    scale: Scale,
+    directory: Path,
+    rounds: defaultdict[str, defaultdict[str, list[float]]],
+    units: dict[str, str],
+) -> None:
+    with engine.serving(directory) as server:
+        for line in lines:
+            try:
+                figures = LINES[line](engine, server, scale)
+            except NotOffered as reason:
+                _say(f"  {line}: {reason}")
+                continue
+            for label, figure in figures.items():
+                units[label] = figure.unit
+                rounds[label][engine.name].append(figure.value)
+                _say(f"  {label}: {figure.value:,.0f} {figure.unit}")
+
+
+def _installed(wanted: list[str] | None, durability: Durability) -> list[Engine]:
+    engines = []
+    for kind in ALL:
+        if wanted and kind.__name__.lower() not in wanted:
+            continue
+        engine = kind(durability)
+        try:
+            _say(f"{engine.name} {engine.version()}: {engine.settings()}")
+        except FileNotFoundError as missing:
+            _say(f"{engine.name}: left out, {missing} not found")
+            continue
+        engines.append(engine)
+    return engines
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benches.peers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = [kind.__name__.lower() for kind in ALL]
+    parser.add_argument("--durability", choices=[kind.value for kind in Durability], default="synced")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engine", action="append", choices=names, help="only this one; may be repeated")
+    parser.add_argument("--line", action="append", choices=list(LINES), help="only this one; may be repeated")
+    parser.add_argument("--messages", type=int, default=100_000, help="of each line")
+    parser.add_argument("--size", type=int, default=512, help="bytes of a message")
+    parser.add_argument("--keys", type=int, default=100, help="subscriptions of the filtered fan-out")
+    parser.add_argument("--seconds", type=int, default=5, help="of each latency line")
+    parser.add_argument("--directory", type=Path, help="where the servers keep their files")
+    parser.add_argument("--json", action="store_true", help="every figure of every round")
+    return parser.parse_args()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

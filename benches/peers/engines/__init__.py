@@ -1,0 +1,10 @@
+"""One module per engine."""
+
+from ..engine import Engine
+from .kafka import Kafka
+from .nats import Nats
+from .quire import Quire
+from .rabbitmq import RabbitMQ
+from .redis import Redis
+
+ALL: tuple[type[Engine], ...] = (Quire, Nats, Redis, RabbitMQ, Kafka)

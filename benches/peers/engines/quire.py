@@ -1,0 +1,129 @@
+"""quire itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import quire
+
+from ..engine import Durability, Engine, pauses
+
+
+@dataclass
+class Quire(Engine):
+    name = "quire"
+
+    def version(self) -> str:
+        return version("quire")
+
+    def settings(self) -> str:
+        return f'durability = "{"fsync" if self.durability is Durability.SYNCED else "os"}"'
+
+    def command(self, directory: Path) -> Sequence[str]:
+        config = directory / "quire.toml"
+        config.write_text(
+            f"""
+            data_directory = {json.dumps(str(directory / "data"))}
+            [[transport]]
+            name = "peers"
+            address = "127.0.0.1:{self.port}"
+            [transaction_log]
+            durability = "{"fsync" if self.durability is Durability.SYNCED else "os"}"
+            [[transaction_log.topic]]
+            name = "^(log|jobs|live)$"
+            message_type = "binary"
+            [[transaction_log.topic]]
+            name = "keyed"
+            message_type = "json"
+            [[queue]]
+            name = "work"
+            message_type = "binary"
+            underlying_topic = "jobs"
+            max_per_subscription_backlog = 500
+            lease_period = "5m"
+            """
+        )
+        return [sys.executable, "-m", "quire", "serve", str(config)]
+
+    @property
+    def _url(self) -> str:
+        return f"quire://127.0.0.1:{self.port}"
+
+    def publish(self, count: int, size: int) -> None:
+        self._publish("log", count, size)
+
+    def enqueue(self, count: int, size: int) -> None:
+        self._publish("jobs", count, size)
+
+    def _publish(self, topic: str, count: int, size: int) -> None:
+        data = b"x" * size
+        with quire.Client(self._url) as client:
+            for _ in range(count):
+                client.publish(topic, data)
+            client.flush(timeout=600)
+
+    def replay(self, count: int) -> None:
+        taken = size = 0
+        with quire.Client(self._url) as client:
+            for batch in client.subscribe("log", bookmark=quire.EPOCH).batches():
+                taken += len(batch)
+                size += sum(len(message.data) for message in batch)
+                if taken >= count:
+                    return
+
+    def consume(self, idle_s: float, acknowledged: Callable[[int], None]) -> None:
+        taken = 0
+        with (
+            quire.Client(self._url, ack_batch_size=100) as client,
+            client.subscribe("work", max_backlog=500) as work,
+        ):
+            for batch in work.batches(timeout=idle_s):
+                if not batch:
+                    return
+                for message in batch:
+                    message.ack()
+                taken += len(batch)
+                acknowledged(taken)
+
+    def publish_stamped(self, rate: int, count: int) -> None:
+        with quire.Client(self._url) as client:
+            for pause in pauses(rate, count):
+                if pause:
+                    time.sleep(pause)
+                client.publish("live", b"%d" % time.monotonic_ns())
+
+    def receive_stamped(self, ready: Callable[[], None], came: Callable[[bytes], bool]) -> None:
+        with quire.Client(self._url) as client, client.subscribe("live", bookmark=quire.NOW) as live:
+            ready()
+            for message in live:
+                if came(message.data):
+                    return
+
+    def publish_keyed(self, keys: int, count: int, size: int) -> None:
+        bodies = [json.dumps({"key": key, "pad": "x" * size}).encode() for key in range(keys)]
+        with quire.Client(self._url) as client:
+            for number in range(count):
+                client.publish("keyed", bodies[number % keys])
+            client.flush(timeout=600)
+
+    def receive_keyed(
+        self, keys: Sequence[int], ready: Callable[[], None], came: Callable[[int], bool]
+    ) -> None:
+        done = threading.Event()
+
+        def count(_: quire.Message) -> None:
+            if came(1):
+                done.set()
+
+        with quire.Client(self._url) as client:
+            for key in keys:
+                client.subscribe("keyed", filter=f"/key = {key}", on_message=count)
+            ready()
+            done.wait()

@@ -1,0 +1,40 @@
+"""The table: medians over the rounds, and each engine's ratio to quire."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .engine import Durability
+
+Rounds = Mapping[str, Mapping[str, Sequence[float]]]
+"""Label of the line → engine → one figure per round."""
+
+
+def table(durability: Durability, engines: Sequence[str], rounds: Rounds, units: Mapping[str, str]) -> str:
+    lines = [
+        f"| {durability.value} | " + " | ".join(engines) + " |",
+        "| --- |" + " --- |" * len(engines),
+    ]
+    for label, figures in rounds.items():
+        ours = statistics.median(figures["quire"]) if figures.get("quire") else None
+        cells = []
+        for engine in engines:
+            if not (values := figures.get(engine)):
+                cells.append("-")
+                continue
+            median = statistics.median(values)
+            cell = f"{median:,.0f} {units[label]}".replace(" /s", "/s")
+            if ours and engine != "quire":
+                cell += f" ({median / ours:.2g} x)"
+            cells.append(cell)
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def as_json(rounds: Rounds, units: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        label: {"unit": units[label], **{engine: list(values) for engine, values in figures.items()}}
+        for label, figures in rounds.items()
+    }

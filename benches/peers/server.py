@@ -1,0 +1,94 @@
+"""A server process that is started, waited for, measured and ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+START_TIMEOUT_S = 60.0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Server:
+    """Runs `command` in a process group of its own until the block ends; what it says goes to a file."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], directory: Path, port: int
+    ) -> None:
+        self._command = command
+        self._environment = environment
+        self._log = directory / "server.log"
+        self._directory = directory
+        self._port = port
+
+    def __enter__(self) -> Server:
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._directory,
+                env={**os.environ, **self._environment},
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._accepts():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.__exit__()
+                raise RuntimeError(f"{self._command[0]} did not start:\n{self._log.read_text()[-2000:]}")
+            time.sleep(0.05)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self._process.pid, number)
+            except ProcessLookupError:
+                break
+            try:
+                self._process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                continue
+            if not self._group():
+                break
+
+    def resident_bytes(self) -> int:
+        """Memory of the server's processes that is not backed by files."""
+        return sum(_anonymous_bytes(process) for process in self._group())
+
+    def _group(self) -> list[int]:
+        group = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if os.getpgid(int(entry.name)) == self._process.pid:
+                        group.append(int(entry.name))
+                except ProcessLookupError:
+                    continue
+        return group
+
+    def _accepts(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+
+def _anonymous_bytes(process: int) -> int:
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except FileNotFoundError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon:"))
