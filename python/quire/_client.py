@@ -67,6 +67,8 @@ class Client(QueueCalls, ClientBase[Subscription]):
       outlives the process (and then `name` must be given), or a `PublishStore`
     - `bookmark_store`: where it is kept how far subscriptions were processed, for `MOST_RECENT`: `None` (in memory), the
       path of a file that outlives the process, or a `BookmarkStore`
+    - `user`: the identity for the rule that a name is taken over by the same user only; `password`: handed to
+      the server, which has no list of users yet and checks neither
     - `heartbeat`: how often each side says something; a peer silent for two of them is given up. `None` =
       never
     - `connect_timeout`: how long to wait for the first logon
