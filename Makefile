@@ -41,7 +41,7 @@ bench-build:
 
 # Of the Python surface; `cargo bench --package quire-benches` has those of the parts, `benches/end_to_end.py` those of the whole.
 bench: setup
-	$(BIN)/python -m pytest -q benches -p no:xdist --benchmark-columns min,median,rounds --benchmark-max-time 0.3 --benchmark-min-rounds 3
+	$(BIN)/python -m pytest -q benches/test_bench_*.py -p no:xdist --benchmark-columns min,median,rounds --benchmark-max-time 0.3 --benchmark-min-rounds 3
 
 sim:
 	cargo run --release --locked --package quire-sim -- --seeds $(or $(SEEDS),100)
@@ -52,7 +52,7 @@ fuzz:
 
 python-test: setup
 	$(BIN)/python -m pytest -n auto -q tests --ignore tests/spark
-	$(BIN)/python -m pytest -q benches --benchmark-disable
+	$(BIN)/python -m pytest -q benches/test_bench_*.py --benchmark-disable
 
 # One after the other: they share one SparkSession, which takes longer to start than most of them.
 spark-test: setup
