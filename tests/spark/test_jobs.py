@@ -136,6 +136,29 @@ def test_a_replay_keeps_its_pace(spark: SparkSession, tmp_path: Path) -> None:
     assert done.seconds >= 0.19
 
 
+def test_an_audit_counts_what_left_a_queue_and_how(spark: SparkSession, tmp_path: Path) -> None:
+    config = quire.Config.model_validate({"queue": [{"name": "work", "message_type": "json"}]})
+    with quire.Client(f"file:{tmp_path}", name="worker", config=config) as client:
+        for n in range(20):
+            client.publish("work", {"n": n})
+        client.flush(timeout=30)
+        jobs = client.subscribe("work", max_backlog=20)
+        for n in range(20):
+            job = jobs.get(timeout=30)
+            if n < 15:
+                job.ack()
+            elif n == 15:
+                job.cancel()
+            else:
+                job.expire()
+        client.flush(timeout=30)
+    (row,) = quire.spark.queue_audit(spark, str(tmp_path)).collect()
+    assert (row.queue, row.acknowledged, row.expired, row.taken) == ("work", 15, 4, 0)
+    assert row.cancels >= 1
+    assert row.reasons == "forced_expire"
+    assert 0 <= row.p50 <= row.p99 <= row.longest < 60
+
+
 def test_dead_letters_are_expiries_of_their_queue(spark: SparkSession, tmp_path: Path) -> None:
     def letter(position: int, reason: str) -> tuple[str, dict[str, Any]]:
         return "dead", {"queue": "work", "position": position, "reason": [reason], "deliveries": 5}
