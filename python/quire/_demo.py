@@ -28,6 +28,7 @@ from rich.table import Table
 
 import quire
 from quire._demo_jobs import QUEUE, run_jobs
+from quire._demo_spark import act as act_spark
 from quire._message import Message
 from quire.testing import ServerProcess
 
@@ -39,7 +40,7 @@ PATIENCE = 60.0
 _TEXT = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 
-def run(directory: Path | None, count: int | None) -> int:
+def run(directory: Path | None, count: int | None, spark: bool) -> int:
     """Runs the demo; gives the exit code, 1 when anything was lost, doubled or out of order, or a job was not done."""
     console = Console()
     console.rule("[bold]quire demo")
@@ -60,12 +61,16 @@ def run(directory: Path | None, count: int | None) -> int:
         jobs = run_jobs(console, server, len(flights))
         console.print(jobs.table())
         console.print(jobs.verdict())
+        is_right = True
+        if spark:
+            console.rule("the third act")
+            is_right = act_spark(console, Path(place) / "journal", TOPIC, flights, str(QUEUE["name"]))
     if directory is not None:
         console.print(
             f"look around: quire serve --data-directory {directory}; quire subscribe {TOPIC} --bookmark epoch"
         )
     console.print("next: README.md for twenty lines of Python, `quire --help` for the commands")
-    return 0 if results.is_sound and jobs.is_sound else 1
+    return 0 if results.is_sound and jobs.is_sound and is_right else 1
 
 
 @dataclass

@@ -19,7 +19,6 @@ app = App(
 )
 config_app = App(name="config", help="Check a configuration file, or print an example.")
 app.command(config_app)
-app.command("quire._cli._bench:app", name="bench", help="Measure a server as clients see it.")
 app.command(
     "quire._cli._queue:app",
     name="queue",
@@ -28,7 +27,7 @@ app.command(
 app.command(
     "quire._cli._journal:app",
     name="journal",
-    help="Look at the files of a journal: ls, dump, grep, find, verify.",
+    help="Look at a journal directory: ls, dump, grep, find, verify.",
 )
 app.command(
     "quire._cli._pipeline:app",
@@ -240,7 +239,7 @@ def replay(
 
 
 @app.command
-def demo(*, directory: Path | None = None, flights: int | None = None) -> int:
+def demo(*, directory: Path | None = None, flights: int | None = None, spark: bool = True) -> int:
     """A real server on real data: 336,776 flights published, filtered, replayed, with a kill -9 in the middle.
 
     For example:
@@ -253,10 +252,12 @@ def demo(*, directory: Path | None = None, flights: int | None = None) -> int:
         Where the journal goes; by default a temporary directory that is removed at the end.
     flights
         Use only the first so many.
+    spark
+        At the end, read the journal with Spark, where it is installed.
     """
     from quire._demo import run
 
-    return run(directory, flights)
+    return run(directory, flights, spark)
 
 
 @config_app.command

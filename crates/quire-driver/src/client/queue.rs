@@ -117,8 +117,8 @@ impl Queue {
         self.wake(&state);
     }
 
-    /// Nothing more comes, because the client has ended or stops taking: what is here can still be taken.
-    pub fn close(&self) {
+    /// The client has ended: what is here can still be taken.
+    pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
         self.wake(&state);
