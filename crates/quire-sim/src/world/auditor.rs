@@ -5,11 +5,14 @@
 //! - J2: the log holds nothing that nobody published, and each publisher's messages in their order.
 //! - B1: every reader saw exactly the log from where it began: no gap, no duplicate, one order for all.
 //! - B2: a bookmark names the same message for ever.
+//! - Q1: what a worker has acknowledged, and was told so, never comes again; what entered a queue was delivered.
+//! - Q3: a queue that delivers at most once delivers nothing twice.
 //! - Ordinary subscribers see each publisher's messages in order, each once in the life of a connection.
 
 use std::collections::HashMap;
 
 use quire_core::client::Message;
+use quire_core::time::Instant;
 use quire_journal::Bookmark;
 
 use super::Canary;
@@ -63,6 +66,10 @@ struct Published {
     topic: &'static str,
     key: u64,
     outcome: Outcome,
+    /// Times that the queue which delivers at least once, and the one which delivers at most once, delivered it.
+    deliveries: [u32; 2],
+    /// When a worker was told that its acknowledgement is durable.
+    acknowledged_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,7 +169,9 @@ impl Auditor {
         let key = self.published_count() % KEYS;
         let is_early = self.canary == Some(Canary::EarlyAcknowledgement);
         let outcome = if is_early { Outcome::Persisted } else { Outcome::Unknown };
-        self.published.push(Published { publisher, topic, key, outcome });
+        let published =
+            Published { publisher, topic, key, outcome, deliveries: [0; 2], acknowledged_at: None };
+        self.published.push(published);
     }
 
     pub fn persisted(&mut self, value: Value) {
@@ -249,6 +258,41 @@ impl Auditor {
         Ok(())
     }
 
+    /// A queue delivered a message over a connection that was made at `since`; gives its number.
+    pub fn delivered(
+        &mut self,
+        worker: &str,
+        since: Instant,
+        at_most_once: bool,
+        message: &Message,
+    ) -> Option<Value> {
+        self.delivered += 1;
+        let value = value_of(message.data())?;
+        let Some(published) = self.published.get_mut(value as usize) else {
+            self.fault.get_or_insert(format!("{worker} received message {value} before it was published"));
+            return None;
+        };
+        published.deliveries[usize::from(at_most_once)] += 1;
+        if at_most_once && published.deliveries[1] > 1 {
+            self.fault
+                .get_or_insert(format!("message {value} was delivered twice, the second time to {worker}"));
+        }
+        // On an older connection it may have been under way when another worker, whose lease was over, acknowledged it.
+        if !at_most_once && published.acknowledged_at.is_some_and(|at| at < since) {
+            self.fault.get_or_insert(format!("message {value} was acknowledged, and came again to {worker}"));
+        }
+        Some(value)
+    }
+
+    /// A worker was told that what it said about a message is durable.
+    pub fn acknowledged(&mut self, value: Value, now: Instant) {
+        self.published[value as usize].acknowledged_at.get_or_insert(now);
+    }
+
+    pub fn acknowledged_count(&self) -> u64 {
+        self.published.iter().filter(|published| published.acknowledged_at.is_some()).count() as u64
+    }
+
     /// Whether everything that must have come by now has come.
     pub fn is_complete(&self, clients: &[Client]) -> bool {
         self.verdict(clients).is_ok()
@@ -277,6 +321,12 @@ impl Auditor {
             let publisher = self.published[value as usize].publisher;
             if let Some(last) = last_of.insert(publisher, value).filter(|last| *last >= value) {
                 return Err(format!("the log holds message {value} of publisher {publisher} after {last}"));
+            }
+        }
+        for &value in log {
+            let published = &self.published[value as usize];
+            if published.topic == "recorded/b" && published.deliveries[0] == 0 {
+                return Err(format!("message {value} entered the queue and was never delivered"));
             }
         }
         for (value, published) in self.published.iter().enumerate() {

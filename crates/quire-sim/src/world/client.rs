@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use quire_core::broker::ConnectionId;
 use quire_core::client::{
-    ClientConfig, ClientCore, CommandId, Event, NewMessage, PublishError, Reconnect, Sequence, State,
-    SubscriptionSpec,
+    ClientConfig, ClientCore, CommandId, Event, Message, NewMessage, PublishError, Reconnect, Sequence,
+    State, SubscriptionSpec,
 };
-use quire_core::time::Now;
+use quire_core::queue::Verdict;
+use quire_core::time::{Instant, Now};
 
 use super::auditor::{Auditor, Condition, Start, StreamId, Value, Want};
 use super::network::Network;
-use super::server::Server;
+use super::server::{AT_LEAST_ONCE, AT_MOST_ONCE, Server};
 use crate::random::Random;
 
 pub(super) struct Client {
@@ -26,6 +27,7 @@ pub(super) struct Client {
 enum Program {
     Publish(Publisher),
     Read(Reader),
+    Work(Worker),
 }
 
 #[derive(Default)]
@@ -49,7 +51,34 @@ struct Reader {
     is_witness: bool,
 }
 
+/// Takes messages from a queue, holds each for a while, and says what becomes of it.
+struct Worker {
+    at_most_once: bool,
+    /// When the present connection was made.
+    since: Instant,
+    subscription: Option<u32>,
+    entering: Option<CommandId>,
+    held: Vec<(Value, Message)>,
+    /// What was acknowledged since the last flush.
+    said: Vec<Value>,
+    /// The flush that will tell whether these acknowledgements are durable.
+    flushing: Option<(CommandId, Vec<Value>)>,
+}
+
 impl Client {
+    pub fn worker(number: u64, random: &mut Random, now: Now) -> Self {
+        let worker = Worker {
+            at_most_once: number % 3 == 2,
+            since: now.instant,
+            subscription: None,
+            entering: None,
+            held: Vec::new(),
+            said: Vec::new(),
+            flushing: None,
+        };
+        Client::new(format!("worker-{number}"), Program::Work(worker), random, now)
+    }
+
     pub fn publisher(number: u64, random: &mut Random, now: Now) -> Self {
         let program = Program::Publish(Publisher { number: number as usize, ..Publisher::default() });
         Client::new(format!("publisher-{number}"), program, random, now)
@@ -91,6 +120,7 @@ impl Client {
                 publisher.persisted = 0;
             }
             Program::Read(reader) => reader.restart(&self.core, random.percent(50), auditor),
+            Program::Work(worker) => worker.restart(),
         }
         self.core = ClientCore::new(config(&self.name, random), now.instant);
         self.connection = None;
@@ -128,6 +158,7 @@ impl Client {
             Program::Read(reader) => {
                 reader.act(&self.name, &mut self.core, random, auditor, self.is_settling);
             }
+            Program::Work(worker) => worker.act(&mut self.core, now, random, self.is_settling),
         }
     }
 
@@ -160,6 +191,9 @@ impl Client {
             if server.is_running() {
                 self.connection = Some(network.connect(number));
                 self.core.handle_connected(now.instant);
+                if let Program::Work(worker) = &mut self.program {
+                    worker.since = now.instant;
+                }
             } else {
                 self.core.handle_disconnected(now.instant);
             }
@@ -169,7 +203,7 @@ impl Client {
         }
         while let Some(event) = self.core.poll_event() {
             is_busy = true;
-            self.take(event, auditor);
+            self.take(event, now, auditor);
         }
         Ok(is_busy)
     }
@@ -207,7 +241,7 @@ impl Client {
         Ok(is_busy)
     }
 
-    fn take(&mut self, event: Event, auditor: &mut Auditor) {
+    fn take(&mut self, event: Event, now: Now, auditor: &mut Auditor) {
         match (&mut self.program, event) {
             (Program::Publish(publisher), Event::Persisted) => {
                 publisher.persisted_up_to(self.core.persisted(), auditor);
@@ -216,6 +250,7 @@ impl Client {
                 publisher.refused(sequence, auditor);
             }
             (Program::Read(reader), event) => reader.take(event, auditor),
+            (Program::Work(worker), event) => worker.take(&self.name, event, now.instant, auditor),
             _ => (),
         }
     }
@@ -377,6 +412,78 @@ impl Reader {
                 self.give_up(auditor);
                 self.subscription = None;
                 self.is_paused = false;
+            }
+            _ => (),
+        }
+    }
+}
+
+impl Worker {
+    fn restart(&mut self) {
+        self.subscription = None;
+        self.entering = None;
+        self.held.clear();
+        self.said.clear();
+        self.flushing = None;
+    }
+
+    fn act(&mut self, core: &mut ClientCore, now: Now, random: &mut Random, is_settling: bool) {
+        if self.subscription.is_none() {
+            let queue = if self.at_most_once { AT_MOST_ONCE } else { AT_LEAST_ONCE };
+            let max_backlog = Some(1 + random.below(40) as u32);
+            let spec = SubscriptionSpec { max_backlog, ..SubscriptionSpec::new(queue) };
+            if let Ok((subscription, command)) = core.subscribe(spec) {
+                self.subscription = Some(subscription);
+                self.entering = Some(command);
+            }
+        }
+        // Now and then a worker sits on what it has until its leases are over.
+        if !is_settling && random.percent(30) {
+            return;
+        }
+        for (value, message) in std::mem::take(&mut self.held) {
+            let Some(lease) = message.lease().filter(|lease| !lease.is_lost(now.instant)) else { continue };
+            if !is_settling && random.percent(10) {
+                core.settle(lease, Verdict::Cancel, now.instant);
+            } else {
+                core.settle(lease, Verdict::Acknowledge, now.instant);
+                self.said.push(value);
+            }
+        }
+        if !self.said.is_empty() && self.flushing.is_none() && random.percent(30) {
+            let said = std::mem::take(&mut self.said);
+            // A refused flush says that some of them are lost: nothing is known of any.
+            self.flushing = core.flush().ok().map(|command| (command, said));
+        }
+    }
+
+    fn take(&mut self, name: &str, event: Event, now: Instant, auditor: &mut Auditor) {
+        match event {
+            Event::Messages { subscription, messages } if Some(subscription) == self.subscription => {
+                for message in messages {
+                    if let Some(value) = auditor.delivered(name, self.since, self.at_most_once, &message)
+                        && !self.at_most_once
+                    {
+                        self.held.push((value, message));
+                    }
+                }
+            }
+            Event::Answered { command, result } => {
+                if let Some((_, said)) = self.flushing.take_if(|(flush, _)| *flush == command) {
+                    match result {
+                        Ok(()) => said.into_iter().for_each(|value| auditor.acknowledged(value, now)),
+                        // It tells once of all that was said before the connection broke (docs/clients.md).
+                        Err(_) => self.said.clear(),
+                    }
+                } else if Some(command) == self.entering {
+                    self.entering = None;
+                    if result.is_err() {
+                        self.subscription = None;
+                    }
+                }
+            }
+            Event::Ended { subscription, .. } if Some(subscription) == self.subscription => {
+                self.subscription = None;
             }
             _ => (),
         }

@@ -44,6 +44,8 @@ pub struct Played {
     pub published: u64,
     /// Messages that readers received.
     pub delivered: u64,
+    /// Messages of a queue that workers acknowledged, and were told so.
+    pub acknowledged: u64,
     /// Power cuts.
     pub power_cuts: u64,
     /// Servers that ended without one.
@@ -75,10 +77,11 @@ impl Played {
         }
     }
 
-    fn counters(&mut self) -> [&mut u64; 12] {
+    fn counters(&mut self) -> [&mut u64; 13] {
         [
             &mut self.published,
             &mut self.delivered,
+            &mut self.acknowledged,
             &mut self.power_cuts,
             &mut self.kills,
             &mut self.stops,
@@ -95,11 +98,11 @@ impl Played {
 
 impl std::fmt::Display for Played {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Played { published, delivered, power_cuts, kills, stops, poisoned, .. } = self;
+        let Played { published, delivered, acknowledged, power_cuts, kills, stops, poisoned, .. } = self;
         let Played { hung_syncs, cuts, silences, client_kills, clock_steps, stalls, .. } = self;
         write!(
             f,
-            "{published} messages published, {delivered} delivered; {power_cuts} power cuts, {kills} kills and {stops} stops of the server, \
+            "{published} messages published, {delivered} delivered, {acknowledged} acknowledged in queues; {power_cuts} power cuts, {kills} kills and {stops} stops of the server, \
              {poisoned} failed disks, {hung_syncs} hung syncs, {cuts} cut and {silences} silent connections, {client_kills} killed clients, \
              {clock_steps} clock steps, {stalls} stalls"
         )
@@ -199,6 +202,10 @@ impl World {
         let mut clients: Vec<_> =
             (0..publishers).map(|number| Client::publisher(number, &mut random, clock.now())).collect();
         clients.extend((0..readers).map(|number| Client::reader(number, &mut random, clock.now())));
+        let workers = random.below(5);
+        clients.extend((0..workers).map(|number| Client::worker(number, &mut random, clock.now())));
+        // Somebody takes what is in the queue.
+        clients.push(Client::worker(workers / 3 * 3 + 3, &mut random, clock.now()));
         World {
             server: Server::new(disk.clone()),
             network: Network::new(random.number()),
@@ -343,6 +350,7 @@ impl World {
         Played {
             published: self.auditor.published_count(),
             delivered: self.auditor.delivered_count(),
+            acknowledged: self.auditor.acknowledged_count(),
             poisoned: self.server.poisoned_count(),
             hung_syncs: self.server.hung_count(),
             stalls: self.network.stall_count(),

@@ -4,7 +4,10 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 
-use quire_core::broker::{Broker, BrokerConfig, Input, Limits, Output, RecordedTopic, TransactionLogConfig};
+use quire_core::broker::{
+    Broker, BrokerConfig, Input, Limits, Output, QueueSettings, RecordedTopic, TransactionLogConfig,
+};
+use quire_core::queue::Semantics;
 use quire_core::replay::ReadDone;
 use quire_core::time::Now;
 use quire_journal::{Journal, Options};
@@ -13,6 +16,10 @@ use super::network::{Arrival, Network};
 use super::{SECOND_NS, ns};
 use crate::disk::SimulatedDisk;
 use crate::random::Random;
+
+/// The queues, by name.
+pub(super) const AT_LEAST_ONCE: &str = "work";
+pub(super) const AT_MOST_ONCE: &str = "once";
 
 const DIRECTORY: &str = "journal";
 
@@ -65,6 +72,7 @@ impl Server {
                 topics: vec![recorded],
                 ..TransactionLogConfig::default()
             },
+            queues: vec![at_least_once(random), at_most_once()],
             limits: Limits {
                 // Small enough to be reached.
                 max_client_backlog: 64 << 10,
@@ -147,6 +155,28 @@ impl Server {
             network.server_is_gone();
         }
         Ok(true)
+    }
+}
+
+/// A queue whose leases end while some workers still hold on to them.
+fn at_least_once(random: &mut Random) -> QueueSettings {
+    QueueSettings {
+        name: AT_LEAST_ONCE.into(),
+        message_type: "json".into(),
+        underlying_topic: Some("recorded/b".into()),
+        lease_period_ns: Some(SECOND_NS / 2),
+        max_per_subscription_backlog: Some(1 + random.below(50) as u32),
+        ..QueueSettings::default()
+    }
+}
+
+fn at_most_once() -> QueueSettings {
+    QueueSettings {
+        name: AT_MOST_ONCE.into(),
+        message_type: "json".into(),
+        underlying_topic: Some("recorded/a".into()),
+        semantics: Semantics::AtMostOnce,
+        ..QueueSettings::default()
     }
 }
 
