@@ -4,7 +4,8 @@
 //! all of them must be TRUE; `OR` has a cover when all its parts have one, put together. Whatever else stands in a filter has none, which
 //! is always right. An empty cover says that the filter is never TRUE.
 
-use super::ranges::Bound;
+use super::field::FLOAT_EXACT_MAX;
+use super::ranges::Place;
 use crate::filter::node::{Comparison, Literal, Node};
 use crate::message_type::{Number, boolean_text};
 
@@ -25,7 +26,7 @@ pub(super) enum Wanted {
     /// Equal to this.
     Equal(Literal),
     /// Between these, both included. Of an array, one element may be above the first and another below the second.
-    Within(Bound, Bound),
+    Within(Place, Place),
 }
 
 /// The covers to choose from; none when every message must be evaluated.
@@ -95,8 +96,10 @@ fn comparison_test(left: &Node, comparison: Comparison, right: &Node) -> Option<
     let wanted = match comparison {
         Comparison::Equal => Wanted::Equal(literal.clone()),
         Comparison::NotEqual => return None,
-        Comparison::Less | Comparison::LessOrEqual => Wanted::Within(Bound::Bottom, bound(literal)?),
-        Comparison::Greater | Comparison::GreaterOrEqual => Wanted::Within(bound(literal)?, Bound::Top),
+        Comparison::Less => Wanted::Within(Place::BOTTOM, before(literal)?),
+        Comparison::LessOrEqual => Wanted::Within(Place::BOTTOM, place(literal)?),
+        Comparison::Greater => Wanted::Within(after(literal)?, Place::TOP),
+        Comparison::GreaterOrEqual => Wanted::Within(place(literal)?, Place::TOP),
     };
     Some(vec![Test { field, wanted }])
 }
@@ -123,37 +126,91 @@ fn within(field: u32, low: &Literal, high: &Literal) -> Option<Vec<Test>> {
     if matches!(low, Literal::Null) || matches!(high, Literal::Null) {
         return Some(Vec::new());
     }
-    let (low, high) = (bound(low)?, bound(high)?);
+    let (low, high) = (place(low)?, place(high)?);
     // Text that spells a number stands at one place among the numbers and at another among the texts: bounds of both kinds are no interval for it.
-    same_kind(&low, &high).then(|| vec![Test { field, wanted: Wanted::Within(low, high) }])
+    low.is_like(high).then(|| vec![Test { field, wanted: Wanted::Within(low, high) }])
 }
 
-/// The place of a constant in the order of values. Only those whose place does not depend on what they are compared with.
-fn bound(literal: &Literal) -> Option<Bound> {
+/// The place of a constant in the order of values. Only of those whose place does not depend on what they are compared with.
+fn place(literal: &Literal) -> Option<Place> {
     match literal {
-        Literal::Number(number) if !number.is_nan() => Some(Bound::number(number.as_f64())),
+        Literal::Number(number) if !number.is_nan() => Some(Place::number(number.as_f64())),
         Literal::Text(text) if Number::parse(text).is_none() && boolean_text(text).is_none() => {
-            Some(Bound::Text(text.clone()))
+            Some(Place::text(text))
         }
         _ => None,
     }
 }
 
-fn same_kind(low: &Bound, high: &Bound) -> bool {
-    matches!((low, high), (Bound::Number(_), Bound::Number(_)) | (Bound::Text(_), Bound::Text(_)))
+/// Below a constant, as far as places tell.
+fn before(literal: &Literal) -> Option<Place> {
+    place(literal).map(|place| if is_exact(literal) { place.just_below() } else { place })
+}
+
+/// Above a constant, as far as places tell.
+fn after(literal: &Literal) -> Option<Place> {
+    place(literal).map(|place| if is_exact(literal) { place.just_above() } else { place })
+}
+
+fn is_exact(literal: &Literal) -> bool {
+    matches!(literal, Literal::Number(number) if number.as_f64().abs() < FLOAT_EXACT_MAX)
+}
+
+/// The test that says the same as the filter for numbers below [`FLOAT_EXACT_MAX`], if the filter only compares one field with numbers.
+pub(super) fn only_range(node: &Node) -> Option<Test> {
+    let parts = match node {
+        Node::And(parts) => parts,
+        single => std::slice::from_ref(single),
+    };
+    let mut range: Option<(u32, Place, Place)> = None;
+    for part in parts {
+        let (field, part_low, part_high) = range_of(part)?;
+        range = Some(match range {
+            None => (field, part_low, part_high),
+            Some((known, low, high)) if known == field => (field, low.max(part_low), high.min(part_high)),
+            Some(_) => return None,
+        });
+    }
+    range.map(|(field, low, high)| Test { field, wanted: Wanted::Within(low, high) })
+}
+
+/// Of a comparison of a field with numbers.
+fn range_of(node: &Node) -> Option<(u32, Place, Place)> {
+    let is_number = |node: &Node| matches!(node, Node::Literal(Literal::Number(_)));
+    let test = match node {
+        Node::Compare(left, rest) => match &**rest {
+            [(comparison, right)] if is_number(left) || is_number(right) => {
+                comparison_test(left, *comparison, right)?.pop()?
+            }
+            _ => return None,
+        },
+        Node::Between(nodes) => match &**nodes {
+            [
+                Node::Field(field),
+                Node::Literal(low @ Literal::Number(_)),
+                Node::Literal(high @ Literal::Number(_)),
+            ] => within(*field, low, high)?.pop()?,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    match test.wanted {
+        Wanted::Within(low, high) => Some((test.field, low, high)),
+        Wanted::Equal(_) => None,
+    }
 }
 
 /// Adds to the half-open ranges of an AND those that a lower and an upper bound on one field make.
 fn merge_ranges(covers: &mut Vec<Vec<Test>>) {
     let mut merged = Vec::new();
     for low in &*covers {
-        let [Test { field, wanted: Wanted::Within(low, Bound::Top) }] = &**low else { continue };
+        let [Test { field, wanted: Wanted::Within(low, Place::TOP) }] = &**low else { continue };
         for high in &*covers {
             match &**high {
-                [Test { field: other, wanted: Wanted::Within(Bound::Bottom, high) }]
-                    if other == field && same_kind(low, high) =>
+                [Test { field: other, wanted: Wanted::Within(Place::BOTTOM, high) }]
+                    if other == field && low.is_like(*high) =>
                 {
-                    let wanted = Wanted::Within(low.clone(), high.clone());
+                    let wanted = Wanted::Within(*low, *high);
                     merged.push(vec![Test { field: *field, wanted }]);
                 }
                 _ => {}

@@ -7,7 +7,7 @@ use hashbrown::hash_map::Entry as HashEntry;
 use rustc_hash::FxBuildHasher;
 
 use super::cover::Wanted;
-use super::ranges::{Bound, Place, RangeTree};
+use super::ranges::{Place, RangeTree};
 use crate::filter::node::Literal;
 use crate::message_type::{Number, Value, boolean_text};
 
@@ -36,6 +36,8 @@ pub(super) enum Finding {
     Possible,
     /// The value is equal to a constant that it wants, unless that is a Boolean or the name of one.
     Equal,
+    /// The value is a number that stands in one of its ranges, unless that has texts as bounds.
+    Within,
 }
 
 impl FieldIndex {
@@ -53,7 +55,7 @@ impl FieldIndex {
                     Entries::add(self.numbers.entry(key), entry);
                 }
             }
-            Wanted::Within(low, high) => self.ranges.insert(low.clone(), high.clone(), entry),
+            Wanted::Within(low, high) => self.ranges.insert(*low, *high, entry),
         }
     }
 
@@ -73,7 +75,7 @@ impl FieldIndex {
                     }
                 }
             }
-            Wanted::Within(low, _) => self.ranges.remove(low, entry),
+            Wanted::Within(low, _) => self.ranges.remove(*low, entry),
         }
     }
 
@@ -90,7 +92,7 @@ impl FieldIndex {
                     .map(|entries| entries.as_slice().len())
                     .sum::<usize>()
             }
-            Wanted::Within(Bound::Bottom, _) | Wanted::Within(_, Bound::Top) => 16 + self.ranges.len() / 2,
+            Wanted::Within(Place::BOTTOM, _) | Wanted::Within(_, Place::TOP) => 16 + self.ranges.len() / 2,
             Wanted::Within(..) => 8 + self.ranges.len() / 16,
         }
     }
@@ -100,7 +102,7 @@ impl FieldIndex {
         match value {
             Value::Null | Value::Compound(_) => {}
             Value::Array(elements) => {
-                let mut extent: Option<(Place<'_>, Place<'_>)> = None;
+                let mut extent: Option<(Place, Place)> = None;
                 for element in elements {
                     self.equal(element.scalar(), &mut candidate);
                     for place in places(element.scalar()).into_iter().flatten() {
@@ -117,9 +119,9 @@ impl FieldIndex {
             single => {
                 self.equal(single, &mut candidate);
                 if !self.ranges.is_empty() {
+                    let finding = if is_exact_number(single) { Finding::Within } else { Finding::Possible };
                     for place in places(single).into_iter().flatten() {
-                        self.ranges
-                            .for_each_overlap(place, place, &mut |entry| candidate(entry, Finding::Possible));
+                        self.ranges.for_each_overlap(place, place, &mut |entry| candidate(entry, finding));
                     }
                 }
             }
@@ -134,11 +136,7 @@ impl FieldIndex {
             entries.iter().for_each(|entry| candidate(*entry, Finding::Equal));
         }
         if !self.numbers.is_empty() {
-            let finding = match value {
-                // Below this, floats tell all integers apart.
-                Value::Number(number, _) if number.as_f64().abs() < FLOAT_EXACT_MAX => Finding::Equal,
-                _ => Finding::Possible,
-            };
+            let finding = if is_exact_number(value) { Finding::Equal } else { Finding::Possible };
             for key in number_keys(value).into_iter().flatten() {
                 let entries = self.numbers.get(&key).map_or(&[][..], Entries::as_slice);
                 entries.iter().for_each(|entry| candidate(*entry, finding));
@@ -179,8 +177,12 @@ impl Entries {
     }
 }
 
-/// 2^53.
-const FLOAT_EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+/// 2^53. Below it, floats tell all integers apart.
+pub(super) const FLOAT_EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
+fn is_exact_number(value: Value<'_>) -> bool {
+    matches!(value, Value::Number(number, _) if number.as_f64().abs() < FLOAT_EXACT_MAX)
+}
 
 /// The numbers that a value may be equal to: as a number, and as a Boolean.
 fn number_keys(value: Value<'_>) -> [Option<u64>; 2] {
@@ -196,12 +198,12 @@ fn number_keys(value: Value<'_>) -> [Option<u64>; 2] {
 }
 
 /// Where a value stands among bounds; a text that spells a number at two places.
-fn places(value: Value<'_>) -> [Option<Place<'_>>; 2] {
+fn places(value: Value<'_>) -> [Option<Place>; 2] {
     let place = |number: Number| (!number.is_nan()).then(|| Place::number(number.as_f64()));
     match value {
         Value::Number(number, _) => [place(number), None],
         Value::Boolean(value) => [place(Number::Integer(value.into())), None],
-        Value::Text(text) => [Number::parse(text).and_then(place), Some(Place::Text(text))],
+        Value::Text(text) => [Number::parse(text).and_then(place), Some(Place::text(text))],
         Value::Null | Value::Array(_) | Value::Compound(_) => [None, None],
     }
 }

@@ -44,8 +44,8 @@ struct Entry<Id> {
     members: Members<Id>,
     /// The generation in which it last became a candidate.
     seen: u64,
-    /// See [`cover::is_only_equality`].
-    is_only_equality: bool,
+    /// What makes it TRUE without being evaluated.
+    decided_by: Option<Finding>,
 }
 
 /// Most filters belong to one subscription, and a map is large for that.
@@ -183,7 +183,7 @@ impl<Id: Copy + Eq + Hash> Many<Id> {
                     return;
                 }
                 entry.seen = self.generation;
-                if entry.is_only_equality && finding == Finding::Equal {
+                if entry.decided_by == Some(finding) {
                     matched_count += 1;
                     entry.members.give(&mut self.matches);
                 } else {
@@ -214,18 +214,17 @@ impl<Id: Copy + Eq + Hash> Many<Id> {
         }
         let fields: Box<[FieldId]> =
             filter.parsed().names.iter().map(|name| self.plan.add(&path_of(name))).collect();
-        let cover = self.best_cover(&filter, &fields);
+        let root = &filter.parsed().root;
+        let (cover, decided_by) = match cover::only_range(root) {
+            Some(test) => (Some([test].into()), Some(Finding::Within)),
+            None => {
+                let finding = cover::is_only_equality(root).then_some(Finding::Equal);
+                (self.best_cover(&filter, &fields), finding)
+            }
+        };
         let entry = self.entries.vacant_key() as u32;
         self.by_filter.insert(filter.clone(), entry);
-        let is_only_equality = cover::is_only_equality(&filter.parsed().root);
-        self.entries.insert(Entry {
-            filter,
-            fields,
-            cover,
-            members: Members::None,
-            seen: 0,
-            is_only_equality,
-        });
+        self.entries.insert(Entry { filter, fields, cover, members: Members::None, seen: 0, decided_by });
         let Entry { fields, cover, .. } = &self.entries[entry as usize];
         match cover {
             None => {

@@ -7,27 +7,9 @@ use std::cmp::Ordering;
 
 use slab::Slab;
 
-/// One end of a range, both ends being part of it.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Bound {
-    /// Below everything.
-    Bottom,
-    /// Never NaN, never the negative zero.
-    Number(f64),
-    /// Above every number; in the order of the bytes.
-    Text(Box<[u8]>),
-    /// Above everything.
-    Top,
-}
-
-/// A place among the bounds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Place<'a> {
-    Bottom,
-    Number(f64),
-    Text(&'a [u8]),
-    Top,
-}
+/// A place in the order of all values: numbers, then texts. Texts that begin alike share one, so that what is found by it has to be looked at again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place(u128);
 
 /// Ranges and the entries that they belong to.
 #[derive(Debug)]
@@ -36,68 +18,65 @@ pub(super) struct RangeTree {
     root: u32,
 }
 
-#[derive(Debug)]
+/// As large as a line of the processor's cache: finding a place is waiting for memory.
+#[derive(Clone, Copy, Debug)]
 struct Node {
-    low: Bound,
-    high: Bound,
+    low: Place,
+    high: Place,
+    /// The highest upper bound from here down.
+    highest: Place,
     entry: u32,
     left: u32,
     right: u32,
     /// Levels from here down, 1 for a leaf.
     height: u8,
-    /// The node with the highest upper bound from here down.
-    highest: u32,
 }
 
 /// No node.
 const NONE: u32 = u32::MAX;
 
-impl Bound {
-    pub fn number(number: f64) -> Bound {
-        // Adding zero makes the negative zero the positive one.
-        Bound::Number(number + 0.0)
+/// Where the kind of value begins in a [`Place`].
+const KIND_SHIFT: u32 = 120;
+
+/// As much of a text as a place tells apart, in bytes.
+const TEXT_SIZE: usize = 15;
+
+impl Place {
+    /// Below everything.
+    pub const BOTTOM: Place = Place(0);
+
+    /// Above everything.
+    pub const TOP: Place = Place(u128::MAX);
+
+    /// Of a number that is not NaN.
+    pub fn number(number: f64) -> Place {
+        // Adding zero makes the negative zero the positive one. Turning the bits so makes their order that of the numbers.
+        let bits = (number + 0.0).to_bits();
+        let ordered = if bits >> 63 == 1 { !bits } else { bits | 1 << 63 };
+        // Every second place, so that there is one just below and one just above.
+        Place((1 << KIND_SHIFT) + 2 * u128::from(ordered))
     }
 
-    fn place(&self) -> Place<'_> {
-        match self {
-            Bound::Bottom => Place::Bottom,
-            Bound::Number(number) => Place::Number(*number),
-            Bound::Text(text) => Place::Text(text),
-            Bound::Top => Place::Top,
-        }
-    }
-}
-
-impl Place<'_> {
-    pub fn number(number: f64) -> Place<'static> {
-        Place::Number(number + 0.0)
+    pub fn text(text: &[u8]) -> Place {
+        let mut bytes = [0; 16];
+        let size = text.len().min(TEXT_SIZE);
+        bytes[1..=size].copy_from_slice(&text[..size]);
+        Place((2 << KIND_SHIFT) + u128::from_be_bytes(bytes))
     }
 
-    fn kind(self) -> u8 {
-        match self {
-            Place::Bottom => 0,
-            Place::Number(_) => 1,
-            Place::Text(_) => 2,
-            Place::Top => 3,
-        }
+    /// Between a number and all numbers below it.
+    pub fn just_below(self) -> Place {
+        Place(self.0 - 1)
     }
-}
 
-impl Eq for Place<'_> {}
-
-impl PartialOrd for Place<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
+    /// Between a number and all numbers above it.
+    pub fn just_above(self) -> Place {
+        Place(self.0 + 1)
     }
-}
 
-impl Ord for Place<'_> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        match (self, other) {
-            (Place::Number(left), Place::Number(right)) => left.total_cmp(right),
-            (Place::Text(left), Place::Text(right)) => left.cmp(right),
-            (left, right) => left.kind().cmp(&right.kind()),
-        }
+    /// Whether both are numbers, or both texts.
+    pub fn is_like(self, other: Place) -> bool {
+        self.0 >> KIND_SHIFT == other.0 >> KIND_SHIFT
     }
 }
 
@@ -117,30 +96,33 @@ impl RangeTree {
     }
 
     /// Adds the range from `low` to `high`. An entry may have several.
-    pub fn insert(&mut self, low: Bound, high: Bound, entry: u32) {
+    pub fn insert(&mut self, low: Place, high: Place, entry: u32) {
         let node = self.nodes.vacant_key() as u32;
-        self.nodes.insert(Node { low, high, entry, left: NONE, right: NONE, height: 1, highest: node });
+        self.nodes.insert(Node { low, high, entry, left: NONE, right: NONE, height: 1, highest: high });
         self.root = self.inserted(self.root, node);
     }
 
     /// Removes one range of `entry` that begins at `low`, if there is one.
-    pub fn remove(&mut self, low: &Bound, entry: u32) {
-        self.root = self.removed(self.root, low.place(), entry);
+    pub fn remove(&mut self, low: Place, entry: u32) {
+        self.root = self.removed(self.root, low, entry);
     }
 
     /// Calls `visit` with the entry of each range that begins at or below `high` and ends at or above `low`.
-    pub fn for_each_overlap(&self, low: Place<'_>, high: Place<'_>, visit: &mut impl FnMut(u32)) {
+    pub fn for_each_overlap(&self, low: Place, high: Place, visit: &mut impl FnMut(u32)) {
         self.overlaps(self.root, low, high, visit);
     }
 
-    fn overlaps(&self, at: u32, low: Place<'_>, high: Place<'_>, visit: &mut impl FnMut(u32)) {
-        if at == NONE || self.node(self.node(at).highest).high.place() < low {
+    fn overlaps(&self, at: u32, low: Place, high: Place, visit: &mut impl FnMut(u32)) {
+        if at == NONE {
             return;
         }
         let node = self.node(at);
+        if node.highest < low {
+            return;
+        }
         self.overlaps(node.left, low, high, visit);
-        if node.low.place() <= high {
-            if node.high.place() >= low {
+        if node.low <= high {
+            if node.high >= low {
                 visit(node.entry);
             }
             self.overlaps(node.right, low, high, visit);
@@ -152,7 +134,7 @@ impl RangeTree {
         if at == NONE {
             return new;
         }
-        let (place, entry) = (self.node(new).low.place(), self.node(new).entry);
+        let Node { low: place, entry, .. } = *self.node(new);
         if self.order(at, place, entry).is_gt() {
             let left = self.inserted(self.node(at).left, new);
             self.node_mut(at).left = left;
@@ -164,7 +146,7 @@ impl RangeTree {
     }
 
     /// The tree under `at` without one range of `entry` that begins at `low`.
-    fn removed(&mut self, at: u32, low: Place<'_>, entry: u32) -> u32 {
+    fn removed(&mut self, at: u32, low: Place, entry: u32) -> u32 {
         if at == NONE {
             return NONE;
         }
@@ -203,9 +185,9 @@ impl RangeTree {
     }
 
     /// How the node at `at` stands to a lower bound and an entry.
-    fn order(&self, at: u32, low: Place<'_>, entry: u32) -> Ordering {
+    fn order(&self, at: u32, low: Place, entry: u32) -> Ordering {
         let node = self.node(at);
-        node.low.place().cmp(&low).then(node.entry.cmp(&entry))
+        node.low.cmp(&low).then(node.entry.cmp(&entry))
     }
 
     /// Makes `at` right again after one of its subtrees grew or shrank by a level; gives what stands in its place.
@@ -252,15 +234,10 @@ impl RangeTree {
     }
 
     fn update(&mut self, at: u32) {
-        let Node { left, right, .. } = *self.node(at);
+        let Node { left, right, high, .. } = *self.node(at);
         let height = 1 + self.height(left).max(self.height(right));
-        let mut highest = at;
-        for child in [left, right].into_iter().filter(|child| *child != NONE) {
-            let candidate = self.node(child).highest;
-            if self.node(candidate).high.place() > self.node(highest).high.place() {
-                highest = candidate;
-            }
-        }
+        let children = [left, right].into_iter().filter(|child| *child != NONE);
+        let highest = children.map(|child| self.node(child).highest).fold(high, Place::max);
         let node = self.node_mut(at);
         (node.height, node.highest) = (height, highest);
     }
@@ -293,21 +270,38 @@ mod tests {
             let (left, right) = (self.check(node.left), self.check(node.right));
             assert!(left.abs_diff(right) <= 1, "unbalanced");
             assert_eq!(node.height, 1 + left.max(right));
-            for child in [node.left, node.right].into_iter().filter(|child| *child != NONE) {
-                let highest = &self.node(self.node(child).highest).high;
-                assert!(highest.place() <= self.node(node.highest).high.place());
-            }
+            let children = [node.left, node.right].into_iter().filter(|child| *child != NONE);
+            let highest = children.map(|child| self.node(child).highest).fold(node.high, Place::max);
+            assert_eq!(node.highest, highest);
             node.height
         }
     }
 
-    fn bound() -> impl Strategy<Value = Bound> {
+    fn bound() -> impl Strategy<Value = Place> {
         prop_oneof![
-            1 => Just(Bound::Bottom),
-            6 => (-20..20_i32).prop_map(|number| Bound::number(number.into())),
-            3 => "[a-c]{1,2}".prop_map(|text| Bound::Text(text.into_bytes().into())),
-            1 => Just(Bound::Top),
+            1 => Just(Place::BOTTOM),
+            6 => (-20..20_i32).prop_map(|number| Place::number(number.into())),
+            3 => "[a-c]{1,2}".prop_map(|text| Place::text(text.as_bytes())),
+            1 => Just(Place::TOP),
         ]
+    }
+
+    #[test]
+    fn places_are_in_the_order_of_the_values() {
+        let numbers = [f64::NEG_INFINITY, -1e300, -2.0, -1e-300, 0.0, 1e-300, 1.0, 1.5, 1e300, f64::INFINITY];
+        let texts: [&[u8]; 5] = [b"a", b"a\0", b"ab", b"b", b"\xff"];
+        let mut places = vec![Place::BOTTOM];
+        for place in numbers.map(Place::number) {
+            places.extend([place.just_below(), place, place.just_above()]);
+        }
+        assert!(places.windows(2).all(|pair| pair[0] < pair[1]), "{places:?}");
+        places.extend(texts.map(Place::text));
+        places.push(Place::TOP);
+        // A zero byte is no difference, and neither is what follows the first fifteen bytes.
+        assert!(places.windows(2).all(|pair| pair[0] <= pair[1]), "{places:?}");
+        assert_eq!(Place::number(-0.0), Place::number(0.0));
+        assert!(Place::number(f64::INFINITY).just_above() < Place::text(b"\0"));
+        assert!(Place::text(&[0xFF; 20]) < Place::TOP);
     }
 
     proptest! {
@@ -317,29 +311,28 @@ mod tests {
             low in bound(),
             high in bound(),
         ) {
-            let (mut tree, mut list) = (RangeTree::default(), Vec::<(Bound, Bound, u32)>::new());
+            let (mut tree, mut list) = (RangeTree::default(), Vec::<(Place, Place, u32)>::new());
             for (from, to, entry, is_removal) in operations {
                 if is_removal && !list.is_empty() {
                     let (from, _, entry) = list.swap_remove(entry as usize % list.len());
-                    tree.remove(&from, entry);
+                    tree.remove(from, entry);
                     // Of several ranges with one beginning and one entry, any may have gone: forget them all.
                     while let Some(at) = list.iter().position(|known| known.0 == from && known.2 == entry) {
                         list.swap_remove(at);
-                        tree.remove(&from, entry);
+                        tree.remove(from, entry);
                     }
                 } else {
-                    tree.insert(from.clone(), to.clone(), entry);
+                    tree.insert(from, to, entry);
                     list.push((from, to, entry));
                 }
                 tree.check(tree.root);
                 prop_assert_eq!(tree.len(), list.len());
             }
-            let (low, high) = (low.place(), high.place());
             let mut found = Vec::new();
             tree.for_each_overlap(low, high, &mut |entry| found.push(entry));
             let mut expected: Vec<u32> = list
                 .iter()
-                .filter(|(from, to, _)| from.place() <= high && to.place() >= low)
+                .filter(|(from, to, _)| *from <= high && *to >= low)
                 .map(|(.., entry)| *entry)
                 .collect();
             found.sort_unstable();
