@@ -2,6 +2,7 @@
 
 mod any_bytes;
 mod damage;
+mod golden;
 mod model;
 mod reading;
 mod restarts;
