@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: setup demo test check rust-test python-test spark-test spark-kills bench-build sim fuzz crash peers clean
+.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build sim fuzz crash peers clean
 
 setup: $(STAMP)
 
@@ -39,6 +39,10 @@ rust-test:
 bench-build:
 	cargo bench --package quire-benches --no-run --locked
 
+# Of the Python surface; `cargo bench --package quire-benches` has those of the parts, `benches/end_to_end.py` those of the whole.
+bench: setup
+	$(BIN)/python -m pytest -q benches/test_bench_*.py -p no:xdist --benchmark-columns min,median,rounds --benchmark-max-time 0.3 --benchmark-min-rounds 3
+
 sim:
 	cargo run --release --locked --package quire-sim -- --seeds $(or $(SEEDS),100)
 
@@ -48,6 +52,7 @@ fuzz:
 
 python-test: setup
 	$(BIN)/python -m pytest -n auto -q tests --ignore tests/spark
+	$(BIN)/python -m pytest -q benches/test_bench_*.py --benchmark-disable
 
 # One after the other: they share one SparkSession, which takes longer to start than most of them.
 spark-test: setup

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import queue
+import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -40,3 +44,136 @@ def test_health_says_when_the_server_and_each_subscription_last_said_something(c
     assert heard["busy"] <= health.last_heard
     quiet.unsubscribe()
     assert [subscription.sub_id for subscription in client.health().subscriptions] == ["busy"]
+
+
+def test_a_listener_is_told_every_state_in_order_and_may_use_the_client(server: ScriptedServer) -> None:
+    states: queue.SimpleQueue[str] = queue.SimpleQueue()
+    client = quire.Client(server.url, name="client", reconnect=FAST)
+
+    def listen(state: str) -> None:
+        states.put(state)
+        if state == "connected":
+            client.publish("orders", b"back")
+        raise KeyError("a listener that fails disturbs nobody")
+
+    client.add_state_listener(listen)
+    server.stop()
+    assert states.get(timeout=SOON) == "reconnecting"
+    assert (client.state, client.health().last_error) != ("connected", None)
+    server.start()
+    assert states.get(timeout=SOON) == "connected"
+    client.flush(SOON)
+    client.close()
+    assert states.get(timeout=SOON) == "closed"
+    assert [record.data for record in server.log] == [b"back"]
+
+
+def test_a_removed_listener_is_told_nothing(server: ScriptedServer, client: quire.Client) -> None:
+    first: queue.SimpleQueue[str] = queue.SimpleQueue()
+    second: queue.SimpleQueue[str] = queue.SimpleQueue()
+    client.add_state_listener(first.put)
+    client.add_state_listener(second.put)
+    client.remove_state_listener(first.put)
+    client.remove_state_listener(first.put)
+    client.close()
+    assert second.get(timeout=SOON) == "closed"
+    assert first.empty()
+
+
+def test_while_the_server_is_away_publishes_are_taken_and_iterations_wait(
+    server: ScriptedServer, client: quire.Client
+) -> None:
+    subscription = client.subscribe("orders", bookmark=quire.EPOCH)
+    server.stop()
+    assert client.publish("orders", b"1") == 1
+    with pytest.raises(TimeoutError):
+        client.flush(0.05)
+    with pytest.raises(TimeoutError):
+        subscription.get(0.05)
+    with pytest.raises(quire.DisconnectedError):
+        client.publish("orders", b"lost", sequence=None)
+    assert client.health().unpersisted == 1
+    server.start()
+    assert subscription.get(SOON).data == b"1"
+    client.flush(SOON)
+
+
+def test_draining_lets_the_handlers_finish_and_flushes_what_they_publish(server: ScriptedServer) -> None:
+    client = quire.Client(server.url, name="client", reconnect=FAST)
+    started, go_on = threading.Event(), threading.Event()
+
+    def answer(message: quire.Message) -> None:
+        started.set()
+        assert go_on.wait(SOON)
+        client.publish("answers", message.data)
+
+    client.subscribe("orders", on_message=answer)
+    for number in range(5):
+        client.publish("orders", b"%d" % number)
+    client.flush(SOON)
+    assert started.wait(SOON)
+    threading.Timer(0.05, go_on.set).start()
+    report = client.drain(SOON)
+    assert report.unpersisted == 0
+    answers = [record.data for record in server.log if record.topic == b"answers"]
+    # Those that had come before the subscription ended were handled; the report counts none of them as left.
+    assert answers == [b"%d" % number for number in range(len(answers))]
+    assert answers
+    assert report.is_clean
+
+
+def test_a_drain_that_runs_out_of_time_says_what_was_left(server: ScriptedServer) -> None:
+    client = quire.Client(server.url, name="client", reconnect=FAST)
+    started, go_on = threading.Event(), threading.Event()
+
+    def block(message: quire.Message) -> None:
+        started.set()
+        go_on.wait(SOON)
+
+    client.subscribe("orders", on_message=block)
+    taken = client.subscribe("orders", sub_id="taken")
+    for number in range(3):
+        client.publish("orders", b"%d" % number)
+    client.flush(SOON)
+    assert started.wait(SOON)
+    taken.get(SOON)
+    deadline = time.monotonic() + SOON
+    while sum_of_unprocessed(client) < 6:
+        assert time.monotonic() < deadline
+    server.stop()
+    client.publish("orders", b"unpersisted")
+    before = time.monotonic()
+    report = client.drain(0.2)
+    assert time.monotonic() - before < SOON / 2
+    assert (report.unpersisted, report.unprocessed, report.is_clean) == (1, 6, False)
+    go_on.set()
+    server.start()
+
+
+def sum_of_unprocessed(client: quire.Client) -> int:
+    return client._unprocessed(client._core, client._subscriptions.values())
+
+
+async def test_the_asyncio_client_has_listeners_and_drains(server: ScriptedServer) -> None:
+    client = quire.AsyncClient(server.url, name="client", reconnect=FAST)
+    states: asyncio.Queue[str] = asyncio.Queue()
+    client.add_state_listener(states.put)
+    await client.connect()
+    assert await asyncio.wait_for(states.get(), SOON) == "connected"
+    handled: list[bytes] = []
+
+    async def handle(message: quire.Message) -> None:
+        await asyncio.sleep(0)
+        handled.append(message.data)
+
+    await client.subscribe("orders", on_message=handle)
+    taken = await client.subscribe("orders")
+    for number in range(3):
+        await client.publish("orders", b"%d" % number)
+    await client.flush(SOON)
+    await taken.get(SOON)
+    report = await client.drain(SOON)
+    assert handled == [b"%d" % number for number in range(len(handled))]
+    assert report.unpersisted == 0
+    assert report.unprocessed >= 1, "what was taken and not processed"
+    assert await asyncio.wait_for(states.get(), SOON) == "closed"

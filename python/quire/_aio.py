@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -49,6 +50,8 @@ from quire._options import (
 from quire._subscription import DEFAULT_BATCH_COUNT, SubscriptionBase, check_count, timeout_to_core
 from quire._units import Duration, Size
 
+#: Called with `"connected"`, `"reconnecting"` or `"closed"`.
+AsyncStateListener = Callable[[str], object | Awaitable[object]]
 T = TypeVar("T")
 if TYPE_CHECKING:
     from quire._config import Config
@@ -222,6 +225,8 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
         self._waiters: set[asyncio.Future[None]] = set()
         self._handlers: dict[int, AsyncHandler] = {}
         self._handler_task: asyncio.Task[None] | None = None
+        self._listeners: list[AsyncStateListener] = []
+        self._listener_task: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
         """Connects, and returns when it is logged on. Harmless when it is."""
@@ -350,6 +355,9 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
 
     async def unsubscribe(self, sub_id: str | None = None) -> None:
         """Ends one subscription, or all of them."""
+        await self._unsubscribe(sub_id, None)
+
+    async def _unsubscribe(self, sub_id: str | None, deadline: float | None) -> None:
         names = list(self._subscriptions) if sub_id is None else [sub_id]
         ended = [s for s in map(self._forget, names) if s is not None]
         if self._started is None or self.state == "closed":
@@ -365,7 +373,9 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
                     raise
         self._wake()
         for command in commands:
-            await self._answer(core, command)
+            left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+            if not await self._answer(core, command, left):
+                core.abandon(command)
 
     async def pause(self, subscriptions: Iterable[AsyncSubscription] | None = None) -> None:
         """Stops bookmark subscriptions, all with one command; left out: all of this client."""
@@ -381,6 +391,18 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
         if self._started is None:
             return "closed" if self._is_closed else "connecting"
         return self._started.state
+
+    def add_state_listener(self, listener: AsyncStateListener) -> None:
+        """Calls `listener`, which may be a coroutine function, with each state that the client comes into from
+        now on, in their order, on the loop. What it raises is logged."""
+        self._listeners.append(listener)
+        if self._started is not None:
+            self._start_listeners(self._started)
+
+    def remove_state_listener(self, listener: AsyncStateListener) -> None:
+        """Calls it no more. Harmless when it is not called."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
 
     def health(self) -> Health:
         """How the client and its subscriptions stand."""
@@ -401,9 +423,16 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (timeout_to_core(timeout) or 0)
         await self._stop_workers(max(0.0, deadline - loop.time()))
+        subscriptions = list(self._subscriptions.values())
         if self.state == "connected":
-            await self.unsubscribe()
-        return await self._close(max(0.0, deadline - loop.time()))
+            await self._unsubscribe(None, deadline)
+        core = self._started
+        if core is not None:
+            core.end_handled()
+            self._wake()
+            await self._wait_for_handlers(deadline)
+        report = await self._close(max(0.0, deadline - loop.time()))
+        return report if core is None else replace(report, unprocessed=self._unprocessed(core, subscriptions))
 
     async def close(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> None:
         """Waits up to `timeout` for pending publishes, then leaves.
@@ -411,7 +440,7 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
         Iterations end. Harmless when it is closed.
         """
         report = await self._close(timeout_to_core(timeout) or 0.0)
-        if not report.is_clean:
+        if report.unpersisted:
             logger.warning("%r closed with %d publishes not persisted", self, report.unpersisted)
 
     async def __aenter__(self) -> Self:
@@ -480,12 +509,17 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
         for sequence, refused in core.take_failed_publishes():
             logger.error("%r: publish %d was refused: %s", self, sequence, refused)
         self._wake()
-        task = self._handler_task
-        if task is not None and task is not asyncio.current_task():
-            await asyncio.wait([task], timeout=max(0.0, deadline - loop.time()))
-            task.cancel()
+        await self._wait_for_handlers(deadline)
+        if self._handler_task is not None and self._handler_task is not asyncio.current_task():
+            self._handler_task.cancel()
         self._leave(core)
         return DrainReport(unpersisted=left)
+
+    async def _wait_for_handlers(self, deadline: float) -> None:
+        task = self._handler_task
+        if task is not None and task is not asyncio.current_task():
+            left = max(0.0, deadline - asyncio.get_running_loop().time())
+            await asyncio.wait([task], timeout=left)
 
     async def _set_paused(self, subscriptions: Iterable[AsyncSubscription] | None, paused: bool) -> None:
         core = await self._connected()
@@ -498,6 +532,30 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
     async def _replace(self, subscription: _quire.Subscription, spec: Spec) -> None:
         core = await self._connected()
         await self._answer(core, core.replace(subscription.number, spec))
+
+    def _start_listeners(self, core: _quire.Client) -> None:
+        if self._listener_task is None and self._listeners:
+            seen = core.states_after(0, 0)[-1][0]
+            self._listener_task = asyncio.ensure_future(self._run_listeners(core, seen))
+
+    async def _run_listeners(self, core: _quire.Client, seen: int) -> None:
+        def look() -> list[tuple[int, str]] | None:
+            # Once the descriptor is gone, nobody is told of anything any more.
+            ended = [(seen + 1, "closed")] if self._descriptor < 0 else None
+            return core.states_after(seen, 0) or ended
+
+        while True:
+            for number, state in await self._until(look, None) or ():
+                seen = number
+                for listener in tuple(self._listeners):
+                    try:
+                        result = listener(state)
+                        if inspect.isawaitable(result):
+                            await result
+                    except Exception:
+                        logger.exception("a state listener of %r failed on %r", self, state)
+                if state == "closed":
+                    return
 
     async def _run_handlers(self, core: _quire.Client) -> None:
         def look() -> tuple[list[Message] | None] | None:
@@ -529,6 +587,7 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
             self._started = self._start_core()
             self._descriptor = self._started.ready_descriptor()
             loop.add_reader(self._descriptor, self._on_ready)
+            self._start_listeners(self._started)
         elif self._loop is not loop:
             raise RuntimeError("this client belongs to another event loop: make one per loop")
         return self._started

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from quire._config import Config
 
 Handler = Callable[[Message], object]
+#: Called with `"connected"`, `"reconnecting"` or `"closed"`.
+StateListener = Callable[[str], object]
 
 
 class Client(QueueCalls, ClientBase[Subscription]):
@@ -64,6 +67,8 @@ class Client(QueueCalls, ClientBase[Subscription]):
       outlives the process (and then `name` must be given), or a `PublishStore`
     - `bookmark_store`: where it is kept how far subscriptions were processed, for `MOST_RECENT`: `None` (in memory), the
       path of a file that outlives the process, or a `BookmarkStore`
+    - `user`: the identity for the rule that a name is taken over by the same user only; `password`: handed to
+      the server, which has no list of users yet and checks neither
     - `heartbeat`: how often each side says something; a peer silent for two of them is given up. `None` =
       never
     - `connect_timeout`: how long to wait for the first logon
@@ -113,6 +118,8 @@ class Client(QueueCalls, ClientBase[Subscription]):
         self._lock = threading.Lock()
         self._handlers: dict[int, Handler] = {}
         self._handler_thread: threading.Thread | None = None
+        self._listeners: list[StateListener] = []
+        self._listener_thread: threading.Thread | None = None
         self._core: _quire.Client = self._start_core()
         try:
             connected = self._core.wait_connected(options.connect_timeout)
@@ -246,6 +253,9 @@ class Client(QueueCalls, ClientBase[Subscription]):
 
     def unsubscribe(self, sub_id: str | None = None) -> None:
         """Ends one subscription, or all of them."""
+        self._unsubscribe(sub_id, None)
+
+    def _unsubscribe(self, sub_id: str | None, deadline: float | None) -> None:
         with self._lock:
             names = list(self._subscriptions) if sub_id is None else [sub_id]
             ended = [s for s in map(self._forget, names) if s is not None]
@@ -260,7 +270,9 @@ class Client(QueueCalls, ClientBase[Subscription]):
                 if error.code not in ("unknown_subscription", "shutting_down"):
                     raise
         for command in commands:
-            self._core.wait(command)
+            left = None if deadline is None else max(0.0, deadline - monotonic())
+            if not self._core.wait(command, left):
+                self._core.abandon(command)
 
     def pause(self, subscriptions: Iterable[Subscription] | None = None) -> None:
         """Stops bookmark subscriptions, all with one command; left out: all of this client."""
@@ -275,18 +287,48 @@ class Client(QueueCalls, ClientBase[Subscription]):
         """`"connecting"`, `"connected"`, `"reconnecting"` or `"closed"`."""
         return self._core.state
 
+    def add_state_listener(self, listener: StateListener) -> None:
+        """Calls `listener` with each state that the client comes into from now on, in their order.
+
+        The listeners run one at a time on a thread of their own, so that they may use the client. What one
+        raises is logged.
+        """
+        with self._lock:
+            self._listeners.append(listener)
+            if self._listener_thread is None:
+                seen = self._core.states_after(0, 0)[-1][0]
+                self._listener_thread = threading.Thread(
+                    target=self._run_listeners, args=(seen,), name=f"quire-states-{self.name}", daemon=True
+                )
+                self._listener_thread.start()
+
+    def remove_state_listener(self, listener: StateListener) -> None:
+        """Calls it no more. Harmless when it is not called."""
+        with self._lock:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
     def health(self) -> Health:
         """How the client and its subscriptions stand."""
         return self._health_of(self._core)
 
     def drain(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> DrainReport:
         """Stops taking messages, waits for the handlers, the workers and the publishes, and closes; tells
-        what was left."""
+        what was left.
+
+        Takes no longer than `timeout`. Messages that were received before are still handled, and what their
+        handlers publish is flushed. Not to be called by a handler.
+        """
         deadline = monotonic() + (timeout_to_core(timeout) or 0)
         self._stop_workers(max(0.0, deadline - monotonic()))
+        with self._lock:
+            subscriptions = list(self._subscriptions.values())
         if self._core.state == "connected":
-            self.unsubscribe()
-        return self._close(max(0.0, deadline - monotonic()))
+            self._unsubscribe(None, deadline)
+        self._core.end_handled()
+        self._join_handlers(deadline)
+        report = self._close(max(0.0, deadline - monotonic()))
+        return replace(report, unprocessed=self._unprocessed(self._core, subscriptions))
 
     def close(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> None:
         """Waits up to `timeout` for pending publishes, then leaves.
@@ -294,7 +336,7 @@ class Client(QueueCalls, ClientBase[Subscription]):
         Iterations end. Harmless when it is closed.
         """
         report = self._close(timeout_to_core(timeout) or 0.0)
-        if not report.is_clean:
+        if report.unpersisted:
             logger.warning("%r closed with %d publishes not persisted", self, report.unpersisted)
 
     def __enter__(self) -> Self:
@@ -317,11 +359,14 @@ class Client(QueueCalls, ClientBase[Subscription]):
             left = self._core.close(max(0.0, deadline - monotonic()))
             for sequence, refused in self._core.take_failed_publishes():
                 logger.error("%r: publish %d was refused: %s", self, sequence, refused)
+        self._join_handlers(deadline)
+        self._close_stores()
+        return DrainReport(unpersisted=left)
+
+    def _join_handlers(self, deadline: float) -> None:
         thread = self._handler_thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(max(0.0, deadline - monotonic()))
-        self._close_stores()
-        return DrainReport(unpersisted=left)
 
     def _flush(self, timeout: float | None) -> bool:
         command = self._core.flush()
@@ -341,6 +386,18 @@ class Client(QueueCalls, ClientBase[Subscription]):
 
     def _replace(self, core: _quire.Subscription, spec: Spec) -> None:
         self._core.wait(self._core.replace(core.number, spec))
+
+    def _run_listeners(self, seen: int) -> None:
+        while True:
+            for number, state in self._core.states_after(seen):
+                seen = number
+                for listener in tuple(self._listeners):
+                    try:
+                        listener(state)
+                    except Exception:
+                        logger.exception("a state listener of %r failed on %r", self, state)
+                if state == "closed":
+                    return
 
     def _start_handlers(self) -> None:
         with self._lock:

@@ -72,6 +72,10 @@ class ClientBase(Generic[S]):
         """Takes a subscription out of the book."""
         return self._subscriptions.pop(sub_id, None)
 
+    def _unprocessed(self, core: _quire.Client, subscriptions: Iterable[S]) -> int:
+        """Messages of these subscriptions, and of those with handlers, that were received and not processed."""
+        return core.handled_count + sum(s._core.outstanding_count for s in subscriptions)
+
     def _chosen(self, subscriptions: Iterable[S] | None) -> list[S]:
         """Those that were named; left out: all that can be paused."""
         if subscriptions is not None:

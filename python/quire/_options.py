@@ -84,11 +84,13 @@ class DrainReport:
 
     #: Publishes that are not known to be persisted.
     unpersisted: int
+    #: Messages that were received and not processed: held by the program, waiting for their handlers, or not taken.
+    unprocessed: int = 0
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing was left."""
-        return self.unpersisted == 0
+        return self.unpersisted == 0 and self.unprocessed == 0
 
 
 @dataclass(frozen=True)

@@ -234,7 +234,7 @@ impl Client {
         if handled {
             by_number.insert(subscribed.number, progress.clone());
         }
-        Ok(self.subscription(subscribed, progress))
+        Ok(self.subscription(subscribed, progress, handled))
     }
 
     /// Starts to settle messages of a queue by bookmark; gives the command.
@@ -283,7 +283,7 @@ impl Client {
         let subscribed = self.handle.client().query(&QuerySpec { queue, filter, order_by, top_n });
         let subscribed = subscribed.map_err(|failure| errors::to_python(py, &failure))?;
         let progress = Progress::of_query(subscribed.progress.clone(), self.handle.clone());
-        Ok(self.subscription(subscribed, progress))
+        Ok(self.subscription(subscribed, progress, false))
     }
 
     /// Asks for the figures of a queue or of all; gives the command.
@@ -357,12 +357,35 @@ impl Client {
 
     #[getter]
     fn state(&self) -> &'static str {
-        match self.handle.client().state() {
-            State::Connecting => "connecting",
-            State::Connected => "connected",
-            State::Reconnecting => "reconnecting",
-            State::Closed(_) => "closed",
-        }
+        name_of(&self.handle.client().state())
+    }
+
+    /// The states that the client came into after the one numbered `seen`, with their numbers; waits up to `timeout` seconds for one.
+    #[pyo3(signature = (seen, timeout=None))]
+    fn states_after(
+        &self,
+        py: Python<'_>,
+        seen: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<Vec<(u64, &'static str)>> {
+        self.handle.check_fork(py)?;
+        let states = interpreter::wait(py, interpreter::timeout(timeout), |slice| {
+            let states = self.handle.client().wait_states_after(seen, slice);
+            (!states.is_empty()).then_some(states)
+        })?;
+        let states = states.unwrap_or_default();
+        Ok(states.iter().map(|(number, state)| (*number, name_of(state))).collect())
+    }
+
+    /// No more messages go to the handlers than have come by now: the next `handled_batch` that finds none gives `None`.
+    fn end_handled(&self) {
+        self.handled.close();
+    }
+
+    /// Messages that wait for their handlers.
+    #[getter]
+    fn handled_count(&self) -> usize {
+        self.handled.len()
     }
 
     #[getter]
@@ -416,13 +439,19 @@ impl Client {
 }
 
 impl Client {
-    fn subscription(&self, subscribed: Subscribed, progress: Arc<Progress>) -> Subscription {
+    fn subscription(
+        &self,
+        subscribed: Subscribed,
+        progress: Arc<Progress>,
+        is_handled: bool,
+    ) -> Subscription {
         Subscription {
             handle: self.handle.clone(),
             queue: subscribed.queue,
             progress,
             number: subscribed.number,
             command: subscribed.command.0,
+            is_handled,
             ahead: Mutex::default(),
         }
     }
@@ -438,6 +467,15 @@ fn runs(messages: Vec<Received>) -> Vec<Vec<Received>> {
         }
     }
     runs
+}
+
+fn name_of(state: &State) -> &'static str {
+    match state {
+        State::Connecting => "connecting",
+        State::Connected => "connected",
+        State::Reconnecting => "reconnecting",
+        State::Closed(_) => "closed",
+    }
 }
 
 /// No subscription has this number.

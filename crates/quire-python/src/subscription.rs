@@ -29,6 +29,8 @@ pub struct Subscription {
     /// The command whose answer says whether the server accepted it.
     #[pyo3(get)]
     pub command: u32,
+    /// Its messages go to a handler, through the queue that all of those share.
+    pub is_handled: bool,
     /// Taken from the queue, but not handed out yet.
     pub ahead: Mutex<VecDeque<Received>>,
 }
@@ -83,10 +85,11 @@ impl Subscription {
         Ok(interpreter::wait(py, interpreter::timeout(timeout), ready)?.unwrap_or(false))
     }
 
-    /// Messages that the program has, or could take, and has not processed.
+    /// Messages that the program has and has not processed, and, without a handler, those that it could take.
     #[getter]
     fn outstanding_count(&self) -> usize {
-        self.progress.outstanding_count() + self.ahead.lock().len() + self.queue.len()
+        let waiting = if self.is_handled { 0 } else { self.queue.len() };
+        self.progress.outstanding_count() + self.ahead.lock().len() + waiting
     }
 
     #[getter]

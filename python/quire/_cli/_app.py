@@ -19,6 +19,7 @@ app = App(
 )
 config_app = App(name="config", help="Check a configuration file, or print an example.")
 app.command(config_app)
+app.command("quire._cli._bench:app", name="bench", help="Measure a server as clients see it.")
 app.command(
     "quire._cli._queue:app",
     name="queue",
@@ -27,7 +28,7 @@ app.command(
 app.command(
     "quire._cli._journal:app",
     name="journal",
-    help="Look at a journal directory: ls, dump, grep, find, verify.",
+    help="Look at the files of a journal: ls, dump, grep, find, verify.",
 )
 app.command(
     "quire._cli._pipeline:app",

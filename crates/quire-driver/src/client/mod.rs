@@ -125,6 +125,8 @@ struct Inner {
     heard_at: Option<SystemTime>,
     /// Refused publishes that nobody has taken yet, the latest ones.
     failed_publishes: VecDeque<(u64, Failure)>,
+    /// The last states that the client came into, each with its number among all.
+    states: VecDeque<(u64, State)>,
     /// Why the last attempt to connect failed.
     last_error: Option<String>,
     /// The thread has ended.
@@ -138,6 +140,9 @@ struct Feed {
     /// When something last came for it.
     heard_at: Option<SystemTime>,
 }
+
+/// States that are kept for [`Client::states_after`]: who looks at them seldom still sees where the client stands.
+const STATES_MAX: usize = 64;
 
 /// Refused publishes that are kept for [`Client::take_failed_publishes`]; older ones are dropped first.
 const FAILED_PUBLISHES_MAX: usize = 1024;
@@ -166,6 +171,7 @@ impl Client {
                 shared_queues: Vec::new(),
                 heard_at: None,
                 failed_publishes: VecDeque::new(),
+                states: VecDeque::from([(1, State::Connecting)]),
                 last_error: None,
                 is_done: false,
             }),
@@ -380,6 +386,17 @@ impl Client {
         self.shared.inner.lock().core.state().clone()
     }
 
+    /// The states that the client came into after the one with the number `seen` (0 = all), with their numbers. The latest 64 are known.
+    pub fn states_after(&self, seen: u64) -> Vec<(u64, State)> {
+        self.shared.inner.lock().states_after(seen)
+    }
+
+    /// Waits for a state after the one with the number `seen`; nothing when `timeout` passed first.
+    pub fn wait_states_after(&self, seen: u64, timeout: Duration) -> Vec<(u64, State)> {
+        let found = |inner: &mut Inner| Some(inner.states_after(seen)).filter(|states| !states.is_empty());
+        self.wait_for(timeout, found).unwrap_or_default()
+    }
+
     /// Why the last attempt to connect failed.
     pub fn last_error(&self) -> Option<String> {
         self.shared.inner.lock().last_error.clone()
@@ -470,6 +487,20 @@ impl Drop for Client {
     }
 }
 
+impl Inner {
+    fn note_state(&mut self) {
+        if self.states.len() == STATES_MAX {
+            self.states.pop_front();
+        }
+        let number = self.states.back().map_or(1, |(number, _)| number + 1);
+        self.states.push_back((number, self.core.state().clone()));
+    }
+
+    fn states_after(&self, seen: u64) -> Vec<(u64, State)> {
+        self.states.iter().filter(|(number, _)| *number > seen).cloned().collect()
+    }
+}
+
 impl Shared {
     /// Makes sure that the thread looks at `inner` again.
     fn wake(&self) {
@@ -543,6 +574,7 @@ impl Shared {
                     inner.failed_publishes.push_back((sequence, failure));
                 }
                 Event::StateChanged => {
+                    inner.note_state();
                     let mut known = self.instances.lock();
                     let count = known.len();
                     known.extend_from_slice(&inner.core.instances()[count..]);

@@ -117,8 +117,8 @@ impl Queue {
         self.wake(&state);
     }
 
-    /// The client has ended: what is here can still be taken.
-    pub(super) fn close(&self) {
+    /// Nothing more comes, because the client has ended or stops taking: what is here can still be taken.
+    pub fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
         self.wake(&state);

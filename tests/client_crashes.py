@@ -1,0 +1,151 @@
+"""Kill servers and clients with `kill -9` at random moments of the protocol, start them again, compare.
+
+`tests/test_client_crash.py` runs a few rounds; as a program it runs as many as it is told:
+
+    python tests/client_crashes.py ROUNDS [SEED]
+
+A publisher with a publish store in a file and a consumer with a bookmark store in a file, each in a process of its own, are killed and
+replaced, and so is the server between them. What must hold:
+
+- a publish that returned is in the log once, in order, whoever was killed;
+- a message that the consumer had processed does not come again, and none is left out: each new consumer begins with
+  the message that the last one held, or with the next.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import quire
+from client_process import ClientProcess
+from server_process import Deadline, ServerProcess
+
+_ROUND_TIMEOUT = 60.0
+_TOPIC = "crash"
+#: Answers that are waited for before something is killed, at most.
+_ANSWERS_MAX = 300
+
+
+class Publisher:
+    """A process that publishes numbers; the next one goes on behind what the last had published."""
+
+    def __init__(self, url: str, store: str) -> None:
+        self._url = url
+        self._store = store
+        self._process: ClientProcess | None = None
+        #: The last number whose publish is known to have returned.
+        self.published = 0
+
+    def start(self) -> None:
+        # What the last one published and could not say any more counts, too: the server knows.
+        with quire.Client(self._url, name="publisher", publish_store=self._store) as client:
+            client.flush(_ROUND_TIMEOUT)
+            assert client.persisted >= self.published, (client.persisted, self.published)
+            self.published = client.persisted
+        self._process = ClientProcess(self._url, name="publisher", publish_store=self._store)
+        self._process.tell("publish_without_end", _TOPIC, self.published + 1)
+
+    def listen(self, count: int) -> None:
+        assert self._process is not None
+        for _ in range(count):
+            self.published = self._process.answer()
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self.published = max([self.published, *self._process.rest()])
+
+
+class Consumer:
+    """A process that takes numbers; the next one goes on behind what the last had processed."""
+
+    def __init__(self, url: str, store: str) -> None:
+        self._url = url
+        self._store = store
+        self._process: ClientProcess | None = None
+        self._is_first = True
+        self.taken = 0
+
+    def start(self) -> None:
+        self._process = ClientProcess(self._url, bookmark_store=self._store)
+        self._process.ask("subscribe", _TOPIC, quire.MOST_RECENT, "consumer")
+        self._process.tell("take_without_end")
+        self._is_first = True
+
+    def listen(self, count: int) -> None:
+        assert self._process is not None
+        for _ in range(count):
+            self._take(self._process.answer())
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        for number in self._process.rest():
+            self._take(number)
+
+    def _take(self, number: int) -> None:
+        # The last one that was handed out before a kill was not processed, unless the next was asked for.
+        expected = (self.taken, self.taken + 1) if self._is_first else (self.taken + 1,)
+        assert number in expected or self.taken == 0 == number - 1, f"{number} came, {expected} was due"
+        self.taken = number
+        self._is_first = False
+
+
+def client_crash_rounds(directory: Path, rounds: int, seed: int) -> int:
+    """Runs `rounds` kills on the files in `directory`; gives how many messages were published."""
+    dice = random.Random(seed)
+    with ServerProcess(directory / "data") as server:
+        publisher = Publisher(server.url, str(directory / "publishes"))
+        consumer = Consumer(server.url, str(directory / "places"))
+        publisher.start()
+        consumer.start()
+        for _ in range(rounds):
+            publisher.listen(dice.randrange(1, _ANSWERS_MAX))
+            consumer.listen(dice.randrange(1, _ANSWERS_MAX) if consumer.taken < publisher.published else 1)
+            victims = dice.sample(["server", "publisher", "consumer"], dice.choice([1, 1, 2, 3]))
+            if "server" in victims:
+                server.kill()
+            if "publisher" in victims:
+                publisher.kill()
+            if "consumer" in victims:
+                consumer.kill()
+            if "server" in victims:
+                server.start()
+            if "publisher" in victims:
+                publisher.start()
+            if "consumer" in victims:
+                consumer.start()
+        publisher.kill()
+        publisher.start()
+        publisher.kill()
+        consumer.kill()
+        with quire.Client(server.url, name="publisher", publish_store=directory / "publishes") as last:
+            last.flush(_ROUND_TIMEOUT)
+            published = last.persisted
+        assert published >= publisher.published
+        with quire.Client(server.url) as reader:
+            subscription = reader.subscribe(_TOPIC, bookmark=quire.EPOCH)
+            deadline = Deadline(_ROUND_TIMEOUT)
+            for expected in range(1, published + 1):
+                assert int(subscription.get(deadline.left).data) == expected
+        assert consumer.taken <= published
+    return published
+
+
+def main(rounds: int, seed: int) -> None:
+    done = 0
+    while done < rounds:
+        count = min(20, rounds - done)
+        print(f"seed {seed}: ", end="", flush=True)
+        with tempfile.TemporaryDirectory(prefix="quire-client-crash-") as directory:
+            published = client_crash_rounds(Path(directory), count, seed)
+        done += count
+        print(f"{published:,} messages over {count} kills: none lost, none twice ({done}/{rounds})")
+        seed += 1
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(2**32))

@@ -1,0 +1,45 @@
+"""`quire bench` measures what it says, and cleans up after its own mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import quire
+from quire._cli import run
+
+
+@pytest.mark.parametrize("what", ["publish", "subscribe", "replay"])
+def test_a_rate_is_of_the_messages_that_were_asked_for(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"file:{tmp_path}/journal"
+    assert run(["bench", what, "--url", url, "--messages", "500", "--size", "100", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["messages"], result["size"]) == (500, 100)
+    # Both are rounded.
+    assert result["per_second"] * result["seconds"] == pytest.approx(500, rel=0.1)
+    with quire.Journal(tmp_path / "journal", read_only=True) as journal:
+        sizes = [len(message) for message in journal.read(topic="bench")]
+    assert sizes == [100] * (501 if what == "replay" else 500)
+
+
+def test_latency_has_quantiles_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "latency", "--url", "memory:bench", "--seconds", "0.2", "--rate", "500"]
+    assert run([*arguments, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    quantiles = [result[name] for name in ("p50_us", "p99_us", "p999_us", "max_us")]
+    assert result["messages"] == 100
+    assert quantiles == sorted(quantiles)
+    assert quantiles[0] > 0
+    assert run(arguments) == 0
+    assert capsys.readouterr().out.startswith("100 messages at 500/s: p50 ")
+
+
+@pytest.mark.parametrize("arguments", [("publish", "--messages", "0"), ("latency", "--rate", "0")])
+def test_what_cannot_be_measured_is_refused(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bench", *arguments, "--url", "memory:bench"]) == 2
+    assert arguments[1] in capsys.readouterr().err
