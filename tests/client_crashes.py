@@ -102,22 +102,21 @@ def client_crash_rounds(directory: Path, rounds: int, seed: int) -> int:
         consumer = Consumer(server.url, str(directory / "places"))
         publisher.start()
         consumer.start()
+        # In the order in which they are started again.
+        parts: dict[str, ServerProcess | Publisher | Consumer] = {
+            "server": server,
+            "publisher": publisher,
+            "consumer": consumer,
+        }
         for _ in range(rounds):
             publisher.listen(dice.randrange(1, _ANSWERS_MAX))
             consumer.listen(dice.randrange(1, _ANSWERS_MAX) if consumer.taken < publisher.published else 1)
-            victims = dice.sample(["server", "publisher", "consumer"], dice.choice([1, 1, 2, 3]))
-            if "server" in victims:
-                server.kill()
-            if "publisher" in victims:
-                publisher.kill()
-            if "consumer" in victims:
-                consumer.kill()
-            if "server" in victims:
-                server.start()
-            if "publisher" in victims:
-                publisher.start()
-            if "consumer" in victims:
-                consumer.start()
+            chosen = dice.sample(list(parts), dice.choice([1, 1, 2, 3]))
+            victims = [part for name, part in parts.items() if name in chosen]
+            for part in victims:
+                part.kill()
+            for part in victims:
+                part.start()
         publisher.kill()
         publisher.start()
         publisher.kill()
