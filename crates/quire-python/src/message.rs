@@ -90,10 +90,7 @@ impl Progress {
     pub fn hand_out(self: &Arc<Self>, received: Vec<Received>) -> Vec<Message> {
         let new = |received, ordinal| Message { received, progress: self.clone(), ordinal };
         match &self.account {
-            Some(account) => {
-                let handed = account.hand_out(received).into_iter();
-                handed.map(|(received, ordinal)| new(received, ordinal)).collect()
-            }
+            Some(account) => account.hand_out(received.into_iter(), new),
             None => received.into_iter().map(|received| new(received, 0)).collect(),
         }
     }
@@ -121,6 +118,8 @@ impl Progress {
     }
 
     fn processed(&self, py: Python<'_>, ordinal: u64) -> PyResult<()> {
+        // In a child of a fork the store is the parent's.
+        self.handle.as_ref().map_or(Ok(()), |handle| handle.check_fork(py))?;
         let kept = self.account.as_ref().map_or(Ok(()), |account| account.processed(ordinal));
         kept.map_err(|failure| errors::to_python(py, &failure))
     }

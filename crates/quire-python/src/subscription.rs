@@ -111,15 +111,18 @@ impl Subscription {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         loop {
             self.progress.processed_all(py)?;
-            let ready = self.take_ahead(count_max);
+            let mut ready = self.take_ahead(count_max);
             if ready.is_empty() {
                 let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-                match self.take(py, take_max, left)? {
+                ready = match self.take(py, take_max, left)? {
                     Some(messages) if messages.is_empty() => return Ok(Some(Vec::new())),
-                    Some(messages) => self.ahead.lock().extend(messages),
+                    Some(messages) if messages.len() > count_max => {
+                        self.ahead.lock().extend(messages);
+                        continue;
+                    }
+                    Some(messages) => messages,
                     None => return Ok(None),
-                }
-                continue;
+                };
             }
             // Nothing is left of them when all were processed in an earlier life.
             let handed = self.progress.hand_out_in_turn(ready);

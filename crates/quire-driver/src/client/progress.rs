@@ -58,14 +58,19 @@ impl Progress {
         }
     }
 
-    /// Messages are handed out: gives those that were not processed before, each with its ordinal.
-    pub fn hand_out(&self, messages: Vec<Message>) -> Vec<(Message, u64)> {
+    /// Messages are handed out: gives what `make` makes of those that were not processed before, each with its ordinal.
+    pub fn hand_out<T>(
+        &self,
+        messages: impl ExactSizeIterator<Item = Message>,
+        mut make: impl FnMut(Message, u64) -> T,
+    ) -> Vec<T> {
+        let mut handed = Vec::with_capacity(messages.len());
         let mut state = self.state.lock();
-        let handed = messages.into_iter().filter_map(|message| {
-            let ordinal = state.progress.hand_out(&message)?;
-            Some((message, ordinal))
-        });
-        let handed: Vec<_> = handed.collect();
+        for message in messages {
+            if let Some(ordinal) = state.progress.hand_out(&message) {
+                handed.push(make(message, ordinal));
+            }
+        }
         if state.progress.is_overflowed() && !self.was_warned.swap(true, Ordering::Relaxed) {
             log::warn!(
                 "the subscription {:?} has too many messages behind an unprocessed one: its place stays there",
