@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build sim fuzz crash peers clean
+.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build sim fuzz crash client-crash peers clean
 
 setup: $(STAMP)
 
@@ -65,6 +65,10 @@ spark-kills: setup
 # A publishing server is killed with `kill -9` again and again; a bounded number of rounds is part of `make test`.
 crash: setup
 	$(BIN)/python tests/crashes.py $(or $(ROUNDS),1000)
+
+# Publishers and consumers with stores in files are killed with their server; a bounded number of rounds is part of `make test`.
+client-crash: setup
+	$(BIN)/python tests/client_crashes.py $(or $(ROUNDS),200)
 
 # Beside NATS, Redis, RabbitMQ and Kafka, as far as they are installed: docs/performance.md says how.
 peers: setup
