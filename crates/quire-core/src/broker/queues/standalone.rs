@@ -1,6 +1,6 @@
 //! [`StandaloneQueue`]: one queue with its messages in memory, for those who want the engine without a broker.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use quire_journal::{Position, Timestamp};
@@ -31,7 +31,7 @@ pub struct StandaloneQueue {
     released: Option<(Position, Bytes)>,
     last: Position,
     filters: Slab<(Filter, u32)>,
-    subscriptions: HashMap<SubscriptionId, (ConnectionId, Option<FilterId>)>,
+    subscriptions: BTreeMap<SubscriptionId, (ConnectionId, Option<FilterId>)>,
     expired: Vec<Expired>,
     arena: Arena,
 }
@@ -93,7 +93,7 @@ impl StandaloneQueue {
             released: None,
             last: Position::default(),
             filters: Slab::new(),
-            subscriptions: HashMap::new(),
+            subscriptions: BTreeMap::new(),
             expired: Vec::new(),
             arena: Arena::default(),
         })
