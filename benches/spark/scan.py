@@ -3,8 +3,8 @@
     python benches/spark/scan.py [--messages 10000000] [--cores 4] [--rounds 3] [--directory DIR]
 
 Messages are about 290 bytes: JSON of 256 bytes on one of 21 topics. The case beside it reads the same rows from uncompressed Parquet
-that Spark wrote. Every case runs to Spark's `noop` sink, so that all of its columns are made; the figure is the median of the rounds. The first round
-warms up and does not count.
+that Spark wrote. Every case runs to Spark's `noop` sink, so that all of its columns are made; the figure is the median of the rounds.
+The first round warms up and does not count.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ impl StandaloneQueue {
     /// Ends all subscriptions of a connection.
     pub fn disconnect(&mut self, connection: ConnectionId, now: Time) {
         self.engine.disconnect(connection, now);
-        let ended = self.subscriptions.extract_if(|_, (of, _)| *of == connection);
+        let ended = self.subscriptions.extract_if(.., |_, (of, _)| *of == connection);
         let filters: Vec<Option<FilterId>> = ended.map(|(_, (_, filter))| filter).collect();
         filters.into_iter().for_each(|filter| self.release(filter));
         self.settled();
