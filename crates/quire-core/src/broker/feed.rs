@@ -15,7 +15,7 @@ use quire_journal::{JournalError, Position};
 use super::acknowledge::code_of;
 use super::{Alarm, Broker, Output};
 use crate::replay::{
-    CHUNK_SIZE_MAX, Chunk, Found, Item, PACED_CHUNK_SIZE_MAX, Pace, Place, ReadRequest, Reading, Replay,
+    CHUNK_SIZE_MAX, Chunk, Found, Item, PACED_CHUNK_SIZE_MIN, Pace, Place, ReadRequest, Reading, Replay,
     ReplayId, Source, Ticket, Work,
 };
 use crate::session::{Session, SessionId};
@@ -25,9 +25,9 @@ use crate::wire::{AckKind, Code};
 /// Reads under way and chunks not yet handed over, together: with chunks of 256 KiB, 32 MiB for all replays of a broker.
 const READS_MAX: usize = 128;
 
-/// Chunks of replays with a rate, which may wait for long: with 32 KiB each, another 32 MiB. Beyond it the one that would wait longest
-/// gives its chunk back.
-const PACED_CHUNKS_MAX: usize = 1024;
+/// Bytes of chunks of replays with a rate, which may wait for long: as much again. Beyond it the one that would wait longest gives its
+/// chunk back.
+const PACED_SIZE_MAX: usize = 32 * 1024 * 1024;
 
 /// Bytes in an outbox above which replays wait: enough for a connection to be busy until the next turn.
 pub(super) const FEED_SIZE_MAX: usize = 512 * 1024;
@@ -45,8 +45,8 @@ pub(super) struct ReadLine {
     under_way: usize,
     /// Chunks not yet handed over.
     ready: usize,
-    /// The same of replays with a rate.
-    paced: usize,
+    /// Bytes of those of replays with a rate.
+    paced_size: usize,
     waiting: VecDeque<ReplayId>,
 }
 
@@ -55,9 +55,20 @@ impl ReadLine {
         self.under_way + self.ready < READS_MAX
     }
 
-    /// The chunks that a replay's counts among.
-    fn chunks_of(&mut self, replay: &Replay) -> &mut usize {
-        if replay.pace.is_some() { &mut self.paced } else { &mut self.ready }
+    /// A replay has got a chunk.
+    fn add(&mut self, replay: &Replay, chunk: &Chunk) {
+        match replay.pace {
+            Some(_) => self.paced_size += chunk.size,
+            None => self.ready += 1,
+        }
+    }
+
+    /// It has handed the chunk over, or given it back.
+    fn remove(&mut self, replay: &Replay, chunk: &Chunk) {
+        match replay.pace {
+            Some(_) => self.paced_size -= chunk.size,
+            None => self.ready -= 1,
+        }
     }
 }
 
@@ -110,6 +121,7 @@ impl Broker {
             ready: None,
             in_line: false,
             error: None,
+            chunk_size_max: if pace.is_some() { PACED_CHUNK_SIZE_MIN } else { CHUNK_SIZE_MAX },
             pace,
         };
         let id = ReplayId(self.replays.insert(replay) as u32);
@@ -182,8 +194,8 @@ impl Broker {
     /// Forgets what was read ahead for a replay.
     fn rewind(&mut self, id: ReplayId) {
         let replay = &mut self.replays[id.0 as usize];
-        if replay.ready.is_some() {
-            *self.read_line.chunks_of(replay) -= 1;
+        if let Some(chunk) = &replay.ready {
+            self.read_line.remove(replay, chunk);
         }
         replay.rewind();
     }
@@ -191,7 +203,7 @@ impl Broker {
     /// A connection that takes nothing keeps no chunk that others could use.
     pub(super) fn give_back_reads(&mut self, id: SessionId) {
         for replay in self.session(id).replays.clone() {
-            if self.read_line.waiting.is_empty() && self.read_line.paced < PACED_CHUNKS_MAX {
+            if self.read_line.waiting.is_empty() && self.read_line.paced_size < PACED_SIZE_MAX {
                 return;
             }
             if self.replay(replay).ready.is_some() {
@@ -234,12 +246,17 @@ impl Broker {
                 return;
             }
             if let Some(mut chunk) = replay.ready.take() {
+                let is_new = chunk.taken_count == 0;
                 if !self.hand_over(id, &mut chunk) {
                     self.replay(id).ready = Some(chunk);
                     return;
                 }
                 let replay = &mut self.replays[id.0 as usize];
-                *self.read_line.chunks_of(replay) -= 1;
+                self.read_line.remove(replay, &chunk);
+                if is_new && chunk.size >= replay.chunk_size_max {
+                    // All of it was due when it came: more at a time keeps the rate up.
+                    replay.chunk_size_max = CHUNK_SIZE_MAX.min(replay.chunk_size_max * 2);
+                }
                 replay.place = chunk.next;
                 self.reach_together(id);
                 continue;
@@ -360,7 +377,7 @@ impl Broker {
             replay.source.take().unwrap_or_else(|| Source { cursor: reader.cursor(place.after), rest: None });
         let members = replay.members.clone();
         let is_itemized = replay.pace.is_some() || members.iter().any(|m| m.conflation_key.is_some());
-        let chunk_size_max = if replay.pace.is_some() { PACED_CHUNK_SIZE_MAX } else { CHUNK_SIZE_MAX };
+        let chunk_size_max = replay.chunk_size_max;
         let reading = Reading { source, place, limit, members, chunk_size_max, is_itemized, now };
         replay.reading = Some(number);
         self.read_line.under_way += 1;
@@ -379,14 +396,14 @@ impl Broker {
             let replay = &mut self.replays[id.0 as usize];
             replay.reading = None;
             replay.read_place = found.chunk.next;
+            self.read_line.add(replay, &found.chunk);
             replay.ready = Some(found.chunk);
             match found.source {
                 Ok(source) => replay.source = Some(source),
                 Err(error) => replay.error = Some(error),
             }
-            *self.read_line.chunks_of(replay) += 1;
             self.to_feed.push_back(id);
-            if self.read_line.paced > PACED_CHUNKS_MAX {
+            if self.read_line.paced_size > PACED_SIZE_MAX {
                 let has_chunk = |other: &ReplayId| self.replays[other.0 as usize].ready.is_some();
                 let longest = self.alarms.waiting_replays().find(has_chunk);
                 longest.into_iter().for_each(|longest| self.rewind(longest));

@@ -19,8 +19,8 @@ use crate::subscription::{Members, SubscriptionId};
 /// Bytes of frames after which a read ends: large enough that a read costs little beside its bytes.
 pub(crate) const CHUNK_SIZE_MAX: usize = 256 * 1024;
 
-/// The same for a replay with a rate, which may wait for long with what it has read.
-pub(crate) const PACED_CHUNK_SIZE_MAX: usize = 32 * 1024;
+/// The same for a replay with a rate, which may wait for long with what it has read; more when that does not keep the rate up.
+pub(crate) const PACED_CHUNK_SIZE_MIN: usize = 32 * 1024;
 
 /// Bytes of records that one read looks at: a rare topic must not keep a reader thread from the others for long.
 pub(crate) const SCAN_SIZE_MAX: usize = 8 * 1024 * 1024;
@@ -59,6 +59,8 @@ pub(crate) struct Replay {
     pub(crate) error: Option<JournalError>,
     /// How fast it may go; its subscriptions share it.
     pub(crate) pace: Option<Pace>,
+    /// Bytes of frames after which its reads end.
+    pub(crate) chunk_size_max: usize,
 }
 
 /// Where a reader stands: the cursor, and the batch that it was in the middle of.

@@ -84,6 +84,8 @@ pub(crate) struct Found {
 pub(crate) struct Chunk {
     pub(crate) frames: Vec<u8>,
     pub(crate) message_count: u64,
+    /// Bytes of the frames as they were read.
+    pub(crate) size: usize,
     /// The place behind them.
     pub(crate) next: Place,
     /// What each message is, when they are to be handed on one by one.
@@ -161,6 +163,7 @@ impl Reading {
                 break Ok(Source { cursor, rest: None });
             }
         };
+        chunk.size = chunk.frames.len();
         Found { chunk, source }
     }
 }

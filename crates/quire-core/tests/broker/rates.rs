@@ -295,16 +295,36 @@ fn what_is_no_rate_is_refused() {
 }
 
 #[test]
-fn more_paced_replays_than_chunks_are_kept_all_go_on() {
-    let mut pair = log_of(3, 0);
-    for number in 1..=1100 {
+fn more_paced_replays_than_may_keep_what_they_read_all_go_on() {
+    let mut pair = log_of(0, 0);
+    let data = "x".repeat(16 * 1024);
+    (1..=3).for_each(|sequence| pair.publish(1, sequence, "orders", &data));
+    pair.turn();
+    // Each reads 32 KiB ahead: together 40 MB.
+    for number in 1..=1300 {
         pair.subscribe(2, &paced(number, "orders", "1"));
     }
     let times = times(&mut pair, 2000);
-    assert_eq!(times.len(), 3 * 1100);
+    assert_eq!(times.len(), 3 * 1300);
     for at in [0, 1_000_000, 2_000_000] {
-        assert_eq!(times.iter().filter(|time| **time == at).count(), 1100, "{at}");
+        assert_eq!(times.iter().filter(|time| **time == at).count(), 1300, "{at}");
     }
+}
+
+#[test]
+fn a_high_rate_holds_when_every_read_takes_a_millisecond() {
+    let mut pair = log_of(60_000, 0);
+    pair.reads_at_once = false;
+    pair.subscribe(2, &paced(7, "orders", "400000"));
+    pair.turn();
+    let mut count = 0;
+    for _ in 0..125 {
+        pair.run_reads();
+        pair.turn();
+        pair.pass(Duration::from_millis(1));
+        count += pair.take_timed(2).len();
+    }
+    assert!((45_000..=50_001).contains(&count), "{count} in 125 ms");
 }
 
 proptest! {
