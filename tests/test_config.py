@@ -136,3 +136,36 @@ def test_backtracking_patterns_are_for_configurations_that_allow_them() -> None:
     with pytest.raises(quire.ConfigError, match="backtracking"):
         Config(transaction_log={"topic": [topic]}).check()
     Config(transaction_log={"topic": [topic]}, allow_backtracking_patterns=True).check()
+
+
+def test_the_queue_of_the_example_is_a_queue(tmp_path: Path) -> None:
+    head, queue = EXAMPLE.split("# [[queue]]")
+    config = load(
+        tmp_path, head + "\n".join(line.removeprefix("# ") for line in f"# [[queue]]{queue}".splitlines())
+    )
+    config.check()
+    [core] = json.loads(config.to_core())["queues"]
+    assert (core["name"], core["lease_period_ns"], core["expiration_ns"]) == (
+        "ORDERS_RISK",
+        30 * 10**9,
+        3600 * 10**9,
+    )
+    assert config.replace(address="127.0.0.1:0").queue == config.queue
+
+
+def test_a_queue_that_cannot_be_names_itself_and_the_key() -> None:
+    for settings, key in [
+        ({"underlying_topic": "^a"}, "default_publish_target"),
+        ({"priority": "/a +"}, "priority"),
+        ({"target_queue_depth": 5, "priority": "/a"}, "target_queue_depth"),
+        ({"file_backed_metadata": "enabled"}, "file_backed_metadata.*not supported yet"),
+    ]:
+        with pytest.raises(quire.ConfigError, match=f'{key}.*"jobs"|{key}'):
+            Config(queue={"name": "jobs", "message_type": "json", **settings}).check()
+
+
+def test_the_older_name_of_the_target_depth_is_taken_but_not_beside_the_newer() -> None:
+    queue = {"name": "jobs", "message_type": "json", "max_queue_depth": 5}
+    assert Config(queue=queue).queue[0].target_queue_depth == 5
+    with pytest.raises(quire.ConfigError, match="same setting"):
+        Config(queue={**queue, "target_queue_depth": 5})

@@ -358,6 +358,28 @@ durability = "fsync"                  # "os" survives the process, not the machi
 [[transaction_log.topic]]
 name = "^"                            # a pattern: every topic
 message_type = "json"
+
+# A queue over recorded topics; without the signs at the beginning of the lines there is one.
+# [[queue]]
+# name = "ORDERS_RISK"                # what consumers subscribe to
+# message_type = "json"
+# underlying_topic = "^(ORDERS|ORDERS_RISK_DIRECT)$"
+# default_publish_target = "ORDERS_RISK_DIRECT"
+# semantics = "at-least-once"         # or "at-most-once"
+# fairness_model = "proportional"     # or "fast", "round-robin"
+# lease_period = "30s"
+# leasing = "sublease"                # "strict": only the holder settles
+# max_backlog = 10000
+# max_per_subscription_backlog = 100
+# max_deliveries = 5
+# max_cancels = 3
+# expiration = "1h"
+# expiration_model = "message"        # or "queue", "minimum"
+# filter = "/quantity > 0"
+# priority = "/price * /quantity"     # the greatest first
+# barrier_expression = "/kind = 'end-of-day'"
+# recovery_point = "epoch"            # or "now", a bookmark, a time
+# dead_letter_topic = "ORDERS_DEAD"   # gets what expires
 """
 
 

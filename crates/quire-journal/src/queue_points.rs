@@ -43,6 +43,22 @@ impl QueuePoints {
         decode(whole_file::checked(&bytes)?)
     }
 
+    /// The first position that a queue still needs, as far as the file knows.
+    pub fn needed(&self) -> Option<Position> {
+        self.read()?.iter().map(|point| point.settled.next()).min()
+    }
+
+    /// Forgets queues that are there no longer, so that the log need not be kept for them.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn clear(&self) -> Result<(), JournalError> {
+        match self.read() {
+            Some(points) if !points.is_empty() => self.write(&[]),
+            _ => Ok(()),
+        }
+    }
+
     /// Writes the file anew; a crash leaves the old one or the new one. Blocks until it is on stable storage.
     ///
     /// # Errors

@@ -105,7 +105,8 @@ impl Upkeep {
         self.take(Action::Compress, which, None)
     }
 
-    /// Removes segments, up to the one that holds `needed` or anything behind it, or that a reader of this process has not passed.
+    /// Removes segments, up to the one that holds `needed` or anything behind it, that a reader of this process has not passed, or that a
+    /// queue needs as `queues.ack` says.
     /// Gives those that were removed, as they were.
     ///
     /// # Errors
@@ -174,6 +175,8 @@ impl Upkeep {
         };
         let sizes = segments.iter().filter(|segment| concerned(segment)).map(|segment| segment.file_size());
         let mut size: u64 = sizes.sum();
+        // What queues need is kept also where no broker runs.
+        let needed = [needed, QueuePoints::new(self.log.clone()).needed()].into_iter().flatten().min();
         let pins = self.log.pins.hold();
         let mut chosen = Vec::new();
         for pair in segments.windows(2) {

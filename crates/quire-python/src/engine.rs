@@ -151,6 +151,7 @@ impl Engine {
             "appended": stats.appended,
             "persisted": stats.persisted,
             "journal_failed": stats.journal_failed,
+            "queues": stats.queues,
             "clients": stats.connections.iter().map(|connection| serde_json::json!({
                 "connection": connection.connection.0,
                 "peer": connection.peer,

@@ -291,6 +291,8 @@ pub struct Stats {
     pub persisted: u64,
     /// Whether the journal still takes writes.
     pub journal_failed: bool,
+    /// The figures of every queue by its name (docs/queues.md section 10).
+    pub queues: serde_json::Map<String, serde_json::Value>,
     /// Every connection.
     pub connections: Vec<ConnectionStats>,
 }

@@ -367,6 +367,7 @@ impl Broker {
             appended: self.journal.appended().get(),
             persisted: self.journal.persisted().get(),
             journal_failed: self.failure.is_some(),
+            queues: self.queue_stats(),
             connections: self.sessions.iter().map(|(_, session)| connection(session)).collect(),
         }
     }

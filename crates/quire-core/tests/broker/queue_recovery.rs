@@ -263,3 +263,36 @@ fn taken_messages_stay_taken() {
     assert_eq!(pair.take_queued(2).len(), 2);
     assert_eq!(data(&again(pair, &settings, 5).take_queued(2)), ["3"]);
 }
+
+#[test]
+fn rule_19_what_a_queue_needs_is_not_removed() {
+    use quire_journal::Which;
+    let settings = queue("jobs");
+    let mut pair = working(&settings, 1000);
+    let filler = "x".repeat(50_000);
+    let fill = |pair: &mut Pair, sequences: std::ops::RangeInclusive<u64>| {
+        sequences.for_each(|sequence| {
+            pair.publish(1, sequence, "elsewhere", &filler);
+            pair.turn();
+        });
+    };
+    fill(&mut pair, 1..=30);
+    publish_all(&mut pair, 31..=31);
+    fill(&mut pair, 32..=60);
+    save(&mut pair);
+    let held = pair.take_queued(2);
+    let upkeep = pair.broker.journal().upkeep();
+    let reader = pair.broker.journal().reader();
+    assert!(!upkeep.remove(Which::All, None).unwrap().is_empty());
+    let first = reader.first();
+    assert!(first > Position(1) && first <= Position(31), "{first}");
+    // The process dies; without a broker the file says what is needed.
+    drop(upkeep);
+    let mut pair = again(pair, &settings, 1000);
+    assert_eq!(data(&pair.take_queued(2)), data(&held));
+    assert_eq!(pair.broker.journal().upkeep().remove(Which::All, None).unwrap(), []);
+    pair.settle(2, "jobs", Verdict::Acknowledge, &held);
+    save(&mut pair);
+    assert!(!pair.broker.journal().upkeep().remove(Which::All, None).unwrap().is_empty());
+    assert!(pair.broker.journal().reader().first() > Position(31));
+}

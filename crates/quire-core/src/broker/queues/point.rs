@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use quire_journal::{JournalError, Position, QueuePoint, QueuePoints};
+use quire_journal::{Cursor, JournalError, Position, QueuePoint, QueuePoints};
 
 use super::{BrokerQueues, Purpose, QueueWork};
 use crate::broker::{Broker, Event, Output};
@@ -23,11 +23,13 @@ pub(super) struct Saving {
     is_under_way: bool,
     /// When something may have to be saved.
     due: Option<Instant>,
+    /// Stands where the slowest queue needs the log from: what lies behind a cursor is not removed.
+    hold: Option<Cursor>,
 }
 
 impl Saving {
     pub fn new(file: QueuePoints) -> Self {
-        Saving { file, saved: None, next: None, is_under_way: false, due: None }
+        Saving { file, saved: None, next: None, is_under_way: false, due: None, hold: None }
     }
 
     /// What the file says at the start.
@@ -67,7 +69,8 @@ impl BrokerQueues {
 
 impl Broker {
     /// The first position of the log that a queue still needs, also after a crash at this moment; `None` without queues. Journal files
-    /// before it may be removed as far as queues are concerned.
+    /// from there on are kept, whoever removes files: in this process because the broker's own cursor stands there, elsewhere because
+    /// `queues.ack` says so.
     pub fn needed_position(&self) -> Option<Position> {
         let saved = self.queues.saving.saved.as_ref()?;
         saved.iter().min().map(|settled| settled.next())
@@ -99,6 +102,7 @@ impl Broker {
             saving.is_under_way = true;
             let entries = self.queues.file_entries(&points);
             self.queues.saving.saved = Some(points);
+            self.hold_log();
             self.begin_work(Purpose::Save, QueueWork::Save { file, points: entries });
         }
     }
@@ -118,6 +122,13 @@ impl Broker {
             self.queues.saving.next = Some((self.journal.appended(), points.clone()));
         }
         self.queues.saving.saved = Some(points);
+        self.hold_log();
+    }
+
+    /// Keeps what queues need from being removed.
+    fn hold_log(&mut self) {
+        let needed = self.needed_position().map(|needed| Position::new(needed.get() - 1));
+        self.queues.saving.hold = needed.map(|after| self.reader.cursor(after));
     }
 
     /// At the end: everything is in the log, so the file can say all of it. Waits for the disk.

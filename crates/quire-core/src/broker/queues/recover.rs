@@ -25,7 +25,7 @@ impl Broker {
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<(), JournalError> {
         if !self.queues.any() {
-            return Ok(());
+            return self.journal.queue_points().clear();
         }
         let beginnings = self.beginnings(on_progress)?;
         let oldest = beginnings.iter().map(|beginning| beginning.after).min().unwrap_or_default();
