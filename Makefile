@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build sim fuzz crash client-crash peers clean
+.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build sim fuzz crash client-crash queue-crash peers clean
 
 setup: $(STAMP)
 
@@ -69,6 +69,10 @@ crash: setup
 # Publishers and consumers with stores in files are killed with their server; a bounded number of rounds is part of `make test`.
 client-crash: setup
 	$(BIN)/python tests/client_crashes.py $(or $(ROUNDS),200)
+
+# The server or a worker of a queue is killed; a bounded number of rounds is part of `make test`.
+queue-crash: setup
+	$(BIN)/python tests/queue_crashes.py $(or $(ROUNDS),200)
 
 # Beside NATS, Redis, RabbitMQ and Kafka, as far as they are installed: docs/performance.md says how.
 peers: setup
