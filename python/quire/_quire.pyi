@@ -9,28 +9,6 @@ from typing import Any, Self, final
 
 from quire._options import Spec
 
-__all__ = [
-    "ArrowReader",
-    "ArrowScan",
-    "Client",
-    "Embedded",
-    "Engine",
-    "Filter",
-    "Journal",
-    "JournalReader",
-    "Message",
-    "Messages",
-    "Record",
-    "Records",
-    "Subscription",
-    "Turn",
-    "__version__",
-    "caret",
-    "check_config",
-    "check_scan",
-    "forked",
-]
-
 __version__: str
 
 def forked() -> None: ...
