@@ -154,12 +154,13 @@ def test_the_queue_of_the_example_is_a_queue(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_cannot_be_names_itself_and_the_key() -> None:
-    for settings, key in [
+    cases: list[tuple[dict[str, object], str]] = [
         ({"underlying_topic": "^a"}, "default_publish_target"),
         ({"priority": "/a +"}, "priority"),
         ({"target_queue_depth": 5, "priority": "/a"}, "target_queue_depth"),
         ({"file_backed_metadata": "enabled"}, "file_backed_metadata.*not supported yet"),
-    ]:
+    ]
+    for settings, key in cases:
         with pytest.raises(quire.ConfigError, match=f'{key}.*"jobs"|{key}'):
             Config(queue={"name": "jobs", "message_type": "json", **settings}).check()
 
