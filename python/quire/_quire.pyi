@@ -372,7 +372,9 @@ def check_scan(spec: str) -> None:
 class ArrowReader:
     """A journal directory, opened for reading beside whoever writes to it. Ranges are behind `after`, up to `limit`."""
 
-    def __new__(cls, directory: str | PathLike[str]) -> ArrowReader: ...
+    def __new__(
+        cls, directory: str | PathLike[str], archive: str | PathLike[str] | None = None
+    ) -> ArrowReader: ...
     @staticmethod
     def of(reader: JournalReader) -> ArrowReader: ...
     @property

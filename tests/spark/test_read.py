@@ -117,6 +117,22 @@ def test_a_data_directory_of_a_server_will_do(read: Any, trades: Path, tmp_path:
     assert read().schema("position long").load(str(tmp_path / "data")).count() == journals.COUNT
 
 
+def test_archived_and_compressed_segments_are_the_same_log(read: Any, trades: Path, tmp_path: Path) -> None:
+    shutil.copytree(trades, tmp_path / "j")
+    archive = tmp_path / "archive"
+    with quire.Journal(tmp_path / "j", archive_directory=archive, journal_size="64KB") as journal:
+        assert len(journal.archive(age=0)) > 1
+        assert len(journal.compress(age=0)) > 1
+    frame = (
+        read()
+        .option("archiveDirectory", str(archive))
+        .schema("position long, n int")
+        .load(str(tmp_path / "j"))
+    )
+    rows = frame.orderBy("position").collect()
+    assert [(row.position, row.n) for row in rows] == [(n + 1, n) for n in range(journals.COUNT)]
+
+
 def test_an_empty_journal_has_no_rows(read: Any, tmp_path: Path) -> None:
     journals.write(tmp_path, [])
     assert read().load(str(tmp_path)).count() == 0

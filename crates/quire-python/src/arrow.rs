@@ -27,8 +27,9 @@ pub struct ArrowReader {
 #[pymethods]
 impl ArrowReader {
     #[new]
-    fn new(py: Python<'_>, directory: PathBuf) -> PyResult<Self> {
-        let opened = py.detach(|| Reader::open_read_only(directory));
+    #[pyo3(signature = (directory, archive=None))]
+    fn new(py: Python<'_>, directory: PathBuf, archive: Option<PathBuf>) -> PyResult<Self> {
+        let opened = py.detach(|| Reader::open_with_archive(directory, archive.as_deref()));
         opened.map(|reader| ArrowReader { reader }).map_err(|error| to_python(py, &error))
     }
 

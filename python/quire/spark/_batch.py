@@ -57,7 +57,11 @@ def split(ranges: Sequence[Range], spec: str, options: ReadOptions) -> list[ds.I
         if limit <= after:
             continue
         for first, last in _cut(reader, spec, after, limit, options, wanted):
-            found.append(Stretch(Range(range_.directory, first, last, _directory.identity(reader, last))))
+            found.append(
+                Stretch(
+                    Range(range_.directory, first, last, _directory.identity(reader, last), range_.archive)
+                )
+            )
     return found
 
 

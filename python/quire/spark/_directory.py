@@ -39,6 +39,8 @@ class Range:
     limit: int
     #: Bookmark and time of the record at `limit`; `None` when the journal was empty, or begins behind it.
     identity: tuple[str, int] | None
+    #: Where older segments of the journal were moved to.
+    archive: str | None = None
 
 
 def locate(directory: str) -> str:
@@ -51,13 +53,13 @@ def locate(directory: str) -> str:
     return directory
 
 
-def reader(directory: str) -> ArrowReader:
+def reader(directory: str, archive: str | None = None) -> ArrowReader:
     """The reader of the directory in this process, as far as it has followed the journal."""
     status = os.stat(directory)
-    key = (os.getpid(), directory, status.st_dev, status.st_ino)
+    key = (os.getpid(), directory, archive, status.st_dev, status.st_ino)
     found = _readers.get(key)
     if found is None:
-        found = ArrowReader(directory)
+        found = ArrowReader(directory, archive)
         while len(_readers) >= READERS_MAX:
             _readers.popitem(last=False)
         _readers[key] = found
@@ -67,11 +69,11 @@ def reader(directory: str) -> ArrowReader:
 
 def reader_of(range_: Range) -> ArrowReader:
     """The reader of the journal that the range was planned on."""
-    found = reader(range_.directory)
+    found = reader(range_.directory, range_.archive)
     if _is_same(found, range_):
         return found
     forget(range_.directory)
-    found = reader(range_.directory)
+    found = reader(range_.directory, range_.archive)
     if _is_same(found, range_):
         return found
     raise BadBookmarkError(
@@ -88,11 +90,11 @@ def forget(directory: str) -> None:
 
 def span(directory: str, options: ReadOptions) -> Range:
     """What a read of this directory covers, by its options, as of now."""
-    found = reader(directory)
+    found = reader(directory, options.archive)
     last = found.refresh()
     after, limit = _start(found, options, last), _end(found, options, last)
     limit = max(limit, after)
-    return Range(directory, after, limit, identity(found, limit))
+    return Range(directory, after, limit, identity(found, limit), options.archive)
 
 
 def identity(found: ArrowReader, position: int) -> tuple[str, int] | None:
@@ -165,7 +167,7 @@ _UNITS = {
     "millisecond": "ms",
     "m": "m",
 }
-_readers: OrderedDict[tuple[int, str, int, int], ArrowReader] = OrderedDict()
+_readers: OrderedDict[tuple[int, str, str | None, int, int], ArrowReader] = OrderedDict()
 
 
 def _is_same(found: ArrowReader, range_: Range) -> bool:

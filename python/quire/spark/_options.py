@@ -35,6 +35,8 @@ class ReadOptions:
 
     #: Journal directories, absolute.
     directories: tuple[str, ...] = ()
+    #: Where older segments of the journal were moved to.
+    archive: str | None = None
     #: A running server instead of directories.
     url: str | None = None
     #: Client name, and user where the server asks for one; the password comes from the environment or a file.
@@ -107,6 +109,7 @@ class WriteOptions:
 _READ: tuple[str, ...] = (
     "path",
     "paths",
+    "archiveDirectory",
     "url",
     "user",
     "passwordFile",
@@ -156,8 +159,12 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     url = given.text("url")
     if (url is None) == (not directories):
         raise ConfigError("path, url: exactly one of them says where the messages are")
+    archive = given.text("archiveDirectory")
+    if archive is not None and len(directories) != 1:
+        raise ConfigError("archiveDirectory: it is that of one journal, and several are read")
     return ReadOptions(
         directories=directories,
+        archive=None if archive is None else _local_path("archiveDirectory", archive),
         url=url,
         user=given.text("user"),
         password_file=given.text("passwordFile"),

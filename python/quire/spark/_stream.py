@@ -16,6 +16,7 @@ from pyspark.sql import types as t
 from pyspark.sql.streaming import datasource as limits
 
 from quire._errors import BadBookmarkError, ConfigError
+from quire._quire import ArrowReader
 from quire.spark import _directory
 from quire.spark._batch import split
 from quire.spark._directory import Range
@@ -54,7 +55,7 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
         return limits.ReadMaxRows(self._options.max_messages)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._head = {directory: _directory.reader(directory).refresh() for directory in self._directories}
+        self._head = {directory: self._reader(directory).refresh() for directory in self._directories}
 
     def latestOffset(self, start: dict[str, Any], limit: limits.ReadLimit) -> dict[str, Any]:
         begun = self._begun(start)
@@ -80,7 +81,9 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
         for directory, place in _journals(end).items():
             identity = place["at"]
             known = None if identity is None else (str(identity[0]), int(identity[1]))
-            ranges.append(Range(directory, int(place["from"]), int(place["to"]), known))
+            ranges.append(
+                Range(directory, int(place["from"]), int(place["to"]), known, self._options.archive)
+            )
         return split(ranges, self._scan.spec, self._options)
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
@@ -104,7 +107,9 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
             begun[directory] = int(place["to"])
             if place["at"] is not None:
                 at = (str(place["at"][0]), int(place["at"][1]))
-                _directory.reader_of(Range(directory, begun[directory], begun[directory], at))
+                _directory.reader_of(
+                    Range(directory, begun[directory], begun[directory], at, self._options.archive)
+                )
         return begun
 
     def _end(self, directory: str) -> int:
@@ -112,9 +117,9 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
             return self._head.get(directory, 0)
         if time.monotonic() - self._refreshed > REFRESH_SECONDS:
             for each in self._directories:
-                _directory.reader(each).refresh()
+                self._reader(each).refresh()
             self._refreshed = time.monotonic()
-        return _directory.reader(directory).last
+        return self._reader(directory).last
 
     def _waits(self, available: int) -> bool:
         """Whether a batch is put off until there is more for it."""
@@ -136,15 +141,18 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
                 continue
             end = min(end, after + max(rows // count, 1))
             if size is not None:
-                end = min(end, _directory.reader(directory).limit_by_size(after, end, max(size // count, 1)))
+                end = min(end, self._reader(directory).limit_by_size(after, end, max(size // count, 1)))
             ends[directory] = end
             rows, count = rows - (end - after), count - 1
+
+    def _reader(self, directory: str) -> ArrowReader:
+        return _directory.reader(directory, self._options.archive)
 
     def _place(self, directory: str, begin: int, end: int) -> dict[str, Any]:
         return {
             "from": begin,
             "to": end,
-            "at": _directory.identity(_directory.reader(directory), end),
+            "at": _directory.identity(self._reader(directory), end),
         }
 
 
