@@ -36,15 +36,16 @@ check: setup
 rust-test:
 	cargo test --locked
 
+# As the tests are built: that they link and start is what is shown, not how fast they are.
 bench-build:
-	cargo bench --package quire-benches --no-run --locked
+	cargo build --package quire-benches --benches --locked
 
 # Of the Python surface; `cargo bench --package quire-benches` has those of the parts, `benches/end_to_end.py` those of the whole.
 bench: setup
 	$(BIN)/python -m pytest -q benches/test_bench_*.py -p no:xdist --benchmark-columns min,median,rounds --benchmark-max-time 0.3 --benchmark-min-rounds 3
 
 sim:
-	cargo run --release --locked --package quire-sim -- --seeds $(or $(SEEDS),100)
+	cargo run --profile editable --locked --package quire-sim -- --seeds $(or $(SEEDS),100)
 
 # Any bytes in the files of a journal; a bounded number of cases is part of `make test`.
 fuzz:

@@ -65,8 +65,10 @@ fn append_all(directory: &Path, data_size: usize) -> (Duration, u64) {
     // The first segment is taken before it could be filled; the second is as those that follow in a long life.
     wait_for_file(&directory.join("quire.0000000001.journal"));
     let filler = vec![0; options.segment_size as usize - 16_384];
-    journal.append(&record(1, 1, &filler)).expect("an append");
-    journal.flush(TIMEOUT).expect("a flush");
+    for (sequence, size) in [(1, filler.len()), (2, 32_768)] {
+        journal.append(&record(1, sequence, &filler[..size])).expect("an append");
+        journal.flush(TIMEOUT).expect("a flush");
+    }
     // The next one is filled with zeros meanwhile, which is not what is measured here.
     wait_for_file(&directory.join("quire.0000000002.journal"));
     let flushes = Arc::new(AtomicU64::new(0));
