@@ -8,7 +8,7 @@
  *   12 hung    how many calls wait, written here
  *   16 clock   nanoseconds added to the wall clock
  *
- * Only calls that Rust's standard library makes for the journal are replaced: Python writes its own files otherwise.
+ * Only calls that the extension makes for the journal are replaced: Python writes its own files otherwise.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -18,6 +18,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -50,6 +51,21 @@ ssize_t pwrite64(int file, const void *bytes, size_t size, off64_t offset) {
         return -1;
     }
     return next(file, bytes, size, offset);
+}
+
+ssize_t pwritev64(int file, const struct iovec *parts, int count, off64_t offset) {
+    static ssize_t (*next)(int, const struct iovec *, int, off64_t);
+    if (!next) next = (ssize_t (*)(int, const struct iovec *, int, off64_t))dlsym(RTLD_NEXT, "pwritev64");
+    int error = atomic_load(&faults->write);
+    if (error) {
+        errno = error;
+        return -1;
+    }
+    return next(file, parts, count, offset);
+}
+
+ssize_t pwritev(int file, const struct iovec *parts, int count, off_t offset) {
+    return pwritev64(file, parts, count, offset);
 }
 
 int fdatasync(int file) {

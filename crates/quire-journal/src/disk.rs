@@ -43,6 +43,14 @@ pub trait Disk: Send + Sync {
 pub trait File: Send + Sync {
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Writes all of the parts, one behind the other, from `offset` on.
+    fn write_parts_at(&self, parts: &mut [io::IoSlice<'_>], mut offset: u64) -> io::Result<()> {
+        for part in parts {
+            self.write_at(part, offset)?;
+            offset += part.len() as u64;
+        }
+        Ok(())
+    }
     /// Returns when what was written is on stable storage.
     fn sync(&self) -> io::Result<()>;
     /// Size in bytes.
@@ -168,6 +176,22 @@ impl Disk for RealDisk {
 impl File for fs::File {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.write_all_at(bytes, offset)
+    }
+
+    fn write_parts_at(&self, mut parts: &mut [io::IoSlice<'_>], mut offset: u64) -> io::Result<()> {
+        while !parts.is_empty() {
+            // Takes as many as the system takes at once.
+            match rustix::io::pwritev(self, parts, offset) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    io::IoSlice::advance_slices(&mut parts, written);
+                    offset += written as u64;
+                }
+                Err(rustix::io::Errno::INTR) => (),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {

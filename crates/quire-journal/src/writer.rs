@@ -1,9 +1,10 @@
 //! The one writer of a journal: from batches to durable bytes.
 //!
 //! [`Writer`] does the work and can be driven by anyone; [`run`] is the thread that does so on a real disk. Everything that waits is
-//! taken at once, written with one positional write per segment and made durable with one sync: group commit. The first error ends
-//! writing for good (reliability J4).
+//! taken at once, written with one positional write and made durable with one sync: group commit, in steps of a few MiB when more
+//! waits. The first error ends writing for good (reliability J4).
 
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,8 +13,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use crate::disk::File;
 use crate::error::JournalError;
 use crate::format::{
-    BATCH_HEADER_SIZE, BatchHeader, FLAG_CLOSED, SEGMENT_HEADER_SIZE, SEGMENT_RESERVE, SegmentHeader,
-    batch_size,
+    ALIGNMENT, BATCH_HEADER_SIZE, BatchHeader, FLAG_CLOSED, SEGMENT_HEADER_SIZE, SEGMENT_RESERVE,
+    SegmentHeader, batch_size,
 };
 use crate::journal::Durability;
 use crate::keeper::Keeper;
@@ -32,6 +33,13 @@ pub(crate) struct NewBatch {
     pub first_timestamp: Timestamp,
 }
 
+/// A batch that has its place in the segment.
+struct Encoded {
+    header: BatchHeader,
+    header_bytes: [u8; BATCH_HEADER_SIZE],
+    body: Vec<u8>,
+}
+
 pub(crate) enum Order {
     Write(Vec<NewBatch>),
     Close,
@@ -43,12 +51,9 @@ pub(crate) struct Writer {
     durability: Durability,
     file: Box<dyn File>,
     segment: Arc<Segment>,
-    /// Encoded batches that were not written yet, and where they go.
-    buffer: Vec<u8>,
-    buffer_offset: u64,
-    headers: Vec<BatchHeader>,
-    /// Body bytes in `buffer`, for the count of what waits.
-    body_size: usize,
+    /// Batches of the next flush, and where they go.
+    flushing: Vec<Encoded>,
+    flush_offset: u64,
     /// Where the next batch begins, what it follows.
     end: u64,
     checksum: u32,
@@ -75,10 +80,8 @@ impl Writer {
             durability,
             file,
             segment,
-            buffer: Vec::new(),
-            buffer_offset: summary.end,
-            headers: Vec::new(),
-            body_size: 0,
+            flushing: Vec::new(),
+            flush_offset: summary.end,
             end: summary.end,
             checksum: summary.checksum,
             last: summary.last,
@@ -92,11 +95,10 @@ impl Writer {
     /// Writes the batches; when it returns they are persistent. A failure poisons the log.
     pub fn write(&mut self, batches: Vec<NewBatch>) {
         if self.log.failure().is_none()
-            && let Err(error) = self.try_write(&batches)
+            && let Err(error) = self.try_write(batches)
         {
             self.log.poison(error);
         }
-        batches.into_iter().for_each(|batch| self.log.give_spare(batch.body));
     }
 
     /// Syncs what [`Durability::Os`] left to the system.
@@ -134,27 +136,30 @@ impl Writer {
         if self.end + BATCH_HEADER_SIZE as u64 > self.segment.size {
             self.roll(SEGMENT_HEADER_SIZE + SEGMENT_RESERVE)?;
         }
-        self.put(&NewBatch::default(), flags);
-        self.write_buffer()?;
+        self.encode(NewBatch::default(), flags);
+        self.write_batches()?;
         self.sync_file()?;
         self.publish();
         Ok(())
     }
 
-    fn try_write(&mut self, batches: &[NewBatch]) -> Result<(), JournalError> {
+    fn try_write(&mut self, batches: Vec<NewBatch>) -> Result<(), JournalError> {
         for batch in batches {
+            if self.end - self.flush_offset >= FLUSH_SIZE_MAX {
+                self.flush()?;
+            }
             let size = batch_size(batch.body.len()) as u64;
             if self.end + size + SEGMENT_RESERVE > self.segment.size {
                 self.flush()?;
                 self.roll(SEGMENT_HEADER_SIZE + size + SEGMENT_RESERVE)?;
             }
-            self.put(batch, 0);
+            self.encode(batch, 0);
         }
         self.flush()
     }
 
-    /// Encodes one batch behind what is in the buffer.
-    fn put(&mut self, batch: &NewBatch, flags: u16) {
+    /// Gives one batch its place behind those that wait for the flush.
+    fn encode(&mut self, batch: NewBatch, flags: u16) {
         let mut header = BatchHeader {
             checksum: 0,
             body_checksum: crc32c::crc32c(&batch.body),
@@ -169,23 +174,19 @@ impl Writer {
             synced: self.synced,
         };
         debug_assert!(batch.count == 0 || batch.first == header.first, "positions are dense");
-        let (bytes, checksum) = header.encode();
+        let (header_bytes, checksum) = header.encode();
         header.checksum = checksum;
-        self.buffer.extend_from_slice(&bytes);
-        self.buffer.extend_from_slice(&batch.body);
         self.end += header.batch_size() as u64;
-        self.buffer.resize((self.end - self.buffer_offset) as usize, 0);
         self.checksum = checksum;
         self.last = header.last();
-        self.body_size += batch.body.len();
-        self.headers.push(header);
+        self.flushing.push(Encoded { header, header_bytes, body: batch.body });
     }
 
     fn flush(&mut self) -> Result<(), JournalError> {
-        if self.buffer.is_empty() {
+        if self.flushing.is_empty() {
             return Ok(());
         }
-        self.write_buffer()?;
+        self.write_batches()?;
         if self.durability == Durability::Fsync {
             self.sync_file()?;
         }
@@ -193,9 +194,15 @@ impl Writer {
         Ok(())
     }
 
-    fn write_buffer(&mut self) -> Result<(), JournalError> {
+    fn write_batches(&mut self) -> Result<(), JournalError> {
+        const PADDING: [u8; ALIGNMENT] = [0; ALIGNMENT];
         self.dirty = true;
-        let written = self.file.write_at(&self.buffer, self.buffer_offset);
+        let mut parts = Vec::with_capacity(3 * self.flushing.len());
+        for Encoded { header, header_bytes, body } in &self.flushing {
+            let padding = header.batch_size() - BATCH_HEADER_SIZE - body.len();
+            parts.extend([&header_bytes[..], body, &PADDING[..padding]].map(IoSlice::new));
+        }
+        let written = self.file.write_parts_at(&mut parts, self.flush_offset);
         written.map_err(|error| JournalError::io(&self.segment.path, "writing", &error))
     }
 
@@ -209,20 +216,19 @@ impl Writer {
         Ok(())
     }
 
-    /// What is in the buffer is persistent: readers may have it.
+    /// What was written is persistent: readers may have it.
     fn publish(&mut self) {
         let mut index = self.segment.index.write();
-        for header in self.headers.drain(..) {
-            let start = (header.offset - self.buffer_offset) as usize + BATCH_HEADER_SIZE;
-            let body = &self.buffer[start..start + header.body_size as usize];
-            let added = index.add(&header, body, &self.log.names);
+        let mut size = 0;
+        for Encoded { header, body, .. } in self.flushing.drain(..) {
+            let added = index.add(&header, &body, &self.log.names);
             debug_assert!(added, "the journal encoded the records itself");
+            size += body.len();
+            self.log.give_spare(body);
         }
         drop(index);
-        self.buffer.clear();
-        self.buffer.shrink_to(BUFFER_CAPACITY_KEPT);
-        self.buffer_offset = self.end;
-        self.log.advance(self.last, std::mem::take(&mut self.body_size));
+        self.flush_offset = self.end;
+        self.log.advance(self.last, size);
     }
 
     /// Seals the segment and begins the next one, at least `size` bytes large.
@@ -235,13 +241,15 @@ impl Writer {
         self.segment = segment;
         self.dirty = true;
         self.end = SEGMENT_HEADER_SIZE;
-        self.buffer_offset = self.end;
+        self.flush_offset = self.end;
         Ok(())
     }
 }
 
-/// Larger buffers than this are given back after a burst.
-const BUFFER_CAPACITY_KEPT: usize = 4 * 1024 * 1024;
+/// A crowd is written and synced in steps of this many bytes: large enough that a disk is at its full rate, small enough that the bytes are
+/// still in the processor's cache when they are indexed, and that nobody waits for the messages of everybody behind. One batch may
+/// exceed it.
+const FLUSH_SIZE_MAX: u64 = 2 * 1024 * 1024;
 
 /// Begins the next segment: its header goes out with the first flush, which syncs both.
 pub(crate) fn begin(

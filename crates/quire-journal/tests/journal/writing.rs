@@ -1,5 +1,8 @@
 //! What appending promises: duplicates, limits, failures.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use quire_journal::*;
 
 use crate::support::*;
@@ -120,4 +123,47 @@ fn a_record_without_a_sequence_is_never_a_duplicate_and_one_with_the_last_number
     let batch = reader.cursor(Position(0)).next(Position(4), &AllTopics).unwrap().unwrap();
     let sequences: Vec<u64> = batch.records().map(|record| record.sequence).collect();
     assert_eq!(sequences, [1, 1000, 1001, u64::MAX]);
+}
+
+#[test]
+fn thousands_of_batches_go_out_with_one_flush() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options { segment_size: 8 << 20, ..small() };
+    let (mut journal, _) = Journal::driven_by_hand(Arc::new(RealDisk), directory.path(), &options).unwrap();
+    let flushes = counted_flushes(&mut journal);
+    for sequence in 1..=2500 {
+        journal
+            .append(&record(sequence, &format!("topic-{}", sequence % 10), &[sequence as u8; 500]))
+            .unwrap();
+        journal.submit();
+    }
+    journal.write_waiting();
+    assert_eq!(flushes.load(Ordering::Relaxed), 1);
+    assert_eq!(sequences(&journal.reader(), Position::ZERO), (1..=2500).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_crowd_becomes_persistent_in_steps() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options { segment_size: 16 << 20, ..small() };
+    let (mut journal, _) = Journal::driven_by_hand(Arc::new(RealDisk), directory.path(), &options).unwrap();
+    let flushes = counted_flushes(&mut journal);
+    for sequence in 1..=10_000 {
+        journal
+            .append(&record(sequence, &format!("topic-{}", sequence % 10), &[sequence as u8; 500]))
+            .unwrap();
+    }
+    journal.submit();
+    journal.write_waiting();
+    assert_eq!(flushes.load(Ordering::Relaxed), 3, "5.5 MB in steps of 2 MiB");
+    assert_eq!(sequences(&journal.reader(), Position::ZERO), (1..=10_000).collect::<Vec<_>>());
+}
+
+fn counted_flushes(journal: &mut Journal) -> Arc<AtomicUsize> {
+    let flushes = Arc::new(AtomicUsize::new(0));
+    let counted = flushes.clone();
+    journal.on_flush(Box::new(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    }));
+    flushes
 }
