@@ -42,7 +42,7 @@ pub use event::{
     SubscriptionSpec, Verdict,
 };
 pub use id::{ConnectionId, FilterId, QueueId, SubscriptionId, Time};
-pub use queues::{QUESTIONS_PER_POLL_MAX, QUEUES_MAX, Queues};
+pub use queues::{ENDS_PER_PORTION_MAX, QUESTIONS_PER_POLL_MAX, QUEUES_MAX, Queues};
 pub use quire_journal::Position;
 pub use record::{BadChanges, ChangesWriter, Logged};
 pub use subscription::{SUBSCRIPTIONS_MAX, SubscribeError};

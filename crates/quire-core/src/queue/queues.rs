@@ -17,6 +17,12 @@ use quire_journal::Position;
 /// The most queues of one instance: each costs a kilobyte when empty, and timers are found by looking at each.
 pub const QUEUES_MAX: usize = 10_000;
 
+/// Leases and messages whose time has come that end in one portion: a few milliseconds of work.
+pub const ENDS_PER_PORTION_MAX: u32 = 4096;
+
+/// The shortest time between two portions of ends, so that a million messages that expire at once do not hold up the caller's loop.
+const PORTION_INTERVAL_NS: u64 = 1_000_000;
+
 /// The most questions to the [`Matcher`] for one delivery, so that a new filter over a deep queue does not hold up the caller's loop.
 pub const QUESTIONS_PER_POLL_MAX: u32 = 4096;
 
@@ -39,6 +45,7 @@ pub struct Queues {
     pub(super) now: u64,
     /// No later than the next time at which something must happen.
     due: Option<u64>,
+    ends_per_portion: Option<u32>,
     questions_per_poll: Option<u32>,
 }
 
@@ -52,6 +59,11 @@ impl Queues {
     /// Changes how many questions one call may ask the matcher ([`QUESTIONS_PER_POLL_MAX`] if never called).
     pub fn set_questions_per_poll(&mut self, limit: u32) {
         self.questions_per_poll = Some(limit.max(1));
+    }
+
+    /// Changes how many leases and messages end in one portion ([`ENDS_PER_PORTION_MAX`] if never called).
+    pub fn set_ends_per_portion(&mut self, limit: u32) {
+        self.ends_per_portion = Some(limit.max(1));
     }
 
     /// Adds a queue.
@@ -176,6 +188,12 @@ impl Queues {
             }
             let queue = *self.line.front()?;
             let state = &mut self.queues[queue as usize];
+            // Among what it would deliver may be messages whose time has come. It lines up again when those are gone.
+            if state.is_behind {
+                self.line.pop_front();
+                state.in_line = false;
+                continue;
+            }
             state.is_starved = false;
             let admitted = state.admit(matcher, &mut questions);
             // What has the highest priority is known when everything has been admitted.
@@ -224,19 +242,28 @@ impl Queues {
         self.due.map(Time::new)
     }
 
-    /// Ends leases and messages whose time has come. Every call with a `now` does this first.
+    /// Ends leases and messages whose time has come. Every call with a `now` does this first. When there are very many they end in
+    /// portions; until they are gone their queue delivers nothing, and whoever settles a message finds its lease over all the same.
     pub fn advance(&mut self, now: Time) {
         self.now = self.now.max(now.get());
         if self.due.is_none_or(|due| due > self.now) {
             return;
         }
+        let mut left = self.ends_per_portion.unwrap_or(ENDS_PER_PORTION_MAX);
         let mut due = None;
         for queue in 0..self.queues.len() as u32 {
-            self.end_leases(queue);
-            self.expire_due(queue);
-            let state = &self.queues[queue as usize];
+            self.end_leases(queue, &mut left);
+            self.expire_due(queue, &mut left);
+            let state = &mut self.queues[queue as usize];
             let lease = self.leases.next_due(&state.leases).map(|(deadline, _)| deadline);
-            due = due.into_iter().chain(lease).chain(state.messages.next_expiry()).min();
+            let next = lease.into_iter().chain(state.messages.next_expiry()).min();
+            let is_behind = next.is_some_and(|next| next <= self.now);
+            let was_behind = std::mem::replace(&mut state.is_behind, is_behind);
+            let next = next.map(|next| if is_behind { self.now + PORTION_INTERVAL_NS } else { next });
+            due = due.into_iter().chain(next).min();
+            if was_behind && !is_behind {
+                self.line_up(queue);
+            }
         }
         self.due = due;
     }

@@ -71,8 +71,8 @@ impl Queues {
         now: Time,
     ) -> bool {
         self.advance(now);
+        let Some(slot) = self.lease_on(queue.get(), position.get()) else { return false };
         let Some(state) = self.queues.get_mut(queue.get() as usize) else { return false };
-        let Some(slot) = state.leases.find(position.get()) else { return false };
         let Lease { subscription, taken, .. } = *self.leases.get(slot);
         if taken || self.subscriptions[subscription as usize].connection != connection {
             return false;
@@ -86,9 +86,10 @@ impl Queues {
 /// Helpers.
 impl Queues {
     fn settle_one(&mut self, queue: u32, connection: ConnectionId, verdict: Verdict, position: u64) -> bool {
+        let slot = self.lease_on(queue, position);
         let state = &mut self.queues[queue as usize];
         let strict = state.config.leasing == Leasing::Strict;
-        if let Some(slot) = state.leases.find(position) {
+        if let Some(slot) = slot {
             let Lease { subscription, taken, .. } = *self.leases.get(slot);
             let is_own = self.subscriptions[subscription as usize].connection == connection;
             if strict && !is_own {
@@ -210,20 +211,38 @@ impl Queues {
         lease
     }
 
-    pub(super) fn end_leases(&mut self, queue: u32) {
+    /// Ends the leases of a queue that are over, as many as are `left` of this portion.
+    pub(super) fn end_leases(&mut self, queue: u32, left: &mut u32) {
         while let Some((deadline, slot)) = self.leases.next_due(&self.queues[queue as usize].leases) {
-            if deadline > self.now {
+            if deadline > self.now || *left == 0 {
                 break;
             }
-            self.queues[queue as usize].totals.expired_leases += 1;
-            let expired = self.queues[queue as usize].totals.expired;
-            self.lose(slot, LostCause::Returned);
-            self.fail(slot, false);
-            if self.queues[queue as usize].totals.expired > expired
-                && let Some(lost) = self.lost.back_mut()
-            {
-                lost.cause = LostCause::Expired;
-            }
+            *left -= 1;
+            self.end_lease(slot);
+        }
+    }
+
+    /// The lease on a message. One that is over ends here, if that was still to be done.
+    fn lease_on(&mut self, queue: u32, position: u64) -> Option<u32> {
+        let slot = self.queues.get(queue as usize)?.leases.find(position)?;
+        if self.leases.get(slot).deadline > self.now {
+            return Some(slot);
+        }
+        self.end_lease(slot);
+        None
+    }
+
+    /// Ends a lease whose time is over.
+    fn end_lease(&mut self, slot: u32) {
+        let queue = self.leases.get(slot).queue as usize;
+        self.queues[queue].totals.expired_leases += 1;
+        let expired = self.queues[queue].totals.expired;
+        self.lose(slot, LostCause::Returned);
+        self.fail(slot, false);
+        if self.queues[queue].totals.expired > expired
+            && let Some(lost) = self.lost.back_mut()
+        {
+            lost.cause = LostCause::Expired;
         }
     }
 
@@ -235,12 +254,14 @@ impl Queues {
         self.lost.push_back(LostLease { queue, position, subscription, cause });
     }
 
-    pub(super) fn expire_due(&mut self, queue: u32) {
-        loop {
+    /// Expires the waiting messages of a queue whose time has come, about as many as are `left` of this portion.
+    pub(super) fn expire_due(&mut self, queue: u32, left: &mut u32) {
+        while *left > 0 {
             let due = self.queues[queue as usize].messages.due(self.now);
             if due.is_empty() {
                 break;
             }
+            *left = left.saturating_sub(due.len() as u32);
             for ordinal in due {
                 let (deliveries, cancels) = self.queues[queue as usize].messages.counts(ordinal);
                 self.expire(queue, ordinal, Reasons::TIME_LIMIT, deliveries, cancels);

@@ -50,6 +50,8 @@ pub(super) struct QueueState {
     pub in_line: bool,
     /// A message that had to be asked about was not at hand.
     pub is_starved: bool,
+    /// Leases or messages whose time has come have not ended yet, because there are so many.
+    pub is_behind: bool,
     matched: Vec<FilterId>,
     candidates: Vec<u32>,
 }
@@ -109,6 +111,7 @@ impl QueueState {
             totals: Totals::default(),
             in_line: false,
             is_starved: false,
+            is_behind: false,
             matched: Vec::new(),
             candidates: Vec::new(),
             config,

@@ -139,3 +139,52 @@ fn active_messages_are_listed_in_pieces() {
     let expected: Vec<Position> = all.into_iter().filter(|position| !gone.contains(position)).collect();
     assert_eq!(listed, expected);
 }
+
+#[test]
+fn what_ends_at_once_ends_in_portions_and_is_over_all_the_same() {
+    let mut queues = Queues::new();
+    queues.set_ends_per_portion(300);
+    let second = Duration::from_secs(1);
+    let config = QueueConfig { expiration: Some(second), lease_period: Some(second), ..Default::default() };
+    let short = queue(&mut queues, config, 1_000);
+    let other = queue(&mut queues, QueueConfig::default(), 1);
+    subscribe(&mut queues, CONNECTION, short, None);
+    assert_eq!(delivered(&mut queues, NOW, 0).len(), 10);
+    subscribe(&mut queues, OTHER, other, None);
+    let now = Time::new(1_000_000_000);
+    assert_eq!(delivered(&mut queues, now, 0), [(other, 1)], "the other queue is served meanwhile");
+    let stats = queues.stats(short, now).unwrap();
+    assert!((300..600).contains(&stats.expired), "{stats:?}");
+    let leased = Position::new(10);
+    assert!(!queues.extend(short, CONNECTION, leased, Time::new(u64::MAX), now));
+    let next = queues.poll_timeout().unwrap();
+    assert!(next > now, "the rest can wait a little");
+    let mut now = next;
+    while let Some(next) = queues.poll_timeout() {
+        now = next;
+        assert_eq!(delivered(&mut queues, now, 0), []);
+    }
+    assert_eq!(queues.stats(short, now).unwrap().expired, 1_000);
+    queues.enqueue(short, Position::new(1_001), Entry { received: now, ..Entry::default() });
+    assert_eq!(delivered(&mut queues, now, 0), [(short, 1_001)]);
+}
+
+#[test]
+fn a_lease_that_is_over_is_over_before_its_portion_comes() {
+    let mut queues = Queues::new();
+    queues.set_ends_per_portion(1);
+    let config = QueueConfig {
+        lease_period: Some(Duration::from_secs(1)),
+        leasing: Leasing::Strict,
+        ..Default::default()
+    };
+    let jobs = queue(&mut queues, config, 10);
+    let holder = subscribe(&mut queues, CONNECTION, jobs, None);
+    assert_eq!(delivered(&mut queues, NOW, 0).len(), 10);
+    let now = Time::new(1_000_000_000);
+    let acknowledged = queues.settle(jobs, CONNECTION, Verdict::Acknowledge, &[Position::new(10)], now);
+    assert_eq!(acknowledged, 0, "it came late");
+    let lost: Vec<_> = std::iter::from_fn(|| queues.poll_lost()).collect();
+    let of = |lost: &LostLease| (lost.position.get(), lost.subscription);
+    assert_eq!(lost.iter().map(of).collect::<Vec<_>>(), [(1, holder), (10, holder)]);
+}

@@ -82,6 +82,8 @@ impl StandaloneQueue {
         let mut definitions = Definition::compile(&[settings], &rules, &options)?;
         let definition = definitions.remove(0);
         let mut engine = Queues::new();
+        // Nobody else waits for the caller's thread.
+        engine.set_ends_per_portion(u32::MAX);
         let queue = engine
             .add_queue(definition.config.clone())
             .map_err(|error| ConfigError::new("queue", error.to_string()))?;
