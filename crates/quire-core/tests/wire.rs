@@ -114,10 +114,10 @@ proptest! {
     }
 
     #[test]
-    fn an_acknowledgement_survives_the_wire(code in 0usize..Code::ALL.len(), command: u32, subscription: u32, column: u32, reason in text(200)) {
+    fn an_acknowledgement_survives_the_wire(code in 0usize..Code::ALL.len(), command: u32, subscription: u32, detail: u32, reason in text(200)) {
         let code = Code::ALL[code];
         for kind in [AckKind::Received, AckKind::Processed, AckKind::Completed, AckKind::Persisted] {
-            server_round_trip(&ServerFrame::Ack(Ack { kind, code, command, subscription, column, reason: &reason }));
+            server_round_trip(&ServerFrame::Ack(Ack { kind, code, command, subscription, detail, reason: &reason }));
         }
         server_round_trip(&ServerFrame::Error { code, reason: &reason });
         server_round_trip(&ServerFrame::SubscriptionEnded { subscription, code, reason: &reason });

@@ -159,7 +159,7 @@ impl Broker {
                 code,
                 command: flush.command,
                 subscription: 0,
-                column: 0,
+                detail: 0,
                 reason: &reason,
             };
             self.put(id, &ServerFrame::Ack(ack));
@@ -272,6 +272,22 @@ impl Broker {
         }
     }
 
+    /// A subscription has begun or changed; `granted`: the backlog that its queues give it.
+    pub(super) fn acknowledge_entered(
+        &mut self,
+        id: SessionId,
+        command: u32,
+        subscription: u32,
+        acks: Acks,
+        granted: Option<u32>,
+    ) {
+        if acks.has(Acks::PROCESSED) {
+            let (kind, detail) = (AckKind::Processed, granted.unwrap_or_default());
+            let ack = Ack { kind, code: Code::Ok, command, subscription, detail, reason: "" };
+            self.put(id, &ServerFrame::Ack(ack));
+        }
+    }
+
     pub(super) fn acknowledge_command(
         &mut self,
         id: SessionId,
@@ -279,14 +295,14 @@ impl Broker {
         command: u32,
         subscription: u32,
     ) {
-        let ack = Ack { kind, code: Code::Ok, command, subscription, column: 0, reason: "" };
+        let ack = Ack { kind, code: Code::Ok, command, subscription, detail: 0, reason: "" };
         self.put(id, &ServerFrame::Ack(ack));
     }
 
     /// A failed command gets one `processed` with its code, whatever it asked for.
     fn fail_command(&mut self, id: SessionId, command: u32, subscription: u32, failure: &Failure) {
         let Failure { code, reason } = failure;
-        let ack = Ack { kind: AckKind::Processed, code: *code, command, subscription, column: 0, reason };
+        let ack = Ack { kind: AckKind::Processed, code: *code, command, subscription, detail: 0, reason };
         self.put(id, &ServerFrame::Ack(ack));
     }
 }

@@ -364,8 +364,8 @@ impl Broker {
             }
         };
         self.set_until(subscription_id, until);
-        self.name_queue_subscription(subscription_id);
-        self.acknowledge_processed(id, command, number, acks);
+        let granted = self.name_queue_subscription(subscription_id);
+        self.acknowledge_entered(id, command, number, acks, granted);
         // The acknowledgement may have been one frame too many for a slow connection.
         if self.session(id).phase != Phase::Open {
             return;
@@ -495,7 +495,7 @@ impl Broker {
         let kind = AckKind::Processed;
         self.put(
             id,
-            &ServerFrame::Ack(Ack { kind, code: *code, command, subscription, column: *column, reason }),
+            &ServerFrame::Ack(Ack { kind, code: *code, command, subscription, detail: *column, reason }),
         );
     }
 }

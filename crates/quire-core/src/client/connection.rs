@@ -171,7 +171,7 @@ impl Connection {
             ServerFrame::Ack(ack) => {
                 let result = match ack.code {
                     Code::Ok => Ok(()),
-                    code => Err(Failure { code, reason: ack.reason.to_owned(), column: ack.column }),
+                    code => Err(Failure { code, reason: ack.reason.to_owned(), column: ack.detail }),
                 };
                 match ack.kind {
                     AckKind::Completed => {
@@ -188,6 +188,9 @@ impl Connection {
                     AckKind::Received => (),
                     AckKind::Processed | AckKind::Persisted => {
                         let ClientCore { commands, subscriptions, events, .. } = core;
+                        if result.is_ok() {
+                            subscriptions.granted(ack.subscription, ack.detail);
+                        }
                         commands.answered(CommandId(ack.command), result, subscriptions, events);
                     }
                 }

@@ -71,7 +71,7 @@ pub struct ClientConfig {
     pub address_count: usize,
     /// Bytes of unpersisted publishes to keep; beyond it [`ClientCore::publish`] refuses.
     pub publish_store_size_max: usize,
-    /// Acknowledgements of queue messages that make a batch; the backlog that was asked for lowers it.
+    /// Acknowledgements of queue messages that make a batch; the backlog that the server granted lowers it.
     pub ack_batch_size: u32,
     /// The longest time that an acknowledgement waits for its batch.
     pub ack_timeout: Duration,

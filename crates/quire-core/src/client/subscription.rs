@@ -60,6 +60,8 @@ struct Entry {
     generation: u16,
     /// The server accepted it at least once.
     accepted: bool,
+    /// The backlog that the queues gave it, by the server's last answer.
+    granted: u32,
     /// The queue that its messages come from, where they do not say so themselves.
     queue: Option<Arc<str>>,
 }
@@ -69,8 +71,16 @@ impl Subscriptions {
         let number = self.next_number();
         let place = spec.place.clone().unwrap_or_default();
         let catches_up = is_elsewhere(&place, &self.instance);
-        let entry =
-            Entry { spec, proposed: None, place, catches_up, generation: 0, accepted: false, queue: None };
+        let entry = Entry {
+            spec,
+            proposed: None,
+            place,
+            catches_up,
+            generation: 0,
+            accepted: false,
+            granted: 0,
+            queue: None,
+        };
         self.entries.insert(number, entry);
         number
     }
@@ -168,9 +178,16 @@ impl Subscriptions {
         Some(queue.get_or_insert_with(|| spec.topic.as_str().into()))
     }
 
+    /// The server says how many messages of queues it may have outstanding.
+    pub fn granted(&mut self, number: u32, backlog: u32) {
+        if let Some(entry) = self.entries.get_mut(&number) {
+            entry.granted = backlog;
+        }
+    }
+
     /// How many messages of queues it may have outstanding.
     pub fn backlog(&self, number: u32) -> u32 {
-        self.entries.get(&number).and_then(|entry| entry.spec.max_backlog).unwrap_or(1)
+        self.entries.get(&number).map_or(1, |entry| entry.granted)
     }
 
     /// A run of messages that a subscription received: those that it had received before go out of it.

@@ -95,8 +95,8 @@ pub struct Ack<'a> {
     pub command: u32,
     /// The subscription it is about, 0 = none.
     pub subscription: u32,
-    /// For [`Code::BadFilter`]: where, from 1; else 0.
-    pub column: u32,
+    /// For [`Code::BadFilter`]: where, from 1. For a subscription to queues: the backlog granted. Else 0.
+    pub detail: u32,
     /// For a person.
     pub reason: &'a str,
 }
@@ -369,7 +369,7 @@ impl<'a> Ack<'a> {
             out.extend_from_slice(&(self.code as u16).to_le_bytes());
             out.extend_from_slice(&self.command.to_le_bytes());
             out.extend_from_slice(&self.subscription.to_le_bytes());
-            out.extend_from_slice(&self.column.to_le_bytes());
+            out.extend_from_slice(&self.detail.to_le_bytes());
             out.extend_from_slice(self.reason.as_bytes());
         });
     }
@@ -386,8 +386,8 @@ impl<'a> Ack<'a> {
         let code = decode_code(&mut body)?;
         let command = body.u32("command")?;
         let subscription = body.u32("subscription")?;
-        let column = body.u32("column")?;
-        Ok(Ack { kind, code, command, subscription, column, reason: decode_reason(body)? })
+        let detail = body.u32("detail")?;
+        Ok(Ack { kind, code, command, subscription, detail, reason: decode_reason(body)? })
     }
 }
 

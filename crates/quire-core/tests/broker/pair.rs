@@ -56,6 +56,8 @@ pub fn refused(code: Code, command: u32, subscription: u32) -> Said {
 pub struct Client {
     inbox: Inbox,
     pub said: Vec<Said>,
+    /// Of the last `processed`.
+    pub detail: u32,
     /// When each of it was said, in nanoseconds since the beginning.
     said_at_ns: Vec<u64>,
     pub is_closed: bool,
@@ -125,6 +127,7 @@ impl Pair {
         let before = Client {
             inbox,
             said: Vec::new(),
+            detail: 0,
             said_at_ns: Vec::new(),
             is_closed: false,
             is_reading_paused: false,
@@ -304,7 +307,10 @@ impl Client {
                     self.highest_sequence = logged_on.highest_sequence;
                     Said::LoggedOn { last_sequence: logged_on.last_sequence }
                 }
-                ServerFrame::Ack(Ack { kind, code, command, subscription, .. }) => {
+                ServerFrame::Ack(Ack { kind, code, command, subscription, detail, .. }) => {
+                    if kind == AckKind::Processed {
+                        self.detail = detail;
+                    }
                     Said::Ack { kind, code, command, subscription }
                 }
                 ServerFrame::Persisted { sequence } => Said::Persisted(sequence),

@@ -126,6 +126,24 @@ fn rule_3_without_max_backlog_the_second_message_comes_after_the_first_acknowled
 }
 
 #[test]
+fn the_answer_to_a_subscribe_says_the_backlog_granted() {
+    let capped = QueueSettings { max_per_subscription_backlog: Some(100), ..queue("jobs") };
+    let mut pair = with_queues([capped, queue("more")]);
+    pair.client(1, "worker");
+    for (number, topic, asked, granted) in
+        [(1, "jobs", 500, 100), (2, "jobs", 7, 7), (3, "more", 500, 500), (4, "^(jobs|more)$", 500, 100)]
+    {
+        pair.subscribe(1, &consume(number, topic, asked));
+        pair.turn();
+        assert_eq!(pair.clients[&1].detail, granted, "{topic} {asked}");
+    }
+    pair.subscribe(1, &Subscribe { options: SubscribeOptions::REPLACE, ..consume(3, "jobs", 500) });
+    pair.subscribe(1, &subscribe(5, "no queue"));
+    pair.turn();
+    assert_eq!(pair.clients[&1].detail, 0);
+}
+
+#[test]
 fn rule_6_a_lease_that_runs_out_is_delivered_to_another_and_its_holder_is_told() {
     let settings = QueueSettings { lease_period_ns: Some(1_000_000_000), ..queue("jobs") };
     let mut pair = with_queues([settings]);

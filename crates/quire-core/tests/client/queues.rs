@@ -41,8 +41,16 @@ impl Worker {
         worker.number = number;
         let said = worker.said();
         assert!(said[0].contains(&format!("max_backlog: Some({max_backlog})")), "{said:?}");
-        worker.hear(&accepted(command));
+        worker.enter(command, max_backlog);
         worker
+    }
+
+    /// The server takes the subscription, and grants this backlog.
+    fn enter(&mut self, command: CommandId, granted: u32) {
+        let CommandId(command) = command;
+        let (kind, subscription) = (AckKind::Processed, self.number);
+        let ack = Ack { kind, code: Code::Ok, command, subscription, detail: granted, reason: "" };
+        self.hear(&ServerFrame::Ack(ack));
     }
 
     fn connect(&mut self) {
@@ -90,7 +98,7 @@ impl Worker {
             code: Code::Ok,
             command,
             subscription: 0,
-            column: 0,
+            detail: 0,
             reason: "",
         }));
     }
@@ -147,7 +155,7 @@ fn message(subscription: u32, sequence: u64, queued: Queued<'_>) -> wire::Messag
 fn accepted(command: CommandId) -> ServerFrame<'static> {
     let CommandId(command) = command;
     let kind = AckKind::Processed;
-    ServerFrame::Ack(Ack { kind, code: Code::Ok, command, subscription: 0, column: 0, reason: "" })
+    ServerFrame::Ack(Ack { kind, code: Code::Ok, command, subscription: 0, detail: 0, reason: "" })
 }
 
 fn batching(ack_batch_size: u32) -> ClientConfig {
@@ -197,6 +205,20 @@ fn acknowledgements_go_out_when_there_is_a_batch_of_them() {
 #[test]
 fn a_batch_is_no_larger_than_the_backlog() {
     let mut worker = Worker::new(batching(80), 2);
+    for sequence in 1..=2 {
+        let message = worker.deliver(sequence);
+        worker.acknowledge(&message);
+    }
+    assert_eq!(worker.said(), ["Acknowledge jobs [(5, 1), (5, 2)]"]);
+}
+
+#[test]
+fn a_batch_is_no_larger_than_the_backlog_that_the_server_granted() {
+    let mut worker = Worker::new(batching(80), 100);
+    let spec = SubscriptionSpec { max_backlog: Some(100), ..SubscriptionSpec::new("jobs") };
+    let command = worker.core.replace(worker.number, spec).unwrap();
+    worker.said();
+    worker.enter(command, 2);
     for sequence in 1..=2 {
         let message = worker.deliver(sequence);
         worker.acknowledge(&message);
@@ -368,7 +390,7 @@ fn the_answers_of_a_query_come_under_its_number() {
         code: Code::Ok,
         command,
         subscription: number,
-        column: 0,
+        detail: 0,
         reason: "",
     };
     worker.hear(&ServerFrame::Ack(completed));

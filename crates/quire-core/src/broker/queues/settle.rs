@@ -193,7 +193,7 @@ impl Broker {
                 code: failure.code,
                 command,
                 subscription: 0,
-                column: 0,
+                detail: 0,
                 reason: &failure.reason,
             };
             return self.put(id, &ServerFrame::Ack(ack));

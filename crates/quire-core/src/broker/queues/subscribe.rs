@@ -107,12 +107,11 @@ impl Broker {
         }
     }
 
-    /// The engine's deliveries for the course go to this subscription.
-    pub(in crate::broker) fn name_queue_subscription(&mut self, id: SubscriptionId) {
-        if let Some(course) = self.queue_course(id) {
-            let engine_id = course.id;
-            self.queues.subscriptions.insert(engine_id, id);
-        }
+    /// The engine's deliveries for the course go to this subscription. Gives the backlog granted; `None` when no queue is meant.
+    pub(in crate::broker) fn name_queue_subscription(&mut self, id: SubscriptionId) -> Option<u32> {
+        let engine_id = self.queue_course(id)?.id;
+        self.queues.subscriptions.insert(engine_id, id);
+        self.queues.engine.backlog(engine_id).map(|(granted, _)| granted)
     }
 
     /// A subscription ends: what it holds goes back.
