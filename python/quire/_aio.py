@@ -175,7 +175,7 @@ class AsyncSubscription(SubscriptionBase):
         return found[0]
 
 
-class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
+class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription, AsyncHandler]):
     """A connection to a server that comes back by itself, for asyncio. Same options as `Client`.
 
     `async with` connects; so does the first `await` of any call.
@@ -223,7 +223,6 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
         self._waiters: set[asyncio.Future[None]] = set()
-        self._handlers: dict[int, AsyncHandler] = {}
         self._handler_task: asyncio.Task[None] | None = None
         self._listeners: list[AsyncStateListener] = []
         self._listener_task: asyncio.Task[None] | None = None
@@ -559,6 +558,7 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription]):
 
     async def _run_handlers(self, core: _quire.Client) -> None:
         def look() -> tuple[list[Message] | None] | None:
+            self._forget_handlers(core)
             batch = core.handled_batch(DEFAULT_BATCH_COUNT, 0)
             return (batch,) if batch is None or batch else None
 

@@ -50,7 +50,7 @@ Handler = Callable[[Message], object]
 StateListener = Callable[[str], object]
 
 
-class Client(QueueCalls, ClientBase[Subscription]):
+class Client(QueueCalls, ClientBase[Subscription, Handler]):
     """A connection to a server that comes back by itself. Thread-safe.
 
     The constructor returns when the client is logged on. A lost connection is made again: unpersisted
@@ -72,8 +72,8 @@ class Client(QueueCalls, ClientBase[Subscription]):
     - `heartbeat`: how often each side says something; a peer silent for two of them is given up. `None` =
       never
     - `connect_timeout`: how long to wait for the first logon
-    - `receive_size_max`: bytes of received messages that may wait for the program; above it the socket is
-      not read
+    - `receive_size_max`: bytes of received messages that may wait for the program; above it a subscription that
+      takes more than its share is kept back (docs/clients.md, "Bounds")
     - `auto_ack`: a queue message is acknowledged when its handler returned, or the next one is asked for
     - `ack_batch_size`, `ack_timeout`: acknowledgements go out together: when there are so many, or after so
       long
@@ -116,7 +116,6 @@ class Client(QueueCalls, ClientBase[Subscription]):
         ClientBase.__init__(self, options)
         QueueCalls.__init__(self)
         self._lock = threading.Lock()
-        self._handlers: dict[int, Handler] = {}
         self._handler_thread: threading.Thread | None = None
         self._listeners: list[StateListener] = []
         self._listener_thread: threading.Thread | None = None
@@ -420,3 +419,4 @@ class Client(QueueCalls, ClientBase[Subscription]):
                     # One bad message must not stop the others; it stays unprocessed, so that a resumption
                     # sees it again.
                     logger.exception("the handler of %r failed on %r", message.sub_id, message)
+            self._forget_handlers(self._core)

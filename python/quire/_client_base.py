@@ -18,15 +18,17 @@ from quire._subscription import SubscriptionBase
 logger = logging.getLogger("quire.client")
 
 S = TypeVar("S", bound=SubscriptionBase)
+H = TypeVar("H")
 
 
-class ClientBase(Generic[S]):
+class ClientBase(Generic[S, H]):
     """The state of a client beside its core."""
 
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
         self._subscriptions: dict[str, S] = {}
         self._subscription_count = 0
+        self._handlers: dict[int, H] = {}
         #: A bookmark store that was opened for this client alone, and is closed with it.
         self._own_places: BookmarkStore | None = None
 
@@ -72,6 +74,11 @@ class ClientBase(Generic[S]):
         """Takes a subscription out of the book."""
         return self._subscriptions.pop(sub_id, None)
 
+    def _forget_handlers(self, core: _quire.Client) -> None:
+        """Of subscriptions that have ended, when all that came for them is handled."""
+        for number in core.handled_ended():
+            self._handlers.pop(number, None)
+
     def _unprocessed(self, core: _quire.Client, subscriptions: Iterable[S]) -> int:
         """Messages of these subscriptions, and of those with handlers, that were received and not processed."""
         return core.handled_count + sum(s._core.outstanding_count for s in subscriptions)
@@ -84,6 +91,7 @@ class ClientBase(Generic[S]):
 
     def _health_of(self, core: _quire.Client) -> Health:
         heard, by_number = core.heard()
+        missed = core.missed()
         return Health(
             state=core.state,
             persisted=core.persisted,
@@ -91,7 +99,8 @@ class ClientBase(Generic[S]):
             last_error=core.last_error,
             last_heard=moment(heard),
             subscriptions=tuple(
-                s._health(moment(by_number.get(s._core.number))) for s in list(self._subscriptions.values())
+                s._health(moment(by_number.get(s._core.number)), missed.get(s._core.number, 0))
+                for s in list(self._subscriptions.values())
             ),
         )
 

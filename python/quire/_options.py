@@ -27,7 +27,7 @@ DEFAULT_CONNECT_TIMEOUT: Final = 10.0
 DEFAULT_CLOSE_TIMEOUT: Final = 10.0
 #: How long an acknowledgement of a queue message may wait for its batch.
 DEFAULT_ACK_TIMEOUT: Final = timedelta(seconds=1)
-#: Bytes of received messages that wait for the program; above it the socket is not read.
+#: Bytes of received messages that may wait for the program.
 DEFAULT_RECEIVE_SIZE_MAX: Final = 64 * 1024 * 1024
 
 os.register_at_fork(after_in_child=_quire.forked)
@@ -103,6 +103,8 @@ class SubscriptionHealth:
     completed: bool
     #: When a message, or the end of the replay, last came for it.
     last_heard: datetime | None
+    #: Messages of an ordinary subscription that came while those before them were not taken: docs/clients.md, "Bounds".
+    missed: int
 
 
 @dataclass(frozen=True)

@@ -81,13 +81,14 @@ class SubscriptionBase:
         """Remembered, because a replacement says it again."""
         self._spec = replace(self._spec, paused=paused)
 
-    def _health(self, last_heard: datetime | None) -> SubscriptionHealth:
+    def _health(self, last_heard: datetime | None, missed: int) -> SubscriptionHealth:
         return SubscriptionHealth(
             sub_id=self.sub_id,
             topic=self.topic,
             most_recent=self.most_recent,
             completed=self._core.is_completed(),
             last_heard=last_heard,
+            missed=missed,
         )
 
     def _replaced(

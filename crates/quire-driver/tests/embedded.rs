@@ -88,7 +88,7 @@ fn take(client: &Client, queue: &Queue, number: u32, count: usize) -> Vec<Messag
             Taken::Nothing => (),
             Taken::Ended(failure) => panic!("ended: {failure:?}"),
         }
-        client.taken();
+        client.taken(queue);
     }
     messages
 }

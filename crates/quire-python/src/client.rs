@@ -17,7 +17,7 @@ use quire_core::client::{
     Sequence, State, SubscriptionSpec,
 };
 use quire_core::wire::SubscribeOptions;
-use quire_driver::client::{self as driver, Link, Options, Queue, Subscribed, Taken};
+use quire_driver::client::{self as driver, Link, NO_SUBSCRIPTION, Options, Queue, Subscribed, Taken};
 use quire_journal::Bookmark;
 
 use crate::embedded::LinkArgument;
@@ -27,7 +27,7 @@ use crate::interpreter;
 use crate::message::{Message, Progress};
 use crate::queue::verdict_of;
 use crate::store::BookmarkStore;
-use crate::subscription::Subscription;
+use crate::subscription::{Subscription, Taker};
 
 /// A driver's client that knows whether it came through a fork.
 pub type Handle = fork::Handle<driver::Client>;
@@ -211,6 +211,11 @@ impl Client {
         (server.map(seconds), subscriptions.into_iter().map(|(number, at)| (number, seconds(at))).collect())
     }
 
+    /// How many messages subscriptions missed because those before them were not taken in time, by their numbers.
+    fn missed(&self) -> HashMap<u32, u64> {
+        self.handle.client().missed()
+    }
+
     /// Starts a subscription; wait for its command. With `handled`, its messages come with `handled_batch`; with `is_kept`, the store keeps
     /// its place under `sub_id`.
     fn subscribe(
@@ -234,7 +239,7 @@ impl Client {
         if handled {
             by_number.insert(subscribed.number, progress.clone());
         }
-        Ok(self.subscription(subscribed, progress, handled))
+        Ok(self.subscription(subscribed, progress, if handled { Taker::Handler } else { Taker::Program }))
     }
 
     /// Starts to settle messages of a queue by bookmark; gives the command.
@@ -283,7 +288,7 @@ impl Client {
         let subscribed = self.handle.client().query(&QuerySpec { queue, filter, order_by, top_n });
         let subscribed = subscribed.map_err(|failure| errors::to_python(py, &failure))?;
         let progress = Progress::of_query(subscribed.progress.clone(), self.handle.clone());
-        Ok(self.subscription(subscribed, progress, false))
+        Ok(self.subscription(subscribed, progress, Taker::Query))
     }
 
     /// Asks for the figures of a queue or of all; gives the command.
@@ -322,8 +327,8 @@ impl Client {
         number_of(py, self.handle.client().set_paused(&numbers, paused))
     }
 
-    /// Messages of the subscriptions with a handler, none when `timeout` seconds passed first, `None` when the client has ended and all
-    /// were taken.
+    /// Messages of the subscriptions with a handler, none when `timeout` seconds passed first or `handled_ended` has something, `None` when
+    /// the client has ended and all were taken.
     #[pyo3(signature = (count_max, timeout=None))]
     fn handled_batch<'py>(
         &self,
@@ -332,19 +337,15 @@ impl Client {
         timeout: Option<f64>,
     ) -> PyResult<Option<Bound<'py, PyList>>> {
         self.handle.check_fork(py)?;
-        let client = self.handle.client();
         let taken = interpreter::wait(py, interpreter::timeout(timeout), |slice| {
             match self.handled.take(NO_SUBSCRIPTION, count_max, slice) {
-                Taken::Messages(messages) => Some(messages),
-                Taken::Nothing => None,
-                Taken::Ended(_) => Some(Vec::new()),
+                Taken::Messages(messages) => Some(Some(messages)),
+                Taken::Nothing => self.handled.has_passed().then(|| Some(Vec::new())),
+                Taken::Ended(_) => Some(None),
             }
         })?;
-        let Some(messages) = taken else { return Ok(Some(PyList::empty(py))) };
-        if messages.is_empty() {
-            return Ok(None);
-        }
-        client.taken();
+        let Some(messages) = taken.unwrap_or_else(|| Some(Vec::new())) else { return Ok(None) };
+        self.handle.client().taken(&self.handled);
         let by_number = self.handled_progress.lock();
         let mut handed = Vec::with_capacity(messages.len());
         for run in runs(messages) {
@@ -353,6 +354,16 @@ impl Client {
             }
         }
         PyList::new(py, handed).map(Some)
+    }
+
+    /// The numbers of the subscriptions with a handler that have ended and whose messages were all taken, each once.
+    fn handled_ended(&self) -> Vec<u32> {
+        let passed = self.handled.take_passed();
+        if !passed.is_empty() {
+            let mut by_number = self.handled_progress.lock();
+            passed.iter().for_each(|number| drop(by_number.remove(number)));
+        }
+        passed
     }
 
     #[getter]
@@ -439,19 +450,14 @@ impl Client {
 }
 
 impl Client {
-    fn subscription(
-        &self,
-        subscribed: Subscribed,
-        progress: Arc<Progress>,
-        is_handled: bool,
-    ) -> Subscription {
+    fn subscription(&self, subscribed: Subscribed, progress: Arc<Progress>, taker: Taker) -> Subscription {
         Subscription {
             handle: self.handle.clone(),
             queue: subscribed.queue,
             progress,
             number: subscribed.number,
             command: subscribed.command.0,
-            is_handled,
+            taker,
             ahead: Mutex::default(),
         }
     }
@@ -477,9 +483,6 @@ fn name_of(state: &State) -> &'static str {
         State::Closed(_) => "closed",
     }
 }
-
-/// No subscription has this number.
-const NO_SUBSCRIPTION: u32 = 0;
 
 impl Ready {
     fn tell(&self) {

@@ -10,6 +10,7 @@ mod fork;
 mod interpreter;
 mod journal;
 mod journal_reader;
+mod logging;
 mod message;
 mod pace;
 mod queue;
@@ -21,6 +22,7 @@ use pyo3::prelude::*;
 
 #[pymodule]
 fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    logging::install();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<client::Client>()?;
     module.add_class::<store::BookmarkStore>()?;

@@ -29,10 +29,20 @@ pub struct Subscription {
     /// The command whose answer says whether the server accepted it.
     #[pyo3(get)]
     pub command: u32,
-    /// Its messages go to a handler, through the queue that all of those share.
-    pub is_handled: bool,
+    pub taker: Taker,
     /// Taken from the queue, but not handed out yet.
     pub ahead: Mutex<VecDeque<Received>>,
+}
+
+/// Who takes the messages of a subscription.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Taker {
+    /// The program, which iterates.
+    Program,
+    /// A handler, through the queue that all of those share.
+    Handler,
+    /// The program, and they are the answers to a query.
+    Query,
 }
 
 enum Next {
@@ -88,7 +98,7 @@ impl Subscription {
     /// Messages that the program has and has not processed, and, without a handler, those that it could take.
     #[getter]
     fn outstanding_count(&self) -> usize {
-        let waiting = if self.is_handled { 0 } else { self.queue.len() };
+        let waiting = if self.taker == Taker::Handler { 0 } else { self.queue.len() };
         self.progress.outstanding_count() + self.ahead.lock().len() + waiting
     }
 
@@ -147,7 +157,7 @@ impl Subscription {
             })?;
         match next {
             Some(Next::Messages(messages)) => {
-                self.handle.client().taken();
+                self.handle.client().taken(&self.queue);
                 Ok(Some(messages))
             }
             // The user who closed the client did not ask for an error.
@@ -163,6 +173,18 @@ impl Subscription {
         let mut ahead = self.ahead.lock();
         let count = count_max.min(ahead.len());
         ahead.drain(..count).collect()
+    }
+}
+
+impl Drop for Subscription {
+    /// Nobody asks for it any more: what only a query brought is not taken, and a handler's has nothing more to say.
+    fn drop(&mut self) {
+        match self.taker {
+            Taker::Program => (),
+            Taker::Handler => self.queue.forget(self.number),
+            Taker::Query if self.handle.is_forked() => (),
+            Taker::Query => self.handle.client().forget_query(self.number),
+        }
     }
 }
 

@@ -221,6 +221,11 @@ impl Commands {
         events.push_back(Event::Answered { command: id, result });
     }
 
+    /// Whether a flush waits for its answer.
+    pub fn awaits_flush(&self) -> bool {
+        self.waiting.values().any(|command| matches!(command, Command::Flush))
+    }
+
     /// Nobody waits for the answer any more. A flush is forgotten, so that it is not said again after a reconnect; the others change
     /// subscriptions and take their course. True: no answer will come.
     pub fn abandon(&mut self, id: CommandId) -> bool {

@@ -224,6 +224,11 @@ impl Connection {
         Ok(())
     }
 
+    /// Nothing is read for now: the server is not silent.
+    pub fn unread(&mut self, now: Instant) {
+        self.last_received = now;
+    }
+
     pub fn next_timeout(&self) -> Option<Instant> {
         let heartbeat = self.heartbeat?;
         Some((self.last_sent + heartbeat).min(self.last_received + heartbeat * 2))

@@ -25,6 +25,7 @@ mod place;
 mod progress;
 mod queues;
 mod reconnect;
+mod room;
 mod store;
 mod subscription;
 
@@ -397,8 +398,14 @@ impl ClientCore {
     /// [`Code::BadOption`] for an empty list, [`Code::UnknownSubscription`], and when the client is closed.
     pub fn set_paused(&mut self, numbers: &[u32], paused: bool) -> Result<CommandId, Failure> {
         self.check_not_closed()?;
-        self.subscriptions.set_paused(numbers, paused)?;
-        Ok(self.command(|commands| commands.pause(numbers, paused)))
+        let told = self.subscriptions.set_paused(numbers, paused)?;
+        if told.is_empty() {
+            // All are held: they go on when there is room.
+            let command = self.commands.pause(numbers, paused);
+            self.commands.answered(command, Ok(()), &mut self.subscriptions, &mut self.events);
+            return Ok(command);
+        }
+        Ok(self.command(|commands| commands.pause(&told, paused)))
     }
 
     /// The topic, filter and bookmark of a subscription, as they are in force.

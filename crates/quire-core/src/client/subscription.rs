@@ -62,6 +62,8 @@ struct Entry {
     accepted: bool,
     /// The backlog that the queues gave it, by the server's last answer.
     granted: u32,
+    /// The driver has no room for its messages, and the server keeps them back.
+    is_held: bool,
     /// The queue that its messages come from, where they do not say so themselves.
     queue: Option<Arc<str>>,
 }
@@ -79,6 +81,7 @@ impl Subscriptions {
             generation: 0,
             accepted: false,
             granted: 0,
+            is_held: false,
             queue: None,
         };
         self.entries.insert(number, entry);
@@ -138,7 +141,8 @@ impl Subscriptions {
         std::mem::take(&mut self.entries).into_keys().chain(queries).collect()
     }
 
-    pub fn set_paused(&mut self, numbers: &[u32], paused: bool) -> Result<(), Failure> {
+    /// Changes what the user wants; gives those of which the server is to be told: one that is held is not resumed.
+    pub fn set_paused(&mut self, numbers: &[u32], paused: bool) -> Result<Vec<u32>, Failure> {
         if numbers.is_empty() {
             return Err(Failure::new(Code::BadOption, "no subscription is named"));
         }
@@ -150,7 +154,21 @@ impl Subscriptions {
             let without = SubscribeOptions(options.0 & !SubscribeOptions::PAUSED.0);
             *options = if paused { without.and(SubscribeOptions::PAUSED) } else { without };
         }
-        Ok(())
+        let is_told = |number: &u32| paused || !self.entries.get(number).is_some_and(|entry| entry.is_held);
+        Ok(numbers.iter().copied().filter(is_told).collect())
+    }
+
+    /// The driver has no room for a subscription, or has room again. Whether the server is to be told: not when the user has paused it.
+    pub fn set_held(&mut self, number: u32, is_held: bool) -> bool {
+        self.entries.get_mut(&number).is_some_and(|entry| {
+            let was_held = std::mem::replace(&mut entry.is_held, is_held);
+            was_held != is_held && !entry.spec.options.has(SubscribeOptions::PAUSED)
+        })
+    }
+
+    /// Nobody takes the answers to a query any more.
+    pub fn forget_query(&mut self, number: u32) {
+        self.queries.remove(&number);
     }
 
     pub fn contains(&self, number: u32) -> bool {
@@ -237,7 +255,11 @@ impl Subscriptions {
         let bookmark = spec.bookmark.as_deref().filter(|_| !replace);
         let resume = bookmark.and_then(|bookmark| resumed(&entry.place, bookmark, &self.instance));
         let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        let options = if replace { spec.options.and(SubscribeOptions::REPLACE) } else { spec.options };
+        let options = match (replace, entry.is_held) {
+            (true, _) => spec.options.and(SubscribeOptions::REPLACE),
+            (false, true) => spec.options.and(SubscribeOptions::PAUSED),
+            (false, false) => spec.options,
+        };
         let mut acks = Acks::PROCESSED;
         if spec.completed || entry.catches_up {
             acks = acks.and(Acks::COMPLETED);

@@ -5,3 +5,4 @@ mod link;
 mod logon;
 mod places;
 mod queues;
+mod rooms;

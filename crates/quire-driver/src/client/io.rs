@@ -106,8 +106,10 @@ fn disconnect(shared: &Shared, wire: &mut Option<Wire>, inner: &mut Inner) {
 fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> bool {
     loop {
         let mut progress = false;
+        let is_reading;
         {
             let mut inner = shared.inner.lock();
+            is_reading = shared.is_reading(&mut inner);
             if inner.core.handle_timeout(shared.now()) {
                 inner.last_error = Some("the server is silent".into());
                 return false;
@@ -115,15 +117,14 @@ fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> bool {
             if wire.outgoing.is_empty() {
                 inner.core.poll_transmit(shared.now(), &mut wire.outgoing);
             }
+            shared.dispatch(&mut inner);
         }
         match wire.write() {
             Some(written) => progress |= written,
             None => return false,
         }
-        let is_full = shared.has_too_much();
-        shared.is_full.store(is_full, Ordering::Release);
-        // Looked at again, because it may have been emptied in between without a wake-up.
-        if !is_full || !shared.has_too_much() {
+        shared.is_reading.store(is_reading, Ordering::Release);
+        if is_reading {
             match wire.read(scratch) {
                 Ok(Some(size)) => {
                     progress = true;
@@ -154,6 +155,9 @@ fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> bool {
 fn continue_or_sleep(shared: &Shared, wire: &Option<Wire>, events: &mut Events) {
     shared.awake.store(false, Ordering::Release);
     let inner = shared.inner.lock();
+    if wire.is_some() && inner.has_new_room() {
+        return;
+    }
     let now = shared.now();
     let is_closed = matches!(inner.core.state(), State::Closed(_));
     let wake_at = match wire {
@@ -172,7 +176,7 @@ fn continue_or_sleep(shared: &Shared, wire: &Option<Wire>, events: &mut Events) 
         return;
     }
     if let Some(wire) = wire {
-        let interest = Event::new(SOCKET, !shared.is_full.load(Ordering::Acquire), !wire.is_idle());
+        let interest = Event::new(SOCKET, shared.is_reading.load(Ordering::Acquire), !wire.is_idle());
         if shared.poller.modify(as_source(&wire.stream), interest).is_err() {
             return;
         }

@@ -64,13 +64,13 @@ impl Client {
     /// # Errors
     /// See [`quire_core::client::ClientCore::query`].
     pub fn query(&self, spec: &QuerySpec) -> Result<Subscribed, Failure> {
-        let queue = Arc::new(Queue::new(self.shared.received_size.clone()));
+        let queue = Arc::new(Queue::new(self.shared.room.clone()));
         let instances = self.shared.instances.clone();
         let progress =
             Progress::new(&spec.queue, quire_core::client::Progress::default(), None, None, instances);
         let mut inner = self.shared.inner.lock();
         let (number, command) = inner.core.query(spec)?;
-        let feed = Feed { queue: queue.clone(), progress: progress.clone(), heard_at: None };
+        let feed = Feed::new(&queue, &progress);
         inner.feeds.insert(number, feed);
         drop(inner);
         self.shared.wake();

@@ -11,10 +11,11 @@ mod leases;
 mod link;
 mod progress;
 mod queue;
+mod room;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
@@ -31,7 +32,8 @@ use crate::store::{BookmarkStore, PublishFile, StoreError};
 pub use link::Link;
 use progress::Instances;
 pub use progress::Progress;
-pub use queue::{Queue, Taken};
+pub use queue::{NO_SUBSCRIPTION, Queue, Taken};
+use room::{Full, Room};
 
 /// How a [`Client`] is made.
 pub struct Options {
@@ -45,7 +47,7 @@ pub struct Options {
     pub bookmark_store: BookmarkStore,
     /// The longest that one attempt to connect may take.
     pub connect_timeout: Duration,
-    /// Bytes of messages that may wait for the caller; above it the socket is not read, which pushes back on the server.
+    /// Bytes of messages that may wait for the caller; see docs/clients.md, "Bounds", for what happens above it.
     pub receive_size_max: usize,
 }
 
@@ -92,13 +94,11 @@ struct Shared {
     poller: Poller,
     /// The thread will look at `inner` again before it sleeps.
     awake: AtomicBool,
-    receive_size_max: usize,
-    /// Bytes of messages in all queues.
-    received_size: Arc<AtomicUsize>,
+    room: Arc<Room>,
     /// The user waits no longer for what is still to be said.
     is_hurried: AtomicBool,
-    /// Whether the thread stopped reading because of `receive_size_max`.
-    is_full: AtomicBool,
+    /// Whether the thread reads: not while messages of queues have no room.
+    is_reading: AtomicBool,
     bookmark_store: BookmarkStore,
     instances: Instances,
     started: Instant,
@@ -117,6 +117,8 @@ struct Inner {
     /// What servers said about their queues, and nobody has taken yet.
     stats: HashMap<CommandId, String>,
     feeds: HashMap<u32, Feed>,
+    /// The numbers of those that are full.
+    full: Vec<u32>,
     /// Subscriptions that begin, or begin anew, with a bookmark of their own when the server accepts the command.
     beginnings: HashMap<CommandId, u32>,
     /// Queues that subscriptions share, also while they have none.
@@ -139,6 +141,12 @@ struct Feed {
     progress: Arc<Progress>,
     /// When something last came for it.
     heard_at: Option<SystemTime>,
+    /// Its messages go to a handler, which cannot be told how it ends.
+    is_handled: bool,
+    /// It waits for room.
+    full: Option<Full>,
+    /// Messages that came when there was no room for them, before it was full this time.
+    missed_count: u64,
 }
 
 /// States that are kept for [`Client::states_after`]: who looks at them seldom still sees where the client stands.
@@ -167,6 +175,7 @@ impl Client {
                 abandoned: HashSet::new(),
                 stats: HashMap::new(),
                 feeds: HashMap::new(),
+                full: Vec::new(),
                 beginnings: HashMap::new(),
                 shared_queues: Vec::new(),
                 heard_at: None,
@@ -178,10 +187,9 @@ impl Client {
             changed: Condvar::new(),
             poller: Poller::new()?,
             awake: AtomicBool::new(true),
-            receive_size_max: options.receive_size_max,
-            received_size: Arc::default(),
+            room: Arc::new(Room::new(options.receive_size_max)),
             is_hurried: AtomicBool::new(false),
-            is_full: AtomicBool::new(false),
+            is_reading: AtomicBool::new(true),
             bookmark_store: options.bookmark_store,
             instances: Instances::default(),
             started: Instant::now(),
@@ -263,7 +271,8 @@ impl Client {
         is_kept: bool,
         queue: Option<Arc<Queue>>,
     ) -> Result<Subscribed, Failure> {
-        let queue = queue.unwrap_or_else(|| Arc::new(Queue::new(self.shared.received_size.clone())));
+        let is_handled = queue.is_some();
+        let queue = queue.unwrap_or_else(|| Arc::new(Queue::new(self.shared.room.clone())));
         let resumes = spec.bookmark.as_deref() == Some(MOST_RECENT);
         let mut keeper = None;
         if is_kept && spec.bookmark.is_some() {
@@ -283,7 +292,7 @@ impl Client {
         if begins {
             inner.beginnings.insert(command, number);
         }
-        let feed = Feed { queue: queue.clone(), progress: progress.clone(), heard_at: None };
+        let feed = Feed { is_handled, ..Feed::new(&queue, &progress) };
         inner.feeds.insert(number, feed);
         drop(inner);
         self.shared.wake();
@@ -293,7 +302,7 @@ impl Client {
     /// A queue that several subscriptions may share: their messages then stand in it in the order in which they arrived. It ends with
     /// the client.
     pub fn shared_queue(&self) -> Arc<Queue> {
-        let queue = Arc::new(Queue::new(self.shared.received_size.clone()));
+        let queue = Arc::new(Queue::new(self.shared.room.clone()));
         let mut inner = self.shared.inner.lock();
         if inner.is_done {
             queue.close();
@@ -422,11 +431,27 @@ impl Client {
         *self.shared.on_ready.lock() = on_ready;
     }
 
-    /// Room was made in the queues: call it after taking messages, so that a full client reads on.
-    pub fn taken(&self) {
-        if self.shared.is_full.load(Ordering::Acquire) && !self.shared.has_too_much() {
+    /// Room was made in a queue: call it after taking messages, so that subscriptions that wait for it go on.
+    pub fn taken(&self, queue: &Queue) {
+        if queue.is_awaited() {
             self.shared.wake();
         }
+    }
+
+    /// How many messages each subscription missed because those before them were not taken in time; those that missed none are left out.
+    pub fn missed(&self) -> HashMap<u32, u64> {
+        let inner = self.shared.inner.lock();
+        let missed = inner.feeds.iter().map(|(number, feed)| (*number, feed.missed()));
+        missed.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// Nobody takes the answers to a query any more.
+    pub fn forget_query(&self, number: u32) {
+        let mut inner = self.shared.inner.lock();
+        inner.core.forget_query(number);
+        inner.feeds.remove(&number);
+        drop(inner);
+        self.shared.wake();
     }
 
     /// Says goodbye and takes nothing more. What was published and not sent yet is still sent, until [`Client::close`].
@@ -487,6 +512,34 @@ impl Drop for Client {
     }
 }
 
+impl Feed {
+    fn new(queue: &Arc<Queue>, progress: &Arc<Progress>) -> Self {
+        Feed {
+            queue: queue.clone(),
+            progress: progress.clone(),
+            heard_at: None,
+            is_handled: false,
+            full: None,
+            missed_count: 0,
+        }
+    }
+
+    /// Messages that it missed for want of room.
+    fn missed(&self) -> u64 {
+        self.missed_count + if let Some(Full::Missing(count)) = self.full { count } else { 0 }
+    }
+
+    /// It is over, by the server's will, or for want of room.
+    fn end(&self, number: u32, failure: Option<Failure>) {
+        if self.is_handled
+            && let Some(failure) = &failure
+        {
+            log::error!(target: "quire.client", "the subscription {:?} has ended: {failure}", self.progress.sub_id);
+        }
+        self.queue.end(number, failure);
+    }
+}
+
 impl Inner {
     fn note_state(&mut self) {
         if self.states.len() == STATES_MAX {
@@ -517,10 +570,6 @@ impl Shared {
         let _ = self.poller.notify();
     }
 
-    fn has_too_much(&self) -> bool {
-        self.received_size.load(Ordering::Acquire) > self.receive_size_max
-    }
-
     /// The core's time: nanoseconds since the client began.
     fn now(&self) -> quire_core::time::Instant {
         quire_core::time::Instant::from_ns(
@@ -534,12 +583,7 @@ impl Shared {
         while let Some(event) = inner.core.poll_event() {
             any = true;
             match event {
-                Event::Messages { subscription, messages } => {
-                    if let Some(feed) = inner.feeds.get_mut(&subscription) {
-                        feed.heard_at = inner.heard_at;
-                        feed.queue.push(messages);
-                    }
-                }
+                Event::Messages { subscription, messages } => inner.deliver(subscription, messages),
                 Event::Answered { command, result } => {
                     if let Some(number) = inner.beginnings.remove(&command)
                         && result.is_ok()
@@ -563,8 +607,11 @@ impl Shared {
                     }
                 }
                 Event::Ended { subscription, failure } => {
-                    if let Some(feed) = inner.feeds.remove(&subscription) {
-                        feed.queue.end(subscription, failure);
+                    let is_closed = matches!(inner.core.state(), State::Closed(_));
+                    match inner.feeds.remove(&subscription) {
+                        Some(feed) if is_closed => feed.queue.end(subscription, failure),
+                        Some(feed) => feed.end(subscription, failure),
+                        None => (),
                     }
                 }
                 Event::PublishFailed { sequence, failure } => {

@@ -54,7 +54,7 @@ impl Progress {
         if let Some(keeper) = &self.keeper
             && let Err(failure) = keeper.begin()
         {
-            log::error!("the place of the subscription {:?} is not kept: {failure}", self.sub_id);
+            log::error!(target: "quire.client", "the place of the subscription {:?} is not kept: {failure}", self.sub_id);
         }
     }
 
@@ -73,6 +73,7 @@ impl Progress {
         }
         if state.progress.is_overflowed() && !self.was_warned.swap(true, Ordering::Relaxed) {
             log::warn!(
+                target: "quire.client",
                 "the subscription {:?} has too many messages behind an unprocessed one: its place stays there",
                 self.sub_id
             );

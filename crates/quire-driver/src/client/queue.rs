@@ -2,29 +2,48 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use quire_core::client::{Failure, Message};
 
-/// The messages of one subscription, or of several in the order in which they arrived. Bounded by the client's `receive_size_max`.
+use super::room::Room;
+
+/// The messages of one subscription, or of several in the order in which they arrived. Bounded by the client's [`Room`].
 pub struct Queue {
     state: Mutex<QueueState>,
     changed: Condvar,
-    /// Bytes of messages in all queues of the client.
-    received_size: Arc<AtomicUsize>,
+    room: Arc<Room>,
+    /// A subscription that feeds it waits for room.
+    is_full: AtomicBool,
 }
 
 #[derive(Default)]
 struct QueueState {
     messages: VecDeque<Message>,
+    /// Bytes of `messages`.
+    size: usize,
+    /// Messages that ever came, and that were taken.
+    pushed_count: u64,
+    taken_count: u64,
     completed: Vec<u32>,
-    ended: HashMap<u32, Option<Failure>>,
+    ended: HashMap<u32, Ended>,
     /// The client is: nothing more will come for anybody.
     is_closed: bool,
     /// Somebody waits: worth a wake-up.
     waiters: usize,
+}
+
+/// The end of a subscription.
+struct Ended {
+    failure: Option<Failure>,
+    /// How many messages had come to the queue by then.
+    behind: u64,
+    /// Whether [`Queue::take_passed`] gave it.
+    is_passed: bool,
+    /// Nobody asks about the subscription any more.
+    is_forgotten: bool,
 }
 
 /// What came of taking.
@@ -38,12 +57,15 @@ pub enum Taken {
     Ended(Option<Failure>),
 }
 
+/// No subscription has this number: for whoever takes from a queue that several share.
+pub const NO_SUBSCRIPTION: u32 = 0;
+
 /// What a message costs beside its data, for the bound.
 const MESSAGE_OVERHEAD_SIZE: usize = 128;
 
 impl Queue {
-    pub(super) fn new(received_size: Arc<AtomicUsize>) -> Self {
-        Queue { state: Mutex::default(), changed: Condvar::new(), received_size }
+    pub(super) fn new(room: Arc<Room>) -> Self {
+        Queue { state: Mutex::default(), changed: Condvar::new(), room, is_full: AtomicBool::new(false) }
     }
 
     /// Takes up to `count_max` messages of the subscription `number`'s queue, waiting up to `timeout` for the first.
@@ -54,9 +76,10 @@ impl Queue {
             if !state.messages.is_empty() {
                 let count = count_max.min(state.messages.len());
                 let messages: Vec<Message> = state.messages.drain(..count).collect();
-                drop(state);
-                let size = messages.iter().map(size_of_message).sum();
-                self.received_size.fetch_sub(size, Ordering::AcqRel);
+                state.taken_count += messages.len() as u64;
+                let before = state.size;
+                state.size -= messages.iter().map(size_of_message).sum::<usize>();
+                self.room.changed(before, state.size);
                 return Taken::Messages(messages);
             }
             if let Some(ended) = state.end_of(number) {
@@ -66,10 +89,31 @@ impl Queue {
             state.waiters += 1;
             let timed_out = self.changed.wait_until(&mut state, deadline).timed_out();
             state.waiters -= 1;
-            if timed_out && state.messages.is_empty() && state.end_of(number).is_none() {
+            let is_over = timed_out || (number == NO_SUBSCRIPTION && state.has_passed());
+            if is_over && state.messages.is_empty() && state.end_of(number).is_none() {
                 return Taken::Nothing;
             }
         }
+    }
+
+    /// The subscriptions that have ended and whose messages were all taken, each once. Who takes under [`NO_SUBSCRIPTION`] is woken for them.
+    pub fn take_passed(&self) -> Vec<u32> {
+        let mut state = self.state.lock();
+        let taken_count = state.taken_count;
+        let mut passed = Vec::new();
+        state.ended.retain(|number, ended| {
+            if !ended.is_passed && ended.behind <= taken_count {
+                ended.is_passed = true;
+                passed.push(*number);
+            }
+            !(ended.is_passed && ended.is_forgotten)
+        });
+        passed
+    }
+
+    /// Whether [`Queue::take_passed`] has something to give.
+    pub fn has_passed(&self) -> bool {
+        self.state.lock().has_passed()
     }
 
     /// Messages that wait to be taken.
@@ -99,8 +143,11 @@ impl Queue {
     }
 
     pub(super) fn push(&self, messages: Vec<Message>) {
-        self.received_size.fetch_add(messages.iter().map(size_of_message).sum(), Ordering::AcqRel);
         let mut state = self.state.lock();
+        let before = state.size;
+        state.size += messages.iter().map(size_of_message).sum::<usize>();
+        self.room.changed(before, state.size);
+        state.pushed_count += messages.len() as u64;
         state.messages.extend(messages);
         self.wake(&state);
     }
@@ -113,7 +160,9 @@ impl Queue {
 
     pub(super) fn end(&self, number: u32, failure: Option<Failure>) {
         let mut state = self.state.lock();
-        state.ended.entry(number).or_insert(failure);
+        let behind = state.pushed_count;
+        let ended = Ended { failure, behind, is_passed: false, is_forgotten: false };
+        state.ended.entry(number).or_insert(ended);
         self.wake(&state);
     }
 
@@ -128,7 +177,28 @@ impl Queue {
     pub fn forget(&self, number: u32) {
         let mut state = self.state.lock();
         state.completed.retain(|other| *other != number);
-        state.ended.remove(&number);
+        if let Some(ended) = state.ended.get_mut(&number) {
+            ended.is_forgotten = true;
+        }
+    }
+
+    /// Whether it holds more than its share of the room.
+    pub(super) fn is_over_share(&self) -> bool {
+        self.room.is_over_share(self.state.lock().size)
+    }
+
+    /// Whether a queue that was full may go on.
+    pub(super) fn has_room(&self) -> bool {
+        self.room.is_under_half(self.state.lock().size)
+    }
+
+    pub(super) fn set_full(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::Release);
+    }
+
+    /// Whether a subscription waits for room, and there is some.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.is_full.load(Ordering::Acquire) && self.has_room()
     }
 
     fn wake(&self, state: &QueueState) {
@@ -141,14 +211,17 @@ impl Queue {
 impl QueueState {
     /// How the subscription ended, if it has, or the client.
     fn end_of(&self, number: u32) -> Option<Option<Failure>> {
-        self.ended.get(&number).cloned().or(self.is_closed.then_some(None))
+        self.ended.get(&number).map(|ended| ended.failure.clone()).or(self.is_closed.then_some(None))
+    }
+
+    fn has_passed(&self) -> bool {
+        self.ended.values().any(|ended| !ended.is_passed && ended.behind <= self.taken_count)
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        let size = self.state.get_mut().messages.iter().map(size_of_message).sum();
-        self.received_size.fetch_sub(size, Ordering::AcqRel);
+        self.room.changed(self.state.get_mut().size, 0);
     }
 }
 

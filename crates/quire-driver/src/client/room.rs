@@ -1,0 +1,189 @@
+//! Room for messages that nobody has taken yet, and what becomes of a subscription that takes more than its share of it.
+//!
+//! The client goes on reading, so that acknowledgements do not stand behind messages that nobody takes; docs/clients.md, "Bounds", says what
+//! that means for each kind of subscription.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use quire_core::client::{ClientCore, CommandId, Failure, Message};
+use quire_core::wire::{Code, SubscribeOptions};
+
+use super::{Inner, Shared};
+
+/// The room of one client, shared by all its queues.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// Bytes of messages in all queues.
+    size: AtomicUsize,
+    size_max: usize,
+    /// Queues that hold anything.
+    holder_count: AtomicUsize,
+}
+
+/// How the messages of a subscription are kept from taking more room.
+#[derive(Debug)]
+pub(super) enum Full {
+    /// A replay: the server keeps them back.
+    Held,
+    /// An ordinary subscription misses what comes meanwhile, so many messages by now.
+    Missing(u64),
+    /// What comes from queues is neither kept back nor missed: the socket is not read.
+    Unread,
+}
+
+impl Room {
+    pub fn new(size_max: usize) -> Self {
+        Room { size: AtomicUsize::new(0), size_max, holder_count: AtomicUsize::new(0) }
+    }
+
+    /// A queue that held `before` bytes holds `after`.
+    pub fn changed(&self, before: usize, after: usize) {
+        if after >= before {
+            self.size.fetch_add(after - before, Ordering::AcqRel);
+        } else {
+            self.size.fetch_sub(before - after, Ordering::AcqRel);
+        }
+        match (before, after) {
+            (0, 1..) => self.holder_count.fetch_add(1, Ordering::AcqRel),
+            (1.., 0) => self.holder_count.fetch_sub(1, Ordering::AcqRel),
+            _ => 0,
+        };
+    }
+
+    pub fn size(&self) -> usize {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Whether a queue of this size has more than its share, now that there is too much in all of them.
+    pub fn is_over_share(&self, queue_size: usize) -> bool {
+        self.size() > self.size_max && queue_size >= self.share()
+    }
+
+    /// Whether a queue that was full may go on: at half of its share, so that it does not stop and go with every message.
+    pub fn is_under_half(&self, queue_size: usize) -> bool {
+        queue_size <= self.share() / 2
+    }
+
+    fn share(&self) -> usize {
+        self.size_max / self.holder_count.load(Ordering::Acquire).max(1)
+    }
+}
+
+impl Inner {
+    /// Messages came for a subscription.
+    pub(super) fn deliver(&mut self, number: u32, messages: Vec<Message>) {
+        let Some(feed) = self.feeds.get_mut(&number) else { return };
+        feed.heard_at = self.heard_at;
+        if let Some(Full::Missing(count)) = &mut feed.full {
+            *count += messages.len() as u64;
+            return;
+        }
+        let is_from_queue = messages.first().is_some_and(|message| message.lease().is_some());
+        feed.queue.push(messages);
+        if feed.full.is_some() || !feed.queue.is_over_share() {
+            return;
+        }
+        match kind_of(&self.core, number, is_from_queue) {
+            Kind::Replay => {
+                feed.full = Some(Full::Held);
+                hold(&mut self.core, &mut self.abandoned, number, true);
+            }
+            Kind::Ordinary => feed.full = Some(Full::Missing(0)),
+            Kind::FromQueue => feed.full = Some(Full::Unread),
+            Kind::Live => return self.cut_off(number),
+        }
+        feed.queue.set_full(true);
+        self.full.push(number);
+    }
+
+    /// Subscriptions for which there is room again go on. Whether the socket may be read.
+    pub(super) fn make_room(&mut self) -> bool {
+        let Inner { core, feeds, full, abandoned, .. } = self;
+        full.retain(|number| {
+            let Some(feed) = feeds.get_mut(number) else { return false };
+            if !feed.queue.has_room() {
+                return true;
+            }
+            feed.queue.set_full(false);
+            match feed.full.take() {
+                Some(Full::Held) => hold(core, abandoned, *number, false),
+                Some(Full::Missing(count)) if count > 0 => {
+                    feed.missed_count += count;
+                    log::warn!(
+                        target: "quire.client",
+                        "the subscription {:?} missed {count} messages: those before them were not taken in time",
+                        feed.progress.sub_id
+                    );
+                }
+                _ => (),
+            }
+            false
+        });
+        !full
+            .iter()
+            .any(|number| matches!(feeds.get(number).map(|feed| &feed.full), Some(Some(Full::Unread))))
+    }
+
+    /// Whether [`Inner::make_room`] has something to do.
+    pub(super) fn has_new_room(&self) -> bool {
+        let has_room = |number| self.feeds.get(number).is_none_or(|feed| feed.queue.has_room());
+        self.full.iter().any(has_room)
+    }
+
+    /// A live subscription can be neither kept back nor have a gap: it ends.
+    fn cut_off(&mut self, number: u32) {
+        let Some(feed) = self.feeds.remove(&number) else { return };
+        let reason = "its messages were not taken as fast as they came, and a live subscription cannot wait: \
+                      subscribe again behind the last message";
+        feed.end(number, Some(Failure { code: Code::SlowConsumer, reason: reason.into(), column: 0 }));
+        // Fails only when the client is closed, which ends it, too.
+        if let Ok(command) = self.core.unsubscribe(number) {
+            self.abandoned.insert(command);
+        }
+    }
+}
+
+impl Shared {
+    /// Whether the socket is read now. While a flush waits, twice the room is used; when that is full, too, the flush fails.
+    pub(super) fn is_reading(&self, inner: &mut Inner) -> bool {
+        if inner.make_room() {
+            return true;
+        }
+        inner.core.handle_unread(self.now());
+        if !inner.core.awaits_flush() {
+            return false;
+        }
+        if self.room.size() / 2 < self.room.size_max {
+            return true;
+        }
+        inner.core.stall_flushes(self.room.size());
+        false
+    }
+}
+
+enum Kind {
+    Replay,
+    Live,
+    Ordinary,
+    FromQueue,
+}
+
+fn kind_of(core: &ClientCore, number: u32, is_from_queue: bool) -> Kind {
+    match core.subscription(number) {
+        Some(spec) if spec.bookmark.is_some() => {
+            if spec.options.has(SubscribeOptions::LIVE) {
+                Kind::Live
+            } else {
+                Kind::Replay
+            }
+        }
+        Some(_) if !is_from_queue => Kind::Ordinary,
+        _ => Kind::FromQueue,
+    }
+}
+
+/// Asks the server to keep the messages of a subscription back, or no more; nobody waits for the answer.
+fn hold(core: &mut ClientCore, abandoned: &mut HashSet<CommandId>, number: u32, is_held: bool) {
+    abandoned.extend(core.set_held(number, is_held));
+}

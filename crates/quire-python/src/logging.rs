@@ -1,0 +1,80 @@
+//! What the threads under the package have to say, handed to Python's `logging`.
+//!
+//! Those threads hold locks while they speak, and must never wait for the interpreter: a thread of its own, started by the first record,
+//! enters it for them.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+
+/// Records that may wait for the interpreter; more are dropped, which says the same as those before them.
+const WAITING_MAX: usize = 1024;
+
+/// Makes `logging` the destination of everything that is logged from here on. No thread is started yet.
+pub fn install() {
+    let logger = Box::new(Logger { sender: Mutex::new(None) });
+    // Fails when the module is loaded a second time: the first one's logger goes on.
+    if log::set_boxed_logger(logger).is_ok() {
+        log::set_max_level(LevelFilter::Warn);
+    }
+}
+
+struct Logger {
+    sender: Mutex<Option<SyncSender<Line>>>,
+}
+
+struct Line {
+    level: Level,
+    target: String,
+    text: String,
+}
+
+impl Log for Logger {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= Level::Warn && metadata.target().starts_with("quire")
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let mut sender = self.sender.lock();
+        let sender = sender.get_or_insert_with(|| {
+            let (sender, receiver) = sync_channel(WAITING_MAX);
+            // Without a thread the receiver is gone, and nothing is logged.
+            let _ =
+                std::thread::Builder::new().name("quire-logging".into()).spawn(move || hand_on(&receiver));
+            sender
+        });
+        let line = Line {
+            level: record.level(),
+            target: record.target().to_owned(),
+            text: record.args().to_string(),
+        };
+        // Full: see `WAITING_MAX`.
+        let _ = sender.try_send(line);
+    }
+
+    fn flush(&self) {}
+}
+
+fn hand_on(lines: &Receiver<Line>) {
+    for line in lines {
+        let handed = Python::try_attach(|py| {
+            if let Err(error) = hand_on_line(py, &line) {
+                error.write_unraisable(py, None);
+            }
+        });
+        if handed.is_none() {
+            return; // The interpreter is gone.
+        }
+    }
+}
+
+fn hand_on_line(py: Python<'_>, line: &Line) -> PyResult<()> {
+    let level = if line.level == Level::Error { 40 } else { 30 };
+    let logger = py.import("logging")?.call_method1("getLogger", (&line.target,))?;
+    logger.call_method1("log", (level, "%s", &line.text)).map(|_| ())
+}
