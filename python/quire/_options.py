@@ -310,11 +310,13 @@ class Spec:
     conflation: timedelta | None = None
     #: Fields, separated by commas.
     conflation_key: str | None = None
+    #: A replay whose bookmark is not in the log is refused, instead of beginning with the log.
+    not_found_fails: bool = False
 
     @property
     def options(self) -> int:
         """The option bits of the wire (docs/protocol.md, `subscribe`)."""
-        return self.live << 1 | self.fully_durable << 2 | self.paused << 3
+        return self.live << 1 | self.fully_durable << 2 | self.paused << 3 | self.not_found_fails << 4
 
     @property
     def wants_completed(self) -> bool:

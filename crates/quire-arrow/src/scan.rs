@@ -189,7 +189,7 @@ impl Iterator for Scan {
 
 /// Decides which records become rows, and reads what their columns need from the data.
 #[derive(Default)]
-struct Matcher {
+pub(crate) struct Matcher {
     topic: String,
     is_topic_wanted: bool,
     texts: Texts,
@@ -202,7 +202,13 @@ struct Matcher {
 
 impl Matcher {
     /// Makes a row of the record, or of one event in it, if it is wanted.
-    fn row(&mut self, compiled: &Compiled, record: &Record<'_>, event: Option<&Event>, table: &mut Table) {
+    pub fn row(
+        &mut self,
+        compiled: &Compiled,
+        record: &Record<'_>,
+        event: Option<&Event>,
+        table: &mut Table,
+    ) {
         if self.topic != record.topic || self.topic.is_empty() {
             self.topic.clear();
             self.topic.push_str(record.topic);

@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
-use quire_arrow::{Bounds, Plan, Scan, ScanError, ScanSpec, SpecError};
+use quire_arrow::{Bounds, Plan, Scan, ScanError, ScanSpec, Skipped, SpecError};
+use quire_core::client::Failure;
 use quire_journal::{AllTopics, Bookmark, Position, Reader, Timestamp};
 
 use crate::engine::journal_code;
@@ -116,21 +117,46 @@ impl ArrowReader {
         let plan = plan(py, spec)?;
         let scan = py.detach(|| plan.scan(&self.reader, bounds(after, limit)));
         let scan = scan.map_err(|error| of_scan(py, &error))?;
-        Ok(ArrowScan { scan: Mutex::new(Some(scan)), outcome: Arc::default() })
+        Ok(ArrowScan::of(Box::new(scan)))
     }
 }
 
 /// A range of the log, read once through the Arrow C stream interface.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct ArrowScan {
-    scan: Mutex<Option<Scan>>,
+    batches: Mutex<Option<Box<dyn Batches>>>,
     outcome: Arc<Mutex<Outcome>>,
+}
+
+/// Where the batches of a scan come from.
+pub trait Batches: Send {
+    /// The columns.
+    fn schema(&self) -> SchemaRef;
+
+    /// The next batch; none after an error.
+    fn next(&mut self) -> Option<Result<RecordBatch, ScanFailure>>;
+
+    /// What was left out so far because it cannot be read.
+    fn skipped(&self) -> &[Skipped] {
+        &[]
+    }
+}
+
+/// Why there are no more batches.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ScanFailure {
+    /// The log cannot be read.
+    #[error(transparent)]
+    Scan(#[from] ScanError),
+    /// The server, or the way to it.
+    #[error(transparent)]
+    Client(#[from] Failure),
 }
 
 /// What the consumer of the stream cannot see through its interface.
 #[derive(Default)]
 struct Outcome {
-    error: Option<ScanError>,
+    error: Option<ScanFailure>,
     skipped: Vec<(u64, u64, String)>,
 }
 
@@ -145,9 +171,9 @@ impl ArrowScan {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         // A consumer may ask for another schema, and has to live with the one that there is.
         drop(requested_schema);
-        let scan =
-            self.scan.lock().take().ok_or_else(|| PyValueError::new_err("the scan was read already"))?;
-        let stream = FFI_ArrowArrayStream::new(Box::new(Stream { scan, outcome: self.outcome.clone() }));
+        let batches =
+            self.batches.lock().take().ok_or_else(|| PyValueError::new_err("the scan was read already"))?;
+        let stream = FFI_ArrowArrayStream::new(Box::new(Stream { batches, outcome: self.outcome.clone() }));
         PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
     }
 
@@ -160,12 +186,36 @@ impl ArrowScan {
     /// The exception for what ended the stream, when it was an error.
     #[getter]
     fn error(&self, py: Python<'_>) -> Option<PyErr> {
-        self.outcome.lock().error.as_ref().map(|error| of_scan(py, error))
+        self.outcome.lock().error.as_ref().map(|error| match error {
+            ScanFailure::Scan(error) => of_scan(py, error),
+            ScanFailure::Client(failure) => errors::to_python(py, failure),
+        })
+    }
+}
+
+impl ArrowScan {
+    /// A scan that nobody has begun to read.
+    pub fn of(batches: Box<dyn Batches>) -> Self {
+        ArrowScan { batches: Mutex::new(Some(batches)), outcome: Arc::default() }
+    }
+}
+
+impl Batches for Scan {
+    fn schema(&self) -> SchemaRef {
+        Scan::schema(self)
+    }
+
+    fn next(&mut self) -> Option<Result<RecordBatch, ScanFailure>> {
+        Iterator::next(self).map(|batch| batch.map_err(ScanFailure::Scan))
+    }
+
+    fn skipped(&self) -> &[Skipped] {
+        Scan::skipped(self)
     }
 }
 
 struct Stream {
-    scan: Scan,
+    batches: Box<dyn Batches>,
     outcome: Arc<Mutex<Outcome>>,
 }
 
@@ -173,15 +223,15 @@ impl Iterator for Stream {
     type Item = Result<RecordBatch, ArrowError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let batch = self.scan.next();
+        let batch = self.batches.next();
         let mut outcome = self.outcome.lock();
-        for skipped in &self.scan.skipped()[outcome.skipped.len()..] {
+        for skipped in &self.batches.skipped()[outcome.skipped.len()..] {
             outcome.skipped.push((skipped.first.get(), skipped.last.get(), skipped.reason.clone()));
         }
         batch.map(|batch| {
             batch.map_err(|error| {
                 outcome.error = Some(error.clone());
-                error.into()
+                ArrowError::ExternalError(Box::new(error))
             })
         })
     }
@@ -189,7 +239,7 @@ impl Iterator for Stream {
 
 impl RecordBatchReader for Stream {
     fn schema(&self) -> SchemaRef {
-        self.scan.schema()
+        self.batches.schema()
     }
 }
 
@@ -203,7 +253,7 @@ fn bounds(after: u64, limit: u64) -> Bounds {
     Bounds { after: Position::new(after), limit: Position::new(limit) }
 }
 
-fn plan(py: Python<'_>, spec: &str) -> PyResult<Plan> {
+pub(crate) fn plan(py: Python<'_>, spec: &str) -> PyResult<Plan> {
     ScanSpec::from_json(spec).and_then(Plan::new).map_err(|error| match &error {
         SpecError::Filter(filter) => {
             let reason = format!("expected {}, found {}", filter.expected, filter.found);

@@ -172,6 +172,11 @@ impl Client {
         is_done(py, connected)
     }
 
+    /// The bookmark up to which a bookmark subscription has received what it matches, or was told that there is nothing more.
+    fn place(&self, number: u32) -> Option<String> {
+        self.handle.client().place(number).map(|bookmark| bookmark.to_string())
+    }
+
     /// Starts a flush; gives the command to wait for.
     fn flush(&self, py: Python<'_>) -> PyResult<u32> {
         self.handle.check_fork(py)?;

@@ -1,6 +1,7 @@
 //! The extension module `quire._quire`: registration only.
 
 mod arrow;
+mod arrow_stretch;
 mod client;
 mod embedded;
 mod engine;
@@ -42,6 +43,7 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pace::Pace>()?;
     module.add_class::<arrow::ArrowReader>()?;
     module.add_class::<arrow::ArrowScan>()?;
+    module.add_class::<arrow_stretch::ArrowStretch>()?;
     module.add_function(wrap_pyfunction!(arrow::check_scan, module)?)?;
     module.add_function(wrap_pyfunction!(engine::check_config, module)?)?;
     module.add_function(wrap_pyfunction!(filter::caret, module)?)?;

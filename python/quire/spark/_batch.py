@@ -14,7 +14,7 @@ from quire._quire import ArrowReader
 from quire.spark import _directory
 from quire.spark._directory import Range
 from quire.spark._options import PARTITION_BYTES, PARTITION_BYTES_MIN, ReadOptions
-from quire.spark._scan import ScanBuilder
+from quire.spark._scan import PushFilters, ScanBuilder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,9 +34,7 @@ class BatchReader(ds.DataSourceReader):
         self._options = options
         self._ranges = ranges
         self._scan = ScanBuilder(options, schema)
-        # Spark refuses a reader that overrides the method while pushdown is switched off, which it is by default: this one does not
-        # override it, and takes the filters where they are given.
-        setattr(self, "pushFilters", _PushFilters(self._scan))  # noqa: B010
+        setattr(self, "pushFilters", PushFilters(self._scan))  # noqa: B010  (see `PushFilters`)
 
     def partitions(self) -> Sequence[ds.InputPartition]:
         return split(self._ranges, self._scan.spec, self._options)
@@ -86,14 +84,3 @@ def _retained(reader: ArrowReader, range_: Range, options: ReadOptions) -> int:
         raise BadBookmarkError(f"{reason}; failOnDataLoss=false goes on without them")
     _directory.log.warning("%s: they are left out", reason)
     return last
-
-
-class _PushFilters:
-    __func__ = ds.DataSourceReader.pushFilters
-
-    def __init__(self, scan: ScanBuilder) -> None:
-        self._scan = scan
-
-    def __call__(self, filters: list[ds.Filter]) -> list[ds.Filter]:
-        self._scan.push(filters)
-        return filters

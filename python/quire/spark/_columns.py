@@ -19,6 +19,9 @@ ATTRIBUTES = (
 #: What the events of queues have on top.
 EVENT_ATTRIBUTES = "first_position bigint, last_position bigint, deliveries int, cancels int, reasons string"
 
+#: What only the log itself says.
+NOT_FROM_A_SERVER = frozenset({"position", "message_type"})
+
 _FIELD_TYPES: Mapping[str, str] = {
     "boolean": "boolean",
     "tinyint": "byte",
@@ -36,7 +39,11 @@ _FIELD_TYPES: Mapping[str, str] = {
 def ddl(options: ReadOptions) -> str:
     """The schema of a read that was given none."""
     events = EVENT_ATTRIBUTES if options.includes_events else None
-    return ", ".join(part for part in (ATTRIBUTES, events, options.fields) if part)
+    attributes = ATTRIBUTES
+    if options.url is not None:
+        known = [column for column in ATTRIBUTES.split(", ") if column.split()[0] not in NOT_FROM_A_SERVER]
+        attributes = ", ".join(known)
+    return ", ".join(part for part in (attributes, events, options.fields) if part)
 
 
 def sources(schema: t.StructType, options: ReadOptions) -> list[dict[str, Any]]:
@@ -75,6 +82,8 @@ def _column(column: t.StructField, options: ReadOptions) -> dict[str, Any]:
     name, data_type = column.name, column.dataType
     known = _types(ATTRIBUTES) | (_types(EVENT_ATTRIBUTES) if options.includes_events else {})
     if name in known and name.lower() not in options.field_paths:
+        if options.url is not None and name in NOT_FROM_A_SERVER:
+            raise ConfigError(f"column {name}: a server does not say it; read its directory")
         return {"name": name, "attribute": _attribute(name, data_type, known[name])}
     return {"name": name, **_field(column, _root(column, options), name)}
 

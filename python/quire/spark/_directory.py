@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ from typing import TYPE_CHECKING
 from quire._arrow import batches
 from quire._errors import BadBookmarkError, ConfigError, QuireError
 from quire._quire import ArrowReader
-from quire._units import seconds
-from quire.spark._options import EARLIEST, LATEST, ReadOptions
+from quire.spark._options import EARLIEST, LATEST, ReadOptions, time_ago_ns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,10 +141,8 @@ def _offset(found: ArrowReader, key: str, text: str, options: ReadOptions, last:
         return last
     if match := re.fullmatch(r"-(\d+)", text):
         return max(last - int(match[1]), 0)
-    if match := re.fullmatch(r"-\s*(\d+(?:\.\d+)?)\s*([a-z]+)", text):
-        unit = _UNITS.get(match[2].removesuffix("s") or "s", match[2])
-        ago = seconds(f"{match[1]}{unit}", key)
-        return found.position_before(max(time.time_ns() - int(ago * 1e9), 0))
+    if (ago_ns := time_ago_ns(key, text)) is not None:
+        return found.position_before(ago_ns)
     if len(options.directories) != 1:
         raise ConfigError(
             f"{key}: a bookmark names a message of one journal, and {len(options.directories)} are read"
@@ -157,16 +153,6 @@ def _offset(found: ArrowReader, key: str, text: str, options: ReadOptions, last:
     return position
 
 
-_UNITS = {
-    "day": "d",
-    "hour": "h",
-    "minute": "m",
-    "min": "m",
-    "second": "s",
-    "sec": "s",
-    "millisecond": "ms",
-    "m": "m",
-}
 _readers: OrderedDict[tuple[int, str, str | None, int, int], ArrowReader] = OrderedDict()
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -159,9 +160,14 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     url = given.text("url")
     if (url is None) == (not directories):
         raise ConfigError("path, url: exactly one of them says where the messages are")
+    if url is not None and not url.startswith("quire://"):
+        raise ConfigError(f"url: {url!r} is no quire://host:port; a directory goes into path")
     archive = given.text("archiveDirectory")
     if archive is not None and len(directories) != 1:
-        raise ConfigError("archiveDirectory: it is that of one journal, and several are read")
+        raise ConfigError("archiveDirectory: it is that of one journal directory")
+    includes_events = given.flag("includeQueueEvents", False)
+    if includes_events and url is not None:
+        raise ConfigError("includeQueueEvents: a server sends messages only; read its directory")
     return ReadOptions(
         directories=directories,
         archive=None if archive is None else _local_path("archiveDirectory", archive),
@@ -186,7 +192,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         batch_bytes=given.size("batchBytes") or 4 << 20,
         fields=given.text("fields"),
         field_paths=given.prefixed(),
-        includes_events=given.flag("includeQueueEvents", False),
+        includes_events=includes_events,
     )
 
 
@@ -226,6 +232,27 @@ def timestamp_ns(text: str) -> int:
     moment = datetime.fromisoformat(text)
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+
+
+def time_ago_ns(key: str, text: str) -> int | None:
+    """The instant that `-10 minutes` means now, in nanoseconds since 1970; `None` when the text says no such thing."""
+    match = re.fullmatch(r"-\s*(\d+(?:\.\d+)?)\s*([a-z]+)", text)
+    if match is None:
+        return None
+    unit = _UNITS.get(match[2].removesuffix("s") or "s", match[2])
+    return max(time.time_ns() - int(_units.seconds(f"{match[1]}{unit}", key) * 1e9), 0)
+
+
+_UNITS: Mapping[str, str] = {
+    "day": "d",
+    "hour": "h",
+    "minute": "m",
+    "min": "m",
+    "second": "s",
+    "sec": "s",
+    "millisecond": "ms",
+    "m": "m",
+}
 
 
 class _Given:

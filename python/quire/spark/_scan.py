@@ -24,7 +24,8 @@ class ScanBuilder:
         self._spec: dict[str, Any] = {
             "columns": _columns.sources(schema, options),
             "topics": options.topics,
-            "filter": options.filter,
+            # A server filters by itself: it knows the types of the messages.
+            "filter": None if options.url else options.filter,
             "includes_events": options.includes_events,
             "skips_damage": not options.fail_on_data_loss,
             "batch_rows": options.batch_rows,
@@ -38,6 +39,32 @@ class ScanBuilder:
         self._spec["predicates"] = _pushdown.predicates(filters, self._schema, self._options)
 
     @property
+    def topics(self) -> Sequence[str] | None:
+        """The topics that the filters leave, when they name some."""
+        for predicate in self._spec.get("predicates", ()):
+            is_topic = predicate["source"] == {"attribute": "topic"}
+            if is_topic and predicate["operator"] == "in" and not predicate["negated"]:
+                return [str(value) for value in predicate["values"]]
+        return None
+
+    @property
     def spec(self) -> str:
         """What `ArrowReader` takes."""
         return json.dumps(self._spec)
+
+
+class PushFilters:
+    """Stands for the method of a reader.
+
+    Spark refuses one that overrides it while pushdown is switched off, which it is by default: with this as an attribute of the instance
+    none is overridden, and the filters are taken where they are given.
+    """
+
+    __func__ = ds.DataSourceReader.pushFilters
+
+    def __init__(self, scan: ScanBuilder) -> None:
+        self._scan = scan
+
+    def __call__(self, filters: list[ds.Filter]) -> list[ds.Filter]:
+        self._scan.push(filters)
+        return filters

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
-from quire._errors import QuireError
+from quire._errors import DisconnectedError, QuireError
 
 if TYPE_CHECKING:
     from quire.spark._directory import Range
     from quire.spark._options import ReadOptions
+    from quire.spark._server import ServerRange
 
 # Spark imports this module in every worker: what needs the compiled core, pyarrow or the rest is imported where it is used.
 
@@ -29,12 +29,17 @@ class QuireDataSource(ds.DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._ranges: list[Range] | None = None
+        self._ranges: list[Range] | ServerRange | None = None
         if not _OF_A_SINK & {key.lower() for key in options}:
             # Here, because Spark keeps this object for the life of the frame: two actions on it read the same. What is wrong is said when
-            # the frame is read: it may as well be a sink, whose directory is made by the write.
-            with suppress(QuireError, OSError):
+            # the frame is read: it may as well be a sink, whose directory is made by the write. A server that does not answer would not
+            # answer that either.
+            try:
                 self._ranges = self._snapshot(self._read_options())
+            except (DisconnectedError, TimeoutError):
+                raise
+            except (QuireError, OSError):
+                pass
 
     @classmethod
     def name(cls) -> str:
@@ -49,21 +54,30 @@ class QuireDataSource(ds.DataSource):
         return ddl(options)
 
     def reader(self, schema: t.StructType) -> ds.DataSourceReader:
-        from quire.spark._batch import BatchReader
-
         options = self._read_options()
         ranges = self._ranges if self._ranges is not None else self._snapshot(options)
-        return BatchReader(options, schema, ranges)
+        if isinstance(ranges, list):
+            from quire.spark._batch import BatchReader
+
+            return BatchReader(options, schema, ranges)
+        from quire.spark._server_batch import ServerReader
+
+        return ServerReader(options, schema, ranges)
 
     def streamReader(self, schema: t.StructType) -> ds.DataSourceStreamReader:
         from quire.spark._options import LATEST
-        from quire.spark._stream import StreamReader
 
         given = {key.lower() for key in self.options}
         # A query that was not told where to begin begins with what comes.
         options = self._read_options()
         if "startingoffsets" not in given:
             options = replace(options, starting=LATEST)
+        if options.url is not None:
+            from quire.spark._server_stream import ServerStreamReader
+
+            return ServerStreamReader(options, schema)
+        from quire.spark._stream import StreamReader
+
         return StreamReader(options, schema)
 
     def writer(self, schema: t.StructType, overwrite: bool) -> ds.DataSourceWriter:
@@ -83,7 +97,12 @@ class QuireDataSource(ds.DataSource):
 
         return read_options(self.options)
 
-    def _snapshot(self, options: ReadOptions) -> list[Range]:
+    def _snapshot(self, options: ReadOptions) -> list[Range] | ServerRange:
+        if options.url is not None:
+            from quire.spark import _server
+
+            with _server.Connection(options) as connection:
+                return _server.span(connection, options)
         from quire.spark._directory import locate, span
 
         return [span(locate(directory), options) for directory in options.directories]

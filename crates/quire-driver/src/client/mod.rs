@@ -12,6 +12,7 @@ mod link;
 mod progress;
 mod queue;
 mod room;
+mod stretch;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
@@ -27,6 +28,7 @@ use quire_core::client::{
     SubscriptionSpec,
 };
 use quire_core::wire::Code;
+use quire_journal::Bookmark;
 
 use crate::store::{BookmarkStore, PublishFile, StoreError};
 pub use link::Link;
@@ -34,6 +36,7 @@ use progress::Instances;
 pub use progress::Progress;
 pub use queue::{NO_SUBSCRIPTION, Queue, Taken};
 use room::{Full, Room};
+pub use stretch::{Step, Stretch};
 
 /// How a [`Client`] is made.
 pub struct Options {
@@ -248,6 +251,11 @@ impl Client {
             }
         }
         true
+    }
+
+    /// The bookmark up to which a bookmark subscription has received what it matches, or was told that there is nothing more.
+    pub fn place(&self, number: u32) -> Option<Bookmark> {
+        self.shared.inner.lock().core.last_received(number)
     }
 
     /// Asks to be told when everything published so far is persisted.
@@ -646,11 +654,12 @@ impl Shared {
 fn connected(state: &State) -> Option<Result<(), Failure>> {
     match state {
         State::Connected => Some(Ok(())),
-        State::Closed(failure) => Some(Err(failure.clone().unwrap_or_else(|| Failure {
-            code: Code::ShuttingDown,
-            reason: "the client is closed".into(),
-            column: 0,
-        }))),
+        State::Closed(failure) => Some(Err(failure.clone().unwrap_or_else(closed))),
         State::Connecting | State::Reconnecting => None,
     }
+}
+
+/// What a client says that its user has closed.
+fn closed() -> Failure {
+    Failure { code: Code::ShuttingDown, reason: "the client is closed".into(), column: 0 }
 }

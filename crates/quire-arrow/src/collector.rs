@@ -1,0 +1,54 @@
+//! Rows from messages that were received, instead of read from a log on this machine.
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use quire_journal::Record;
+
+use crate::builder::Table;
+use crate::plan::Plan;
+use crate::scan::{Matcher, ScanError};
+
+/// Collects messages into batches. What the spec says about the order and the range of a log is the affair of who adds them.
+///
+/// Add messages until [`Collector::is_full`], then take the batch; at the end take what is left.
+pub struct Collector {
+    plan: Plan,
+    matcher: Matcher,
+    table: Table,
+}
+
+impl Collector {
+    /// An empty batch.
+    pub fn new(plan: Plan) -> Self {
+        Collector { matcher: Matcher::default(), table: Table::new(&plan.0), plan }
+    }
+
+    /// The columns.
+    pub fn schema(&self) -> SchemaRef {
+        self.plan.schema()
+    }
+
+    /// Makes a row of the message, if it is wanted.
+    pub fn add(&mut self, message: &Record<'_>) {
+        self.matcher.row(&self.plan.0, message, None, &mut self.table);
+    }
+
+    /// Whether the batch has as many rows or bytes as the spec allows.
+    pub fn is_full(&self) -> bool {
+        self.table.is_full(&self.plan.0)
+    }
+
+    /// The rows so far, if there are any; the next ones begin another batch.
+    ///
+    /// # Errors
+    /// [`ScanError::Batch`].
+    pub fn take(&mut self) -> Result<Option<RecordBatch>, ScanError> {
+        if self.table.row_count() == 0 {
+            return Ok(None);
+        }
+        self.table
+            .finish(&self.plan.0)
+            .map(Some)
+            .map_err(|error| ScanError::Batch { reason: error.to_string() })
+    }
+}

@@ -1,0 +1,280 @@
+"""The log of a running server as ranges of bookmarks: for machines that see no files of the journal.
+
+A server says neither how many messages a range has nor at which position they are. So a range is cut by time, at messages that the server
+names, and what counts messages receives them.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Self
+
+from quire._arrow import batches
+from quire._bookmarks import EPOCH, NOW, to_text
+from quire._client import Client
+from quire._errors import BadBookmarkError, ConfigError
+from quire._options import Reconnect, Spec
+from quire._quire import ArrowStretch
+from quire._subscription import Subscription
+from quire.spark._options import EARLIEST, LATEST, PARTITION_BYTES_MIN, ReadOptions, password, time_ago_ns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("quire.spark")
+
+#: Every topic.
+ALL = "^"
+#: No topic: they have at least one character.
+_NONE = "^$"
+
+#: The code of the error for a bookmark that the log does not have.
+_NOT_FOUND = "bookmark_not_found"
+
+#: Up to so many messages, and 16 MB, a range is one task: more would cost more to start than to run.
+_PART_MESSAGES_MIN = 50_000
+
+#: Bytes of received messages that wait in a task; above it the server is told to wait.
+_RECEIVE_BYTES_MAX = 16 << 20
+
+#: A server that is away for longer than this fails the task, which Spark then runs again, or the query.
+_AWAY_MAX = timedelta(seconds=60)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place beside a message, or beside an instant."""
+
+    #: Of the message, `0`, or a time as bookmarks have it.
+    bookmark: str
+    #: Before it; else behind it.
+    is_before: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads what `str` wrote."""
+        return cls(text[1:], text[0] == "[")
+
+    def __str__(self) -> str:
+        """As the beginning of a range."""
+        return f"{'[' if self.is_before else '('}{self.bookmark}"
+
+
+@dataclass(frozen=True)
+class ServerRange:
+    """The messages from one place to another."""
+
+    start: Place
+    end: Place
+
+    def __str__(self) -> str:
+        return f"{self.start}:{self.end.bookmark}{')' if self.end.is_before else ']'}"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing can be in it."""
+        return self.start == self.end or self.end == Place(EPOCH)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of the server: a topic or pattern, and a content filter."""
+
+    topic: str = ALL
+    filter: str | None = None
+
+    @classmethod
+    def of(cls, options: ReadOptions, names: Sequence[str] | None = None) -> Self:
+        """What the options ask for; `names`: the topics that remain of all by a condition on them."""
+        rule = options.topics
+        if rule is None:
+            return cls(ALL if names is None else _exactly(names), options.filter)
+        if "names" in rule:
+            return cls(_exactly(rule["names"]), options.filter)
+        # A pattern is told by its special characters; this one has some whatever it is made of.
+        pattern = f"^{re.escape(rule['prefix'])}" if "prefix" in rule else f"(?:{rule['pattern']})"
+        return cls(pattern, options.filter)
+
+
+class Connection:
+    """A client that reads stretches of the log. Close it."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        assert options.url is not None
+        self._url = options.url
+        self._fails_on_loss = options.fail_on_data_loss
+        self._client = Client(
+            options.url,
+            user=options.user,
+            password=password(options.password_file),
+            reconnect=Reconnect(give_up_after=_AWAY_MAX),
+            receive_size_max=_RECEIVE_BYTES_MAX,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leaves the server."""
+        self._client.close()
+
+    def head(self) -> str:
+        """The bookmark of the last record that is persistent, whatever it is; `0` when there is none."""
+        with self._client._enter(Spec(topic=_NONE, bookmark=NOW), auto_ack=False) as subscription:
+            # The place comes right behind the acceptance: it is here when something later was answered.
+            self._client.flush()
+            place = self._client._core.place(subscription._core.number)
+        return EPOCH if place is None or place == "0|0|" else place
+
+    def has(self, bookmark: str) -> bool:
+        """Whether the log has the record."""
+        if bookmark == EPOCH:
+            return True
+        try:
+            self._enter(_only(bookmark), Wanted(_NONE)).unsubscribe()
+        except BadBookmarkError as error:
+            if error.code != _NOT_FOUND:
+                raise
+            return False
+        return True
+
+    def time_of(self, bookmark: str) -> int | None:
+        """When the message was taken, in nanoseconds; `None` when it is no message."""
+        found = None if bookmark == EPOCH else self.first(_only(bookmark))
+        return None if found is None else found[1]
+
+    def first(self, range_: ServerRange) -> tuple[str, int] | None:
+        """Bookmark and time of the first message."""
+        # The pace keeps the server from sending more than the one.
+        return self.count(range_, Wanted(), 1, 1, rate="1")[1]
+
+    def count(
+        self, range_: ServerRange, wanted: Wanted, count_max: int, size_max: int, *, rate: str | None = None
+    ) -> tuple[int, tuple[str, int] | None, bool]:
+        """Counts up to so many messages, or until they have so many bytes: how many, bookmark and time of the last, and whether the end
+        came first."""
+        if range_.is_empty:
+            return 0, None, True
+        with self._enter(range_, wanted, rate) as subscription:
+            return ArrowStretch(subscription._core).count(count_max, size_max)
+
+    def cut(self, range_: ServerRange, wanted: Wanted, parts: int) -> list[ServerRange]:
+        """Cuts a range into about so many parts of equal time, or leaves it whole when it is small."""
+        if range_.is_empty:
+            return []
+        if parts <= 1 or self.count(range_, wanted, _PART_MESSAGES_MIN, PARTITION_BYTES_MIN)[2]:
+            return [range_]
+        first = self.first(range_)
+        begin_ns = 0 if first is None else first[1]
+        end_ns = self.time_of(range_.end.bookmark) or time.time_ns()
+        starts = [range_.start]
+        for number in range(1, parts):
+            instant = Place(bookmark_of(begin_ns + (end_ns - begin_ns) * number // parts))
+            found = self.first(ServerRange(instant, range_.end))
+            if found is not None and found[0] not in (
+                starts[-1].bookmark,
+                None if first is None else first[0],
+            ):
+                starts.append(Place(found[0], is_before=True))
+        return [ServerRange(start, end) for start, end in zip(starts, [*starts[1:], range_.end], strict=True)]
+
+    def scan(self, range_: ServerRange, wanted: Wanted, spec: str) -> Iterator[pa.RecordBatch]:
+        """The batches of a range."""
+        retained = self.retained(range_)
+        if retained.is_empty:
+            return
+        with self._enter(retained, wanted) as subscription:
+            scan = ArrowStretch(subscription._core).scan(spec)
+            yield from batches(scan, lambda _first, _last, _reason: None)
+
+    def retained(self, range_: ServerRange) -> ServerRange:
+        """What is left of the range if messages of it were removed: an error, unless that is said to be no harm."""
+        if range_.is_empty or (self.has(range_.start.bookmark) and self.has(range_.end.bookmark)):
+            return range_
+        reason = f"{self._url}: the log does not have all of {range_} any more: messages were removed, or it is another log"
+        if self._fails_on_loss:
+            raise BadBookmarkError(f"{reason}; failOnDataLoss=false goes on without them")
+        log.warning("%s: they are left out", reason)
+        start = Place(EPOCH) if self.has(range_.end.bookmark) else range_.end
+        return ServerRange(start, range_.end)
+
+    def _enter(self, range_: ServerRange, wanted: Wanted, rate: str | None = None) -> Subscription:
+        spec = Spec(
+            topic=wanted.topic, filter=wanted.filter, bookmark=str(range_), rate=rate, not_found_fails=True
+        )
+        return self._client._enter(spec, auto_ack=False)
+
+
+def span(connection: Connection, options: ReadOptions) -> ServerRange:
+    """What a read covers, by its options, as of now."""
+    head = Place(connection.head())
+    start, end = _start(connection, options, head), _end(connection, options, head)
+    if end == head:
+        return ServerRange(start, end)
+    try:
+        connection.first(ServerRange(start, end))
+    except BadBookmarkError as error:
+        if error.code == _NOT_FOUND:
+            raise
+        return ServerRange(start, start)  # it ends before it begins
+    return ServerRange(start, end)
+
+
+def bookmark_of(ns: int) -> str:
+    """The instant as bookmarks have it, to the microsecond."""
+    return to_text(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=ns // 1000))
+
+
+def _start(connection: Connection, options: ReadOptions, head: Place) -> Place:
+    if options.starting_ns is None:
+        return _offset(connection, "startingOffsets", options.starting, head)
+    since = Place(bookmark_of(options.starting_ns), is_before=True)
+    found = connection.first(ServerRange(since, head))
+    if found is None and options.timestamp_strategy == "error":
+        raise ConfigError(
+            "startingTimestamp: it is behind the last message; timestampStrategy=latest begins there"
+        )
+    return head if found is None else Place(found[0], is_before=True)
+
+
+def _end(connection: Connection, options: ReadOptions, head: Place) -> Place:
+    if options.ending_ns is None:
+        return _offset(connection, "endingOffsets", options.ending, head)
+    return _behind(connection, options.ending_ns, head)
+
+
+def _offset(connection: Connection, key: str, text: str, head: Place) -> Place:
+    if text in (LATEST, EARLIEST):
+        return head if text == LATEST else Place(EPOCH)
+    if re.fullmatch(r"-\d+", text):
+        raise ConfigError(
+            f"{key}: a server does not say how many messages it has; give a bookmark or a time, or read the directory"
+        )
+    ago_ns = time_ago_ns(key, text)
+    if ago_ns is not None:
+        return _behind(connection, ago_ns, head)
+    if not connection.has(text):
+        raise BadBookmarkError(f"{key}: the log does not have {text}")
+    return Place(text)
+
+
+def _behind(connection: Connection, ns: int, head: Place) -> Place:
+    """Behind all messages that were taken up to the instant."""
+    found = connection.first(ServerRange(Place(bookmark_of(ns)), head))
+    return head if found is None else Place(found[0], is_before=True)
+
+
+def _only(bookmark: str) -> ServerRange:
+    return ServerRange(Place(bookmark, is_before=True), Place(bookmark))
+
+
+def _exactly(names: Sequence[str]) -> str:
+    return f"^(?:{'|'.join(map(re.escape, names))})$"

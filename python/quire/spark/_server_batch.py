@@ -1,0 +1,63 @@
+"""`spark.read` from a running server: a snapshot of its log, cut into tasks that each receive a part of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import datasource as ds
+from pyspark.sql import types as t
+
+from quire.spark._options import ReadOptions
+from quire.spark._scan import PushFilters, ScanBuilder
+from quire.spark._server import Connection, ServerRange, Wanted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ServerPart(ds.InputPartition):
+    """What one task reads."""
+
+    def __init__(self, range_: ServerRange) -> None:
+        super().__init__(range_)
+
+
+class ServerReader(ds.DataSourceReader):
+    """Reads what the options covered when the frame was made: every action on it sees the same."""
+
+    def __init__(self, options: ReadOptions, schema: t.StructType, range_: ServerRange) -> None:
+        self._options = options
+        self._range = range_
+        self._scan = ScanBuilder(options, schema)
+        setattr(self, "pushFilters", PushFilters(self._scan))  # noqa: B010  (see `PushFilters`)
+
+    def partitions(self) -> Sequence[ds.InputPartition]:
+        with Connection(self._options) as connection:
+            return split(connection, self._range, self._wanted, self._options)
+
+    def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
+        return receive(partition, self._options, self._wanted, self._scan.spec)
+
+    @property
+    def _wanted(self) -> Wanted:
+        return Wanted.of(self._options, self._scan.topics)
+
+
+def split(
+    connection: Connection, range_: ServerRange, wanted: Wanted, options: ReadOptions
+) -> list[ds.InputPartition]:
+    """Cuts a range into tasks."""
+    parts = options.min_partitions or os.cpu_count() or 1
+    return [ServerPart(part) for part in connection.cut(connection.retained(range_), wanted, parts)]
+
+
+def receive(
+    partition: ds.InputPartition, options: ReadOptions, wanted: Wanted, spec: str
+) -> Iterator[pa.RecordBatch]:
+    """The batches of a task."""
+    # Without any partition Spark makes one of its own, with nothing in it.
+    if isinstance(partition.value, ServerRange):
+        with Connection(options) as connection:
+            yield from connection.scan(partition.value, wanted, spec)
