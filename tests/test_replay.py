@@ -40,6 +40,40 @@ def test_a_range_ends_the_iteration(url: str) -> None:
             client.subscribe("ticks", bookmark=f"[{fourth}:{second}]")
 
 
+def test_a_range_that_ends_meanwhile_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has ended it, and refuses what the client says before it knows: the refusal is staged, as it seldom happens."""
+    refusal = quire.UnknownSubscriptionError("the connection has no subscription 1")
+
+    class Refused:
+        def __init__(self, core: object) -> None:
+            self._core = core
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._core, name)
+
+        def wait(self, command: int, timeout: float | None = None) -> bool:
+            raise refusal
+
+    with filled("memory:ends", 1) as client:
+        subscription = client.subscribe("ticks", bookmark=quire.EPOCH)
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "_core", Refused(client._core))
+            subscription.unsubscribe()
+
+    async def leave() -> None:
+        async with quire.AsyncClient("memory:ends") as other:
+            subscription = await other.subscribe("ticks", bookmark=quire.EPOCH)
+            with monkeypatch.context() as patch:
+
+                async def refuse(*_: object) -> bool:
+                    raise refusal
+
+                patch.setattr(other, "_answer", refuse)
+                await subscription.unsubscribe()
+
+    asyncio.run(leave())
+
+
 def test_a_range_of_time_waits_for_its_end(url: str) -> None:
     with filled(url, 2) as client:
         end = datetime.now(UTC) + timedelta(seconds=1)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from quire import _quire
 from quire._aio_queue_calls import AsyncHandler, AsyncQueueCalls
 from quire._bookmarks import Bookmark
-from quire._client_base import ClientBase, logger
+from quire._client_base import ENDED_BEFORE, ClientBase, logger
 from quire._errors import DisconnectedError, QuireError
 from quire._message import Message, to_bytes
 from quire._options import (
@@ -367,14 +367,17 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription, AsyncHandler]):
             try:
                 commands.append(core.unsubscribe(subscription._core.number))
             except QuireError as error:
-                # The server ended it before: what was asked for is so.
-                if error.code not in ("unknown_subscription", "shutting_down"):
+                if error.code not in ENDED_BEFORE:
                     raise
         self._wake()
         for command in commands:
             left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
-            if not await self._answer(core, command, left):
-                core.abandon(command)
+            try:
+                if not await self._answer(core, command, left):
+                    core.abandon(command)
+            except QuireError as error:
+                if error.code not in ENDED_BEFORE:
+                    raise
 
     async def pause(self, subscriptions: Iterable[AsyncSubscription] | None = None) -> None:
         """Stops bookmark subscriptions, all with one command; left out: all of this client."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from quire import _quire
 from quire._bookmarks import Bookmark
-from quire._client_base import ClientBase, logger
+from quire._client_base import ENDED_BEFORE, ClientBase, logger
 from quire._errors import QuireError
 from quire._message import Message, to_bytes
 from quire._options import (
@@ -265,13 +265,16 @@ class Client(QueueCalls, ClientBase[Subscription, Handler]):
             try:
                 commands.append(self._core.unsubscribe(subscription._core.number))
             except QuireError as error:
-                # The server ended it before: what was asked for is so.
-                if error.code not in ("unknown_subscription", "shutting_down"):
+                if error.code not in ENDED_BEFORE:
                     raise
         for command in commands:
             left = None if deadline is None else max(0.0, deadline - monotonic())
-            if not self._core.wait(command, left):
-                self._core.abandon(command)
+            try:
+                if not self._core.wait(command, left):
+                    self._core.abandon(command)
+            except QuireError as error:
+                if error.code not in ENDED_BEFORE:
+                    raise
 
     def pause(self, subscriptions: Iterable[Subscription] | None = None) -> None:
         """Stops bookmark subscriptions, all with one command; left out: all of this client."""

@@ -20,6 +20,9 @@ logger = logging.getLogger("quire.client")
 S = TypeVar("S", bound=SubscriptionBase)
 H = TypeVar("H")
 
+#: Refusals of an `unsubscribe` that change nothing: the server ended the subscription before, so that what was asked for is so.
+ENDED_BEFORE = ("unknown_subscription", "shutting_down")
+
 
 class ClientBase(Generic[S, H]):
     """The state of a client beside its core."""
