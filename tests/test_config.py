@@ -158,7 +158,6 @@ def test_a_queue_that_cannot_be_names_itself_and_the_key() -> None:
         ({"underlying_topic": "^a"}, "default_publish_target"),
         ({"priority": "/a +"}, "priority"),
         ({"target_queue_depth": 5, "priority": "/a"}, "target_queue_depth"),
-        ({"file_backed_metadata": "enabled"}, "file_backed_metadata.*not supported yet"),
     ]
     for settings, key in cases:
         with pytest.raises(quire.ConfigError, match=f'{key}.*"jobs"|{key}'):

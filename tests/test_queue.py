@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import quire
-from quire.testing import server
+from quire.testing import ServerProcess, server
 
 TIMEOUT = 20.0
 QUEUES = (
@@ -414,3 +415,27 @@ def test_what_was_acknowledged_stays_so_over_a_restart(tmp_path: Path) -> None:
     with server(tmp_path, queue=QUEUES) as running, quire.Client(running.url) as client:
         jobs = client.subscribe("JOBS", max_backlog=10)
         assert numbers([jobs.get(TIMEOUT) for _ in range(5)]) == [0, 2, 4, 6, 8]
+
+
+def test_with_its_state_in_a_file_a_queue_knows_after_a_restart_how_often_it_delivered(
+    tmp_path: Path,
+) -> None:
+    delivered = {}
+    for kept in ("disabled", "enabled"):
+        settings: dict[str, Any] = {
+            "transaction_log": {"topic": [{"name": "jobs", "message_type": "json"}]},
+            "queue": [{"name": "jobs", "message_type": "json", "file_backed_metadata": kept}],
+        }
+        with ServerProcess(tmp_path / kept, **settings) as server:
+            with quire.Client(server.url) as client:
+                for number in range(2):
+                    client.publish("jobs", {"n": number})
+                client.flush(TIMEOUT)
+                next(iter(client.subscribe("jobs", max_backlog=1)))
+            assert server.terminate() == 0
+            server.start()
+            with quire.Client(server.url) as client:
+                jobs = client.subscribe("jobs", max_backlog=2)
+                both = itertools.islice(jobs, 2)
+                delivered[kept] = {message.json()["n"]: message.delivery_count for message in both}
+    assert delivered == {"disabled": {0: 1, 1: 1}, "enabled": {0: 2, 1: 1}}

@@ -19,6 +19,7 @@ use crate::log::Log;
 use crate::prepare::{Maker, Supply};
 use crate::publishers::Highest;
 use crate::queue_points::QueuePoints;
+use crate::queue_states::QueueStates;
 use crate::reader::Reader;
 use crate::record::{NewRecord, Position, PublisherId};
 use crate::recover::{self, Progress, Recovery};
@@ -371,6 +372,11 @@ impl Journal {
     /// The file that says how far every queue is done.
     pub fn queue_points(&self) -> QueuePoints {
         QueuePoints::new(self.log.clone())
+    }
+
+    /// The files with the states of queues.
+    pub fn queue_states(&self) -> QueueStates {
+        QueueStates::new(self.log.clone())
     }
 
     /// Archives, compresses and removes sealed segments, also from other threads. It ends with the journal.

@@ -186,8 +186,9 @@ impl Broker {
         let routes = definitions.iter().map(Definition::route).collect();
         let reader = journal.reader();
         let edge = journal.persisted();
-        let queues = BrokerQueues::new(&config.name, definitions, journal.queue_points())
-            .map_err(|error| ConfigError::new("queues", error.to_string()))?;
+        let queues =
+            BrokerQueues::new(&config.name, definitions, journal.queue_points(), journal.queue_states())
+                .map_err(|error| ConfigError::new("queues", error.to_string()))?;
         let mut broker = Broker {
             publishers: Publishers::new(&config.name),
             queues,
@@ -323,6 +324,7 @@ impl Broker {
             self.log_changes();
             self.journal.flush(FLUSH_AT_CLOSE_MAX)?;
             self.save_at_end()?;
+            self.keep_at_end()?;
         }
         self.journal.close()
     }

@@ -2,7 +2,7 @@
 
 /// Numbers kept as distances from the smallest of them, all in the same width of 0, 1, 2, 4 or 8 bytes. A column of equal numbers
 /// holds no bytes at all.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Column {
     base: u64,
     width: u8,
@@ -12,8 +12,12 @@ pub(super) struct Column {
 impl Column {
     /// The number at `index`, which must have been pushed.
     pub fn get(&self, index: usize) -> u64 {
+        self.base + self.distance(index)
+    }
+
+    fn distance(&self, index: usize) -> u64 {
         let at = index * usize::from(self.width);
-        let distance = match self.width {
+        match self.width {
             0 => 0,
             1 => u64::from(self.bytes[at]),
             2 => u64::from(u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]])),
@@ -22,8 +26,25 @@ impl Column {
                 whole[..usize::from(width)].copy_from_slice(&self.bytes[at..at + usize::from(width)]);
                 u64::from_le_bytes(whole)
             }
-        };
-        self.base + distance
+        }
+    }
+
+    /// Appends the column to `out`: width, base, distances.
+    pub fn pack(&self, out: &mut Vec<u8>) {
+        out.push(self.width);
+        out.extend_from_slice(&self.base.to_le_bytes());
+        out.extend_from_slice(&self.bytes);
+    }
+
+    /// The next column of `rest`, of `len` numbers; `None` when that is not what [`pack`](Self::pack) writes.
+    pub fn unpack(rest: &mut &[u8], len: usize) -> Option<Column> {
+        let (width, after) = rest.split_first().filter(|(width, _)| [0, 1, 2, 4, 8].contains(*width))?;
+        let (base, after) = after.split_first_chunk::<8>()?;
+        let (bytes, after) = after.split_at_checked(len * usize::from(*width))?;
+        *rest = after;
+        let column = Column { base: u64::from_le_bytes(*base), width: *width, bytes: bytes.to_vec() };
+        let largest = (0..len).map(|index| column.distance(index)).max().unwrap_or_default();
+        column.base.checked_add(largest).map(|_| column)
     }
 
     /// Adds `value` as number `len`.
@@ -103,7 +124,13 @@ mod tests {
                 column.set(model.len(), index, value);
             }
             let read: Vec<u64> = (0..model.len()).map(|index| column.get(index)).collect();
-            prop_assert_eq!(read, model);
+            prop_assert_eq!(&read, &model);
+            let mut packed = Vec::new();
+            column.pack(&mut packed);
+            let mut rest = &packed[..];
+            let unpacked = Column::unpack(&mut rest, model.len()).unwrap();
+            prop_assert!(rest.is_empty());
+            prop_assert_eq!((0..model.len()).map(|index| unpacked.get(index)).collect::<Vec<_>>(), model);
         }
     }
 }

@@ -1,25 +1,20 @@
 //! The messages of one queue: what is in it, what waits, and when it expires.
 //!
 //! Every message that enters gets an *ordinal*, counted from 0 without gaps, so that sets of messages are dense whatever lies between
-//! them in the log. State is kept for chunks of 256 ordinals: two bits for each message (in the queue; not leased), and columns that
-//! take no memory where neighbours are alike. A chunk goes when its last message does.
+//! them in the log. State is kept for chunks of 256 ordinals (`chunk.rs`). A chunk goes when its last message does.
 
 use std::collections::BTreeSet;
 
+use super::chunk::{CHUNK, Chunk, clear, has, is_empty, next, set};
 use super::chunks::Chunks;
-use super::column::Column;
 
-const CHUNK: usize = 256;
-const WORDS: usize = CHUNK / 64;
-/// Receive times only serve a statistic, so milliseconds do; the time of expiry is exact.
-const COARSE_NS: u64 = 1_000_000;
 /// The time of expiry of a message that never expires.
 pub(super) const NEVER: u64 = u64::MAX;
 
 /// Delivery order: the rank (0 without priorities, else the smaller the higher the priority), then the ordinal, which carries the top
 /// bit when the priority is not a number.
 pub(super) type Key = (u64, u64);
-const NOT_A_NUMBER: u64 = 1 << 63;
+pub(super) const NOT_A_NUMBER: u64 = 1 << 63;
 
 /// The ordinal in a key.
 pub(super) fn ordinal_of(key: Key) -> u64 {
@@ -60,27 +55,6 @@ pub(super) struct Messages {
     waiting: u64,
 }
 
-#[derive(Debug, Default)]
-struct Chunk {
-    /// In the queue.
-    present: [u64; WORDS],
-    /// In the queue and not leased.
-    waiting: [u64; WORDS],
-    /// The priority is not a number.
-    unranked: [u64; WORDS],
-    /// How many messages have ever entered; the chunk goes when that is all of them and none is present.
-    entered: usize,
-    /// The time under which the chunk is in `timers`; `NEVER`: it is not.
-    timer: u64,
-    /// The position less the place in the chunk: equal for neighbours in the log.
-    positions: Column,
-    received_ms: Column,
-    expires: Column,
-    ranks: Column,
-    deliveries: Column,
-    cancels: Column,
-}
-
 impl Messages {
     /// No messages; `ranked`: priorities are kept.
     pub fn new(ranked: bool) -> Self {
@@ -106,8 +80,7 @@ impl Messages {
     pub fn push(&mut self, message: NewMessage) -> u64 {
         let ordinal = self.next;
         let (number, index) = place(ordinal);
-        let chunk =
-            self.chunks.get_or_push(number, message.position, || Chunk { timer: NEVER, ..Chunk::default() });
+        let chunk = self.chunks.get_or_push(number, message.position, Chunk::new);
         let wakes = is_empty(&chunk.waiting);
         chunk.push(index, message, self.ranked);
         set_timer(&mut self.timers, number, chunk, message.expires.min(chunk.timer));
@@ -119,6 +92,31 @@ impl Messages {
         self.present += 1;
         self.waiting += 1;
         ordinal
+    }
+
+    /// Takes in a chunk that was kept, behind all others: those before it must be full. What was leased waits again.
+    pub fn take_in(&mut self, mut chunk: Chunk) {
+        let count: u32 = chunk.present.iter().map(|word| word.count_ones()).sum();
+        if count == 0 {
+            return;
+        }
+        chunk.waiting = chunk.present;
+        let number = self.next / CHUNK as u64;
+        let (entered, position) = (chunk.entered as u64, chunk.position(0));
+        let waiting = std::iter::successors(next(&chunk.waiting, 0), |at| next(&chunk.waiting, at + 1));
+        let timer = waiting.map(|index| chunk.expires.get(index)).min().unwrap_or(NEVER);
+        let chunk = self.chunks.get_or_push(number, position, || chunk);
+        set_timer(&mut self.timers, number, chunk, timer);
+        self.waiting_chunks.insert(number);
+        self.waiting_from = self.waiting_from.min(number);
+        self.next += entered;
+        self.present += u64::from(count);
+        self.waiting += u64::from(count);
+    }
+
+    /// The first chunk from this number on that is left, and its number.
+    pub fn chunk_from(&self, number: u64) -> Option<(u64, &Chunk)> {
+        self.chunks.from(number).next()
     }
 
     /// The ordinal of the message at `position`, if it is in the queue.
@@ -169,7 +167,7 @@ impl Messages {
     /// When a message of the queue was received, to the millisecond.
     pub fn received(&self, ordinal: u64) -> u64 {
         let (number, index) = place(ordinal);
-        self.chunks.get(number).map_or(0, |chunk| chunk.received_ms.get(index) * COARSE_NS)
+        self.chunks.get(number).map_or(0, |chunk| chunk.received(index))
     }
 
     /// When a message of the queue expires.
@@ -304,39 +302,6 @@ impl Messages {
     }
 }
 
-impl Chunk {
-    fn push(&mut self, index: usize, message: NewMessage, ranked: bool) {
-        set(&mut self.present, index);
-        set(&mut self.waiting, index);
-        self.positions.push(index, message.position - index as u64);
-        self.received_ms.push(index, message.received / COARSE_NS);
-        self.expires.push(index, message.expires);
-        self.deliveries.push(index, 0);
-        self.cancels.push(index, 0);
-        if ranked {
-            self.ranks.push(index, message.priority.map_or(u64::MAX, |priority| !priority));
-            if message.priority.is_none() {
-                set(&mut self.unranked, index);
-            }
-        }
-        self.entered = index + 1;
-        if self.entered == CHUNK {
-            for column in [&mut self.positions, &mut self.received_ms, &mut self.expires, &mut self.ranks] {
-                column.shrink();
-            }
-        }
-    }
-
-    fn position(&self, index: usize) -> u64 {
-        self.positions.get(index) + index as u64
-    }
-
-    fn key(&self, index: usize, ordinal: u64) -> Key {
-        let mark = if has(&self.unranked, index) { NOT_A_NUMBER } else { 0 };
-        (self.ranks.get(index), ordinal | mark)
-    }
-}
-
 fn set_timer(timers: &mut BTreeSet<(u64, u64)>, number: u64, chunk: &mut Chunk, time: u64) {
     if chunk.timer != time {
         timers.remove(&(chunk.timer, number));
@@ -349,31 +314,4 @@ fn set_timer(timers: &mut BTreeSet<(u64, u64)>, number: u64, chunk: &mut Chunk, 
 
 fn place(ordinal: u64) -> (u64, usize) {
     (ordinal / CHUNK as u64, (ordinal % CHUNK as u64) as usize)
-}
-
-fn has(bits: &[u64; WORDS], index: usize) -> bool {
-    bits[index / 64] >> (index % 64) & 1 == 1
-}
-
-fn set(bits: &mut [u64; WORDS], index: usize) {
-    bits[index / 64] |= 1 << (index % 64);
-}
-
-fn clear(bits: &mut [u64; WORDS], index: usize) {
-    bits[index / 64] &= !(1 << (index % 64));
-}
-
-fn is_empty(bits: &[u64; WORDS]) -> bool {
-    bits.iter().all(|word| *word == 0)
-}
-
-fn next(bits: &[u64; WORDS], from: usize) -> Option<usize> {
-    let mut mask = !0 << (from % 64);
-    for (word, bits) in bits.iter().enumerate().skip(from / 64) {
-        if bits & mask != 0 {
-            return Some(word * 64 + (bits & mask).trailing_zeros() as usize);
-        }
-        mask = !0;
-    }
-    None
 }

@@ -20,6 +20,7 @@
 
 mod bits;
 mod browse;
+mod chunk;
 mod chunks;
 mod class;
 mod column;
@@ -33,6 +34,7 @@ mod ordinal_set;
 mod queues;
 mod record;
 mod settle;
+mod snapshot;
 mod state;
 mod subscription;
 
@@ -45,4 +47,5 @@ pub use id::{ConnectionId, FilterId, QueueId, SubscriptionId, Time};
 pub use queues::{ENDS_PER_PORTION_MAX, QUESTIONS_PER_POLL_MAX, QUEUES_MAX, Queues};
 pub use quire_journal::Position;
 pub use record::{BadChanges, ChangesWriter, Logged};
+pub use snapshot::{BadSnapshot, Snapshot};
 pub use subscription::{SUBSCRIPTIONS_MAX, SubscribeError};

@@ -155,7 +155,11 @@ impl Queues {
         };
         let totals = &mut state.totals;
         match change.kind {
-            ChangeKind::Cancelled { cancels } => return state.messages.set_counts(ordinal, 0, cancels),
+            ChangeKind::Cancelled { cancels } => {
+                // Of deliveries the log does not speak: a snapshot may know them.
+                let (deliveries, _) = state.messages.counts(ordinal);
+                return state.messages.set_counts(ordinal, deliveries, cancels);
+            }
             ChangeKind::Acknowledged => totals.acknowledged += 1,
             ChangeKind::Expired { .. } => totals.expired += 1,
             ChangeKind::Taken => totals.taken += 1,

@@ -12,6 +12,7 @@ mod pausing;
 mod publishing;
 mod queue_basics;
 mod queue_delivery;
+mod queue_keeping;
 mod queue_model;
 mod queue_pair;
 mod queue_query;

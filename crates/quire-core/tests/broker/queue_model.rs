@@ -1,6 +1,6 @@
 //! Random publishers, workers, crashes and times on two queues over one topic, watched from outside: no message is lost, none is with
 //! two at a time, none whose acknowledgement was persisted comes back, and at most once means that over every crash.
-//! `PROPTEST_CASES` sets how many cases there are; a failing one is printed with its steps.
+//! In every second case the states of the queues are kept in files. `PROPTEST_CASES` sets how many cases there are; a failing one is printed with its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -68,14 +68,19 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             |(worker, verdict, one_in)| Step::Settle { worker, verdict, one_in }),
         1 => (worker(), any::<bool>()).prop_map(|(worker, writable)| Step::Stall { worker, writable }),
         2 => (1u64..1500).prop_map(|ms| Step::Pass { ms }),
+        1 => Just(Step::Pass { ms: 61_000 }),
         8 => (prop::bool::weighted(0.7), prop::bool::weighted(0.7)).prop_map(|(writes, reads)| Step::Turn { writes, reads }),
         1 => any::<bool>().prop_map(|saves| Step::Crash { saves }),
     ];
     prop::collection::vec(step, 1..60)
 }
 
-fn settings() -> BrokerConfig {
-    let over = |name: &str| QueueSettings { underlying_topic: Some("t".into()), ..queue(name) };
+fn settings(file_backed_metadata: bool) -> BrokerConfig {
+    let over = |name: &str| QueueSettings {
+        underlying_topic: Some("t".into()),
+        file_backed_metadata,
+        ..queue(name)
+    };
     queue_config([
         QueueSettings { lease_period_ns: Some(LEASE.as_nanos() as u64), ..over("jobs") },
         QueueSettings { semantics: Semantics::AtMostOnce, ..over("once") },
@@ -85,6 +90,7 @@ fn settings() -> BrokerConfig {
 /// Everything that those outside know.
 struct Outside {
     pair: Pair,
+    keeps: bool,
     published: u64,
     persisted: u64,
     /// What is out of `jobs`: who has it, and until when.
@@ -102,12 +108,13 @@ struct Outside {
 }
 
 impl Outside {
-    fn new() -> Self {
-        let mut pair = Pair::with(settings());
+    fn new(keeps: bool) -> Self {
+        let mut pair = Pair::with(settings(keeps));
         pair.client(PUBLISHER, "publisher");
         let publisher_id = pair.publisher_of("publisher");
         Outside {
             pair,
+            keeps,
             published: 0,
             persisted: 0,
             held: BTreeMap::new(),
@@ -230,7 +237,7 @@ impl Outside {
             self.pass(Duration::from_secs(11));
         }
         let before = std::mem::replace(&mut self.pair, Pair::new());
-        self.pair = before.restart(settings());
+        self.pair = before.restart(settings(self.keeps));
         self.held.clear();
         self.backlogs.clear();
         self.unsure.clear();
@@ -308,8 +315,8 @@ impl Outside {
 
 proptest! {
     #[test]
-    fn queues_keep_their_word_over_crashes(steps in steps()) {
-        let mut outside = Outside::new();
+    fn queues_keep_their_word_over_crashes(keeps: bool, steps in steps()) {
+        let mut outside = Outside::new(keeps);
         for step in &steps {
             outside.step(step);
         }

@@ -19,6 +19,12 @@ pub fn with_queues(queues: impl IntoIterator<Item = QueueSettings>) -> Pair {
     Pair::with(queue_config(queues))
 }
 
+/// Client 1 publishes messages on `jobs` that hold their sequences.
+pub fn publish_all(pair: &mut Pair, sequences: std::ops::RangeInclusive<u64>) {
+    sequences.for_each(|sequence| pair.publish(1, sequence, "jobs", &sequence.to_string()));
+    pair.turn();
+}
+
 /// A subscription that may have so many messages outstanding.
 pub fn consume(number: u32, topic: &str, max_backlog: u32) -> Subscribe<'_> {
     Subscribe { max_backlog: Some(max_backlog), ..subscribe(number, topic) }

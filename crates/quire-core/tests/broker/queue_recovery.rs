@@ -29,11 +29,6 @@ fn again(pair: Pair, settings: &QueueSettings, max_backlog: u32) -> Pair {
     start(pair.restart(queue_config([settings.clone()])), max_backlog)
 }
 
-fn publish_all(pair: &mut Pair, sequences: std::ops::RangeInclusive<u64>) {
-    sequences.for_each(|sequence| pair.publish(1, sequence, "jobs", &sequence.to_string()));
-    pair.turn();
-}
-
 /// Lets the file `queues.ack` be written.
 fn save(pair: &mut Pair) {
     pair.pass(Duration::from_secs(11));

@@ -33,7 +33,6 @@ fn what_cannot_be_names_the_queue_and_the_key() {
         (QueueSettings { recovery_point: text("yesterday"), ..jobs() }, "recovery_point"),
         (QueueSettings { max_backlog: Some(0), ..jobs() }, "max_backlog"),
         (QueueSettings { dead_letter_topic: text("jobs"), ..jobs() }, "dead_letter_topic"),
-        (QueueSettings { file_backed_metadata: true, ..jobs() }, "file_backed_metadata"),
         (QueueSettings { target_queue_depth: Some(1), priority: text("/a"), ..jobs() }, "target_queue_depth"),
         (
             QueueSettings { target_queue_depth: Some(1), barrier_expression: text("/a = 1"), ..jobs() },

@@ -4,3 +4,4 @@ mod caller;
 mod model;
 mod random;
 mod record;
+mod snapshot;

@@ -73,6 +73,7 @@ impl Broker {
         self.log_changes();
         self.publish_dead_letters();
         self.save_points();
+        self.keep_states();
     }
 
     fn poll_delivery(&mut self, now: Time, missing: &mut Vec<Position>) -> Option<Delivery> {
@@ -309,6 +310,10 @@ impl Broker {
             Purpose::Save => match found {
                 Some(QueueFound::Saved(result)) => self.points_saved(Some(result)),
                 _ => self.points_saved(None),
+            },
+            Purpose::Keep => match found {
+                Some(QueueFound::Saved(result)) => self.state_kept(Some(result)),
+                _ => self.state_kept(None),
             },
             Purpose::Settle(session) => {
                 let positions = match found {

@@ -10,6 +10,7 @@ mod changes;
 mod dead_letter;
 mod deliver;
 mod filters;
+mod keep;
 mod lookup;
 mod outstanding;
 mod point;
@@ -28,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use quire_journal::{Batch, Position, PublisherId, QueuePoints, Record};
+use quire_journal::{Batch, Position, PublisherId, QueuePoints, QueueStates, Record};
 use rustc_hash::FxBuildHasher;
 
 pub(in crate::broker) use settings::Definition;
@@ -46,6 +47,7 @@ use crate::time::{Instant, Now};
 use crate::topic::TopicId;
 use dead_letter::DeadLetters;
 use filters::Filters;
+use keep::Keeping;
 use outstanding::Outstanding;
 use point::Saving;
 use query::QueryJob;
@@ -80,6 +82,7 @@ pub(super) struct BrokerQueues {
     refilling: BTreeMap<QueueId, bool>,
     dead_letters: DeadLetters,
     saving: Saving,
+    keeping: Keeping,
     /// What the reader threads are at, by number.
     under_way: BTreeMap<u64, Purpose>,
     /// What is to be logged for each queue, and the queues of which something is.
@@ -105,6 +108,8 @@ enum Purpose {
     Refill(QueueId),
     /// The file `queues.ack`.
     Save,
+    /// The file with the state of a queue.
+    Keep,
 }
 
 impl BrokerQueues {
@@ -112,6 +117,7 @@ impl BrokerQueues {
         instance: &str,
         definitions: Vec<Definition>,
         points: QueuePoints,
+        states: QueueStates,
     ) -> Result<Self, queue::ConfigError> {
         let mut engine = Queues::new();
         let mut by_name = BTreeMap::new();
@@ -138,6 +144,7 @@ impl BrokerQueues {
             refilling: with_target.map(|(queue, _)| (QueueId::new(queue as u32), false)).collect(),
             dead_letters: DeadLetters::new(instance, definitions.len()),
             saving: Saving::new(points),
+            keeping: Keeping::new(states, &definitions),
             under_way: BTreeMap::new(),
             writers: definitions.iter().map(|_| ChangesWriter::default()).collect(),
             to_log: Vec::new(),
@@ -188,7 +195,7 @@ impl BrokerQueues {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let due = self.engine.poll_timeout().zip(self.origin);
         let due = due.map(|(due, origin)| Instant::from_ns(due.get().saturating_sub(origin)));
-        [due, self.saving.due()].into_iter().flatten().min()
+        [due, self.saving.due(), self.keeping.due()].into_iter().flatten().min()
     }
 
     /// The session may take something again; whether anything waits for that.

@@ -13,6 +13,10 @@ struct Beginning {
     after: Position,
     /// It was given another recovery point.
     is_changed: bool,
+    /// It is where the log said last, not new.
+    is_known: bool,
+    /// Of the log up to here nothing has to be read for it: `after`, or where the state that was kept for it ends.
+    read_after: Position,
 }
 
 impl Broker {
@@ -27,8 +31,16 @@ impl Broker {
         if !self.queues.any() {
             return self.journal.queue_points().clear();
         }
-        let beginnings = self.beginnings(on_progress)?;
-        let oldest = beginnings.iter().map(|beginning| beginning.after).min().unwrap_or_default();
+        let mut beginnings = self.beginnings(on_progress)?;
+        let reader = self.reader.clone();
+        for (queue, beginning) in (0..).map(QueueId::new).zip(&mut beginnings) {
+            if beginning.is_known {
+                let kept = self.queues.load_state(&reader, queue, beginning.after);
+                beginning.read_after = kept.unwrap_or(beginning.after);
+            }
+        }
+        self.queues.keeping.tidy(&self.queues.all)?;
+        let oldest = beginnings.iter().map(|beginning| beginning.read_after).min().unwrap_or_default();
         self.read_log(oldest, on_progress, |broker, batch| {
             for record in batch.records() {
                 broker.restore(&record, &beginnings);
@@ -37,7 +49,7 @@ impl Broker {
         for (queue, beginning) in (0..).map(QueueId::new).zip(&beginnings) {
             self.log_beginning(queue, *beginning)?;
             let definition = self.queues.definition(queue);
-            for key in definition.config.ineffective() {
+            for key in definition.ineffective() {
                 let (queue, key) = (definition.name.to_string(), key.to_owned());
                 self.outputs.push_back(Output::Log(Event::QueueSettingIgnored { queue, key }));
             }
@@ -72,10 +84,13 @@ impl Broker {
         for (definition, known) in self.queues.all.iter().zip(known) {
             let (text, start) = &definition.recovery_point;
             let beginning = match known {
-                Some((after, known_text)) if known_text == *text => Beginning { after, is_changed: false },
+                Some((after, known_text)) if known_text == *text => {
+                    Beginning { after, is_changed: false, is_known: true, read_after: after }
+                }
                 known => {
                     let found = start.locate(&self.reader, now, false)?;
-                    Beginning { after: found.unwrap_or_default(), is_changed: known.is_some() }
+                    let after = found.unwrap_or_default();
+                    Beginning { after, is_changed: known.is_some(), is_known: false, read_after: after }
                 }
             };
             beginnings.push(beginning);
@@ -111,7 +126,7 @@ impl Broker {
                 for queue in &self.topics.topic(topic).queues {
                     let BrokerQueues { engine, all, arena, .. } = &mut self.queues;
                     let index = queue.get() as usize;
-                    if record.position > beginnings[index].after
+                    if record.position > beginnings[index].read_after
                         && let Some(entry) = all[index].entry_of(record, received, record.timestamp, arena)
                     {
                         engine.enqueue(*queue, record.position, entry);

@@ -58,7 +58,7 @@ pub struct QueueSettings {
     pub recovery_point: Option<String>,
     /// The topic or queue that gets what expires.
     pub dead_letter_topic: Option<String>,
-    /// `true` is refused: not supported yet.
+    /// The queue's state is kept in a file, so that a restart need not read the log for it.
     pub file_backed_metadata: bool,
 }
 
@@ -76,6 +76,10 @@ pub(crate) struct Definition {
     pub recovery_point: (String, Start),
     /// The topic that dead letters are published to.
     pub dead_letter_topic: Option<Arc<str>>,
+    /// As configured. See [`keeps_state`](Self::keeps_state).
+    pub file_backed_metadata: bool,
+    /// Everything that the state of the queue depends on beside the log: a state that was kept under another key says nothing.
+    pub state_key: String,
     pub config: QueueConfig,
 }
 
@@ -131,6 +135,20 @@ impl Definition {
         entry.priority = self.priority.as_ref().and_then(|priority| priority.of(&message, arena));
         entry.barrier = self.barrier.as_ref().is_some_and(|barrier| barrier.matches_with(&message, arena));
         Some(entry)
+    }
+
+    /// Whether its state is kept in a file. With a target depth there is little of it, and how far that is only the log says.
+    pub fn keeps_state(&self) -> bool {
+        self.file_backed_metadata && self.config.target_queue_depth.is_none()
+    }
+
+    /// The keys that have no effect beside the others.
+    pub fn ineffective(&self) -> Vec<&'static str> {
+        let mut keys = self.config.ineffective();
+        if self.file_backed_metadata && !self.keeps_state() {
+            keys.push("file_backed_metadata");
+        }
+        keys
     }
 
     /// What the table of topics has to know of it.
@@ -206,9 +224,6 @@ impl QueueSettings {
             parsed.map_err(|bad| error(key, bad.to_string()))
         };
         let priority = self.priority.as_ref().map(|text| Expression::parse(text, options)).transpose();
-        if self.file_backed_metadata {
-            return Err(error("file_backed_metadata", "not supported yet".to_owned()));
-        }
         let recovery_point = self.recovery_point.clone().unwrap_or_else(|| "epoch".to_owned());
         let start = match recovery_point.as_str() {
             "epoch" => "0".parse(),
@@ -226,11 +241,29 @@ impl QueueSettings {
             priority: priority.map_err(|bad| error("priority", bad.to_string()))?.map(Priority),
             recovery_point: (recovery_point, start.map_err(|bad| error("recovery_point", bad.to_string()))?),
             dead_letter_topic: dead_letter_topic.transpose()?,
+            file_backed_metadata: self.file_backed_metadata,
+            state_key: self.state_key(),
             config: self.engine_config(),
             name,
         };
         definition.config.validate().map_err(|bad| error(key_of(&bad), bad.to_string()))?;
         Ok(definition)
+    }
+
+    /// See [`Definition::state_key`]. What expressions mean may change with a version.
+    fn state_key(&self) -> String {
+        let QueueSettings { name, message_type, underlying_topic, filter, priority, .. } = self;
+        let QueueSettings {
+            barrier_expression,
+            expiration_ns,
+            expiration_model,
+            recovery_point,
+            semantics,
+            ..
+        } = self;
+        let entering = (name, message_type, underlying_topic, filter, priority, barrier_expression);
+        let version = env!("CARGO_PKG_VERSION");
+        format!("{version} {entering:?} {:?}", (expiration_ns, expiration_model, recovery_point, semantics))
     }
 
     fn engine_config(&self) -> QueueConfig {

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use quire_journal::{
-    Batch, Bookmark, JournalError, Position, QueuePoint, QueuePoints, Reader, Record, Timestamp, TopicFilter,
+    Batch, Bookmark, JournalError, Position, QueuePoint, QueuePoints, QueueStates, Reader, Record, Timestamp,
+    TopicFilter,
 };
 
 use super::Definition;
+use super::keep::State;
 use super::lookup::Lookup;
 use super::query::{Order, Page, PageFound};
 use crate::filter::Filter;
@@ -33,6 +35,8 @@ pub(crate) enum QueueWork {
     Refill(Refill),
     /// Keep how far the queues are done.
     Save { file: QueuePoints, points: Vec<QueuePoint> },
+    /// Keep the state of a queue.
+    Keep { files: QueueStates, state: State },
 }
 
 /// What to read for a queue with a target depth.
@@ -85,6 +89,7 @@ impl QueueWork {
             QueueWork::Sort { reader, page, order } => QueueFound::Sorted(page.sort(reader, &order)),
             QueueWork::Refill(refill) => QueueFound::Refilled(refill.run()),
             QueueWork::Save { file, points } => QueueFound::Saved(file.write(&points)),
+            QueueWork::Keep { files, state } => QueueFound::Saved(state.write(&files)),
         }
     }
 }

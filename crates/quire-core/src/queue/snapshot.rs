@@ -1,0 +1,139 @@
+//! The state of a queue as bytes, so that a restart need not read the log for it (docs/journal-format.md).
+//!
+//! A snapshot is written in portions, and anything may happen to the queue between them. That does no harm: whoever reads it feeds the
+//! queue the log behind the place where the first portion was written, and everything that the log can say twice is the same said once:
+//! a message is known by its position, what left is gone, and a count of cancels is said whole. So a snapshot is good for a restart
+//! when every change that it may contain is in the log.
+
+use std::collections::VecDeque;
+
+use super::chunk::{CHUNK, Chunk, WORDS, has, next, set};
+use super::id::QueueId;
+use super::messages::Messages;
+use super::queues::Queues;
+use super::state::QueueState;
+use quire_journal::Position;
+
+/// Bytes in front of the chunks: the last position and the last time of receipt.
+const HEAD_SIZE: usize = 16;
+
+/// A snapshot as it grows.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The number of the next chunk.
+    next: u64,
+    bytes: Vec<u8>,
+}
+
+/// The bytes are not a snapshot of a queue with this configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a snapshot of a queue of this kind")]
+pub struct BadSnapshot;
+
+impl Default for Snapshot {
+    fn default() -> Self {
+        Snapshot { next: 0, bytes: vec![0; HEAD_SIZE] }
+    }
+}
+
+impl Snapshot {
+    /// The bytes of one that is whole.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+impl Queues {
+    /// Adds the next messages of a queue to a snapshot, about `count_max` of them; true when it is whole. Leases are no part of it, but
+    /// their deliveries count. A queue with a target depth has none: it keeps little, and where it stands in the log is no idempotent
+    /// thing to say.
+    pub fn write_snapshot(&self, queue: QueueId, snapshot: &mut Snapshot, count_max: u64) -> bool {
+        let Some(state) = self.queues.get(queue.get() as usize) else { return true };
+        let chunks_max = (count_max / CHUNK as u64).max(1);
+        for _ in 0..chunks_max {
+            let Some((number, chunk)) = state.messages.chunk_from(snapshot.next) else { break };
+            self.pack(state, number, chunk, &mut snapshot.bytes);
+            snapshot.next = number + 1;
+        }
+        let is_whole = state.messages.chunk_from(snapshot.next).is_none();
+        if is_whole {
+            snapshot.bytes[..8].copy_from_slice(&state.last_position.to_le_bytes());
+            snapshot.bytes[8..HEAD_SIZE].copy_from_slice(&state.last_received.to_le_bytes());
+        }
+        is_whole
+    }
+
+    /// Gives a queue in which nothing has entered yet the state of a snapshot. What lies before `first` is left out: the log has it no
+    /// longer.
+    ///
+    /// # Errors
+    /// [`BadSnapshot`]; the queue is as it was.
+    pub fn read_snapshot(
+        &mut self,
+        queue: QueueId,
+        bytes: &[u8],
+        first: Position,
+    ) -> Result<(), BadSnapshot> {
+        let state = self.queues.get_mut(queue.get() as usize).ok_or(BadSnapshot)?;
+        let (head, mut rest) = bytes.split_first_chunk::<HEAD_SIZE>().ok_or(BadSnapshot)?;
+        let number =
+            |at: usize| head[at..at + 8].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        let (last_position, last_received) = (number(0), number(8));
+        let is_new = state.last_position == 0 && state.config.target_queue_depth.is_none();
+        let mut messages = Messages::new(state.config.priority);
+        let (mut barriers, mut before) = (VecDeque::new(), 0);
+        while !rest.is_empty() {
+            let (mut chunk, marked) = Chunk::unpack(&mut rest, state.config.priority).ok_or(BadSnapshot)?;
+            let (begin, end) = (chunk.position(0), chunk.position(chunk.entered - 1));
+            // Only the last may have room.
+            let is_next =
+                begin > before && end <= last_position && (chunk.entered == CHUNK || rest.is_empty());
+            if !is_next {
+                return Err(BadSnapshot);
+            }
+            before = end;
+            let gone = (0..chunk.entered).take_while(|index| chunk.position(*index) < first.get()).count();
+            (0..gone).for_each(|index| super::chunk::clear(&mut chunk.present, index));
+            let ordinal = messages.next_ordinal();
+            let present = chunk.present;
+            messages.take_in(chunk);
+            let all = std::iter::successors(next(&marked, 0), |index| next(&marked, index + 1));
+            barriers.extend(all.filter(|index| has(&present, *index)).map(|index| ordinal + index as u64));
+        }
+        if !is_new || (!barriers.is_empty() && !state.config.barrier) {
+            return Err(BadSnapshot);
+        }
+        state.last_position = last_position;
+        state.last_received = last_received;
+        state.totals.entered = messages.present();
+        state.messages = messages;
+        state.barriers = barriers;
+        let expiry = state.messages.next_expiry();
+        self.wake_by(expiry.unwrap_or(u64::MAX));
+        self.line_up(queue.get());
+        self.audit(queue.get());
+        Ok(())
+    }
+
+    fn pack(&self, state: &QueueState, number: u64, chunk: &Chunk, out: &mut Vec<u8>) {
+        let begin = number * CHUNK as u64;
+        let from = state.barriers.partition_point(|ordinal| *ordinal < begin);
+        let mut barriers = [0; WORDS];
+        for ordinal in state.barriers.range(from..).take_while(|ordinal| **ordinal < begin + CHUNK as u64) {
+            set(&mut barriers, (ordinal - begin) as usize);
+        }
+        let ranked = state.config.priority;
+        if chunk.waiting == chunk.present {
+            return chunk.pack(ranked, &chunk.deliveries, &barriers, out);
+        }
+        // The delivery under way counts when nothing comes of it, and after a restart nothing has.
+        let mut deliveries = chunk.deliveries.clone();
+        for index in 0..chunk.entered {
+            let is_leased = has(&chunk.present, index) && !has(&chunk.waiting, index);
+            if let Some(slot) = state.leases.find(chunk.position(index)).filter(|_| is_leased) {
+                deliveries.set(chunk.entered, index, self.leases.get(slot).deliveries.into());
+            }
+        }
+        chunk.pack(ranked, &deliveries, &barriers, out);
+    }
+}
