@@ -131,3 +131,62 @@ def test_conflation_gives_the_newest_of_each_key(url: str) -> None:
         assert ordinary.get(timeout=20).json() == {"symbol": "IBM", "n": 1}
         with pytest.raises(quire.ConfigError):
             client.subscribe("quotes", conflation="1s")
+
+
+def test_a_select_list_delivers_a_part(url: str) -> None:
+    with quire.Client(url, name="publisher") as client:
+        client.publish("quotes", {"symbol": "IBM", "bid": 1, "ask": 2})
+        client.flush(timeout=20)
+        replay = client.subscribe(
+            "quotes", bookmark=quire.EPOCH, select="-/,+/symbol,+/bid", filter="/ask = 2"
+        )
+        assert replay.get(timeout=20).data == b'{"symbol":"IBM","bid":1}'
+        replay.replace(select=["-/bid", "-/ask"])
+        client.publish("quotes", {"symbol": "HPQ", "bid": 3, "ask": 4})
+        assert replay.get(timeout=20).data == b'{"symbol":"HPQ"}'
+        replay.replace(select=None, filter="/bid > 0")
+        client.publish("quotes", {"symbol": "AA", "bid": 5, "ask": 6})
+        assert replay.get(timeout=20).json() == {"symbol": "AA", "bid": 5, "ask": 6}
+        with pytest.raises(quire.ConfigError, match="select"):
+            client.subscribe("quotes", select="symbol")
+
+    async def run() -> None:
+        async with quire.AsyncClient(url, name="both") as client:
+            await client.publish("trades", {"symbol": "IBM", "qty": 1})
+            await client.flush(timeout=20)
+            subscription = await client.subscribe("trades", bookmark="[0:0|1|]", select="-/,+/symbol")
+            assert [message.json() async for message in subscription] == [{"symbol": "IBM"}]
+
+    asyncio.run(run())
+
+
+def publish_numbers(client: quire.Client, numbers: range) -> None:
+    for number in numbers:
+        client.publish("quotes", {"symbol": "IBM", "n": number})
+    client.flush(timeout=20)
+
+
+def test_replace_changes_rate_and_conflation_and_keeps_what_is_left_out(url: str) -> None:
+    with quire.Client(url, name="publisher") as client:
+        publish_numbers(client, range(200))
+        replay = client.subscribe("quotes", bookmark=quire.EPOCH, rate="0.001")
+        assert replay.get(timeout=20).json()["n"] == 0
+        with pytest.raises(TimeoutError):
+            replay.get(timeout=0.1)
+        replay.replace(filter="/n > 100")
+        assert replay.get(timeout=20).json()["n"] == 101, "a new pace lets the first go at once"
+        with pytest.raises(TimeoutError):
+            replay.get(timeout=0.1)
+        replay.replace(rate=None)
+        assert [replay.get(timeout=20).json()["n"] for _ in range(98)] == list(range(102, 200))
+        replay.replace(conflation="50ms", conflation_key="/symbol")
+        publish_numbers(client, range(200, 300))
+        seen = [replay.get(timeout=20).json()["n"]]
+        while seen[-1] != 299:
+            seen.append(replay.get(timeout=20).json()["n"])
+        assert len(seen) < 100
+        with pytest.raises(quire.ConfigError):
+            replay.replace(live=True, rate="5")
+        replay.replace(conflation=None, conflation_key=None)
+        publish_numbers(client, range(300, 310))
+        assert [replay.get(timeout=20).json()["n"] for _ in range(10)] == list(range(300, 310))

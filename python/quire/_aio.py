@@ -29,10 +29,12 @@ from quire._options import (
     DEFAULT_CLOSE_TIMEOUT,
     DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_RECEIVE_SIZE_MAX,
+    KEPT,
     BookmarkStoreArgument,
     ClientOptions,
     DrainReport,
     Health,
+    Kept,
     PublishStoreArgument,
     Rate,
     Reconnect,
@@ -43,7 +45,7 @@ from quire._options import (
     delta_to_core,
     expiration_to_core,
     failure_of_publishes,
-    key_to_core,
+    fields_to_core,
     rate_to_core,
     sequence_to_core,
 )
@@ -143,10 +145,27 @@ class AsyncSubscription(SubscriptionBase):
         live: bool | None = None,
         fully_durable: bool | None = None,
         max_backlog: int | None = None,
+        rate: Rate | Kept | None = KEPT,
+        rate_max_gap: Duration | Kept | None = KEPT,
+        conflation: Duration | Kept | None = KEPT,
+        conflation_key: str | Iterable[str] | Kept | None = KEPT,
+        select: str | Iterable[str] | Kept | None = KEPT,
     ) -> None:
-        """Changes the subscription atomically; `filter=None` takes the filter off, everything else left out
-        stays as it is."""
-        spec, told = self._replaced(topic, filter, bookmark, live, fully_durable, max_backlog)
+        """Changes the subscription atomically; what is left out stays as it is, except that the filter is
+        taken off. `None` takes rate, conflation and select list off, too."""
+        spec, told = self._replaced(
+            topic,
+            filter,
+            bookmark,
+            live,
+            fully_durable,
+            max_backlog,
+            rate,
+            rate_max_gap,
+            conflation,
+            conflation_key,
+            select,
+        )
         await self._client._replace(self._core, told)
         self._spec = spec
 
@@ -297,6 +316,7 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription, AsyncHandler]):
         rate_max_gap: Duration | None = None,
         conflation: Duration | None = None,
         conflation_key: str | Iterable[str] | None = None,
+        select: str | Iterable[str] | None = None,
         on_message: AsyncHandler | None = None,
         sub_id: str | None = None,
     ) -> AsyncSubscription:
@@ -318,7 +338,8 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription, AsyncHandler]):
             rate=rate_to_core(rate),
             rate_max_gap=delta_to_core(rate_max_gap, "rate_max_gap"),
             conflation=delta_to_core(conflation, "conflation"),
-            conflation_key=key_to_core(conflation_key),
+            conflation_key=fields_to_core(conflation_key),
+            select=fields_to_core(select),
         )
         return await self._enter(client, spec, on_message, sub_id, auto_ack=self._options.auto_ack)
 

@@ -34,7 +34,7 @@ from quire._options import (
     delta_to_core,
     expiration_to_core,
     failure_of_publishes,
-    key_to_core,
+    fields_to_core,
     rate_to_core,
     sequence_to_core,
 )
@@ -186,6 +186,7 @@ class Client(QueueCalls, ClientBase[Subscription, Handler]):
         rate_max_gap: Duration | None = None,
         conflation: Duration | None = None,
         conflation_key: str | Iterable[str] | None = None,
+        select: str | Iterable[str] | None = None,
         on_message: Handler | None = None,
         sub_id: str | None = None,
     ) -> Subscription:
@@ -204,6 +205,7 @@ class Client(QueueCalls, ClientBase[Subscription, Handler]):
         - `rate_max_gap`: with a multiple, the longest wait for the next message
         - `conflation`, `conflation_key`: of the messages that agree in the key (a field like "/symbol", or several),
           at most one in each such interval is delivered, the newest, with the bookmark of the first
+        - `select`: the part of each message to deliver, as entries like "-/", "+/symbol", "+/price"
         - `on_message`: called with each message. The handlers of one client run one at a time, in the order
           of arrival, on one thread
         - `sub_id`: name under which `MOST_RECENT` finds the place again
@@ -220,7 +222,8 @@ class Client(QueueCalls, ClientBase[Subscription, Handler]):
             rate=rate_to_core(rate),
             rate_max_gap=delta_to_core(rate_max_gap, "rate_max_gap"),
             conflation=delta_to_core(conflation, "conflation"),
-            conflation_key=key_to_core(conflation_key),
+            conflation_key=fields_to_core(conflation_key),
+            select=fields_to_core(select),
         )
         return self._enter(spec, on_message, sub_id, auto_ack=self._options.auto_ack)
 

@@ -43,6 +43,18 @@ class _Auto(Enum):
 #: The next sequence number.
 AUTO: Final = _Auto.AUTO
 Auto = Literal[_Auto.AUTO]
+
+
+class _Kept(Enum):
+    KEPT = "kept"
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+#: Left out of a replacement, and so not changed.
+KEPT: Final = _Kept.KEPT
+Kept = Literal[_Kept.KEPT]
 BookmarkStoreArgument = str | os.PathLike[str] | BookmarkStore | None
 PublishStoreArgument = str | os.PathLike[str] | PublishStore | None
 SequenceArgument = int | Auto | None
@@ -312,6 +324,8 @@ class Spec:
     conflation_key: str | None = None
     #: A replay whose bookmark is not in the log is refused, instead of beginning with the log.
     not_found_fails: bool = False
+    #: Entries, separated by commas.
+    select: str | None = None
 
     @property
     def options(self) -> int:
@@ -362,9 +376,9 @@ def selection_to_core(
     ]
 
 
-def key_to_core(key: str | Iterable[str] | None) -> str | None:
-    """One identifier, or several."""
-    return key if key is None or isinstance(key, str) else ",".join(key)
+def fields_to_core(fields: str | Iterable[str] | None) -> str | None:
+    """One text as on the wire, or its parts."""
+    return fields if fields is None or isinstance(fields, str) else ",".join(fields)
 
 
 def bookmark_to_core(bookmark: Bookmark | None) -> str | None:

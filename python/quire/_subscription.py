@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
@@ -12,7 +12,18 @@ from quire import _quire
 from quire._bookmarks import EPOCH, MOST_RECENT, Bookmark
 from quire._errors import ConfigError, DisconnectedError
 from quire._message import Message
-from quire._options import Spec, SubscriptionHealth, backlog_to_core, bookmark_to_core
+from quire._options import (
+    KEPT,
+    Kept,
+    Rate,
+    Spec,
+    SubscriptionHealth,
+    backlog_to_core,
+    bookmark_to_core,
+    delta_to_core,
+    fields_to_core,
+    rate_to_core,
+)
 from quire._units import Duration, seconds
 
 if TYPE_CHECKING:
@@ -99,20 +110,33 @@ class SubscriptionBase:
         live: bool | None,
         fully_durable: bool | None,
         max_backlog: int | None,
+        rate: Rate | Kept | None,
+        rate_max_gap: Duration | Kept | None,
+        conflation: Duration | Kept | None,
+        conflation_key: str | Iterable[str] | Kept | None,
+        select: str | Iterable[str] | Kept | None,
     ) -> tuple[Spec, Spec]:
         """What the subscription will be, and what the server is told."""
+        old = self._spec
         spec = replace(
-            self._spec,
-            topic=self._spec.topic if topic is None else topic,
+            old,
+            topic=old.topic if topic is None else topic,
             filter=filter,
-            live=self._spec.live if live is None else live,
-            fully_durable=self._spec.fully_durable if fully_durable is None else fully_durable,
-            max_backlog=self._spec.max_backlog if max_backlog is None else backlog_to_core(max_backlog),
+            live=old.live if live is None else live,
+            fully_durable=old.fully_durable if fully_durable is None else fully_durable,
+            max_backlog=old.max_backlog if max_backlog is None else backlog_to_core(max_backlog),
+            rate=old.rate if rate is KEPT else rate_to_core(rate),
+            rate_max_gap=old.rate_max_gap
+            if rate_max_gap is KEPT
+            else delta_to_core(rate_max_gap, "rate_max_gap"),
+            conflation=old.conflation if conflation is KEPT else delta_to_core(conflation, "conflation"),
+            conflation_key=old.conflation_key if conflation_key is KEPT else fields_to_core(conflation_key),
+            select=old.select if select is KEPT else fields_to_core(select),
         )
         new_bookmark = bookmark_to_core(bookmark)
         if new_bookmark == MOST_RECENT:
             new_bookmark = self.most_recent or EPOCH
-        kept = self._spec.bookmark if new_bookmark is None else new_bookmark
+        kept = old.bookmark if new_bookmark is None else new_bookmark
         return replace(spec, bookmark=kept), replace(spec, bookmark=new_bookmark)
 
 
@@ -182,14 +206,31 @@ class Subscription(SubscriptionBase):
         live: bool | None = None,
         fully_durable: bool | None = None,
         max_backlog: int | None = None,
+        rate: Rate | Kept | None = KEPT,
+        rate_max_gap: Duration | Kept | None = KEPT,
+        conflation: Duration | Kept | None = KEPT,
+        conflation_key: str | Iterable[str] | Kept | None = KEPT,
+        select: str | Iterable[str] | Kept | None = KEPT,
     ) -> None:
-        """Changes the subscription atomically; `filter=None` takes the filter off, everything else left out
-        stays as it is.
+        """Changes the subscription atomically; what is left out stays as it is, except that the filter is
+        taken off. `None` takes rate, conflation and select list off, too.
 
         It keeps its place in the log unless `bookmark` is given. When the server refuses, nothing has
         changed.
         """
-        spec, told = self._replaced(topic, filter, bookmark, live, fully_durable, max_backlog)
+        spec, told = self._replaced(
+            topic,
+            filter,
+            bookmark,
+            live,
+            fully_durable,
+            max_backlog,
+            rate,
+            rate_max_gap,
+            conflation,
+            conflation_key,
+            select,
+        )
         self._client._replace(self._core, told)
         self._spec = spec
 

@@ -58,11 +58,12 @@ proptest! {
         bookmark in proptest::option::of(text(60)), options in 0u32..64, max_backlog: Option<u32>,
         rate in proptest::option::of(text(20)), rate_max_gap_ns: Option<u64>,
         conflation_ns: Option<u64>, conflation_key in proptest::option::of(text(60)),
+        select in proptest::option::of(text(60)),
     ) {
         client_round_trip(&ClientFrame::Subscribe(Subscribe {
             command, acks: Acks(acks), subscription, topic: &topic, filter: filter.as_deref(), bookmark: bookmark.as_deref(),
             options: SubscribeOptions(options), max_backlog, rate: rate.as_deref(), rate_max_gap_ns, conflation_ns,
-            conflation_key: conflation_key.as_deref(),
+            conflation_key: conflation_key.as_deref(), select: select.as_deref(),
         }));
     }
 

@@ -61,6 +61,7 @@ struct SpecArgument {
     rate_max_gap: Option<Duration>,
     conflation: Option<Duration>,
     conflation_key: Option<String>,
+    select: Option<String>,
 }
 
 /// Tells a loop, through a descriptor, that something changed.
@@ -519,6 +520,7 @@ impl From<SpecArgument> for SubscriptionSpec {
             rate_max_gap: spec.rate_max_gap,
             conflation: spec.conflation,
             conflation_key: spec.conflation_key,
+            select: spec.select,
         }
     }
 }

@@ -122,6 +122,7 @@ def subscribe(
         bool, Parameter(negative="", help="Acknowledge the messages of a queue that were shown.")
     ] = False,
     rate: str | None = None,
+    select: str | None = None,
     count: int | None = None,
     timeout: float | None = None,
     format: Literal["json", "raw", "table"] = "json",
@@ -150,6 +151,8 @@ def subscribe(
         From a queue: the most messages that are not acknowledged; 1 by default. Those that are not go back at the end.
     rate
         The fastest pace of a replay: 1000 messages or 500KB per second, 2X the original pace.
+    select
+        Show a part of each message, like -/,+/symbol,+/price.
     count
         Stop after this many.
     timeout
@@ -166,6 +169,7 @@ def subscribe(
         bookmark=bookmark,
         live=live,
         rate=rate,
+        select=select,
         count=count,
         timeout=timeout,
         style=format,

@@ -50,6 +50,7 @@ def subscribe(
     bookmark: str | None,
     live: bool,
     rate: str | None,
+    select: str | None,
     count: int | None,
     timeout: float | None,
     style: Format,
@@ -61,7 +62,13 @@ def subscribe(
     with quire.Client(url, connect_timeout=connect_timeout) as client:
         try:
             subscription = client.subscribe(
-                topic, filter=filter, bookmark=begin, live=live, rate=rate, max_backlog=max_backlog
+                topic,
+                filter=filter,
+                bookmark=begin,
+                live=live,
+                rate=rate,
+                select=select,
+                max_backlog=max_backlog,
             )
         except quire.BadFilterError as error:
             show_filter_mistake(filter, error)

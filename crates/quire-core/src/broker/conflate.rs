@@ -29,11 +29,12 @@ impl Broker {
         }
     }
 
-    /// Holds a record that the pass at the edge has come to.
-    pub(super) fn hold_record(&mut self, id: SubscriptionId, record: &Record<'_>) {
+    /// Holds a record that the pass at the edge has come to; `data` is what the subscription wants of it.
+    pub(super) fn hold_record(&mut self, id: SubscriptionId, record: &Record<'_>, data: &[u8]) {
         let number = self.subscriptions[id.0 as usize].number;
         let context = context_of(record, self.now.wall);
-        self.hold_message(id, record.topic, context.as_ref(), &message_of(record, number));
+        let message = Message { data, ..message_of(record, number) };
+        self.hold_message(id, record.topic, context.as_ref(), &message);
     }
 
     /// Holds a message as it is published, or persisted.
@@ -46,7 +47,7 @@ impl Broker {
     ) {
         let Some(conflation) = &self.subscriptions[id.0 as usize].conflation else { return };
         let (mut key, mut frame) = (Vec::new(), Vec::new());
-        conflation.key.write(topic, context, &mut self.key_arena, &mut key);
+        conflation.key.write(topic, context, &mut self.arena, &mut key);
         message.encode(&mut frame);
         self.hold(id, &key, &frame);
     }

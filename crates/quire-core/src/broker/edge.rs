@@ -13,6 +13,7 @@ use super::Broker;
 use crate::replay::{Source, context_of, message_of};
 use crate::subscription::{Course, Progress, Progressing, Subscription, SubscriptionId};
 use crate::topic::{Stage, TopicId};
+use crate::wire::Message;
 
 /// Bytes of records that the pass takes in one turn: more would keep the other connections waiting.
 const PASS_SIZE_MAX: usize = 4 * 1024 * 1024;
@@ -177,13 +178,16 @@ impl Broker {
         self.topics
             .for_each_match(topic, Stage::Persisted, &context, |subscription| matched.push(subscription));
         for &subscription in &matched {
-            self.deliver_persisted(subscription, record);
+            self.with_selected(subscription, Some(context.message_type), record.data, |broker, data| {
+                broker.deliver_persisted(subscription, record, data);
+            });
         }
         matched.clear();
         self.matched = matched;
     }
 
-    fn deliver_persisted(&mut self, id: SubscriptionId, record: &Record<'_>) {
+    /// `data` is what the subscription wants of the record.
+    fn deliver_persisted(&mut self, id: SubscriptionId, record: &Record<'_>, data: &[u8]) {
         let now = self.now.instant;
         let Some(subscription) = self.subscriptions.get_mut(id.0 as usize) else { return };
         let Subscription { session: session_id, number, ref mut course, ref conflation, .. } = *subscription;
@@ -205,15 +209,15 @@ impl Broker {
             return self.fall_behind(id, Position::new(record.position.get() - 1));
         }
         if let Some(pace) = &mut progress.pace {
-            pace.went(now, record.data.len(), record.timestamp);
+            pace.went(now, data.len(), record.timestamp);
         }
         if conflation.is_some() {
-            return self.hold_record(id, record);
+            return self.hold_record(id, record, data);
         }
         self.give_buffer(session_id);
         let session = &mut self.sessions[session_id.0 as usize];
         let size_before = session.outbox.size();
-        message_of(record, number).encode(session.outbox.bytes_mut());
+        Message { data, ..message_of(record, number) }.encode(session.outbox.bytes_mut());
         let size = session.outbox.size() - size_before;
         session.outbox.count_as_replayed(size);
         self.counters.delivered += 1;

@@ -136,15 +136,17 @@ impl Broker {
 
     fn members(&self, subscriptions: &[SubscriptionId]) -> Members {
         let member = |id: &SubscriptionId| {
-            let Subscription { number, selector, filter, .. } = &self.subscriptions[id.0 as usize];
-            let taken_after = self.subscriptions[id.0 as usize].progress().and_then(|p| p.taken_after);
-            let conflation = self.subscriptions[id.0 as usize].conflation.as_ref();
+            let subscription = &self.subscriptions[id.0 as usize];
+            let Subscription { number, selector, filter, conflation, select, .. } = subscription;
+            let taken_after = subscription.progress().and_then(|p| p.taken_after);
+            let conflation = conflation.as_ref();
             Member {
                 number: *number,
                 selector: selector.clone(),
                 filter: filter.clone(),
                 taken_after,
                 conflation_key: conflation.map(|conflation| conflation.key.clone()),
+                select: select.clone(),
             }
         };
         subscriptions.iter().map(member).collect()

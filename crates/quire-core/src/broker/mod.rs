@@ -135,7 +135,9 @@ pub struct Broker {
     shutdown: Shutdown,
     counters: Counters,
     /// Kept between uses: memory for the fields of conflation keys.
-    key_arena: Arena,
+    arena: Arena,
+    /// Memory for what select lists leave of a message.
+    selected: Vec<u8>,
     /// Kept between uses: who gets the message at hand.
     matched: Vec<SubscriptionId>,
     now: Now,
@@ -228,7 +230,8 @@ impl Broker {
             wants_turn: false,
             shutdown: Shutdown::No,
             counters: Counters::default(),
-            key_arena: Arena::default(),
+            arena: Arena::default(),
+            selected: Vec::new(),
             matched: Vec::new(),
             now: Now { instant: Instant::default(), wall: Timestamp::default() },
             journal,

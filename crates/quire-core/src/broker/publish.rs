@@ -161,10 +161,29 @@ impl Broker {
         self.topics
             .for_each_match(topic, Stage::Published, context, |subscription| matched.push(subscription));
         for &subscription in &matched {
-            self.deliver_published(subscription, context, message, is_queue);
+            self.with_selected(subscription, Some(context.message_type), message.data, |broker, data| {
+                broker.deliver_published(subscription, context, &Message { data, ..*message }, is_queue);
+            });
         }
         matched.clear();
         self.matched = matched;
+    }
+
+    /// Hands on the part of a message that a subscription wants.
+    pub(super) fn with_selected(
+        &mut self,
+        id: SubscriptionId,
+        message_type: Option<MessageType>,
+        data: &[u8],
+        deliver: impl FnOnce(&mut Broker, &[u8]),
+    ) {
+        let select =
+            self.subscriptions.get(id.0 as usize).and_then(|subscription| subscription.select.clone());
+        let Some(select) = select else { return deliver(self, data) };
+        let mut selected = std::mem::take(&mut self.selected);
+        let data = select.apply(message_type, data, &mut self.arena, &mut selected);
+        deliver(self, data);
+        self.selected = selected;
     }
 
     fn deliver_published(

@@ -11,7 +11,7 @@ use crate::queue::QueueId;
 use crate::replay::{Located, Outcome, Pace, Rate, RateError, ReadDone, ReadRequest, Ticket, Work};
 use crate::session::{Phase, SessionId, Stall};
 use crate::subscription::{
-    Completion, Conflation, Course, Progress, Progressing, Range, Subscription, SubscriptionId, Until,
+    Completion, Conflation, Course, Progress, Progressing, Range, Select, Subscription, SubscriptionId, Until,
 };
 use crate::topic::{Stage, TopicSelector};
 use crate::wire::{Ack, AckKind, Acks, Code, ServerFrame, Subscribe, SubscribeOptions};
@@ -42,6 +42,7 @@ struct Plan {
     range: Option<Range>,
     rate: Option<Rate>,
     conflation: Option<Conflation>,
+    select: Option<Select>,
     /// What the log held when the command came.
     held: Position,
 }
@@ -95,16 +96,10 @@ impl Broker {
         let selector = TopicSelector::new(subscribe.topic)
             .map_err(|error| Refused::new(Code::BadTopic, error.to_string()))?;
         let filter = subscribe.filter.map(|text| self.parse_filter(id, text)).transpose()?;
-        if let (TopicSelector::Name(name), Some(filter)) = (&selector, &filter) {
-            let topic = self.topics.intern(name);
-            let message_type = match self.queues.message_type(name) {
-                Some(message_type) => message_type,
-                None => self.topics.topic(topic).recording.message_type,
-            };
-            if filter.fields().next().is_some() && !message_type.has_fields() {
-                let reason = format!("messages of type {} have no fields", message_type.name());
-                return Err(Refused { code: Code::BadFilter, column: 1, reason });
-            }
+        let select = subscribe.select.map(Select::parse).transpose();
+        let select = select.map_err(|error| Refused::new(Code::BadOption, error.to_string()))?;
+        if let TopicSelector::Name(name) = &selector {
+            self.check_message_type(name, filter.as_ref(), select.as_ref())?;
         }
         let range = subscribe
             .bookmark
@@ -150,9 +145,37 @@ impl Broker {
             range,
             rate,
             conflation,
+            select,
             // What will never be persisted is not waited for.
             held: if self.failure.is_some() { self.journal.persisted() } else { self.journal.appended() },
         })
+    }
+
+    /// Whether the messages of a topic have what is wanted of them.
+    fn check_message_type(
+        &mut self,
+        topic: &str,
+        filter: Option<&Filter>,
+        select: Option<&Select>,
+    ) -> Result<(), Refused> {
+        let message_type = match self.queues.message_type(topic) {
+            Some(message_type) => message_type,
+            None => {
+                let topic = self.topics.intern(topic);
+                self.topics.topic(topic).recording.message_type
+            }
+        };
+        let reads_fields = filter.is_some_and(|filter| filter.fields().next().is_some());
+        if reads_fields && !message_type.has_fields() {
+            let reason = format!("messages of type {} have no fields", message_type.name());
+            return Err(Refused { code: Code::BadFilter, column: 1, reason });
+        }
+        if select.is_some() && !message_type.has_parts() {
+            let reason =
+                format!("select: of a message of type {} no part can be delivered", message_type.name());
+            return Err(Refused::new(Code::BadOption, reason));
+        }
+        Ok(())
     }
 
     /// What the filters of a session may use.
@@ -287,7 +310,7 @@ impl Broker {
     /// The subscription begins, or is replaced, between two messages.
     fn enter_subscription(&mut self, id: SessionId, plan: Plan, place: Option<(Position, Option<Until>)>) {
         let Plan { command, acks, number, selector, filter, options, replaced, is_bookmark, .. } = plan;
-        let (queues, max_backlog) = (plan.queues, plan.max_backlog);
+        let (queues, max_backlog, select) = (plan.queues, plan.max_backlog, plan.select);
         let (range, rate, held, conflation) =
             (plan.range, plan.rate, plan.held, plan.conflation.map(Box::new));
         let after = place.map(|(after, _)| after);
@@ -351,7 +374,7 @@ impl Broker {
         } else {
             Course::Ordinary
         };
-        let subscription = Subscription { session: id, number, selector, filter, course, conflation };
+        let subscription = Subscription { session: id, number, selector, filter, course, conflation, select };
         let subscription_id = match replaced {
             Some(replaced) => {
                 *self.subscription(replaced) = subscription;

@@ -697,6 +697,7 @@ impl SubscriptionSpec {
             rate_max_gap: None,
             conflation: None,
             conflation_key: None,
+            select: None,
         }
     }
 }

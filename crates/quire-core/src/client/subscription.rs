@@ -35,6 +35,8 @@ pub struct SubscriptionSpec {
     pub conflation: Option<Duration>,
     /// The fields that are the key, separated by commas.
     pub conflation_key: Option<String>,
+    /// The fields to deliver; `None` = whole messages.
+    pub select: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -280,6 +282,7 @@ impl Subscriptions {
             rate_max_gap_ns: spec.rate_max_gap.map(ns),
             conflation_ns: spec.conflation.map(ns),
             conflation_key: spec.conflation_key.as_deref(),
+            select: spec.select.as_deref(),
         };
         crate::wire::ClientFrame::Subscribe(subscribe).encode(out);
     }

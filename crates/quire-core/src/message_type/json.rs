@@ -5,6 +5,7 @@
 //! with one name the last one stands. A property test holds it against serde_json.
 
 use super::plan::Names;
+use super::selection::Selection;
 use super::special::{BLOCK_SIZE, specials};
 use super::{
     Arena, DOCUMENT_DEPTH_MAX, FieldId, FieldPlan, Format, Found, Level, Malformed, Number, Reading, Value,
@@ -47,6 +48,125 @@ fn read_object<'a>(
         reading.values[field.index()] = value;
         reading.set_elements(&Json, field, value)
     })
+}
+
+/// Writes what a selection leaves of a whole message. A root that is not an object has no parts.
+pub(super) fn select_document(
+    data: &[u8],
+    selection: &Selection,
+    arena: &Arena,
+    out: &mut Vec<u8>,
+) -> Result<(), Malformed> {
+    let mut scanner = Scanner::new(data);
+    scanner.skip_blanks();
+    if scanner.peek() != b'{' {
+        return scanner.malformed("{");
+    }
+    let mut selecting = Selecting { selection, arena, out };
+    let is_in = selection.is_root_in();
+    if !selecting.value(&mut scanner, Some(FieldPlan::ROOT), is_in, 0)? {
+        selecting.out.extend_from_slice(b"{}");
+    }
+    scanner.end()
+}
+
+struct Selecting<'s, 'a> {
+    selection: &'s Selection,
+    arena: &'a Arena,
+    out: &'s mut Vec<u8>,
+}
+
+impl<'a> Selecting<'_, 'a> {
+    /// Takes a value, and writes what is left of it; whether anything is. Recursion is bounded by `DOCUMENT_DEPTH_MAX`.
+    fn value(
+        &mut self,
+        scanner: &mut Scanner<'a>,
+        field: Option<FieldId>,
+        is_in: bool,
+        depth: usize,
+    ) -> Result<bool, Malformed> {
+        if depth == DOCUMENT_DEPTH_MAX {
+            return Err(Malformed::TooDeep);
+        }
+        match (scanner.peek(), self.selection.within(field)) {
+            (b'{', Some((plan, field))) => self.object(scanner, plan.names(field), is_in, depth),
+            (b'[', Some(_)) => self.array(scanner, field, is_in, depth),
+            _ => {
+                let start = scanner.at;
+                scanner.skip_value(depth)?;
+                if is_in {
+                    self.out.extend_from_slice(&scanner.data[start..scanner.at]);
+                }
+                Ok(is_in)
+            }
+        }
+    }
+
+    fn object(
+        &mut self,
+        scanner: &mut Scanner<'a>,
+        names: &Names,
+        is_in: bool,
+        depth: usize,
+    ) -> Result<bool, Malformed> {
+        let start = self.out.len();
+        let (mut left_count, mut is_empty) = (0, true);
+        self.out.push(b'{');
+        scanner.for_each_member(|scanner, name| {
+            is_empty = false;
+            let before = self.out.len();
+            if left_count > 0 {
+                self.out.push(b',');
+            }
+            let field = name.find(names, self.arena)?;
+            self.out.push(b'"');
+            self.out.extend_from_slice(name.bytes);
+            self.out.extend_from_slice(b"\":");
+            if self.value(scanner, field, self.selection.is_in(field, is_in), depth + 1)? {
+                left_count += 1;
+            } else {
+                self.out.truncate(before);
+            }
+            Ok(())
+        })?;
+        self.out.push(b'}');
+        Ok(self.is_left(start, left_count > 0 || (is_in && is_empty)))
+    }
+
+    fn array(
+        &mut self,
+        scanner: &mut Scanner<'a>,
+        field: Option<FieldId>,
+        is_in: bool,
+        depth: usize,
+    ) -> Result<bool, Malformed> {
+        let start = self.out.len();
+        let (mut left_count, mut is_empty) = (0, true);
+        self.out.push(b'[');
+        scanner.for_each_element(|scanner| {
+            is_empty = false;
+            let before = self.out.len();
+            if left_count > 0 {
+                self.out.push(b',');
+            }
+            if self.value(scanner, field, is_in, depth + 1)? {
+                left_count += 1;
+            } else {
+                self.out.truncate(before);
+            }
+            Ok(())
+        })?;
+        self.out.push(b']');
+        Ok(self.is_left(start, left_count > 0 || (is_in && is_empty)))
+    }
+
+    /// Takes back what was written from `start` on if nothing is left of it.
+    fn is_left(&mut self, start: usize, is_left: bool) -> bool {
+        if !is_left {
+            self.out.truncate(start);
+        }
+        is_left
+    }
 }
 
 /// Members of an object that was checked before, inside an array.
@@ -443,21 +563,33 @@ impl<'a> Scanner<'a> {
             return Err(Malformed::TooDeep);
         }
         let mut elements = arena.list();
+        self.for_each_element(|scanner| {
+            let element = scanner.read_value(arena, depth + 1)?;
+            push(&mut elements, element)
+        })?;
+        Ok(Value::Array(elements.into_bump_slice()))
+    }
+
+    /// Takes an array, calling `element` while the scanner stands at each value; `element` must take the value.
+    #[inline]
+    fn for_each_element(
+        &mut self,
+        mut element: impl FnMut(&mut Self) -> Result<(), Malformed>,
+    ) -> Result<(), Malformed> {
         self.at += 1;
         self.skip_blanks();
         if self.peek() == b']' {
             self.at += 1;
-            return Ok(Value::Array(&[]));
+            return Ok(());
         }
         loop {
-            let element = self.read_value(arena, depth + 1)?;
-            push(&mut elements, element)?;
+            element(self)?;
             self.skip_blanks();
             match self.peek() {
                 b',' => self.at += 1,
                 b']' => {
                     self.at += 1;
-                    return Ok(Value::Array(elements.into_bump_slice()));
+                    return Ok(());
                 }
                 _ => return self.malformed(", or ]"),
             }

@@ -17,6 +17,7 @@ mod json;
 mod msgpack;
 mod nvfix;
 mod plan;
+mod selection;
 mod special;
 mod value;
 mod xml;
@@ -26,6 +27,7 @@ use bumpalo::collections::Vec as BumpVec;
 pub use self::arena::{ARENA_SIZE_MAX, Arena, TEXT_SIZE_MAX};
 pub(crate) use self::arena::{TextBuilder, push};
 pub use self::plan::{FieldId, FieldPlan, PATH_STEP_COUNT_MAX, Step};
+pub(crate) use self::selection::Selection;
 pub(crate) use self::value::boolean_text;
 pub use self::value::{Number, Truth, Value, compare};
 
@@ -114,6 +116,11 @@ impl MessageType {
     /// Whether messages have fields at all, so that a filter can make sense.
     pub const fn has_fields(self) -> bool {
         !matches!(self, MessageType::Binary)
+    }
+
+    /// Whether a part of a message can be taken out and is a message, so that a select list can make sense.
+    pub const fn has_parts(self) -> bool {
+        matches!(self, MessageType::Json)
     }
 
     /// The values of the fields of `plan` in the message `data`, by [`FieldId::index`]; NULL where there is none.

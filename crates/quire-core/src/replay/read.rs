@@ -196,7 +196,9 @@ impl Chunk {
                 if !matcher.wants(member, &record) {
                     continue;
                 }
-                message_of(&record, members[member].number).encode(&mut self.frames);
+                let data = matcher.select(member, &record);
+                let data_size = data.len();
+                Message { data, ..message_of(&record, members[member].number) }.encode(&mut self.frames);
                 self.message_count += 1;
                 if self.next.served as usize == members.len() {
                     self.next = Place { after: record.position, served: 0 };
@@ -207,7 +209,7 @@ impl Chunk {
                         member,
                         key_end: self.keys.len(),
                         frame_end: self.frames.len(),
-                        data_size: record.data.len(),
+                        data_size,
                         timestamp: record.timestamp,
                         place: self.next,
                     });
@@ -259,6 +261,8 @@ struct Matcher<'a> {
     topic_wanted: Vec<bool>,
     /// Memory for what filters read.
     arena: Arena,
+    /// Memory for what select lists leave.
+    selected: Vec<u8>,
 }
 
 impl<'a> Matcher<'a> {
@@ -269,6 +273,7 @@ impl<'a> Matcher<'a> {
             topic: String::new(),
             topic_wanted: vec![false; members.len()],
             arena: Arena::default(),
+            selected: Vec::new(),
         }
     }
 
@@ -291,6 +296,17 @@ impl<'a> Matcher<'a> {
             None => true,
             Some(filter) => context_of(record, self.now)
                 .is_some_and(|context| filter.matches_with(&context, &mut self.arena)),
+        }
+    }
+
+    /// What a member wants of a record.
+    fn select<'r>(&'r mut self, member: usize, record: &Record<'r>) -> &'r [u8] {
+        match &self.members[member].select {
+            None => record.data,
+            Some(select) => {
+                let message_type = MessageType::from_code(record.message_type);
+                select.apply(message_type, record.data, &mut self.arena, &mut self.selected)
+            }
         }
     }
 

@@ -2,12 +2,14 @@
 
 mod conflation;
 mod range;
+mod select;
 mod start;
 
 use std::sync::Arc;
 
 pub(crate) use conflation::{Conflation, ConflationKey};
 pub(crate) use range::{End, Range};
+pub(crate) use select::Select;
 pub(crate) use start::{BookmarkError, Start, bookmark};
 
 use quire_journal::{Position, Timestamp};
@@ -34,6 +36,8 @@ pub(crate) struct Subscription {
     pub(crate) course: Course,
     /// What is held to be replaced by what is newer.
     pub(crate) conflation: Option<Box<Conflation>>,
+    /// The part of each message that is wanted; `None` = the whole.
+    pub(crate) select: Option<Select>,
 }
 
 #[derive(Debug)]
@@ -141,6 +145,7 @@ pub(crate) struct Member {
     pub(crate) filter: Option<Filter>,
     pub(crate) taken_after: Option<Timestamp>,
     pub(crate) conflation_key: Option<ConflationKey>,
+    pub(crate) select: Option<Select>,
 }
 
 /// The members of one replay, in the order in which they are served.

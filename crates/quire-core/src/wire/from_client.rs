@@ -168,6 +168,8 @@ pub struct Subscribe<'a> {
     pub conflation_ns: Option<u64>,
     /// The fields that are the key, separated by commas.
     pub conflation_key: Option<&'a str>,
+    /// The fields to deliver; `None` = whole messages.
+    pub select: Option<&'a str>,
 }
 
 /// Which messages of a queue to show; nothing changes by it.
@@ -483,6 +485,9 @@ impl<'a> Subscribe<'a> {
             if let Some(key) = self.conflation_key {
                 put_field(out, 12, key.as_bytes());
             }
+            if let Some(select) = self.select {
+                put_field(out, 13, select.as_bytes());
+            }
         });
     }
 
@@ -504,6 +509,7 @@ impl<'a> Subscribe<'a> {
                 10 => subscribe.rate_max_gap_ns = Some(fields.u64(value, "rate_max_gap")?),
                 11 => subscribe.conflation_ns = Some(fields.u64(value, "conflation")?),
                 12 => subscribe.conflation_key = Some(fields.text(value, "conflation_key")?),
+                13 => subscribe.select = Some(fields.text(value, "select")?),
                 tag => fields.unknown(tag)?,
             }
         }

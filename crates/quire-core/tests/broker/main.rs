@@ -21,4 +21,5 @@ mod queue_settings;
 mod queue_settling;
 mod ranges;
 mod rates;
+mod selecting;
 mod subscribing;

@@ -6,6 +6,7 @@ use super::work::Fetched;
 use super::{Purpose, QueueFound, QueueWork};
 use crate::broker::acknowledge::code_of;
 use crate::broker::{Broker, Event, Output};
+use crate::message_type::MessageType;
 use crate::queue::{Delivery, Semantics, Time};
 use crate::replay::{ReadRequest, Ticket, Work, message_of};
 use crate::session::SessionId;
@@ -158,7 +159,7 @@ impl Broker {
         let Some(subscription) = self.subscriptions.get(id.0 as usize) else { return Attempt::Void };
         let (session_id, number) = (subscription.session, subscription.number);
         let Course::Queue(course) = &subscription.course else { return Attempt::Void };
-        let is_named = course.is_named;
+        let (is_named, select) = (course.is_named, subscription.select.clone());
         let still_holds = delivery.barrier
             || self.queues.engine.holder(delivery.queue, delivery.position) == Some(delivery.subscription);
         if !still_holds {
@@ -192,7 +193,14 @@ impl Broker {
         let Some(record) = self.queues.recent.get(delivery.position) else { return Attempt::Missing };
         let outbox = &mut self.sessions[session_id.0 as usize].outbox;
         let size_before = outbox.size();
-        Message { queued: Some(queued), ..message_of(&record, number) }.encode(outbox.bytes_mut());
+        let data = match &select {
+            Some(select) if !delivery.barrier => {
+                let message_type = MessageType::from_code(record.message_type);
+                select.apply(message_type, record.data, &mut self.arena, &mut self.selected)
+            }
+            _ => record.data,
+        };
+        Message { queued: Some(queued), data, ..message_of(&record, number) }.encode(outbox.bytes_mut());
         let size = outbox.size() - size_before;
         // Deliveries keep the pace of the connection by themselves.
         outbox.count_as_replayed(size);
