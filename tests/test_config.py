@@ -104,6 +104,49 @@ def test_a_mistake_has_its_key_file_and_line_as_attributes(tmp_path: Path) -> No
     assert (copy.file, copy.line, copy.key, str(copy)) == (*place, str(error))
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "key", "reason"),
+    [
+        (
+            "name = 'a'\n[[transaction_log.topic]]\nname = '('\nmessage_type = 'json'",
+            3,
+            "transaction_log.topic.name",
+            r"\(",
+        ),
+        (
+            "[[transaction_log.topic]]\nname = 'a'\nmessage_type = 'json'\n"
+            "[[transaction_log.topic]]\nname = 'b'\nmessage_type = 'json'\nfilter = '/a ='",
+            7,
+            "transaction_log.topic.filter",
+            "column 5",
+        ),
+        (
+            "[[queue]]\nname = 'a'\nmessage_type = 'json'\nunderlying_topic = 't'\n"
+            "[[queue]]\nname = 'b'\nmessage_type = 'json'\nunderlying_topic = 'u'\npriority = '/a +'",
+            9,
+            "queue.priority",
+            '"b"',
+        ),
+        (
+            "[transaction_log]\n[transaction_log.upkeep]\narchive_after = '1d'",
+            3,
+            "transaction_log.upkeep.archive_after",
+            "journal_archive_directory",
+        ),
+    ],
+)
+def test_a_mistake_that_only_the_core_sees_has_its_place_too(
+    tmp_path: Path, text: str, line: int, key: str, reason: str
+) -> None:
+    config = load(tmp_path, text)
+    for start in (config.check, quire.Server(config.replace(address="127.0.0.1:0")).start):
+        with pytest.raises(quire.ConfigError, match=reason) as caught:
+            start()
+        error = caught.value
+        assert (error.file, error.line, error.key) == (str(tmp_path / "quire.toml"), line, key)
+        assert str(error).count(key) == 1
+
+
 def test_a_mistake_in_python_names_the_key() -> None:
     with pytest.raises(quire.ConfigError, match=r"transaction_log\.durability") as caught:
         Config(transaction_log={"durability": "maybe"})

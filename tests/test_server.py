@@ -76,6 +76,24 @@ async def test_a_server_runs_on_the_callers_loop_until_it_is_closed(tmp_path: Pa
     await asyncio.wait_for(task, 20)
 
 
+async def test_a_connection_that_is_lost_after_the_end_is_no_ones_business(tmp_path: Path) -> None:
+    import asyncio
+
+    server = quire.Server(config(tmp_path))
+    started = asyncio.Event()
+    task = asyncio.create_task(server.serve(started=started.set))
+    await asyncio.wait_for(started.wait(), 20)
+    server.close()
+    await asyncio.wait_for(task, 20)
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    server._disconnected(1)  # as asyncio does for a transport that was aborted
+    await asyncio.sleep(0)
+    assert not failures
+    with pytest.raises(quire.DisconnectedError, match="not running"):
+        server.stats()
+
+
 def test_bytes_that_are_no_protocol_end_the_connection_and_nothing_else(tmp_path: Path) -> None:
     with quire.Server(config(tmp_path)) as server, quire.Client(server.url) as client:
         port = int(server.url.rsplit(":", 1)[1])

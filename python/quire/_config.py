@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +15,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationError,
     field_validator,
     model_validator,
@@ -198,6 +199,14 @@ class Queue(_Model):
 EVERYTHING = TransactionLog(topic=(RecordedTopic(name="^", message_type="json"),))
 
 
+@dataclass(frozen=True)
+class _Source:
+    """What a configuration was read from, which makes no difference between two that say the same."""
+
+    file: Path | None = field(default=None, compare=False)
+    text: str = field(default="", compare=False)
+
+
 class Config(_Model):
     """The configuration of a server: `Config.load(path)`, or built with the same keys.
 
@@ -213,6 +222,7 @@ class Config(_Model):
     #: Filters may hold patterns that only a backtracking engine runs (docs/filters.md section 5).
     allow_backtracking_patterns: bool = False
     queue: tuple[Queue, ...] = ()
+    _source: _Source = PrivateAttr(default_factory=lambda: _Source())
 
     def __init__(self, **settings: Any) -> None:
         try:
@@ -251,7 +261,9 @@ class Config(_Model):
             if not isinstance(mistakes, ValidationError):
                 raise
             raise _refused(mistakes, path, text) from None
-        return config.replace(data_directory=path.parent / config.data_directory)
+        config = config.replace(data_directory=path.parent / config.data_directory)
+        config._source = _Source(path, text)
+        return config
 
     @property
     def address(self) -> Address:
@@ -273,7 +285,19 @@ class Config(_Model):
         """Also checks what only the core knows: filters, patterns, combinations. Raises `ConfigError`."""
         from quire import _quire
 
-        _quire.check_config(self.to_core())
+        try:
+            _quire.check_config(self.to_core())
+        except ConfigError as error:
+            raise self.placed(error) from None
+
+    def placed(self, error: ConfigError) -> ConfigError:
+        """A mistake that only the core knows of, with the key as it is written here, and with its file and line."""
+        if not error.key:
+            return error
+        place = _place_of(error.key)
+        source = self._source
+        line = _line_of(source.text, place)
+        return ConfigError(error._reason, key=".".join(_keys(place)), file=source.file, line=line)
 
     def replace(self, *, address: str | None = None, data_directory: str | Path | None = None) -> Config:
         """The same with another address or data directory."""
@@ -283,7 +307,7 @@ class Config(_Model):
             else self.transport[0].model_copy(update={"address": address})
         )
         directory = self.data_directory if data_directory is None else Path(data_directory)
-        return Config(
+        config = Config(
             name=self.name,
             data_directory=directory,
             transport=(transport.model_dump(),),
@@ -291,6 +315,8 @@ class Config(_Model):
             allow_backtracking_patterns=self.allow_backtracking_patterns,
             queue=self.queue,
         )
+        config._source = self._source
+        return config
 
     def to_core(self, *, in_memory: bool = False) -> str:
         """The JSON that the core reads: bytes and nanoseconds."""
@@ -439,6 +465,16 @@ def _line_of(text: str, place: tuple[str | int, ...]) -> int | None:
         ):
             return number
     return fallback
+
+
+def _place_of(key: str) -> tuple[str | int, ...]:
+    """The path of a key of the core, as `queues[0].lease_period_ns`."""
+    names = {"queues": "queue", "topics": "topic", "limits": "transport"}
+    place: list[str | int] = []
+    for name, number in re.findall(r"(\w+)(?:\[(\d+)\])?", key):
+        place.append(names.get(name, str(name)).removesuffix("_ns"))
+        place += [int(number)] if number else []
+    return tuple(place)
 
 
 def _keys(place: tuple[str | int, ...]) -> list[str]:

@@ -233,7 +233,10 @@ class ClientOptions:
         else:
             everything = {"name": "^", "message_type": "json"}
             settings = {"transaction_log": {"journal_directory": directory, "topics": [everything]}}
-        return _quire.Embedded(json.dumps(settings), directory, place.name)
+        try:
+            return _quire.Embedded(json.dumps(settings), directory, place.name)
+        except ConfigError as error:
+            raise error if self.config is None else self.config.placed(error) from None
 
     def not_connected(self, last_error: str | None) -> Exception:
         """What to raise when no server answered in time."""

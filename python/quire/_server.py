@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from quire import _quire
 from quire._config import Config
-from quire._errors import QuireError
+from quire._errors import ConfigError, DisconnectedError, QuireError
 from quire._journal import ServerJournal
 
 _CONNECTED: Final = 0
@@ -74,7 +74,7 @@ class Server:
     def url(self) -> str:
         """Where clients connect: `quire://host:port`."""
         if self._url is None:
-            raise QuireError("the server is not running", code="shutting_down")
+            raise DisconnectedError("the server is not running", code="shutting_down")
         return self._url
 
     @property
@@ -85,7 +85,7 @@ class Server:
     def stats(self) -> dict[str, Any]:
         """Counters since the start, and what there is at the moment."""
         if self._engine is None:
-            raise QuireError("the server is not running", code="shutting_down")
+            raise DisconnectedError("the server is not running", code="shutting_down")
         stats: dict[str, Any] = json.loads(self._engine.stats())
         return stats
 
@@ -93,7 +93,7 @@ class Server:
     def journal(self) -> ServerJournal:
         """The running journal: to be read, and to have its full files taken care of."""
         if self._engine is None:
-            raise QuireError("the server is not running", code="shutting_down")
+            raise DisconnectedError("the server is not running", code="shutting_down")
         return ServerJournal(self._engine)
 
     def start(self) -> Server:
@@ -138,7 +138,10 @@ class Server:
         self._loop, self._stop, self._drained = loop, asyncio.Event(), asyncio.Event()
         if self._stop_requested:
             self._stop.set()
-        engine = await loop.run_in_executor(None, _quire.Engine, self.config.to_core(), self._on_progress)
+        try:
+            engine = await loop.run_in_executor(None, _quire.Engine, self.config.to_core(), self._on_progress)
+        except ConfigError as error:
+            raise self.config.placed(error) from None
         self._engine = engine
         try:
             address = self.config.address
@@ -165,6 +168,8 @@ class Server:
                         self._timer.cancel()
         finally:
             self._url = None
+            # What the loop still has to say about connections that were cut changes nothing.
+            self._engine = None
             # Waits for the disk, not for peers: nothing else is left to do on this loop.
             engine.close()
 
@@ -200,10 +205,11 @@ class Server:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        assert self._engine is not None
+        self._turn_is_due = False
+        if self._engine is None:
+            return
         assert self._loop is not None
         assert self._drained is not None
-        self._turn_is_due = False
         events, self._events = self._events, []
         turn = self._engine.turn(events)
         for number, data in turn.sends:

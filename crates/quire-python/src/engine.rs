@@ -203,8 +203,11 @@ pub fn check_config(py: Python<'_>, config: &str) -> PyResult<()> {
 
 /// The exception for what keeps an engine from running.
 pub fn to_python(py: Python<'_>, error: EngineError) -> PyErr {
+    if let EngineError::Config(error) = &error {
+        return errors::bad_option(py, &error.key, &error.reason);
+    }
     let code = match &error {
-        EngineError::Config(_) | EngineError::ConfigDiffers { .. } => "bad_option",
+        EngineError::ConfigDiffers { .. } => "bad_option",
         EngineError::Journal(error) => journal_code(error),
         EngineError::Stopped => "shutting_down",
         _ => "internal",
