@@ -25,6 +25,22 @@ def test_a_rate_is_of_the_messages_that_were_asked_for(
     assert sizes == [100] * (501 if what == "replay" else 500)
 
 
+def test_a_queue_is_empty_when_all_were_acknowledged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"file:{tmp_path}/journal"
+    arguments = ["bench", "queue", "--url", url, "--messages", "500", "--size", "100", "--json"]
+    assert run(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["messages"] == 500
+    config = quire.Config(queue={"name": "BENCH", "message_type": "json", "underlying_topic": "bench"})
+    with quire.Client(url, config=config) as client:
+        assert client.queue_stats("BENCH")["BENCH"]["depth"] == 0
+        client.publish("bench", b"{}")
+        client.flush(timeout=20)
+    assert run(arguments) == 2
+    assert "holds 1 messages" in capsys.readouterr().err
+
+
 def test_latency_has_quantiles_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["bench", "latency", "--url", "memory:bench", "--seconds", "0.2", "--rate", "500"]
     assert run([*arguments, "--json"]) == 0

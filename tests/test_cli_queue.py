@@ -55,6 +55,17 @@ def test_ls_and_stats_show_the_figures(url: str) -> None:
     assert "NONE" in unknown.stderr
 
 
+def test_sow_prints_what_could_be_delivered(url: str) -> None:
+    shown = run("sow", "JOBS", "--filter", "/n > 1", "--order-by", "/n DESC", "--top-n", "2", url=url)
+    assert [each["data"] for each in lines(shown.stdout)] == [{"n": 4}, {"n": 3}], shown.stderr
+    assert run("sow", "JOBS", "--format", "raw", url=url).stdout.splitlines()[0] == '{"n":0}'
+    assert depth(url, "JOBS") == 5
+    unknown = run("sow", "NONE", url=url)
+    assert (unknown.returncode, unknown.stdout, len(unknown.stderr.splitlines())) == (1, "", 1)
+    wrong = run("sow", "JOBS", "--filter", "/n >", url=url)
+    assert (wrong.returncode, "column 5" in wrong.stderr) == (2, True)
+
+
 def test_subscribe_acknowledges_when_it_is_asked_to(url: str) -> None:
     assert run("subscribe", "JOBS", "--count", "2", "--max-backlog", "2", url=url).returncode == 0
     assert depth(url, "JOBS") == 5

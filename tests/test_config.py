@@ -111,7 +111,7 @@ def test_a_mistake_has_its_key_file_and_line_as_attributes(tmp_path: Path) -> No
             "name = 'a'\n[[transaction_log.topic]]\nname = '('\nmessage_type = 'json'",
             3,
             "transaction_log.topic.name",
-            r"\(",
+            "unclosed group",
         ),
         (
             "[[transaction_log.topic]]\nname = 'a'\nmessage_type = 'json'\n"

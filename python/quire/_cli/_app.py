@@ -179,6 +179,40 @@ def subscribe(
 
 
 @app.command
+def sow(
+    topic: str,
+    *,
+    url: Url = None,
+    filter: str | None = None,
+    order_by: str | None = None,
+    top_n: int | None = None,
+    format: Literal["json", "raw", "table"] = "json",
+) -> int:
+    """Print the messages that a queue could deliver now, in the order of their delivery; nothing changes by it.
+
+    For example:
+      quire sow ORDERS_RISK
+      quire sow ORDERS_RISK --filter "/qty > 50" --order-by "/price DESC" --top-n 10
+
+    Parameters
+    ----------
+    topic
+        The queue.
+    filter
+        Only messages that match.
+    order_by
+        A field to sort by, DESC behind it for the greatest first.
+    top_n
+        The most messages to print.
+    format
+        json: one object per line; raw: the data alone; table: for people.
+    """
+    from quire._cli._messages import sow as run
+
+    return run(topic, url=url or default_url(), filter=filter, order_by=order_by, top_n=top_n, style=format)
+
+
+@app.command
 def replay(
     source: str,
     *,

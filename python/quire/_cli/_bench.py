@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -110,6 +111,48 @@ def replay(
 
 
 @app.command
+def queue(
+    *,
+    url: Url = None,
+    messages: Messages = 200_000,
+    size: Size = 512,
+    topic: Topic = "bench",
+    queue: Annotated[
+        str,
+        Parameter(help="A queue over that topic, with nothing in it. An engine in this process makes it."),
+    ] = "BENCH",
+    max_backlog: Annotated[int, Parameter(help="Messages that may be out at a time.")] = 100,
+    json: Json = False,
+) -> int:
+    """Publish with one client while another one takes the messages from a queue and acknowledges them.
+
+    For example:
+      quire bench queue --url memory:
+      quire bench queue --queue ORDERS_RISK --topic orders --messages 100000
+    """
+    _check(messages, size)
+    url = url or default_url()
+    made = {"name": queue, "message_type": "json", "underlying_topic": topic}
+    config = quire.Config(queue={**made, "max_per_subscription_backlog": max(1, max_backlog)})
+    batch = max(1, max_backlog * 4 // 5)
+    with (
+        quire.Client(url, config=config, ack_batch_size=batch) as worker,
+        quire.Client(url, config=config) as publisher,
+    ):
+        if depth := worker.queue_stats(queue)[queue]["depth"]:
+            raise quire.ConfigError(f"{queue} holds {depth} messages: purge it first", key="--queue")
+        subscription = worker.subscribe(queue, max_backlog=max_backlog)
+        begun = time.perf_counter()
+        thread = threading.Thread(target=_publish, args=(publisher, topic, messages, size))
+        thread.start()
+        _take(subscription, messages, quire.Message.ack)
+        worker.flush(timeout=_PATIENCE)
+        seconds = time.perf_counter() - begun
+        thread.join()
+    return _report(json, "published, delivered and acknowledged", messages, size, seconds)
+
+
+@app.command
 def latency(
     *,
     url: Url = None,
@@ -178,9 +221,14 @@ def _publish(client: quire.Client, topic: str, count: int, size: int) -> float:
     return time.perf_counter() - begun
 
 
-def _take(subscription: quire.Subscription, count: int) -> None:
+def _take(
+    subscription: quire.Subscription, count: int, settle: Callable[[quire.Message], None] | None = None
+) -> None:
     taken = 0
     for batch in subscription.batches(timeout=_PATIENCE):
+        if settle is not None:
+            for message in batch:
+                settle(message)
         taken += len(batch)
         if taken >= count:
             return

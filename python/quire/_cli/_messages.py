@@ -94,6 +94,21 @@ def subscribe(
     return 0
 
 
+def sow(
+    topic: str, *, url: str, filter: str | None, order_by: str | None, top_n: int | None, style: Format
+) -> int:
+    try:
+        with quire.Client(url) as client:
+            for number, message in enumerate(
+                client.sow(topic, filter=filter, order_by=order_by, top_n=top_n)
+            ):
+                print_message(message, style, is_first=number == 0)
+    except quire.BadFilterError as error:
+        show_filter_mistake(filter, error)
+        raise
+    return 0
+
+
 def print_message(message: quire.Message, style: Format, *, is_first: bool) -> None:
     if style == "raw":
         print_raw(message.data)

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 import quire
 from quire._cli import default_url
 from quire._cli._app import Json, Url
-from quire._cli._messages import print_message
+from quire._cli._messages import sow
 from quire._cli._output import Format, print_json, print_table
 
 app = App(name="queue", help="Look at queues, empty them, put dead letters back.", help_format="plaintext")
@@ -95,10 +95,7 @@ def peek(
     count
         The most messages to show.
     """
-    with quire.Client(url or default_url()) as client:
-        for number, message in enumerate(client.sow(queue, filter=filter, order_by=order_by, top_n=count)):
-            print_message(message, format, is_first=number == 0)
-    return 0
+    return sow(queue, url=url or default_url(), filter=filter, order_by=order_by, top_n=count, style=format)
 
 
 @app.command

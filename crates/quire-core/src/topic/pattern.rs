@@ -76,7 +76,7 @@ impl TopicPattern {
             .dfa_size_limit(PATTERN_CACHE_SIZE_MAX)
             .build()
             .map(|regex| TopicPattern { regex: Arc::new(regex), prefix: prefix_of(pattern).into() })
-            .map_err(|error| TopicError::Pattern { reason: error.to_string() })
+            .map_err(|error| TopicError::Pattern { reason: in_one_line(&error) })
     }
 
     /// As it was written.
@@ -146,6 +146,13 @@ impl TopicSelector {
     }
 }
 
+/// What the regular expression engine says is a picture of several lines, the last of which says what is wrong.
+fn in_one_line(error: &regex::Error) -> String {
+    let text = error.to_string();
+    let last = text.lines().last().unwrap_or_default();
+    last.strip_prefix("error: ").unwrap_or(last).to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,7 +218,10 @@ mod tests {
             TopicError::TooLong { size: TOPIC_SIZE_MAX + 1 }
         );
         assert_eq!(check_name(b"\xff"), Err(TopicError::NotText));
-        assert!(matches!(TopicSelector::new("a(b"), Err(TopicError::Pattern { .. })));
+        assert_eq!(
+            TopicSelector::new("a(b").unwrap_err(),
+            TopicError::Pattern { reason: "unclosed group".into() }
+        );
         assert!(matches!(TopicSelector::new(r"\w{1000}{1000}"), Err(TopicError::Pattern { .. })));
     }
 }
