@@ -104,7 +104,7 @@ def cases(
         "parquet": lambda: spark.read.parquet(str(parquet)),
         "all": lambda: everything,
         "one": lambda: read("position long"),
-        "tenth": lambda: everything.where(
+        "tenth": lambda: read(pushConditions="true").where(
             f"position > {count // 2} AND position <= {count // 2 + count // 10}"
         ),
         "rare": lambda: read(topics="rare"),

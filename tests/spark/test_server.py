@@ -62,8 +62,12 @@ def test_a_server_gives_the_rows_of_its_directory(read: Any, server: ServerProce
 
 def test_fields_topics_and_filters(read: Any, server: ServerProcess) -> None:
     def count(schema: str = "sequence long", where: str = "true", **options: Any) -> int:
-        frame = read().options(url=server.url, **options).schema(schema).load().where(where)
-        return int(frame.count())
+        counts = []
+        for takes in ("false", "true"):
+            reader = read().options(url=server.url, pushConditions=takes, **options).schema(schema)
+            counts.append(int(reader.load().where(where).count()))
+        assert counts[0] == counts[1], "with conditions handed over and without"
+        return counts[0]
 
     assert count(topics="rare, trades/0") == 30 + 990
     assert count(topicPrefix="trades/") == journals.COUNT - 30

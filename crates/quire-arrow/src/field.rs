@@ -3,6 +3,8 @@
 //! A value that is not of the type of its column is NULL, as Spark's `from_json` has it: text is never read as a number, a number that does
 //! not fit is not wrapped. Of an array the first element counts.
 
+use std::ops::RangeInclusive;
+
 use arrow_schema::{DataType, TimeUnit};
 use chrono::{DateTime, NaiveDate, NaiveDateTime};
 use quire_core::message_type::{Number, Value as Read};
@@ -59,9 +61,9 @@ impl FieldType {
             FieldType::String => text(read, room),
             FieldType::Timestamp => match read {
                 Read::Text(text) => timestamp_us(text).map(Value::Int),
-                Read::Number(Number::Integer(seconds), _) => seconds.checked_mul(1_000_000).map(Value::Int),
-                // A time beyond the range of the type ends at its end, as casts of Rust do.
-                Read::Number(number, _) => Some(Value::Int((number.as_f64() * 1e6) as i64)),
+                Read::Number(Number::Integer(seconds), _) => seconds.checked_mul(1_000_000).and_then(instant),
+                // A number beyond the range of the integer is at its end, which is no instant.
+                Read::Number(number, _) => instant((number.as_f64() * 1e6) as i64),
                 _ => None,
             },
             FieldType::Date => match read {
@@ -75,6 +77,13 @@ impl FieldType {
 /// Microseconds in UTC, as Spark has them.
 pub(crate) fn timestamp_type() -> DataType {
     DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))
+}
+
+/// Microseconds of the years 1 to 9999: Spark and Python have no others.
+const INSTANTS_US: RangeInclusive<i64> = -62_135_596_800_000_000..=253_402_300_799_999_999;
+
+fn instant(us: i64) -> Option<Value<'static>> {
+    INSTANTS_US.contains(&us).then_some(Value::Int(us))
 }
 
 fn number(read: Read<'_>) -> Option<f64> {
@@ -151,6 +160,17 @@ mod tests {
         );
         assert_eq!(convert(FieldType::String, Read::integer(-3)).unwrap(), "Text(\"-3\")");
         assert_eq!(convert(FieldType::Long, Read::Array(&[Read::integer(7)])).unwrap(), "Int(7)");
+    }
+
+    #[test]
+    fn a_number_is_a_time_of_the_years_that_people_count() {
+        let at = |read| convert(FieldType::Timestamp, read);
+        assert_eq!(at(Read::integer(1)).unwrap(), "Int(1000000)");
+        assert_eq!(at(Read::float(-0.5)).unwrap(), "Int(-500000)");
+        assert_eq!(at(Read::integer(253_402_300_799)).unwrap(), "Int(253402300799000000)");
+        for beyond in [Read::integer(253_402_300_800), Read::integer(i64::MIN), Read::float(1e300)] {
+            assert_eq!(at(beyond), None);
+        }
     }
 
     #[test]

@@ -34,7 +34,8 @@ class BatchReader(ds.DataSourceReader):
         self._options = options
         self._ranges = ranges
         self._scan = ScanBuilder(options, schema)
-        setattr(self, "pushFilters", PushFilters(self._scan))  # noqa: B010  (see `PushFilters`)
+        if options.takes_conditions:
+            setattr(self, "pushFilters", PushFilters(self._scan))  # noqa: B010  (see `PushFilters`)
 
     def partitions(self) -> Sequence[ds.InputPartition]:
         return split(self._ranges, self._scan.spec, self._options)

@@ -43,6 +43,8 @@ def last_value(
         )
     columns = [definition.split()[0] for definition in keys.split(",")]
     reader = spark.read.format("quire").option("fields", keys)
+    # Every use of the frame has the conditions below.
+    reader = reader.option("pushConditions", "true")
     everything = (reader.option("topics", topics) if topics else reader).load(journal)
     # A frame is a snapshot, but how far it goes is in the journal, not in its rows: the newest may be of another topic.
     head = (

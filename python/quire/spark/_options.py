@@ -67,6 +67,8 @@ class ReadOptions:
     #: Path of a column, in lower case, in the data when it is not its name.
     field_paths: Mapping[str, str] = field(default_factory=dict)
     includes_events: bool = False
+    #: Conditions of Spark are taken, for all uses of the frame that come after.
+    takes_conditions: bool = False
 
     @property
     def places(self) -> str:
@@ -134,6 +136,7 @@ _READ: tuple[str, ...] = (
     "batchBytes",
     "fields",
     "includeQueueEvents",
+    "pushConditions",
 )
 _WRITE: tuple[str, ...] = (
     "path",
@@ -185,7 +188,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         max_messages=given.count("maxMessagesPerTrigger") or MAX_MESSAGES_PER_TRIGGER,
         max_bytes=given.size("maxBytesPerTrigger"),
         min_messages=given.count("minMessagesPerTrigger"),
-        max_trigger_delay=given.duration("maxTriggerDelay") or timedelta(minutes=15),
+        max_trigger_delay=given.duration("maxTriggerDelay", timedelta(minutes=15)),
         partition_bytes=given.size("partitionBytes"),
         min_partitions=given.count("minPartitions"),
         batch_rows=given.count("batchRows") or 10_000,
@@ -193,6 +196,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         fields=given.text("fields"),
         field_paths=given.prefixed(),
         includes_events=includes_events,
+        takes_conditions=given.flag("pushConditions", False),
     )
 
 
@@ -214,7 +218,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         epoch=given.count("sinkEpoch") or 0,
         staging=given.text("stagingDirectory"),
         checkpoint=given.text("checkpointLocation"),
-        flush_timeout=given.duration("flushTimeout") or timedelta(minutes=5),
+        flush_timeout=given.duration("flushTimeout", timedelta(minutes=5)),
     )
 
 
@@ -291,9 +295,12 @@ class _Given:
         text = self.text(key)
         return None if text is None else max(_units.size(_spark_size(text), key), 1)
 
-    def duration(self, key: str) -> timedelta | None:
+    def duration(self, key: str, default: timedelta) -> timedelta:
         text = self.text(key)
-        return None if text is None else timedelta(seconds=_units.seconds(text, key))
+        duration = default if text is None else timedelta(seconds=_units.seconds(text, key))
+        if not duration:
+            raise ConfigError(f"{key}: {text!r} is no time")
+        return duration
 
     def flag(self, key: str, default: bool) -> bool:
         return self.one_of(key, "true" if default else "false", "false", "true") == "true"

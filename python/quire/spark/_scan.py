@@ -58,6 +58,9 @@ class PushFilters:
 
     Spark refuses one that overrides it while pushdown is switched off, which it is by default: with this as an attribute of the instance
     none is overridden, and the filters are taken where they are given.
+
+    Spark (up to 4.3 at least) keeps the reader that took them for the whole life of the frame, also for uses with other conditions or
+    none, which then miss rows. Hence the option: without it there is nothing to take them.
     """
 
     __func__ = ds.DataSourceReader.pushFilters

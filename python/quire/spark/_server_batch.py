@@ -31,7 +31,8 @@ class ServerReader(ds.DataSourceReader):
         self._options = options
         self._range = range_
         self._scan = ScanBuilder(options, schema)
-        setattr(self, "pushFilters", PushFilters(self._scan))  # noqa: B010  (see `PushFilters`)
+        if options.takes_conditions:
+            setattr(self, "pushFilters", PushFilters(self._scan))  # noqa: B010  (see `PushFilters`)
 
     def partitions(self) -> Sequence[ds.InputPartition]:
         with Connection(self._options) as connection:

@@ -1,0 +1,179 @@
+"""Options that no test of their subject needs: each does what docs/spark.md says."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import quire
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+from pyspark.sql.streaming import datasource as limits
+from quire.spark import _sink
+from quire.spark._batch import BatchReader
+from quire.spark._directory import span
+from quire.spark._options import read_options, write_options
+from quire.spark._stream import StreamReader
+from quire.testing import ServerProcess
+
+from spark import journals
+
+
+def stream_reader(**options: str) -> StreamReader:
+    schema = t.StructType([t.StructField("position", t.LongType())])
+    return StreamReader(read_options({"startingOffsets": "earliest", **options}), schema)
+
+
+def test_a_batch_waits_for_its_messages_but_not_for_ever(tmp_path: Path) -> None:
+    journals.write(tmp_path, journals.trades(10))
+    limit = limits.ReadMaxRows(1000)
+    waiting = stream_reader(path=str(tmp_path), minMessagesPerTrigger="11", maxTriggerDelay="1h")
+    start = waiting.initialOffset()
+    assert waiting.latestOffset(start, limit) is start, "ten are not enough"
+    journals.write(tmp_path, journals.trades(1), name="other")
+    deadline = time.monotonic() + 20
+    while (end := waiting.latestOffset(start, limit)) is start:
+        assert time.monotonic() < deadline
+    assert end["journals"][str(tmp_path)]["to"] == 11
+    impatient = stream_reader(path=str(tmp_path), minMessagesPerTrigger="1000", maxTriggerDelay="1ms")
+    start = impatient.initialOffset()
+    deadline = time.monotonic() + 20
+    while impatient.latestOffset(start, limit) is start:
+        assert time.monotonic() < deadline
+    at_once = stream_reader(path=str(tmp_path), minMessagesPerTrigger="1000", maxTriggerDelay="1h")
+    at_once.prepareForTriggerAvailableNow()
+    assert at_once.latestOffset(at_once.initialOffset(), limit)["journals"][str(tmp_path)]["to"] == 11
+
+
+def test_a_stream_reads_archived_segments(spark: SparkSession, trades: Path, tmp_path: Path) -> None:
+    shutil.copytree(trades, tmp_path / "j")
+    with quire.Journal(tmp_path / "j", archive_directory=tmp_path / "a", journal_size="64KB") as journal:
+        assert len(journal.archive(age=0)) > 1
+    frame = (
+        spark.readStream.format("quire")
+        .schema("position long")
+        .options(archiveDirectory=str(tmp_path / "a"), startingOffsets="earliest")
+        .load(str(tmp_path / "j"))
+    )
+    found: list[int] = []
+    query = (
+        frame.writeStream.foreachBatch(lambda batch, _: found.extend(row.position for row in batch.collect()))
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    assert sorted(found) == list(range(1, journals.COUNT + 1))
+
+
+def test_batches_have_so_many_rows(trades: Path) -> None:
+    schema = t.StructType([t.StructField("position", t.LongType())])
+    for rows, size, least in (("700", "64MB", 3), ("1000000", "1KB", 10), ("1000000", "64MB", 1)):
+        options = read_options(
+            {"path": str(trades), "batchRows": rows, "batchBytes": size, "partitionBytes": "1g"}
+        )
+        reader = BatchReader(options, schema, [span(str(trades), options)])
+        (partition,) = reader.partitions()
+        counts = [batch.num_rows for batch in reader.read(partition)]
+        assert sum(counts) == journals.COUNT
+        assert len(counts) >= least
+        assert (len(counts) == 1) == (least == 1)
+
+
+def test_the_publisher_of_a_sink_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.range(3).select(f.to_json(f.struct("id")).alias("data"))
+    for publisher in ("loads", "loads", "others"):
+        frame.write.format("quire").mode("append").options(
+            topic="t", publisher=publisher, txnId="monday"
+        ).save(str(tmp_path / "j"))
+    with quire.Journal(tmp_path / "j", read_only=True) as journal:
+        messages = list(journal.read())
+    assert len(messages) == 6, "the same write of the same publisher is in the log once"
+    with quire.Client("memory:", name="loads/monday") as client:
+        client.publish("t", "{}")
+        client.flush("10s")
+        assert next(iter(client.subscribe("t", bookmark=quire.EPOCH))).publisher == messages[0].publisher
+
+
+def test_another_epoch_publishes_everything_again(tmp_path: Path) -> None:
+    """Two lives of one query: only the context of Spark is staged, as a batch of a query cannot be run again on purpose."""
+    schema = t.StructType([t.StructField("data", t.StringType())])
+    rows = pa.record_batch([["{}", "{}"]], ["data"])
+
+    def write(epoch: str) -> None:
+        options = write_options(
+            {
+                "path": str(tmp_path / "j"),
+                "topic": "t",
+                "sinkEpoch": epoch,
+                "stagingDirectory": str(tmp_path / epoch),
+            }
+        )
+        writer = _sink.StreamWriter(options, schema, False)
+        sink = f"spark/query/{options.epoch}"
+        writer.commit([_sink._stage(options, sink, "0", iter([rows]))], 0)
+
+    write("1")
+    write("1")
+    with quire.Journal(tmp_path / "j", read_only=True) as journal:
+        assert len(list(journal.read())) == 2
+    write("2")
+    with quire.Journal(tmp_path / "j", read_only=True) as journal:
+        assert len(list(journal.read())) == 4
+
+
+def test_durations_are_more_than_nothing() -> None:
+    assert write_options({"path": "/j", "flushTimeout": "90s"}).flush_timeout.total_seconds() == 90
+    for wrong in ("soon", "0s"):
+        with pytest.raises(quire.ConfigError, match="flushTimeout"):
+            write_options({"path": "/j", "flushTimeout": wrong})
+        with pytest.raises(quire.ConfigError, match="maxTriggerDelay"):
+            read_options({"path": "/j", "maxTriggerDelay": wrong})
+
+
+def test_a_batch_that_is_not_persistent_in_time_fails_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = t.StructType([t.StructField("data", t.StringType())])
+    rows = pa.record_batch([["{}"]], ["data"])
+    options = write_options(
+        {"path": str(tmp_path / "j"), "topic": "t", "flushTimeout": "70s", "txnId": "once"}
+    )
+    writer = _sink.BatchWriter(options, schema, False)
+    staged = writer.write(iter([rows]))
+    waited: list[object] = []
+
+    def too_late(_client: quire.Client, timeout: object = None) -> None:
+        waited.append(timeout)
+        raise TimeoutError("1 publishes are not persisted yet")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(quire.Client, "flush", too_late)
+        with pytest.raises(TimeoutError, match="not persisted"):
+            writer.commit([staged])
+    assert [str(each) for each in waited] == ["0:01:10"]
+    writer.commit([staged])
+    with quire.Journal(tmp_path / "j", read_only=True) as journal:
+        assert len(list(journal.read())) == 1, "run again it is complete, and nothing is twice"
+
+
+def test_a_user_and_the_file_of_a_password_are_handed_on(
+    read: Any, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    password = tmp_path / "password"
+    with ServerProcess(tmp_path / "s") as server:
+        options = {"url": server.url, "user": "alice", "passwordFile": str(password)}
+        with pytest.raises(PySparkException, match="password"):
+            read().options(**options).load().count()
+        password.write_text("secret\n")
+        frame = spark.range(3).select(f.lit("{}").alias("data"))
+        frame.write.format("quire").mode("append").options(
+            topic="t", stagingDirectory=str(tmp_path / "staging"), **options
+        ).save()
+        assert read().options(**options).load().count() == 3
