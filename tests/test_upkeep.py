@@ -132,6 +132,39 @@ def test_a_server_keeps_its_schedule(tmp_path: Path) -> None:
         assert [message.json()["n"] for message in journal.read()] == list(range(400))
 
 
+def test_the_oldest_files_go_until_the_rest_is_small_enough(tmp_path: Path) -> None:
+    with quire.Journal(
+        tmp_path / "journal", archive_directory=tmp_path / "archive", journal_size=SIZE
+    ) as journal:
+        fill(journal, 1500)
+        count = len(journal.segments())
+        total = sum(segment.size for segment in journal.segments())
+        assert count > 4
+        assert journal.archive(size_max=total) == []
+        assert [segment.number for segment in journal.archive(size_max=total - 1)] == [0]
+        assert [segment.number for segment in journal.archive(size_max=2 * SIZE)] == list(range(1, count - 2))
+        compressed = journal.compress(size_max=f"{3 * SIZE // 1024}KB")
+        assert [segment.number for segment in compressed] == list(range(count - 3))
+        kept = sum(segment.size for segment in journal.segments()[1:])
+        assert [segment.number for segment in journal.remove(size_max=kept, dry_run=True)] == [0]
+        assert [segment.number for segment in journal.remove(size_max=kept)] == [0]
+        with pytest.raises(quire.ConfigError, match="either"):
+            journal.remove()
+        with pytest.raises(quire.ConfigError, match="either"):
+            journal.remove(age=0, size_max=0)
+
+
+def test_a_server_keeps_its_schedule_by_size(tmp_path: Path) -> None:
+    plan = config(tmp_path, archive_size_max="200KB", compress_size_max="130KB", interval="0.05s")
+    with quire.Server(plan) as server, quire.Client(server.url, name="loader") as client:
+        publish(client, 400)
+        journal = server.journal
+        deadline = Deadline(20)
+        while [segment.state for segment in journal.segments()][-3:] != ["compressed", "archived", "active"]:
+            assert deadline.left > 0
+        assert [message.json()["n"] for message in journal.read()] == list(range(400))
+
+
 def test_a_schedule_without_an_archive_directory_is_a_mistake() -> None:
     mistaken = quire.Config(transaction_log={"upkeep": {"archive_after": "1d"}})
     with pytest.raises(quire.ConfigError, match="archive"):

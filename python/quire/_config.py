@@ -109,21 +109,34 @@ class RecordedTopic(_Model):
 
 
 class Upkeep(_Model):
-    """What becomes of journal files that are full: the age after which, counted from the last message in them."""
+    """What becomes of journal files that are full: the age after which, counted from the last message in them, or the
+    size that may stay as it is."""
 
     archive_after: Annotated[Duration, Field(gt=0)] | None = None
     compress_after: Annotated[Duration, Field(gt=0)] | None = None
     #: Files that somebody still needs stay.
     remove_after: Annotated[Duration, Field(gt=0)] | None = None
+    #: The oldest go to the archive until those outside of it are this large at most.
+    archive_size_max: Size | None = None
+    #: The oldest are compressed until those that are not are this large at most.
+    compress_size_max: Size | None = None
+    #: The oldest go until all are this large at most; those that somebody still needs stay.
+    remove_size_max: Size | None = None
     interval: Annotated[Duration, Field(ge=0.01)] = 600.0
 
     def to_core(self) -> dict[str, int | None]:
-        """In nanoseconds."""
+        """In nanoseconds and bytes."""
         ages = {"archive": self.archive_after, "compress": self.compress_after, "remove": self.remove_after}
         core = {
             f"{action}_after_ns": None if age is None else round(age * 1e9) for action, age in ages.items()
         }
-        return {**core, "interval_ns": round(self.interval * 1e9)}
+        return {
+            **core,
+            "archive_size_max": self.archive_size_max,
+            "compress_size_max": self.compress_size_max,
+            "remove_size_max": self.remove_size_max,
+            "interval_ns": round(self.interval * 1e9),
+        }
 
 
 class TransactionLog(_Model):
@@ -373,11 +386,14 @@ flush_interval = "100ms"              # 30us to 100ms; an idle disk flushes at o
 durability = "fsync"                  # "os" survives the process, not the machine
 # journal_archive_directory = "archive" # relative to data_directory
 
-# What becomes of full journal files, by the age of the last message in them; no default.
+# What becomes of full journal files, by the age of the last message in them, and by their size in all; no default.
 # [transaction_log.upkeep]
 # archive_after = "1d"
 # compress_after = "7d"
 # remove_after = "30d"                # as far as nobody needs them
+# archive_size_max = "200GB"          # what may stay outside of the archive
+# compress_size_max = "50GB"          # what may stay as it is
+# remove_size_max = "2TB"             # what may stay at all
 # interval = "10m"
 
 # What is recorded. A file with a transaction_log but without an entry records nothing.

@@ -152,36 +152,45 @@ class JournalReader:
 class _Kept(JournalReader):
     """A journal whose full files can be taken care of, also while it is written to and read."""
 
-    def archive(self, *, age: Duration, dry_run: bool = False) -> list[Segment]:
+    def archive(
+        self, *, age: Duration | None = None, size_max: Size | None = None, dry_run: bool = False
+    ) -> list[Segment]:
         """Moves full files to the archive directory; they stay part of the log.
 
         - `age`: those not written to for longer; 0 = all of them
+        - `size_max`: as many of the oldest as it takes for the rest outside of the archive to be this large at most
         - `dry_run`: only says which
 
         The oldest first. Returns them as they are now. Raises `ConfigError` without an archive directory,
         `StorageFullError`, `StorageFailedError`; files that were moved before stay moved.
         """
-        return self._take("archive", age, dry_run)
+        return self._take("archive", age, size_max, dry_run)
 
-    def compress(self, *, age: Duration, dry_run: bool = False) -> list[Segment]:
+    def compress(
+        self, *, age: Duration | None = None, size_max: Size | None = None, dry_run: bool = False
+    ) -> list[Segment]:
         """Compresses full files where they are; they stay part of the log, and are read more slowly.
 
-        Arguments, result and errors as with `archive`.
+        Arguments, result and errors as with `archive`; `size_max` is what those may have that are not compressed.
         """
-        return self._take("compress", age, dry_run)
+        return self._take("compress", age, size_max, dry_run)
 
-    def remove(self, *, age: Duration, dry_run: bool = False) -> list[Segment]:
+    def remove(
+        self, *, age: Duration | None = None, size_max: Size | None = None, dry_run: bool = False
+    ) -> list[Segment]:
         """Removes full files: their messages are gone. The highest sequence of every publisher stays known.
 
         A file that somebody still needs stays, and so do all younger ones: a queue or a subscription of the running
-        server, or an iterator of this process that has not passed it. Arguments and errors as with `archive`; returns
-        the files as they were.
+        server, or an iterator of this process that has not passed it. Arguments and errors as with `archive`; `size_max`
+        is what all may have. Returns the files as they were.
         """
-        return self._take("remove", age, dry_run)
+        return self._take("remove", age, size_max, dry_run)
 
-    def _take(self, action: str, age: Duration, dry_run: bool) -> list[Segment]:
+    def _take(self, action: str, age: Duration | None, size_max: Size | None, dry_run: bool) -> list[Segment]:
         upkeep = self._open_upkeep()
-        return [segment_of(fields) for fields in take(upkeep, action, age, dry_run, self._keep_from)]
+        return [
+            segment_of(fields) for fields in take(upkeep, action, age, size_max, dry_run, self._keep_from)
+        ]
 
     def _open_upkeep(self) -> _quire.Upkeep:
         raise NotImplementedError
@@ -383,26 +392,35 @@ class Journal(_Kept):
 def take(
     upkeep: _quire.Upkeep,
     action: str,
-    age: Duration,
+    age: Duration | None,
+    size_max: Size | None,
     dry_run: bool,
     keep_from: Callable[[], int | None] = lambda: None,
 ) -> Iterator[_quire.SegmentFields]:
     """Archives, compresses or removes one file after the other, and gives each when it is done."""
-    older = timedelta(seconds=seconds(age, "age"))
+    if (age is None) == (size_max is None):
+        raise ConfigError("either age or size_max says which files", key="age")
+    older = None if age is None else timedelta(seconds=seconds(age, "age"))
+    beyond = None if size_max is None else size(size_max, "size_max")
     if dry_run:
-        yield from upkeep.plan(action, older, keep_from())
+        yield from upkeep.plan(action, older, beyond, keep_from())
         return
-    while (fields := upkeep.take_next(action, older, keep_from())) is not None:
+    while (fields := upkeep.take_next(action, older, beyond, keep_from())) is not None:
         yield fields
 
 
 def take_stopped(
-    directory: Path, archive_directory: Path | None, action: str, age: Duration, dry_run: bool
+    directory: Path,
+    archive_directory: Path | None,
+    action: str,
+    age: Duration | None,
+    size_max: Size | None,
+    dry_run: bool,
 ) -> Iterator[Segment]:
     """The same for a stopped journal. Raises `JournalLockedError` when a server has it."""
     check_is_journal(directory)
     upkeep = _quire.Upkeep(directory, archive_directory)
-    for fields in take(upkeep, action, age, dry_run, upkeep.queues_need):
+    for fields in take(upkeep, action, age, size_max, dry_run, upkeep.queues_need):
         yield segment_of(fields)
 
 

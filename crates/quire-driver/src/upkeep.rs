@@ -31,12 +31,12 @@ impl Housekeeper {
         config: UpkeepConfig,
         waker: &Arc<Waker>,
     ) -> Result<Option<Self>, EngineError> {
-        let ages = [
-            (Action::Archive, config.archive_after_ns),
-            (Action::Compress, config.compress_after_ns),
-            (Action::Remove, config.remove_after_ns),
+        let rules = [
+            (Action::Archive, config.archive_after_ns, config.archive_size_max),
+            (Action::Compress, config.compress_after_ns, config.compress_size_max),
+            (Action::Remove, config.remove_after_ns, config.remove_size_max),
         ];
-        if ages.iter().all(|(_, age_ns)| age_ns.is_none()) {
+        if rules.iter().all(|(_, age_ns, size_max)| age_ns.is_none() && size_max.is_none()) {
             return Ok(None);
         }
         let (stop, stopped) = bounded::<()>(0);
@@ -48,9 +48,12 @@ impl Housekeeper {
             let clock = Clock::start();
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 let now = clock.now().wall;
-                for (action, age_ns) in ages {
-                    let Some(age_ns) = age_ns else { continue };
-                    let which = Which::older_than(Duration::from_nanos(age_ns), now);
+                let by_rule = rules.into_iter().flat_map(|(action, age_ns, size_max)| {
+                    let older = age_ns.map(|age_ns| Which::older_than(Duration::from_nanos(age_ns), now));
+                    let beyond = size_max.map(|size_max| Which::Beyond { size_max });
+                    older.into_iter().chain(beyond).map(move |which| (action, which))
+                });
+                for (action, which) in by_rule {
                     let taken = match action {
                         Action::Archive => upkeep.archive(which),
                         Action::Compress => upkeep.compress(which),

@@ -40,10 +40,11 @@ impl Upkeep {
         &self,
         py: Python<'_>,
         action: &str,
-        age: Duration,
+        age: Option<Duration>,
+        size_max: Option<u64>,
         keep_from: Option<u64>,
     ) -> PyResult<Option<SegmentFields>> {
-        let (action, which) = (action_of(action)?, Which::older_than(age, Clock::start().now().wall));
+        let (action, which) = (action_of(action)?, which_of(age, size_max)?);
         let taken = py.detach(|| self.upkeep.take_next(action, which, keep_from.map(Position::new)));
         taken.map(|segment| segment.map(fields_of)).map_err(|error| to_python(py, &error))
     }
@@ -58,12 +59,22 @@ impl Upkeep {
         &self,
         py: Python<'_>,
         action: &str,
-        age: Duration,
+        age: Option<Duration>,
+        size_max: Option<u64>,
         keep_from: Option<u64>,
     ) -> PyResult<Vec<SegmentFields>> {
-        let (action, which) = (action_of(action)?, Which::older_than(age, Clock::start().now().wall));
+        let (action, which) = (action_of(action)?, which_of(age, size_max)?);
         let segments = py.detach(|| self.upkeep.plan(action, which, keep_from.map(Position::new)));
         Ok(segments.into_iter().map(fields_of).collect())
+    }
+}
+
+/// Those older than an age, or those beyond a size in all.
+fn which_of(age: Option<Duration>, size_max: Option<u64>) -> PyResult<Which> {
+    match (age, size_max) {
+        (Some(age), None) => Ok(Which::older_than(age, Clock::start().now().wall)),
+        (None, Some(size_max)) => Ok(Which::Beyond { size_max }),
+        _ => Err(PyValueError::new_err("either age or size_max")),
     }
 }
 

@@ -38,7 +38,13 @@ Archive = Annotated[
     Path | None,
     Parameter(name="--archive-directory", help="Where older files were archived to; both are one journal."),
 ]
-Age = Annotated[str, Parameter(help='Files not written to for longer, as in "7d"; 0s = all but the newest.')]
+Age = Annotated[
+    str | None, Parameter(help='Files not written to for longer, as in "7d"; 0s = all but the newest.')
+]
+SizeMax = Annotated[
+    str | None,
+    Parameter(help='Instead of --age: the oldest until the rest is this large at most, as in "50GB".'),
+]
 DryRun = Annotated[bool, Parameter(negative="", help="Only say which.")]
 Json = Annotated[bool, Parameter(negative="", help="Output for machines: one JSON object per line.")]
 Topic = Annotated[
@@ -179,7 +185,8 @@ def archive(
     /,
     *,
     archive_directory: Annotated[Path, Parameter(name="--archive-directory", help="Where to.")],
-    age: Age,
+    age: Age = None,
+    size_max: SizeMax = None,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
@@ -188,7 +195,7 @@ def archive(
     For example:
       quire journal archive quire-data/journal --archive-directory /archive/quire --age 1d
     """
-    return _take("archive", directory, archive_directory, age, dry_run, json)
+    return _take("archive", directory, archive_directory, age, size_max, dry_run, json)
 
 
 @app.command
@@ -197,7 +204,8 @@ def compress(
     /,
     *,
     archive_directory: Archive = None,
-    age: Age,
+    age: Age = None,
+    size_max: SizeMax = None,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
@@ -206,7 +214,7 @@ def compress(
     For example:
       quire journal compress quire-data/journal --age 7d
     """
-    return _take("compress", directory, archive_directory, age, dry_run, json)
+    return _take("compress", directory, archive_directory, age, size_max, dry_run, json)
 
 
 @app.command
@@ -215,7 +223,8 @@ def remove(
     /,
     *,
     archive_directory: Archive = None,
-    age: Age,
+    age: Age = None,
+    size_max: SizeMax = None,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
@@ -223,16 +232,23 @@ def remove(
 
     For example:
       quire journal remove quire-data/journal --age 30d --dry-run
+      quire journal remove quire-data/journal --size-max 50GB
     """
-    return _take("remove", directory, archive_directory, age, dry_run, json)
+    return _take("remove", directory, archive_directory, age, size_max, dry_run, json)
 
 
 def _take(
-    action: str, directory: Path, archive_directory: Path | None, age: str, dry_run: bool, json: bool
+    action: str,
+    directory: Path,
+    archive_directory: Path | None,
+    age: str | None,
+    size_max: str | None,
+    dry_run: bool,
+    json: bool,
 ) -> int:
     """Prints each file when it is done, so that an end in the middle leaves a true account."""
     count = total = 0
-    for segment in take_stopped(directory, archive_directory, action, age, dry_run):
+    for segment in take_stopped(directory, archive_directory, action, age, size_max, dry_run):
         count, total = count + 1, total + segment.size
         if json:
             print_json(**asdict(segment))

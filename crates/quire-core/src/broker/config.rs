@@ -59,6 +59,12 @@ pub struct UpkeepConfig {
     pub compress_after_ns: Option<u64>,
     /// They are removed at this age, in nanoseconds, as far as nobody needs them; `None`: never.
     pub remove_after_ns: Option<u64>,
+    /// The oldest move to the archive directory until those outside of it are this large at most, in bytes; `None`: never.
+    pub archive_size_max: Option<u64>,
+    /// The oldest are compressed until those that are not are this large at most, in bytes; `None`: never.
+    pub compress_size_max: Option<u64>,
+    /// The oldest are removed, as far as nobody needs them, until all are this large at most, in bytes; `None`: never.
+    pub remove_size_max: Option<u64>,
     /// The time between two looks at all of them, in nanoseconds.
     pub interval_ns: u64,
 }
@@ -69,6 +75,9 @@ impl Default for UpkeepConfig {
             archive_after_ns: None,
             compress_after_ns: None,
             remove_after_ns: None,
+            archive_size_max: None,
+            compress_size_max: None,
+            remove_size_max: None,
             interval_ns: 600_000_000_000,
         }
     }
@@ -227,9 +236,14 @@ impl BrokerConfig {
                 return Err(ConfigError::new(key, reason));
             }
         }
-        if log.upkeep.archive_after_ns.is_some() && log.journal_archive_directory.is_none() {
-            let reason = "journal_archive_directory does not say where to";
-            return Err(ConfigError::new("transaction_log.upkeep.archive_after", reason));
+        let upkeep = &log.upkeep;
+        let archiving = [
+            ("transaction_log.upkeep.archive_after", upkeep.archive_after_ns),
+            ("transaction_log.upkeep.archive_size_max", upkeep.archive_size_max),
+        ];
+        let archives = archiving.into_iter().find(|(_, value)| value.is_some());
+        if let Some((key, _)) = archives.filter(|_| log.journal_archive_directory.is_none()) {
+            return Err(ConfigError::new(key, "journal_archive_directory does not say where to"));
         }
         let options = self.filter_options();
         let rules = crate::topic::RecordingRule::compile(&log.topics, &options)?;
