@@ -271,6 +271,34 @@ def test_a_worker_handles_everything_and_stops_when_it_is_drained(connect: Conne
     assert reports == [quire.WorkReport(acknowledged=200, cancelled=4, lost=0)]
 
 
+def test_a_drain_leaves_what_a_handler_has_with_it(connect: Connect) -> None:
+    client, other = connect(ack_batch_size=100), connect()
+    publish(other, 3)
+    begun, may_end = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def handle(message: quire.Message) -> None:
+        begun.set()
+        assert may_end.wait(TIMEOUT)
+        seen.append(message.json()["n"])
+        message.ack()
+
+    client.subscribe("JOBS", max_backlog=2, on_message=handle)
+    assert begun.wait(TIMEOUT)
+    reports: list[quire.DrainReport] = []
+    drain = threading.Thread(target=lambda: reports.append(client.drain(TIMEOUT)))
+    drain.start()
+    mine = other.subscribe("JOBS", max_backlog=10)
+    assert mine.get(TIMEOUT).json() == {"n": 2}, "what nobody has goes to others"
+    with pytest.raises(TimeoutError):
+        mine.get(0.3)
+    may_end.set()
+    drain.join(TIMEOUT)
+    assert (seen, [report.is_clean for report in reports]) == ([0, 1], [True])
+    with pytest.raises(TimeoutError):
+        mine.get(0.3)
+
+
 def test_a_worker_keeps_the_leases_of_what_it_handles(connect: Connect) -> None:
     client, other = connect(), connect()
     publish(other, 1, "brief")

@@ -375,10 +375,9 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription, AsyncHandler]):
 
     async def unsubscribe(self, sub_id: str | None = None) -> None:
         """Ends one subscription, or all of them."""
-        await self._unsubscribe(sub_id, None)
+        await self._unsubscribe(list(self._subscriptions) if sub_id is None else [sub_id], None)
 
-    async def _unsubscribe(self, sub_id: str | None, deadline: float | None) -> None:
-        names = list(self._subscriptions) if sub_id is None else [sub_id]
+    async def _unsubscribe(self, names: list[str], deadline: float | None) -> None:
         ended = [s for s in map(self._forget, names) if s is not None]
         if self._started is None or self.state == "closed":
             return
@@ -391,6 +390,10 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription, AsyncHandler]):
                 if error.code not in ENDED_BEFORE:
                     raise
         self._wake()
+        await self._wait_all(core, commands, deadline)
+
+    async def _wait_all(self, core: _quire.Client, commands: list[int], deadline: float | None) -> None:
+        """For commands about subscriptions, which may have ended before."""
         for command in commands:
             left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
             try:
@@ -447,13 +450,19 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription, AsyncHandler]):
         deadline = loop.time() + (timeout_to_core(timeout) or 0)
         await self._stop_workers(max(0.0, deadline - loop.time()))
         subscriptions = list(self._subscriptions.values())
-        if self.state == "connected":
-            await self._unsubscribe(None, deadline)
         core = self._started
         if core is not None:
+            # What handlers have of queues stays theirs until they are done.
+            leased = [s for s in subscriptions if s._is_leased_to_handler]
+            if self.state == "connected":
+                commands = [core.replace(s._core.number, s._spec_without_more) for s in leased]
+                await self._unsubscribe([s.sub_id for s in subscriptions if s not in leased], deadline)
+                await self._wait_all(core, commands, deadline)
             core.end_handled()
             self._wake()
             await self._wait_for_handlers(deadline)
+            if self.state == "connected":
+                await self._unsubscribe([s.sub_id for s in leased], deadline)
         report = await self._close(max(0.0, deadline - loop.time()))
         return report if core is None else replace(report, unprocessed=self._unprocessed(core, subscriptions))
 

@@ -255,11 +255,12 @@ class Client(QueueCalls, ClientBase[Subscription, Handler]):
 
     def unsubscribe(self, sub_id: str | None = None) -> None:
         """Ends one subscription, or all of them."""
-        self._unsubscribe(sub_id, None)
-
-    def _unsubscribe(self, sub_id: str | None, deadline: float | None) -> None:
         with self._lock:
             names = list(self._subscriptions) if sub_id is None else [sub_id]
+        self._unsubscribe(names, None)
+
+    def _unsubscribe(self, names: list[str], deadline: float | None) -> None:
+        with self._lock:
             ended = [s for s in map(self._forget, names) if s is not None]
         if self._core.state == "closed":
             return
@@ -270,6 +271,10 @@ class Client(QueueCalls, ClientBase[Subscription, Handler]):
             except QuireError as error:
                 if error.code not in ENDED_BEFORE:
                     raise
+        self._wait_all(commands, deadline)
+
+    def _wait_all(self, commands: list[int], deadline: float | None) -> None:
+        """For commands about subscriptions, which may have ended before."""
         for command in commands:
             left = None if deadline is None else max(0.0, deadline - monotonic())
             try:
@@ -328,10 +333,16 @@ class Client(QueueCalls, ClientBase[Subscription, Handler]):
         self._stop_workers(max(0.0, deadline - monotonic()))
         with self._lock:
             subscriptions = list(self._subscriptions.values())
+        # What handlers have of queues stays theirs until they are done.
+        leased = [s for s in subscriptions if s._is_leased_to_handler]
         if self._core.state == "connected":
-            self._unsubscribe(None, deadline)
+            commands = [self._core.replace(s._core.number, s._spec_without_more) for s in leased]
+            self._unsubscribe([s.sub_id for s in subscriptions if s not in leased], deadline)
+            self._wait_all(commands, deadline)
         self._core.end_handled()
         self._join_handlers(deadline)
+        if self._core.state == "connected":
+            self._unsubscribe([s.sub_id for s in leased], deadline)
         report = self._close(max(0.0, deadline - monotonic()))
         return replace(report, unprocessed=self._unprocessed(self._core, subscriptions))
 

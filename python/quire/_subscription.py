@@ -88,6 +88,16 @@ class SubscriptionBase:
         if self._handled:
             raise ConfigError("the messages of this subscription go to its on_message handler")
 
+    @property
+    def _is_leased_to_handler(self) -> bool:
+        """Its handler has messages of a queue, which go to others when the subscription ends."""
+        return self._handled and self._core.granted_backlog > 0
+
+    @property
+    def _spec_without_more(self) -> Spec:
+        """With which a queue delivers nothing more, and leaves what it delivered."""
+        return replace(self._spec, max_backlog=0)
+
     def _paused(self, paused: bool) -> None:
         """Remembered, because a replacement says it again."""
         self._spec = replace(self._spec, paused=paused)

@@ -102,6 +102,12 @@ impl Subscription {
         self.progress.outstanding_count() + self.ahead.lock().len() + waiting
     }
 
+    /// How many messages of queues it may have outstanding; 0 when none of its messages comes from a queue.
+    #[getter]
+    fn granted_backlog(&self) -> u32 {
+        self.handle.client().granted_backlog(self.number)
+    }
+
     #[getter]
     fn most_recent(&self) -> Option<String> {
         self.progress.most_recent().map(|bookmark| bookmark.to_string())

@@ -288,6 +288,12 @@ impl ClientCore {
         self.publisher
     }
 
+    /// How many messages of queues a subscription may have outstanding, by the last answer of the server; 0 when none of its messages comes
+    /// from a queue.
+    pub fn granted_backlog(&self, subscription: u32) -> u32 {
+        self.subscriptions.backlog(subscription)
+    }
+
     /// Publishes that are kept because they are not known to be persisted.
     pub fn unpersisted_count(&self) -> u64 {
         self.store.count()

@@ -424,6 +424,11 @@ impl Client {
         self.shared.inner.lock().core.persisted()
     }
 
+    /// How many messages of queues a subscription may have outstanding; 0 when none of its messages comes from a queue.
+    pub fn granted_backlog(&self, subscription: u32) -> u32 {
+        self.shared.inner.lock().core.granted_backlog(subscription)
+    }
+
     /// Publishes that are not known to be persisted.
     pub fn unpersisted_count(&self) -> u64 {
         self.shared.inner.lock().core.unpersisted_count()
