@@ -1,4 +1,4 @@
-"""The asyncio client over real sockets against a scripted server: the same behaviour, with `await`."""
+"""The asyncio client: the same behaviour, with `await`, and on the same ways in."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import quire
 from scripted_server import ScriptedServer
+from ways_in import everywhere, url_of
 
 SOON = 10.0
 FAST = quire.Reconnect(initial=0.01, maximum=0.05, jitter=0.0)
@@ -22,9 +24,14 @@ def server() -> Iterator[ScriptedServer]:
 
 
 @pytest.fixture
-async def client(server: ScriptedServer) -> AsyncIterator[quire.AsyncClient]:
-    async with quire.AsyncClient(server.url, name="client", reconnect=FAST) as client:
-        yield client
+async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[quire.AsyncClient]:
+    with url_of(request, tmp_path) as url:
+        async with quire.AsyncClient(url, name="client", reconnect=FAST) as client:
+            yield client
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    everywhere(metafunc)
 
 
 async def take(subscription: quire.AsyncSubscription, count: int) -> list[bytes]:
@@ -105,20 +112,20 @@ async def test_batches_are_bounded_and_in_order(client: quire.AsyncClient) -> No
 
 
 async def test_pausing_replacing_and_refusals(client: quire.AsyncClient) -> None:
-    subscription = await client.subscribe("orders", bookmark=quire.EPOCH, paused=True, filter="a")
-    await client.publish("orders", b"a")
+    subscription = await client.subscribe("orders", bookmark=quire.EPOCH, paused=True, filter="/a > 0")
+    await client.publish("orders", b'{"a":1}')
     await client.flush(SOON)
     with pytest.raises(TimeoutError):
         await subscription.get(0)
     await subscription.resume()
-    assert await take(subscription, 1) == [b"a"]
+    assert await take(subscription, 1) == [b'{"a":1}']
     with pytest.raises(quire.BadFilterError):
         await subscription.replace(filter="/qty >")
-    await subscription.replace(filter="b")
-    await client.publish("orders", b"b")
-    assert await take(subscription, 1) == [b"b"]
-    with pytest.raises(quire.NotJournaledError):
-        await client.subscribe("unrecorded", bookmark=quire.EPOCH)
+    await subscription.replace(filter="/b > 0")
+    await client.publish("orders", b'{"b":1}')
+    assert await take(subscription, 1) == [b'{"b":1}']
+    with pytest.raises(quire.BadBookmarkError):
+        await client.subscribe("orders", bookmark="yesterday")
 
 
 async def test_a_killed_server_that_comes_back_has_everything_once(

@@ -1,4 +1,5 @@
-"""The blocking client over real sockets against a scripted server: what users see, not how frames look."""
+"""The blocking client: what users see, not how frames look. On all three ways in, or over a real socket against a scripted server where the
+server must be looked into or behave badly."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 import quire
@@ -20,6 +22,7 @@ from quire._message import datetime_from_ns, to_bytes
 from quire._options import parse_url
 from quire._units import seconds, size
 from scripted_server import NAME_IN_USE, TIMESTAMP_NS, ScriptedServer
+from ways_in import everywhere, url_of
 
 SOON = 10.0
 FAST = quire.Reconnect(initial=0.01, maximum=0.05, jitter=0.0)
@@ -32,9 +35,13 @@ def server() -> Iterator[ScriptedServer]:
 
 
 @pytest.fixture
-def client(server: ScriptedServer) -> Iterator[quire.Client]:
-    with quire.Client(server.url, name="client", reconnect=FAST) as client:
+def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[quire.Client]:
+    with url_of(request, tmp_path) as url, quire.Client(url, name="client", reconnect=FAST) as client:
         yield client
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    everywhere(metafunc)
 
 
 def take(subscription: quire.Subscription, count: int) -> list[bytes]:
@@ -84,14 +91,22 @@ def test_a_replay_gives_what_was_published_and_goes_on_live(client: quire.Client
     assert (message.topic, message.data.decode(), message.correlation_id) == ("orders", "ä€😀", "c-1")
     assert (message.sequence, message.sub_id, message.command) == (1, "mine", "publish")
     assert message.bookmark == f"{message.publisher}|1|"
-    assert message.timestamp_ns == TIMESTAMP_NS
-    assert message.timestamp == datetime(2015, 1, 2, 12, 35, 0, 123456, tzinfo=UTC)
+    age = datetime.now(UTC) - message.timestamp
+    assert timedelta(seconds=-SOON) < age < timedelta(seconds=SOON)
+    assert message.timestamp == datetime_from_ns(message.timestamp_ns)
     assert bytes(memoryview(message)) == message.data
     assert memoryview(message).readonly
     assert subscription.completed.wait(SOON)
     assert subscription.completed.is_set()
     client.publish("orders", {"live": True})
     assert subscription.get(SOON).json() == {"live": True}
+
+
+def test_the_time_of_a_message_is_the_servers(server: ScriptedServer, client: quire.Client) -> None:
+    client.publish("orders", b"x")
+    message = client.subscribe("orders", bookmark=quire.EPOCH).get(SOON)
+    assert message.timestamp_ns == TIMESTAMP_NS
+    assert message.timestamp == datetime(2015, 1, 2, 12, 35, 0, 123456, tzinfo=UTC)
 
 
 def test_a_view_of_the_data_outlives_its_message(client: quire.Client) -> None:
@@ -105,30 +120,30 @@ def test_a_view_of_the_data_outlives_its_message(client: quire.Client) -> None:
 
 def test_a_pattern_and_a_filter_select(client: quire.Client) -> None:
     by_pattern = client.subscribe("^orders-[0-9]$")
-    by_filter = client.subscribe("orders-1", filter="IBM")
+    by_filter = client.subscribe("orders-1", filter="/s = 'IBM'")
     for topic, data in [
-        ("orders-1", b"IBM"),
-        ("orders-x", b"IBM"),
-        ("orders-2", b"MSFT"),
-        ("orders-1", b"MSFT"),
+        ("orders-1", "IBM"),
+        ("orders-x", "IBM"),
+        ("orders-2", "MSFT"),
+        ("orders-1", "MSFT"),
     ]:
-        client.publish(topic, data)
-    assert take(by_pattern, 3) == [b"IBM", b"MSFT", b"MSFT"]
-    assert take(by_filter, 1) == [b"IBM"]
+        client.publish(topic, {"s": data})
+    assert take(by_pattern, 3) == [b'{"s":"IBM"}', b'{"s":"MSFT"}', b'{"s":"MSFT"}']
+    assert take(by_filter, 1) == [b'{"s":"IBM"}']
 
 
 def test_a_replaced_filter_keeps_the_place_and_a_refused_one_changes_nothing(client: quire.Client) -> None:
-    subscription = client.subscribe("orders", filter="a", bookmark=quire.EPOCH)
-    client.publish("orders", b"a1")
-    assert take(subscription, 1) == [b"a1"]
+    subscription = client.subscribe("orders", filter="/a > 0", bookmark=quire.EPOCH)
+    client.publish("orders", b'{"a":1}')
+    assert take(subscription, 1) == [b'{"a":1}']
     with pytest.raises(quire.BadFilterError) as raised:
         subscription.replace(filter="/qty >")
     assert raised.value.column == 7
-    assert subscription.filter == "a"
-    subscription.replace(filter="b")
-    client.publish("orders", b"a2")
-    client.publish("orders", b"b1")
-    assert take(subscription, 1) == [b"b1"]
+    assert subscription.filter == "/a > 0"
+    subscription.replace(filter="/b > 0")
+    client.publish("orders", b'{"a":2}')
+    client.publish("orders", b'{"b":1}')
+    assert take(subscription, 1) == [b'{"b":1}']
 
 
 def test_a_paused_subscription_delivers_when_it_is_resumed(client: quire.Client) -> None:
@@ -149,14 +164,19 @@ def test_a_paused_subscription_delivers_when_it_is_resumed(client: quire.Client)
 
 
 def test_what_the_server_refuses_is_raised_and_leaves_no_subscription(client: quire.Client) -> None:
-    with pytest.raises(quire.NotJournaledError, match=r"transaction_log\.topic"):
-        client.subscribe("unrecorded", bookmark=quire.EPOCH, sub_id="x")
+    with pytest.raises(quire.BadBookmarkError):
+        client.subscribe("orders", bookmark="yesterday", sub_id="x")
     with pytest.raises(quire.BadFilterError, match="column 7"):
         client.subscribe("orders", filter="/qty >", sub_id="x")
     assert client.health().subscriptions == ()
     client.subscribe("orders", sub_id="x")
     with pytest.raises(quire.ConfigError, match="already has"):
         client.subscribe("orders", sub_id="x")
+
+
+def test_a_topic_that_is_not_recorded_has_no_replay(server: ScriptedServer, client: quire.Client) -> None:
+    with pytest.raises(quire.NotJournaledError, match=r"transaction_log\.topic"):
+        client.subscribe("unrecorded", bookmark=quire.EPOCH)
 
 
 def test_a_refused_publish_is_raised_by_the_flush_once(server: ScriptedServer, client: quire.Client) -> None:
@@ -173,9 +193,9 @@ def test_a_message_above_the_limit_of_the_server_is_refused_and_one_at_the_limit
 ) -> None:
     subscription = client.subscribe("orders")
     with pytest.raises(quire.MessageTooLargeError):
-        client.publish("orders", bytes((1 << 20) + 1))
-    client.publish("orders", bytes(1 << 20))
-    assert len(subscription.get(SOON)) == 1 << 20
+        client.publish("orders", bytes((16 << 20) + 1))
+    client.publish("orders", bytes(16 << 20))
+    assert len(subscription.get(SOON)) == 16 << 20
 
 
 def test_publish_waits_while_the_store_is_full_and_loses_nothing(server: ScriptedServer) -> None:

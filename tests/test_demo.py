@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+from quire import _demo_spark
+from rich.console import Console
 
 
 def test_the_demo_loses_nothing_over_a_kill() -> None:
@@ -13,3 +20,10 @@ def test_the_demo_loses_nothing_over_a_kill() -> None:
     said = result.stdout.replace("\n", " ")
     assert "nothing was lost, doubled or out of order" in said
     assert "every flight was processed" in said
+
+
+def test_without_spark_the_demo_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    said = io.StringIO()
+    assert _demo_spark.act(Console(file=said, width=200), tmp_path, "flights", [], None)
+    assert "pip install 'quire[spark]'" in said.getvalue()

@@ -1,19 +1,46 @@
-"""A fixture for tests that must hold in all three ways in: name this module in `pytest_plugins`."""
+"""For tests that must hold in all three ways in: name this module in `pytest_plugins` for the fixture `url`, or have the fixture `client`
+parametrized by `everywhere`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import quire.testing
 
+WAYS_IN = ("server", "file", "memory")
 
-@pytest.fixture(params=["server", "file", "memory"])
+
+@pytest.fixture(params=WAYS_IN)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """All three ways in, one after the other."""
-    if request.param == "server":
-        with quire.testing.server(tmp_path) as server:
+    with _place(request.param, tmp_path) as url:
+        yield url
+
+
+def everywhere(metafunc: pytest.Metafunc) -> None:
+    """For `pytest_generate_tests`: what uses `client` runs on all three ways in, unless it looks into a `server` of its own."""
+    if "client" in metafunc.fixturenames and "server" not in metafunc.fixturenames:
+        metafunc.parametrize("client", WAYS_IN, indirect=True)
+
+
+@contextmanager
+def url_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Where the fixture `client` of such a module connects."""
+    way_in = getattr(request, "param", None)
+    if way_in is None:
+        yield request.getfixturevalue("server").url
+    else:
+        with _place(way_in, tmp_path) as url:
+            yield url
+
+
+@contextmanager
+def _place(way_in: str, directory: Path) -> Iterator[str]:
+    if way_in == "server":
+        with quire.testing.server(directory) as server:
             yield server.url
     else:
-        yield f"file:{tmp_path}/journal" if request.param == "file" else f"memory:{tmp_path}"
+        yield f"file:{directory}/journal" if way_in == "file" else f"memory:{directory}"
