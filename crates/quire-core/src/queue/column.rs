@@ -52,6 +52,10 @@ impl Column {
         if len == 0 {
             self.base = value;
         }
+        // Neighbours are mostly alike.
+        if self.width == 0 && value == self.base {
+            return;
+        }
         self.make_room(len, value);
         let distance = (value - self.base).to_le_bytes();
         self.bytes.extend_from_slice(&distance[..usize::from(self.width)]);

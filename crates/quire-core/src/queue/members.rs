@@ -251,8 +251,11 @@ impl Group {
         if self.levels.len() <= outstanding {
             self.levels.resize_with(outstanding + 1, Bits::default);
         }
-        self.levels[outstanding].insert(index);
-        self.occupied.insert(outstanding);
+        let level = &mut self.levels[outstanding];
+        level.insert(index);
+        if level.len() == 1 {
+            self.occupied.insert(outstanding);
+        }
     }
 
     #[inline]

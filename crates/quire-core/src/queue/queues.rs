@@ -202,14 +202,14 @@ impl Queues {
             let admitted = state.admit(matcher, &mut questions);
             // What has the highest priority is known when everything has been admitted.
             let may_deliver = admitted || !state.config.priority;
-            if self.release_barrier(queue, matcher) {
-                self.line.rotate_left(1);
+            if state.config.barrier && self.release_barrier(queue, matcher) {
+                self.next_in_line();
                 continue;
             }
             let delivery = if may_deliver { self.deliver(queue) } else { None };
             let is_starved = self.queues[queue as usize].is_starved;
             if delivery.is_some() || !(admitted || is_starved) {
-                self.line.rotate_left(1);
+                self.next_in_line();
                 return delivery;
             }
             self.line.pop_front();
@@ -359,6 +359,13 @@ impl Queues {
             }
         }
         None
+    }
+
+    /// The queue that was served goes to the end of the line.
+    fn next_in_line(&mut self) {
+        if self.line.len() > 1 {
+            self.line.rotate_left(1);
+        }
     }
 
     pub(super) fn line_up(&mut self, queue: u32) {
