@@ -195,6 +195,20 @@ def test_commands_print_what_they_did(
     assert "column 5" in capsys.readouterr().err
 
 
+def test_commands_say_what_is_missing_before_they_work(
+    trades: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["pipeline", "queue-audit", str(trades)]
+    for output in (tmp_path / "page.pdf", tmp_path / "nowhere" / "page.html"):
+        assert command([*arguments, "--output", str(output)]) == 2
+        assert capsys.readouterr().err.startswith("quire: output: ")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    assert command(arguments) == 2
+    assert "Java 17" in capsys.readouterr().err
+
+
 def test_an_error_of_quire_is_found_in_that_of_spark() -> None:
     error = _own(
         Exception("[X] Failed\n  File ...\nquire._errors.BadTopicError: topics: no\n SQLSTATE: 38000")

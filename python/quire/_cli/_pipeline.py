@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -159,6 +160,7 @@ def bars(
     filter
         Only messages that match.
     """
+    _check_output(output)
     with _spark(master, memory, json) as spark:
         from quire.spark import bars as run
 
@@ -200,6 +202,7 @@ def queue_audit(
     dead_letters
         The dead letter topics, separated by commas: an expired message leaves its trace there.
     """
+    _check_output(output)
     with _spark(master, memory, json) as spark:
         from quire.spark import queue_audit as run
 
@@ -262,7 +265,10 @@ def _spark(master: str | None, memory: str, as_json: bool) -> Iterator[SparkSess
     """A session for one command; mistakes that Spark wraps in its own errors come out as they were."""
     from quire.spark import session
 
-    if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not is_submitted and "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        raise ConfigError("Spark needs Java 17 or newer: neither is java on the path, nor JAVA_HOME set")
+    if master is None and not is_submitted:
         master = "local[*]"
     shows_progress = sys.stderr.isatty() and not as_json
     config = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": str(shows_progress).lower()}
@@ -308,16 +314,22 @@ def _table(frame: DataFrame, as_json: bool, output: Path | None, title: str) -> 
 
         if output.suffix == ".html":
             write_html(output, title, frame.columns, rows)
-        elif output.suffix == ".csv":
-            _write_csv(output, frame.columns, rows)
         else:
-            raise ConfigError(f"output: {output} ends neither in .csv nor in .html")
+            _write_csv(output, frame.columns, rows)
     if as_json:
         for row in rows:
             print_json(**row)
     else:
         print_table(frame.columns, [tuple(row.values()) for row in rows])
     return 0
+
+
+def _check_output(output: Path | None) -> None:
+    """Before the work, not after it."""
+    if output is not None and output.suffix not in (".csv", ".html"):
+        raise ConfigError(f"output: {output} ends neither in .csv nor in .html")
+    if output is not None and not output.absolute().parent.is_dir():
+        raise ConfigError(f"output: {output.absolute().parent} is no directory")
 
 
 def _write_csv(path: Path, columns: list[str], rows: list[dict[str, Any]]) -> None:
