@@ -33,7 +33,7 @@ from typing import Any
 
 import quire
 
-_TIMEOUT = 600.0
+TIMEOUT = 600.0
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -77,14 +77,14 @@ def main() -> None:
     queue_latency.set_defaults(bench=bench_queue_latency)
 
     options = parser.parse_args()
-    with _directory(options.directory) as directory:
+    with bench_directory(options.directory) as directory:
         print(json.dumps(options.bench(directory, options), indent=2))
 
 
 def bench_publish(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     count = options.processes * options.messages
     with Served(directory) as server:
-        results = _run(_publish, options.processes, server.url, options.messages, options.size)
+        results = run_role(_publish, options.processes, server.url, options.messages, options.size)
     # From the first publish anywhere to the last flush anywhere.
     seconds = max(end for _, end in results) - min(start for start, _ in results)
     disk = _synced_write_rate(directory, min(count * options.size, 1 << 30))
@@ -99,8 +99,8 @@ def bench_publish(directory: Path, options: argparse.Namespace) -> dict[str, Any
 
 def bench_replay(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     with Served(directory) as server:
-        _run(_publish, 1, server.url, options.messages, options.size)
-        ((first, end),) = _run(_replay, 1, server.url, options.messages)
+        run_role(_publish, 1, server.url, options.messages, options.size)
+        ((first, end),) = run_role(_replay, 1, server.url, options.messages)
     seconds = end - first
     loopback = _loopback_rate(options.messages * options.size)
     return {
@@ -124,7 +124,7 @@ def bench_latency(directory: Path, options: argparse.Namespace) -> dict[str, Any
             )
             process.start()
             with quire.Client(server.url) as client:
-                barrier.wait(_TIMEOUT)
+                barrier.wait(TIMEOUT)
                 _publish_paced(client, topic, options.rate, count)
                 latencies_ns = results.get()
             process.join()
@@ -142,7 +142,7 @@ def bench_slow_reader(directory: Path, options: argparse.Namespace) -> dict[str,
     size = 16 * 1024
     count = int(options.gigabytes * 1e9) // size
     with Served(directory) as server:
-        _run(_publish, 1, server.url, count, size)
+        run_role(_publish, 1, server.url, count, size)
         resident_before = server.resident_bytes()
         peak = 0
         with quire.Client(server.url, receive_size_max="1MB") as client:
@@ -150,7 +150,7 @@ def bench_slow_reader(directory: Path, options: argparse.Namespace) -> dict[str,
             end = time.monotonic() + 20
             taken = 0
             while time.monotonic() < end:
-                taken += len(next(subscription.batches(64, timeout=_TIMEOUT)))
+                taken += len(next(subscription.batches(64, timeout=TIMEOUT)))
                 time.sleep(0.01)
                 peak = max(peak, server.resident_bytes())
     return {
@@ -170,7 +170,7 @@ def bench_queue(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
         left = _SPAWN.Value("q", count)
         roles = [(_publish, (server.url, each, options.size))] * options.publishers
         roles += [(_consume, (server.url, left))] * options.consumers
-        results = _run_all(roles)
+        results = run_roles(roles)
         with quire.Client(server.url) as client:
             figures = client.queue_stats("QUEUE")["QUEUE"]
     if figures["depth"] or figures["acknowledged"] != count:
@@ -192,7 +192,7 @@ def bench_queue_latency(directory: Path, options: argparse.Namespace) -> dict[st
         process = _SPAWN.Process(target=_consume_timed, args=(results, barrier, server.url, count))
         process.start()
         with quire.Client(server.url) as client:
-            barrier.wait(_TIMEOUT)
+            barrier.wait(TIMEOUT)
             _publish_paced(client, "bench", options.rate, count)
             latencies_ns = results.get()
         process.join()
@@ -262,12 +262,12 @@ class Served:
         raise RuntimeError("the kernel does not say RssAnon")
 
 
-def _run(role: Callable[..., None], processes: int, *arguments: Any) -> list[tuple[float, float]]:
+def run_role(role: Callable[..., None], processes: int, *arguments: Any) -> list[tuple[float, float]]:
     """Runs `role` in as many processes, which start together; gives when each began and ended."""
-    return _run_all([(role, arguments)] * processes)
+    return run_roles([(role, arguments)] * processes)
 
 
-def _run_all(roles: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> list[tuple[float, float]]:
+def run_roles(roles: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> list[tuple[float, float]]:
     """Runs each role in a process of its own; they start together. Gives when each began and ended."""
     results: Any = _SPAWN.SimpleQueue()
     barrier = _SPAWN.Barrier(len(roles))
@@ -283,21 +283,21 @@ def _run_all(roles: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> list[t
 def _publish(results: Any, barrier: Barrier, url: str, count: int, size: int) -> None:
     data = b"x" * size
     with quire.Client(url, name=f"publisher-{os.getpid()}") as client:
-        barrier.wait(_TIMEOUT)
+        barrier.wait(TIMEOUT)
         start = time.monotonic()
         publish = client.publish
         for _ in range(count):
             publish("bench", data)
-        client.flush(timeout=_TIMEOUT)
+        client.flush(timeout=TIMEOUT)
         results.put((start, time.monotonic()))
 
 
 def _replay(results: Any, barrier: Barrier, url: str, count: int) -> None:
     with quire.Client(url) as client:
-        barrier.wait(_TIMEOUT)
+        barrier.wait(TIMEOUT)
         start = time.monotonic()
         taken = size = 0
-        for batch in client.subscribe("bench", bookmark=quire.EPOCH).batches(timeout=_TIMEOUT):
+        for batch in client.subscribe("bench", bookmark=quire.EPOCH).batches(timeout=TIMEOUT):
             taken += len(batch)
             # Every message's data is asked for, as a program would.
             size += sum(len(message.data) for message in batch)
@@ -310,7 +310,7 @@ def _receive(results: Any, barrier: Barrier, url: str, topic: str, bookmark: str
     latencies_ns = []
     with quire.Client(url) as client:
         subscription = client.subscribe(topic, bookmark=bookmark)
-        barrier.wait(_TIMEOUT)
+        barrier.wait(TIMEOUT)
         for message in subscription:
             latencies_ns.append(time.monotonic_ns() - int(message.data))
             if len(latencies_ns) == count:
@@ -322,7 +322,7 @@ def _consume(results: Any, barrier: Barrier, url: str, left: Any) -> None:
     """Acknowledges until all consumers together have come to the end."""
     with quire.Client(url, ack_batch_size=80, ack_timeout="100ms") as client:
         jobs = client.subscribe("QUEUE", max_backlog=100)
-        barrier.wait(_TIMEOUT)
+        barrier.wait(TIMEOUT)
         start = time.monotonic()
         for batch in jobs.batches(100, timeout=0.1):
             for message in batch:
@@ -331,7 +331,7 @@ def _consume(results: Any, barrier: Barrier, url: str, left: Any) -> None:
                 left.value -= len(batch)
                 if left.value <= 0:
                     break
-        client.flush(timeout=_TIMEOUT)
+        client.flush(timeout=TIMEOUT)
         results.put((start, time.monotonic()))
 
 
@@ -339,7 +339,7 @@ def _consume_timed(results: Any, barrier: Barrier, url: str, count: int) -> None
     latencies_ns = []
     with quire.Client(url, ack_batch_size=80, ack_timeout="10ms") as client:
         jobs = client.subscribe("QUEUE", max_backlog=100)
-        barrier.wait(_TIMEOUT)
+        barrier.wait(TIMEOUT)
         for message in jobs:
             latencies_ns.append(time.monotonic_ns() - int(message.data))
             message.ack()
@@ -402,7 +402,7 @@ def _loopback_rate(size: int) -> float:
 
 
 @contextlib.contextmanager
-def _directory(given: Path | None) -> Iterator[Path]:
+def bench_directory(given: Path | None) -> Iterator[Path]:
     if given is not None:
         given.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="quire-bench-", dir=given))
