@@ -12,6 +12,22 @@ import pytest
 from command_line import quire, serving, url_of
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_command_that_is_told_to_stop_closes_its_client(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    with serving(tmp_path) as (_, line):
+        url = url_of(line)
+        assert quire("publish", "t", "-", stdin="1\n", url=url).returncode == 0
+        command = [sys.executable, "-m", "quire", "subscribe", "t", "--bookmark", "epoch", "--url", url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            process.send_signal(number)
+            assert process.communicate(timeout=30) == ("", "")
+            assert process.returncode == code
+
+
 def test_serve_publish_subscribe_and_a_clean_stop(tmp_path: Path) -> None:
     with serving(tmp_path) as (process, line):
         assert line == f"listening on {url_of(line)}, journal in {tmp_path}/journal\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 #: Exit codes: a mistake in what was asked for, and something in the world that does not work.
@@ -12,6 +13,7 @@ FAILURE = 1
 
 def main() -> None:
     """Runs the command line of this process."""
+    signal.signal(signal.SIGTERM, _terminated)
     sys.exit(run(sys.argv[1:]))
 
 
@@ -56,6 +58,11 @@ def _dispatch(arguments: list[str]) -> int:
     except CycloptsError:
         return USER_MISTAKE  # what is wrong was printed
     return result if isinstance(result, int) else 0
+
+
+def _terminated(number: int, _: object) -> None:
+    """As Ctrl-C: clients are closed, which sends what is published and returns what is held."""
+    sys.exit(128 + number)
 
 
 def _complain(text: str) -> None:
