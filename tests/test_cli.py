@@ -41,6 +41,12 @@ def test_serve_publish_subscribe_and_a_clean_stop(tmp_path: Path) -> None:
         assert read.returncode == 0, read.stderr
         message = json.loads(read.stdout)
         assert (message["topic"], message["data"]) == ("orders", {"qty": 99})
+        part = quire(
+            "subscribe", "orders", "--bookmark", "[0:0|1|]", "--select", "-/qty", "--format", "raw", url=url
+        )
+        assert (part.stdout, part.returncode) == ("{}\n{}\n", 0), part.stderr
+        list_of_nothing = quire("subscribe", "orders", "--select", "qty", url=url)
+        assert (list_of_nothing.returncode, "select" in list_of_nothing.stderr) == (2, True)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
     with serving(tmp_path, "--json") as (_, line):

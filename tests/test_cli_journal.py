@@ -162,6 +162,11 @@ def test_the_command_line_takes_care_of_a_stopped_journal(
     arguments = (directory, "--age", "0s", "--archive-directory", archive, "--json")
     planned = command(action, *arguments, "--dry-run")
     assert len(planned.out.splitlines()) == count - 1
+    by_size = (directory, "--archive-directory", archive, "--json", "--dry-run", "--size-max")
+    # What cannot be taken, the active file, counts: of about 68 KB each, two others stay.
+    assert len(command(action, *by_size, "220KB").out.splitlines()) == count - 3
+    assert command(action, *by_size, "1GB").out == ""
+    assert command(action, directory, "--archive-directory", archive).code == 2
     with quire.Journal(directory, read_only=True) as journal:
         assert [segment.state for segment in journal.segments()] == ["sealed"] * (count - 1) + ["active"]
     done = command(action, *arguments)

@@ -122,7 +122,7 @@ def subscribe(
         bool, Parameter(negative="", help="Acknowledge the messages of a queue that were shown.")
     ] = False,
     rate: str | None = None,
-    select: str | None = None,
+    select: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     count: int | None = None,
     timeout: float | None = None,
     format: Literal["json", "raw", "table"] = "json",
@@ -135,6 +135,7 @@ def subscribe(
       quire subscribe orders --bookmark 2026-01-01T00:00:00Z --format raw | head
       quire subscribe ORDERS_RISK --ack --max-backlog 100
       quire subscribe orders --bookmark "[0:0|1|]" --rate 2X
+      quire subscribe orders --select "-/,+/symbol,+/price"
 
     Parameters
     ----------
