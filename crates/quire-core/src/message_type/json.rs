@@ -197,17 +197,30 @@ impl Format for Json {
 #[derive(Clone, Copy)]
 struct RawString<'a> {
     bytes: &'a [u8],
-    escaped: bool,
+    escaped: Escaped,
+}
+
+/// As large as a word: these strings travel in results through memory, and a byte that is written and then read with its whole word makes
+/// the processor wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+enum Escaped {
+    No,
+    Yes,
 }
 
 impl<'a> RawString<'a> {
     #[inline(always)]
     fn find(self, names: &Names, arena: &'a Arena) -> Result<Option<FieldId>, Malformed> {
-        if self.escaped { Ok(names.find(self.decoded(arena)?)) } else { Ok(names.find(self.bytes)) }
+        if self.escaped == Escaped::Yes {
+            Ok(names.find(self.decoded(arena)?))
+        } else {
+            Ok(names.find(self.bytes))
+        }
     }
 
     fn decoded(self, arena: &'a Arena) -> Result<&'a [u8], Malformed> {
-        if !self.escaped {
+        if self.escaped == Escaped::No {
             return Ok(self.bytes);
         }
         let mut text = arena.builder();
@@ -354,7 +367,7 @@ impl<'a> Scanner<'a> {
         }
         let bytes = &self.data[start..self.at];
         self.at += 1;
-        Ok(RawString { bytes, escaped: false })
+        Ok(RawString { bytes, escaped: Escaped::No })
     }
 
     /// The rest of a string that began at `start`; the scanner stands at something that is not its closing quote.
@@ -365,7 +378,7 @@ impl<'a> Scanner<'a> {
                 Some(b'"') => {
                     let bytes = &self.data[start..self.at];
                     self.at += 1;
-                    return Ok(RawString { bytes, escaped: true });
+                    return Ok(RawString { bytes, escaped: Escaped::Yes });
                 }
                 Some(b'\\') => self.escape()?,
                 Some(_) => return self.malformed("no control character in a string"),
