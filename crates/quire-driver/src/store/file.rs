@@ -92,6 +92,10 @@ impl StoreFile {
         let limit = if header.capacity == 0 { size } else { size.min(START + header.capacity) };
         let mut rest = vec![0; usize::try_from(limit.saturating_sub(START)).unwrap_or_default()];
         self.file.read_exact_at(&mut rest, START).map_err(StoreError::io(&self.path))?;
+        // A first header was synced before this was written: it was destroyed.
+        if header.generation == 0 && rest.iter().any(|byte| *byte != 0) {
+            return Err(StoreError::Corrupt { path: self.path.clone(), at: 0 });
+        }
         Ok(Some((header, rest)))
     }
 
@@ -115,8 +119,10 @@ impl StoreFile {
         }
     }
 
+    /// Into the slot of the older one; the first of a file is synced before anything can stand behind it.
     pub fn write_header(&self, header: &Header) -> std::io::Result<()> {
-        self.file.write_all_at(&header.encode(), (header.generation % 2) * HEADER_SIZE as u64)
+        self.file.write_all_at(&header.encode(), (header.generation % 2) * HEADER_SIZE as u64)?;
+        if header.generation == 1 { self.sync() } else { Ok(()) }
     }
 
     /// Writes at an offset of the log, over the end of a ring of `capacity` bytes and on at its beginning.

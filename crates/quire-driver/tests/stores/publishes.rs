@@ -135,6 +135,22 @@ fn one_damaged_header_is_no_harm_and_two_are_an_error() {
     assert!(matches!(flipped(&[30, 512 + 30]), Err(StoreError::Corrupt { at: 0, .. })));
 }
 
+/// Found by random changes: it was taken for a file whose making a power cut had ended, and its publishes for nothing.
+#[test]
+fn a_store_whose_header_is_zeros_is_damaged_and_not_new() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    filled(&path, 3);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[..1024].fill(0);
+    std::fs::write(&path, &bytes).unwrap();
+    let error = PublishFile::open(&path, "client", SIZE_MAX).err();
+    assert!(matches!(error, Some(StoreError::Corrupt { at: 0, .. })), "{error:?}");
+    assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    std::fs::write(&path, &bytes[..1024]).unwrap();
+    assert_eq!(open(&path).1.frames, []);
+}
+
 #[test]
 fn a_store_has_one_owner_one_name_and_one_kind() {
     let directory = tempfile::tempdir().unwrap();
