@@ -47,9 +47,14 @@ bench: setup
 sim:
 	cargo run --profile editable --locked --package quire-sim -- --seeds $(or $(SEEDS),100)
 
-# Any bytes in the files of a journal; a bounded number of cases is part of `make test`.
+# Any bytes for every decoder: journal and its index, frames, commands, filters, every message type, changes of queues, store files. A
+# bounded number of cases is part of `make test`, and so is the configuration.
+fuzz: export QUIRE_FUZZ_CASES = $(or $(CASES),1000000)
+fuzz: export PROPTEST_CASES = $(or $(CASES),1000000)
 fuzz:
-	QUIRE_FUZZ_CASES=$(or $(CASES),1000000) cargo test --locked --package quire-journal --test journal any_bytes
+	cargo test --profile editable --locked --package quire-journal --test journal any_bytes
+	cargo test --profile editable --locked --package quire-core --test wire --test filter --test queue --test broker -- any_
+	cargo test --profile editable --locked --package quire-driver --test stores any_bytes
 
 python-test: setup
 	$(BIN)/python -m pytest -n auto -q tests --ignore tests/spark

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import get_args
 
 import pytest
 import quire
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from quire._config import EXAMPLE, Config
 from quire._filter import MessageType
 
@@ -202,9 +206,9 @@ def test_a_queue_that_cannot_be_names_itself_and_the_key() -> None:
         ({"priority": "/a +"}, "priority"),
         ({"target_queue_depth": 5, "priority": "/a"}, "target_queue_depth"),
     ]
-    for settings, key in cases:
+    for changed, key in cases:
         with pytest.raises(quire.ConfigError, match=f'{key}.*"jobs"|{key}'):
-            Config(queue={"name": "jobs", "message_type": "json", **settings}).check()
+            Config(queue={"name": "jobs", "message_type": "json", **changed}).check()
 
 
 def test_the_older_name_of_the_target_depth_is_taken_but_not_beside_the_newer() -> None:
@@ -212,3 +216,49 @@ def test_the_older_name_of_the_target_depth_is_taken_but_not_beside_the_newer() 
     assert Config(queue=queue).queue[0].target_queue_depth == 5
     with pytest.raises(quire.ConfigError, match="same setting"):
         Config(queue={**queue, "target_queue_depth": 5})
+
+
+_KEYS = sorted(set(re.findall(r"^#? ?(\w+) =", EXAMPLE, re.MULTILINE)))
+_TABLES = sorted(set(re.findall(r"^#? ?(\[+\w[\w.]*\]+)", EXAMPLE, re.MULTILINE)))
+_VALUES = st.one_of(
+    st.sampled_from(
+        [
+            '""',
+            '"1MB"',
+            '"30us"',
+            '"-1s"',
+            '"^a("',
+            '"/a +"',
+            "[]",
+            "{}",
+            "[[1]]",
+            "nan",
+            "1979-05-27",
+            "true",
+        ]
+    ),
+    st.integers().map(str),
+    st.floats().map(repr),
+    st.text(max_size=8).map(json.dumps),
+)
+_LINES = st.one_of(
+    st.sampled_from(_TABLES),
+    st.builds("{} = {}".format, st.sampled_from(_KEYS), _VALUES),
+    st.text(max_size=20),
+)
+
+
+@given(st.lists(_LINES, max_size=8).map("\n".join))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_text_is_a_configuration_or_a_mistake_that_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "quire.toml"
+    path.write_text(text, encoding="utf-8")
+    with contextlib.suppress(quire.ConfigError):
+        Config.load(path).check()
+
+
+def test_a_file_in_another_encoding_is_a_mistake_that_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "quire.toml"
+    path.write_bytes('name = "Zürich"'.encode("latin-1"))
+    with pytest.raises(quire.ConfigError, match=r"quire\.toml.*UTF-8"):
+        Config.load(path)

@@ -262,7 +262,10 @@ class Config(_Model):
         Raises `ConfigError` with file, line and key, `OSError` when it cannot be read.
         """
         path = Path(path)
-        text = path.read_text(encoding="utf-8")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"not UTF-8: {error.reason} at byte {error.start}", file=path) from None
         try:
             settings = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
