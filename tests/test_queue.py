@@ -467,3 +467,36 @@ def test_with_its_state_in_a_file_a_queue_knows_after_a_restart_how_often_it_del
                 both = itertools.islice(jobs, 2)
                 delivered[kept] = {message.json()["n"]: message.delivery_count for message in both}
     assert delivered == {"disabled": {0: 1, 1: 1}, "enabled": {0: 2, 1: 1}}
+
+
+async def test_an_asyncio_drain_leaves_what_a_handler_has_with_it(
+    place: tuple[str, quire.Config | None],
+) -> None:
+    url, config = place
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    seen: list[int] = []
+
+    async def handle(message: quire.Message) -> None:
+        begun.set()
+        await may_end.wait()
+        seen.append(message.json()["n"])
+        message.ack()
+
+    async with (
+        quire.AsyncClient(url, config=config, ack_batch_size=100) as client,
+        quire.AsyncClient(url, config=config) as other,
+    ):
+        for number in range(2):
+            await other.publish("tasks", {"n": number})
+        await client.subscribe("JOBS", on_message=handle)
+        await asyncio.wait_for(begun.wait(), TIMEOUT)
+        drain = asyncio.ensure_future(client.drain(TIMEOUT))
+        mine = await other.subscribe("JOBS", max_backlog=10)
+        assert (await mine.get(TIMEOUT)).json() == {"n": 1}
+        with pytest.raises(TimeoutError):
+            await mine.get(0.3)
+        may_end.set()
+        assert (await drain).is_clean
+        with pytest.raises(TimeoutError):
+            await mine.get(0.3)
+    assert seen == [0]
