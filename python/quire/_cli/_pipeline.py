@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -270,6 +271,8 @@ def _spark(master: str | None, memory: str, as_json: bool) -> Iterator[SparkSess
         raise ConfigError("Spark needs Java 17 or newer: neither is java on the path, nor JAVA_HOME set")
     if master is None and not is_submitted:
         master = "local[*]"
+    # It writes the whole stack of an error that is about to be told in one line.
+    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     shows_progress = sys.stderr.isatty() and not as_json
     config = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": str(shows_progress).lower()}
     spark = session(master, memory=memory, name="quire pipeline", config=config)
