@@ -366,7 +366,7 @@ impl Broker {
                 completed: completion.or(owed),
                 stage: Progressing::Halted,
                 is_paused: was_paused || options.has(SubscribeOptions::PAUSED),
-                pace: rate.map(Pace::new),
+                pace: rate.map(|rate| Box::new(Pace::new(rate))),
                 until: None,
             }))
         } else if let Some(course) = queue_course {

@@ -106,7 +106,7 @@ struct Text {
     text: Box<str>,
     parsed: Parsed,
     /// How to read the fields for this expression alone. Made when first wanted: in an index, fields are read for all filters at once.
-    reading: OnceLock<(FieldPlan, Box<[FieldId]>)>,
+    reading: OnceLock<Box<(FieldPlan, Box<[FieldId]>)>>,
 }
 
 impl Filter {
@@ -186,10 +186,10 @@ impl Expression {
         if self.parsed().names.is_empty() {
             return Some(Evaluation { values: &[], fields: &[], message, arena });
         }
-        let (plan, fields) = self.0.reading.get_or_init(|| {
+        let (plan, fields) = &**self.0.reading.get_or_init(|| {
             let mut plan = FieldPlan::default();
             let fields = self.parsed().names.iter().map(|name| plan.add(&path_of(name))).collect();
-            (plan, fields)
+            Box::new((plan, fields))
         });
         let values = message.message_type.read(message.data, plan, arena).ok()?;
         Some(Evaluation { values, fields, message, arena })

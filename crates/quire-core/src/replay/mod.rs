@@ -58,7 +58,7 @@ pub(crate) struct Replay {
     /// Why it cannot be read on, behind what is ready.
     pub(crate) error: Option<JournalError>,
     /// How fast it may go; its subscriptions share it.
-    pub(crate) pace: Option<Pace>,
+    pub(crate) pace: Option<Box<Pace>>,
     /// Bytes of frames after which its reads end.
     pub(crate) chunk_size_max: usize,
 }

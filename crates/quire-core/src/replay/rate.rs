@@ -150,7 +150,7 @@ impl Pace {
     }
 
     /// Of two that go on together, the one that has to wait longer.
-    pub(crate) fn later(self, other: Pace) -> Pace {
+    pub(crate) fn later(self: Box<Self>, other: Box<Pace>) -> Box<Pace> {
         let due_ps = |pace: &Pace| pace.last.map_or(0, |last| last.due_ps);
         if due_ps(&other) > due_ps(&self) { other } else { self }
     }

@@ -67,7 +67,7 @@ pub(crate) struct Progress {
     /// The client paused it.
     pub(crate) is_paused: bool,
     /// How fast it may go, while no replay does that for it.
-    pub(crate) pace: Option<Pace>,
+    pub(crate) pace: Option<Box<Pace>>,
     /// Where it ends.
     pub(crate) until: Option<Until>,
 }
