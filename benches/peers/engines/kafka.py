@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -151,8 +151,12 @@ class Kafka(Engine):
                 consumer.commit(asynchronous=True)
                 taken += len(batch)
                 acknowledged(taken)
-            if taken:
+            try:
                 consumer.commit(asynchronous=False)
+            except KafkaException as error:
+                # All was committed already, or another consumer has got every partition.
+                if error.args[0].code() != KafkaError._NO_OFFSET:
+                    raise
 
     def publish_stamped(self, rate: int, count: int) -> None:
         producer = self._producer(linger_ms=0)
