@@ -177,7 +177,7 @@ def test_a_running_server_shows_its_journal(tmp_path: Path) -> None:
         assert journal.find(last) is not None
         with quire.Journal(config.journal_directory, read_only=True) as beside:
             assert numbers(beside) == list(range(100))
-    with pytest.raises(quire.QuireError, match="closed"):
+    with pytest.raises(quire.DisconnectedError, match="the server is not running"):
         _ = server.journal
 
 

@@ -10,8 +10,6 @@ from time import monotonic
 import pytest
 import quire
 
-pytest_plugins = ["ways_in"]
-
 
 def filled(url: str, count: int) -> quire.Client:
     client = quire.Client(url, name="publisher")

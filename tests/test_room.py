@@ -12,8 +12,6 @@ import pytest
 import quire
 from server_process import Deadline
 
-pytest_plugins = ["ways_in"]
-
 _TIMEOUT = 30.0
 _ROOM = 64 * 1024
 #: Far more than the room, and more than the kernel and the server keep for one connection.

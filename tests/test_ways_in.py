@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import quire
 
-pytest_plugins = ["ways_in"]
-
 
 def test_publish_flush_replay_and_follow(url: str) -> None:
     with quire.Client(url, name="loader-1") as client:

@@ -1,5 +1,7 @@
-"""For tests that must hold in all three ways in: name this module in `pytest_plugins` for the fixture `url`, or have the fixture `client`
-parametrized by `everywhere`."""
+"""For tests that must hold in all three ways in.
+
+They ask for the fixture `url`, or have the fixture `client` parametrized by `everywhere`.
+"""
 
 from __future__ import annotations
 
