@@ -262,7 +262,7 @@ impl Journal {
         self.highest.insert(record.publisher, sequence);
         self.last_timestamp = self.last_timestamp.max(record.timestamp);
         if !self.open.body.is_empty() && self.open.body.len() + size > BATCH_BODY_TARGET {
-            self.closed.push(std::mem::take(&mut self.open));
+            self.closed.push(std::mem::take(&mut self.open).close());
         }
         if self.open.count == 0 {
             self.open.body = self.log.take_spare();
@@ -300,7 +300,7 @@ impl Journal {
     /// Hands what was appended to the writer.
     pub fn submit(&mut self) {
         if self.open.count > 0 {
-            self.closed.push(std::mem::take(&mut self.open));
+            self.closed.push(std::mem::take(&mut self.open).close());
         }
         if self.closed.is_empty() {
             return;

@@ -31,6 +31,16 @@ pub(crate) struct NewBatch {
     pub count: u32,
     pub first: Position,
     pub first_timestamp: Timestamp,
+    /// Of the body, taken when nothing more comes: whoever filled it has it in the processor's cache, and the writer thread has enough to do.
+    pub checksum: u32,
+}
+
+impl NewBatch {
+    /// Nothing more comes.
+    pub fn close(mut self) -> Self {
+        self.checksum = crc32c::crc32c(&self.body);
+        self
+    }
 }
 
 /// A batch that has its place in the segment.
@@ -162,7 +172,7 @@ impl Writer {
     fn encode(&mut self, batch: NewBatch, flags: u16) {
         let mut header = BatchHeader {
             checksum: 0,
-            body_checksum: crc32c::crc32c(&batch.body),
+            body_checksum: batch.checksum,
             body_size: batch.body.len() as u32,
             count: batch.count,
             flags,
