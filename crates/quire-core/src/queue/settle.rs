@@ -92,7 +92,8 @@ impl Queues {
         if let Some(slot) = slot {
             let Lease { subscription, taken, .. } = *self.leases.get(slot);
             let is_own = self.subscriptions[subscription as usize].connection == connection;
-            if strict && !is_own {
+            // Giving back is up to whoever holds it: a late cancel must not take it from the next one, who is at work.
+            if !is_own && (strict || verdict == Verdict::Cancel) {
                 return false;
             }
             if !is_own && !taken {

@@ -87,20 +87,29 @@ fn settings(file_backed_metadata: bool) -> BrokerConfig {
     ])
 }
 
+#[derive(Clone, Copy)]
+struct Held {
+    holder: u64,
+    deliveries: u32,
+    deadline: u64,
+}
+
 /// Everything that those outside know.
 struct Outside {
     pair: Pair,
     keeps: bool,
     published: u64,
     persisted: u64,
-    /// What is out of `jobs`: who has it, and until when.
-    held: BTreeMap<u64, (u64, u64)>,
+    /// What is out of `jobs`: who has it, since which of its deliveries, and until when.
+    held: BTreeMap<u64, Held>,
     /// Settled in this life of the server, as was heard before the last step; for good; and at any time, heard of or not.
     settled: BTreeSet<u64>,
     settled_for_good: BTreeSet<u64>,
     settled_ever: BTreeSet<u64>,
     /// Settles that were not said to be persisted, by command.
     unsure: BTreeMap<u32, Vec<u64>>,
+    /// Cancels that were not said to be processed, by command.
+    cancelled: BTreeMap<u32, Vec<u64>>,
     commands: u32,
     seen_once: BTreeSet<u64>,
     backlogs: BTreeMap<u64, u32>,
@@ -122,6 +131,7 @@ impl Outside {
             settled_for_good: BTreeSet::new(),
             settled_ever: BTreeSet::new(),
             unsure: BTreeMap::new(),
+            cancelled: BTreeMap::new(),
             commands: 10,
             seen_once: BTreeSet::new(),
             backlogs: BTreeMap::new(),
@@ -209,21 +219,23 @@ impl Outside {
 
     /// What a worker held goes back.
     fn let_go(&mut self, worker: u64) {
-        self.held.retain(|_, (holder, _)| *holder != worker);
+        self.held.retain(|_, held| held.holder != worker);
     }
 
     fn settle(&mut self, worker: u64, verdict: Verdict, one_in: usize) {
         if !self.pair.clients.contains_key(&worker) {
             return;
         }
-        let held = self.held.iter().filter(|(_, (holder, _))| *holder == worker);
+        let held = self.held.iter().filter(|(_, held)| held.holder == worker);
         let chosen: Vec<u64> = held.map(|(sequence, _)| *sequence).step_by(one_in).collect();
         self.commands += 1;
         let bookmarks: Vec<_> = chosen.iter().map(|sequence| (self.publisher_id, *sequence)).collect();
         let acks = Acks::PROCESSED.and(Acks::PERSISTED);
         self.pair.settle_bookmarks_as(worker, "jobs", verdict, &bookmarks, self.commands, acks);
         self.held.retain(|sequence, _| !chosen.contains(sequence));
-        if verdict != Verdict::Cancel {
+        if verdict == Verdict::Cancel {
+            self.cancelled.insert(self.commands, chosen);
+        } else {
             self.settled_ever.extend(&chosen);
             self.unsure.insert(self.commands, chosen);
         }
@@ -241,6 +253,7 @@ impl Outside {
         self.held.clear();
         self.backlogs.clear();
         self.unsure.clear();
+        self.cancelled.clear();
         self.settled = self.settled_for_good.clone();
         self.pair.connect(PUBLISHER);
         self.pair.send(PUBLISHER, &ClientFrame::Logon(logon("publisher")));
@@ -264,13 +277,17 @@ impl Outside {
                     }
                     Said::Queued(message) => self.judge(client, &message, now),
                     Said::LeaseLost { subscription: JOBS, bookmark, .. } => {
-                        let is_mine = self.held.get(&bookmark.1).is_some_and(|(holder, _)| *holder == client);
+                        let is_mine = self.held.get(&bookmark.1).is_some_and(|held| held.holder == client);
                         if is_mine {
                             self.held.remove(&bookmark.1);
                         }
                     }
                     Said::Ack { kind: AckKind::Processed, code: Code::Ok, command, .. } => {
                         processed.extend(self.unsure.get(&command).cloned().unwrap_or_default());
+                        // It may have waited until the lease was over and the message came again: then it is given back again.
+                        for sequence in self.cancelled.remove(&command).unwrap_or_default() {
+                            self.held.retain(|other, held| (*other, held.holder) != (sequence, client));
+                        }
                     }
                     Said::Ack { kind: AckKind::Persisted, code: Code::Ok, command, .. } => {
                         self.settled_for_good.extend(self.unsure.remove(&command).unwrap_or_default());
@@ -288,10 +305,21 @@ impl Outside {
         let sequence = message.bookmark.1;
         assert_eq!(message.data, sequence.to_string());
         assert!(!self.settled.contains(&sequence), "{sequence} was settled");
-        if let Some((holder, deadline)) = self.held.get(&sequence) {
-            assert!(*deadline <= now, "{sequence} is with {holder} until {deadline}, at {now} for {worker}");
+        let deliveries = message.deliveries;
+        if let Some(held) = self.held.get(&sequence) {
+            if held.deliveries > deliveries {
+                // Workers are listened to one after the other: this one lost it again before the other got it.
+                return;
+            }
+            assert!(
+                held.deadline <= now,
+                "{sequence} is with {} until {}, at {now} for {worker}",
+                held.holder,
+                held.deadline
+            );
         }
-        self.held.insert(sequence, (worker, now + message.lease_ms * 1_000_000));
+        let deadline = now + message.lease_ms * 1_000_000;
+        self.held.insert(sequence, Held { holder: worker, deliveries, deadline });
     }
 
     /// After everything, one worker gets all that is left.
@@ -311,6 +339,26 @@ impl Outside {
         assert_eq!(figures, [left.len() as u64; 2]);
         assert_eq!(self.pair.figure("once", "depth"), 0);
     }
+}
+
+#[test]
+fn a_cancel_that_waits_longer_than_its_lease_gives_back_the_next_one_of_its_own() {
+    let mut outside = Outside::new(false);
+    for step in [
+        Step::Publish(2),
+        Step::Work { worker: 2, max_backlog: 1 },
+        Step::Pass { ms: 1 },
+        Step::Crash { saves: false },
+        Step::Work { worker: 2, max_backlog: 2 },
+        // The log is searched for what the worker had of the other queue before the crash; the cancel waits behind that.
+        Step::Settle { worker: 2, verdict: Verdict::Expire, one_in: 2 },
+        Step::Settle { worker: 2, verdict: Verdict::Cancel, one_in: 1 },
+        Step::Turn { writes: false, reads: false },
+        Step::Pass { ms: 1000 },
+    ] {
+        outside.step(&step);
+    }
+    outside.finish();
 }
 
 proptest! {

@@ -329,3 +329,22 @@ fn a_lost_lease_is_told_before_the_message_comes_again() {
     assert_eq!(said[0], Said::LeaseLost { subscription: 1, reason: LeaseEnd::Expired, bookmark });
     assert!(matches!(&said[1], Said::Queued(message) if message.deliveries == 2), "{said:?}");
 }
+
+#[test]
+fn a_late_cancel_does_not_take_the_message_from_its_next_holder() {
+    let mut pair = working(queue("jobs"), 1);
+    publish_all(&mut pair, 1..=1);
+    let late = pair.take_queued(2);
+    assert_eq!(data(&late), ["1"]);
+    pair.send(2, &ClientFrame::Unsubscribe { command: 1, acks: Acks::default(), subscription: 1 });
+    pair.client(4, "next");
+    pair.subscribe(4, &consume(1, "jobs", 1));
+    pair.turn();
+    assert_eq!(data(&pair.take_queued(4)), ["1"]);
+    pair.settle(2, "jobs", Verdict::Cancel, &late);
+    assert!(pair.take_queued(4).is_empty());
+    assert_eq!(pair.figure("jobs", "cancelled"), 0);
+    // An acknowledgement says that the work is done, whoever has it now.
+    pair.settle(2, "jobs", Verdict::Acknowledge, &late);
+    assert_eq!(pair.figure("jobs", "depth"), 0);
+}

@@ -330,7 +330,8 @@ impl Model {
 
     pub fn settle(&mut self, queue: usize, connection: u64, verdict: Verdict, position: u64) -> bool {
         let strict = self.queues[queue].config.leasing == Leasing::Strict;
-        let foreign = |holder: usize| strict && self.subscriptions[holder].connection != connection;
+        let own_only = strict || verdict == Verdict::Cancel;
+        let foreign = |holder: usize| own_only && self.subscriptions[holder].connection != connection;
         if let Some(at) = self.queues[queue].taken.iter().position(|(other, _)| *other == position) {
             let allowed = !foreign(self.queues[queue].taken[at].1);
             if allowed {
