@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -149,7 +150,7 @@ class JournalReader:
         return self._reader
 
 
-class _Kept(JournalReader):
+class _Kept(JournalReader, ABC):
     """A journal whose full files can be taken care of, also while it is written to and read."""
 
     def archive(
@@ -192,8 +193,9 @@ class _Kept(JournalReader):
             segment_of(fields) for fields in take(upkeep, action, age, size_max, dry_run, self._keep_from)
         ]
 
+    @abstractmethod
     def _open_upkeep(self) -> _quire.Upkeep:
-        raise NotImplementedError
+        """What takes care of the files."""
 
     def _keep_from(self) -> int | None:
         """The first position that somebody beside the readers of this process needs."""

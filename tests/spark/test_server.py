@@ -16,6 +16,7 @@ from quire.testing import ServerProcess
 from server_process import Deadline
 
 from spark import journals
+from spark.batches import Batches
 
 #: More than a range that is one task.
 MANY = 60_000
@@ -159,39 +160,15 @@ def test_another_log_under_the_same_url_is_noticed(read: Any, tmp_path: Path) ->
         assert lenient.count() == 0
 
 
-class Batches:
-    """A query that collects its batches as lists of sequences, until it has read what is there."""
-
-    def __init__(self, spark: SparkSession, checkpoint: Path, url: str, **options: Any) -> None:
-        self._spark, self._checkpoint, self._options = spark, checkpoint, {"url": url, **options}
-        #: Sequences by batch, all runs together; a batch that is run again replaces itself.
-        self.found: dict[int, list[int]] = {}
-        #: The next batch raises.
-        self.fails = False
-
-    def run(self) -> list[int]:
-        """Runs until nothing is left; gives the sequences of all runs."""
-        frame = self._spark.readStream.format("quire").options(**self._options).load()
-        writer = frame.writeStream.foreachBatch(self._take).option(
-            "checkpointLocation", str(self._checkpoint)
-        )
-        query = writer.trigger(availableNow=True).start()
-        try:
-            assert query.awaitTermination(120)
-        finally:
-            query.stop()
-        return [number for batch in sorted(self.found) for number in self.found[batch]]
-
-    def _take(self, frame: DataFrame, batch: int) -> None:
-        if self.fails:
-            raise RuntimeError("this batch fails")
-        self.found[batch] = sequences(frame)
+def batches_of(spark: SparkSession, checkpoint: Path, url: str, **options: Any) -> Batches:
+    """The sequences of the journal of a server."""
+    return Batches(spark, checkpoint, sequences, {"url": url, **options})
 
 
 def test_a_stream_reads_everything_once_within_its_limits(spark: SparkSession, tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "s") as process:
         publish(process.url, journals.trades(250))
-        batches = Batches(
+        batches = batches_of(
             spark, tmp_path / "c", process.url, startingOffsets="earliest", maxMessagesPerTrigger=100
         )
         assert batches.run() == list(range(1, 251))
@@ -214,7 +191,9 @@ def test_a_first_batch_that_failed_begins_again_where_it_began(spark: SparkSessi
         publish(process.url, journals.trades(10))
         begun = datetime.now(UTC).isoformat()
         publish(process.url, journals.trades(5))
-        batches = Batches(spark, tmp_path / "c", process.url, startingTimestamp=begun, topicPrefix="trades/")
+        batches = batches_of(
+            spark, tmp_path / "c", process.url, startingTimestamp=begun, topicPrefix="trades/"
+        )
         batches.fails = True
         with pytest.raises(StreamingQueryException):
             batches.run()
@@ -252,7 +231,7 @@ def test_a_running_query_follows_the_server(spark: SparkSession, tmp_path: Path)
 def test_another_log_under_the_url_of_a_query_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "a") as process:
         publish(process.url, journals.trades(20))
-        batches = Batches(spark, tmp_path / "c", process.url, startingOffsets="earliest")
+        batches = batches_of(spark, tmp_path / "c", process.url, startingOffsets="earliest")
         assert batches.run() == list(range(1, 21))
         begin_anew(process, tmp_path / "a")
         # The same bookmarks: only the times tell them apart.

@@ -12,36 +12,19 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark import journals
+from spark.batches import Batches
 
 
-class Batches:
-    """A query that collects its batches as lists of positions, until it has read what is there."""
-
-    def __init__(self, spark: SparkSession, checkpoint: Path, *paths: Path, **options: Any) -> None:
-        self._spark, self._checkpoint, self._options = spark, checkpoint, options
-        self._options["paths"] = json.dumps([str(path) for path in paths])
-        #: Positions by batch, all runs together; a batch that is run again replaces itself.
-        self.found: dict[int, list[int]] = {}
-        #: The next batch raises.
-        self.fails = False
-
-    def run(self) -> list[int]:
-        """Runs until nothing is left; gives the positions of all runs."""
-        frame = self._spark.readStream.format("quire").schema("position long").options(**self._options).load()
-        writer = frame.writeStream.foreachBatch(self._take).option(
-            "checkpointLocation", str(self._checkpoint)
-        )
-        query = writer.trigger(availableNow=True).start()
-        try:
-            assert query.awaitTermination(120)
-        finally:
-            query.stop()
-        return [position for batch in sorted(self.found) for position in self.found[batch]]
-
-    def _take(self, frame: DataFrame, batch: int) -> None:
-        if self.fails:
-            raise RuntimeError("this batch fails")
-        self.found[batch] = sorted(row.position for row in frame.collect())
+def batches_of(spark: SparkSession, checkpoint: Path, *paths: Path, **options: Any) -> Batches:
+    """The positions of journals in directories."""
+    options["paths"] = json.dumps([str(path) for path in paths])
+    return Batches(
+        spark,
+        checkpoint,
+        lambda frame: sorted(row.position for row in frame.collect()),
+        options,
+        schema="position long",
+    )
 
 
 def everything(count: int = journals.COUNT, first: int = 1) -> list[int]:
@@ -49,7 +32,7 @@ def everything(count: int = journals.COUNT, first: int = 1) -> list[int]:
 
 
 def test_batches_obey_their_limit_and_miss_nothing(spark: SparkSession, trades: Path, tmp_path: Path) -> None:
-    batches = Batches(
+    batches = batches_of(
         spark, tmp_path, trades, startingOffsets="earliest", maxMessagesPerTrigger=1100, partitionBytes="64KB"
     )
     assert batches.run() == everything()
@@ -59,14 +42,14 @@ def test_batches_obey_their_limit_and_miss_nothing(spark: SparkSession, trades: 
 
 
 def test_bytes_limit_a_batch(spark: SparkSession, trades: Path, tmp_path: Path) -> None:
-    batches = Batches(spark, tmp_path, trades, startingOffsets="earliest", maxBytesPerTrigger="200KB")
+    batches = batches_of(spark, tmp_path, trades, startingOffsets="earliest", maxBytesPerTrigger="200KB")
     assert batches.run() == everything()
     assert len(batches.found) > 1
 
 
 def test_a_restart_goes_on_where_the_query_stopped(spark: SparkSession, tmp_path: Path) -> None:
     journals.write(tmp_path / "j", journals.trades(100))
-    batches = Batches(spark, tmp_path / "c", tmp_path / "j", startingOffsets="earliest")
+    batches = batches_of(spark, tmp_path / "c", tmp_path / "j", startingOffsets="earliest")
     assert batches.run() == everything(100)
     journals.write(tmp_path / "j", journals.trades(50), name="later")
     batches.fails = True
@@ -80,7 +63,7 @@ def test_a_restart_goes_on_where_the_query_stopped(spark: SparkSession, tmp_path
 
 def test_a_first_batch_that_failed_begins_again_where_it_began(spark: SparkSession, tmp_path: Path) -> None:
     journals.write(tmp_path / "j", journals.trades(10))
-    batches = Batches(spark, tmp_path / "c", tmp_path / "j", startingOffsets="-3")
+    batches = batches_of(spark, tmp_path / "c", tmp_path / "j", startingOffsets="-3")
     batches.fails = True
     with pytest.raises(StreamingQueryException):
         batches.run()
@@ -93,14 +76,14 @@ def test_a_query_begins_with_what_comes_if_it_is_not_told_otherwise(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     journals.write(tmp_path / "j", journals.trades(10))
-    batches = Batches(spark, tmp_path / "c", tmp_path / "j")
+    batches = batches_of(spark, tmp_path / "c", tmp_path / "j")
     assert batches.run() == []
 
 
 def test_several_journals_share_the_limit(spark: SparkSession, tmp_path: Path) -> None:
     for name, count in (("a", 10), ("b", 50)):
         journals.write(tmp_path / name, journals.trades(count))
-    batches = Batches(
+    batches = batches_of(
         spark,
         tmp_path / "c",
         tmp_path / "a",
@@ -141,7 +124,7 @@ def test_removed_messages_are_an_error_or_a_stated_gap(
     spark: SparkSession, trades: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(trades, tmp_path / "j")
-    batches = Batches(
+    batches = batches_of(
         spark, tmp_path / "c", tmp_path / "j", startingOffsets="earliest", maxMessagesPerTrigger=10
     )
     batches.fails = True
@@ -154,7 +137,7 @@ def test_removed_messages_are_an_error_or_a_stated_gap(
     (tmp_path / "k").rename(tmp_path / "j")
     with pytest.raises(StreamingQueryException, match="removed"):
         batches.run()
-    lenient = Batches(
+    lenient = batches_of(
         spark,
         tmp_path / "c",
         tmp_path / "j",
@@ -169,7 +152,7 @@ def test_removed_messages_are_an_error_or_a_stated_gap(
 
 def test_another_journal_under_the_same_path_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
     journals.write(tmp_path / "j", journals.trades(20))
-    batches = Batches(spark, tmp_path / "c", tmp_path / "j", startingOffsets="earliest")
+    batches = batches_of(spark, tmp_path / "c", tmp_path / "j", startingOffsets="earliest")
     assert batches.run() == everything(20)
     shutil.rmtree(tmp_path / "j")
     journals.write(tmp_path / "j", journals.trades(40), name="another")

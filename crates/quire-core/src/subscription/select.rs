@@ -1,9 +1,10 @@
 //! Select lists: the part of a message that a subscription wants (docs/replay.md).
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::filter::{Expression, FilterOptions};
-use crate::message_type::{Arena, MessageType, Selection, Step};
+use crate::message_type::{Selection, Step};
 
 /// Entries of a list: more fields than anybody names one by one.
 pub const SELECT_ENTRIES_MAX: usize = 256;
@@ -62,16 +63,13 @@ impl Select {
         }
         Ok(Select(Arc::new(selection)))
     }
+}
 
-    /// What is left of a message, in `out` if it is not the whole; what cannot be taken apart is left whole.
-    pub(crate) fn apply<'a>(
-        &self,
-        message_type: Option<MessageType>,
-        data: &'a [u8],
-        arena: &mut Arena,
-        out: &'a mut Vec<u8>,
-    ) -> &'a [u8] {
-        self.0.apply(message_type, data, arena, out)
+impl Deref for Select {
+    type Target = Selection;
+
+    fn deref(&self) -> &Selection {
+        &self.0
     }
 }
 

@@ -127,36 +127,31 @@ fn a_record_without_a_sequence_is_never_a_duplicate_and_one_with_the_last_number
 
 #[test]
 fn thousands_of_batches_go_out_with_one_flush() {
-    let directory = tempfile::tempdir().unwrap();
-    let options = Options { segment_size: 8 << 20, ..small() };
-    let (mut journal, _) = Journal::driven_by_hand(Arc::new(RealDisk), directory.path(), &options).unwrap();
-    let flushes = counted_flushes(&mut journal);
-    for sequence in 1..=2500 {
-        journal
-            .append(&record(sequence, &format!("topic-{}", sequence % 10), &[sequence as u8; 500]))
-            .unwrap();
-        journal.submit();
-    }
-    journal.write_waiting();
-    assert_eq!(flushes.load(Ordering::Relaxed), 1);
-    assert_eq!(sequences(&journal.reader(), Position::ZERO), (1..=2500).collect::<Vec<_>>());
+    assert_eq!(flushes_of(2500, true), 1);
 }
 
 #[test]
 fn a_crowd_becomes_persistent_in_steps() {
+    assert_eq!(flushes_of(10_000, false), 3, "5.5 MB in steps of 2 MiB");
+}
+
+/// How many flushes records that wait together take, in as few batches as it goes or each in one of its own. All can be read then.
+fn flushes_of(count: u64, each_its_own: bool) -> usize {
     let directory = tempfile::tempdir().unwrap();
     let options = Options { segment_size: 16 << 20, ..small() };
     let (mut journal, _) = Journal::driven_by_hand(Arc::new(RealDisk), directory.path(), &options).unwrap();
     let flushes = counted_flushes(&mut journal);
-    for sequence in 1..=10_000 {
-        journal
-            .append(&record(sequence, &format!("topic-{}", sequence % 10), &[sequence as u8; 500]))
-            .unwrap();
+    for sequence in 1..=count {
+        let topic = format!("topic-{}", sequence % 10);
+        journal.append(&record(sequence, &topic, &[sequence as u8; 500])).unwrap();
+        if each_its_own {
+            journal.submit();
+        }
     }
     journal.submit();
     journal.write_waiting();
-    assert_eq!(flushes.load(Ordering::Relaxed), 3, "5.5 MB in steps of 2 MiB");
-    assert_eq!(sequences(&journal.reader(), Position::ZERO), (1..=10_000).collect::<Vec<_>>());
+    assert_eq!(sequences(&journal.reader(), Position::ZERO), (1..=count).collect::<Vec<_>>());
+    flushes.load(Ordering::Relaxed)
 }
 
 fn counted_flushes(journal: &mut Journal) -> Arc<AtomicUsize> {
