@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build sim fuzz crash client-crash queue-crash peers clean
+.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz crash client-crash queue-crash peers clean
 
 setup: $(STAMP)
 
@@ -22,7 +22,7 @@ $(STAMP): $(VENV)/bin/python pyproject.toml $(RUST_SOURCES)
 demo: setup
 	$(BIN)/quire demo
 
-test: setup check rust-test bench-build sim python-test spark-test
+test: setup check rust-test bench-build instructions sim python-test spark-test
 
 check: setup
 	cargo fmt --all --check
@@ -42,6 +42,10 @@ rust-test:
 # As the tests are built: that they link and start is what is shown, not how fast they are.
 bench-build:
 	cargo build --package quire-benches --benches --locked
+
+# What a message costs on each hot path, whatever else the machine does: benches/tests/instructions.rs.
+instructions:
+	cargo test --package quire-benches --test instructions --locked
 
 # Of the Python surface; `cargo bench --package quire-benches` has those of the parts, `benches/end_to_end.py` those of the whole.
 bench: setup

@@ -1,0 +1,265 @@
+//! Guards the hot paths by what does not depend on how busy the machine is: the instructions that one message costs. Each path runs in a
+//! process of its own that is followed step by step through the part that counts, so that nothing but the kernel is needed.
+//!
+//! A limit is a quarter above what was counted when it was set: compilers and processors (copying memory is done in their own way) differ
+//! by less. A path that goes above its limit has become dearer; one that goes far below gets a new limit.
+
+use std::process::{Command, ExitCode, Stdio};
+
+use nix::sys::ptrace;
+use nix::sys::signal::{Signal, raise};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+use quire_benches::driven_broker::Bench;
+use quire_core::filter::{Filter, FilterOptions, MessageContext};
+use quire_core::message_type::{Arena, MessageType};
+use quire_core::queue::*;
+use quire_core::wire::{Acks, ClientFrame, Subscribe};
+use quire_journal::Timestamp;
+
+/// A path from its beginning to its end, what is counted between two calls of [`measured`].
+struct Path {
+    name: &'static str,
+    run: fn(),
+    messages: u64,
+    /// Instructions for each message.
+    limit: u64,
+}
+
+const PATHS: [Path; 6] = [
+    Path { name: "take a publish of 512 B", run: publish, messages: 60, limit: 2_300 },
+    Path {
+        name: "hand a message to one of 100 filtered subscriptions",
+        run: fan_out,
+        messages: 20,
+        limit: 9_500,
+    },
+    Path { name: "replay a message of 256 B", run: replay, messages: 150, limit: 2_050 },
+    Path { name: "evaluate two fields of 300 B of JSON", run: evaluate, messages: 20, limit: 12_000 },
+    Path { name: "lease and acknowledge, round robin", run: round_robin, messages: 60, limit: 3_100 },
+    Path { name: "lease and acknowledge, proportional", run: proportional, messages: 60, limit: 3_450 },
+];
+
+/// Marks both ends of what is counted.
+const END: Signal = Signal::SIGSTOP;
+
+/// How a process ends that must not be followed: containers may forbid it.
+const NOT_FOLLOWED: i32 = 77;
+
+fn main() -> ExitCode {
+    let wanted = std::env::args().skip_while(|argument| argument != "--path").nth(1);
+    if let Some(path) = PATHS.iter().find(|path| wanted.as_deref() == Some(path.name)) {
+        (path.run)();
+        return ExitCode::SUCCESS;
+    }
+    let mut is_dearer = false;
+    for path in &PATHS {
+        let counted = match count(path) {
+            Ok(Some(counted)) => counted.div_ceil(path.messages),
+            Ok(None) => {
+                println!("{}: not counted, the system does not let a process follow another", path.name);
+                continue;
+            }
+            Err(error) => {
+                println!("{}: {error}", path.name);
+                return ExitCode::FAILURE;
+            }
+        };
+        let verdict = if counted > path.limit { "FAILED" } else { "ok" };
+        is_dearer |= counted > path.limit;
+        println!("{}: {counted} instructions a message, at most {} ... {verdict}", path.name, path.limit);
+    }
+    if is_dearer { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// The instructions between the two ends of a path; `None` where processes may not be followed.
+fn count(path: &Path) -> Result<Option<u64>, Box<dyn std::error::Error>> {
+    let child =
+        Command::new(std::env::current_exe()?).args(["--path", path.name]).stdin(Stdio::null()).spawn()?;
+    let child = Pid::from_raw(i32::try_from(child.id())?);
+    let mut count = 0;
+    let mut is_begun = false;
+    loop {
+        match waitpid(child, None)? {
+            WaitStatus::Stopped(_, END) if is_begun => break,
+            WaitStatus::Stopped(_, END) => is_begun = true,
+            WaitStatus::Stopped(_, Signal::SIGTRAP) => count += 1,
+            WaitStatus::Exited(_, NOT_FOLLOWED) => return Ok(None),
+            other => return Err(format!("the process ended on its way: {other:?}").into()),
+        }
+        ptrace::step(child, None)?;
+    }
+    ptrace::cont(child, None)?;
+    match waitpid(child, None)? {
+        WaitStatus::Exited(_, 0) => Ok(Some(count)),
+        other => Err(format!("the process did not end well: {other:?}").into()),
+    }
+}
+
+/// What is counted.
+fn measured(part: impl FnOnce()) {
+    if ptrace::traceme().is_err() {
+        std::process::exit(NOT_FOLLOWED);
+    }
+    raise(END).expect("a signal to itself");
+    part();
+    raise(END).expect("a signal to itself");
+}
+
+fn publish() {
+    let mut bench = Bench::new();
+    bench.connect(1, "publisher");
+    let read = |bench: &mut Bench| {
+        let mut bytes = Vec::new();
+        (0..60).for_each(|_| bench.publish(&mut bytes, "orders", &[b'x'; 512]));
+        bytes
+    };
+    for _ in 0..3 {
+        let bytes = read(&mut bench);
+        bench.receive(1, &bytes);
+        bench.turn();
+        bench.broker.write_journal();
+        bench.turn();
+    }
+    let bytes = read(&mut bench);
+    measured(|| {
+        bench.receive(1, &bytes);
+        bench.turn();
+    });
+}
+
+fn fan_out() {
+    let mut bench = Bench::new();
+    bench.connect(1, "publisher");
+    for number in 0..100 {
+        bench.connect(10 + number, &format!("subscriber-{number}"));
+        let filter = format!("/key = {number}");
+        let subscribe =
+            Subscribe { subscription: 1, topic: "orders", filter: Some(&filter), ..Subscribe::default() };
+        bench.subscribe(10 + number, subscribe);
+    }
+    bench.turn();
+    let mut round = |counts: bool| {
+        let mut bytes = Vec::new();
+        for key in 0..20 {
+            let data = format!(r#"{{"id":{key},"text":"{}","key":{key}}}"#, ".".repeat(90));
+            bench.publish(&mut bytes, "orders", data.as_bytes());
+        }
+        let mut size = 0;
+        let mut part = || {
+            bench.receive(1, &bytes);
+            size = bench.turn();
+        };
+        if counts {
+            measured(part)
+        } else {
+            part()
+        }
+        assert!(size > 20 * 100, "every message goes to one");
+        bench.broker.write_journal();
+        bench.turn();
+    };
+    round(false);
+    round(false);
+    round(true);
+}
+
+fn replay() {
+    let mut bench = Bench::new();
+    bench.connect(1, "publisher");
+    let mut bytes = Vec::new();
+    (0..150).for_each(|_| bench.publish(&mut bytes, "orders", &[b'x'; 256]));
+    bench.receive(1, &bytes);
+    bench.turn();
+    bench.broker.write_journal();
+    bench.turn();
+    bench.connect(2, "reader");
+    let mut round = |number: u32| {
+        let bookmark = Some("0");
+        bench.subscribe(
+            2,
+            Subscribe { subscription: number, topic: "orders", bookmark, ..Subscribe::default() },
+        );
+        assert!(bench.turn() > 150 * 256);
+        bench.send(2, &ClientFrame::Unsubscribe { command: 1, acks: Acks::default(), subscription: number });
+        bench.turn();
+    };
+    round(1);
+    measured(|| round(2));
+}
+
+fn evaluate() {
+    let filter = Filter::parse("/symbol = 'S00042' AND /qty > 100", &FilterOptions::default()).unwrap();
+    let orders: Vec<String> = (0..20)
+        .map(|number| {
+            let symbol = if number % 2 == 0 { 42 } else { number };
+            let head = format!(r#"{{"id":{number},"symbol":"S{symbol:05}","side":"buy","qty":{},"price":90.25,"#, number * 70);
+            let order = format!(
+                r#"{head}"flags":["ioc","hidden"],"limits":{{"low":90.5,"high":110}},"trader":"j.smith","note":""#
+            );
+            format!("{order}{}\"}}", ".".repeat(298 - order.len()))
+        })
+        .collect();
+    let mut arena = Arena::default();
+    let mut round = || {
+        let matches =
+            orders.iter().filter(|order| filter.matches_with(&context(order.as_bytes()), &mut arena)).count();
+        assert_eq!(matches, 9);
+    };
+    round();
+    measured(round);
+}
+
+fn context(data: &[u8]) -> MessageContext<'_> {
+    MessageContext {
+        message_type: MessageType::Json,
+        data,
+        topic: "orders",
+        bookmark: None,
+        correlation_id: b"",
+        timestamp: Timestamp(0),
+        now: Timestamp(0),
+    }
+}
+
+fn round_robin() {
+    work_off(FairnessModel::RoundRobin);
+}
+
+fn proportional() {
+    work_off(FairnessModel::Proportional);
+}
+
+/// 10,000 messages outstanding with 1,000 subscriptions; the oldest is acknowledged, another leased.
+fn work_off(model: FairnessModel) {
+    const NOW: Time = Time::new(1_000_000_000);
+    const CONNECTION: ConnectionId = ConnectionId::new(1);
+    let mut queues = Queues::new();
+    let config = QueueConfig {
+        fairness_model: Some(model),
+        lease_period: Some(std::time::Duration::from_secs(30)),
+        ..QueueConfig::default()
+    };
+    let queue = queues.add_queue(config).unwrap();
+    for _ in 0..1_000 {
+        let spec =
+            SubscriptionSpec { connection: CONNECTION, backlog: Some(20), queues: vec![(queue, None)] };
+        queues.subscribe(&spec).unwrap();
+    }
+    for position in 1..=20_000 {
+        queues.enqueue(queue, Position::new(position), Entry { received: NOW, ..Entry::default() });
+    }
+    let mut nobody_asks = |_: Position, _: FilterId| false;
+    for _ in 0..10_000 {
+        queues.poll_delivery(NOW, &mut nobody_asks).unwrap();
+    }
+    let mut round = |first: u64, count: u64| {
+        for position in (first..first + count).map(Position::new) {
+            assert_eq!(queues.settle(queue, CONNECTION, Verdict::Acknowledge, &[position], NOW), 1);
+            queues.poll_change().unwrap();
+            queues.poll_delivery(NOW, &mut nobody_asks).unwrap();
+        }
+    };
+    round(1, 2_000);
+    measured(|| round(2_001, 60));
+}
