@@ -1,3 +1,20 @@
 //! The Criterion benches are in `benches/`, those of whole processes in `end_to_end.py`. Here is what several of them use.
 
 pub mod driven_broker;
+
+use quire_core::filter::MessageContext;
+use quire_core::message_type::MessageType;
+use quire_journal::Timestamp;
+
+/// A message on `orders`, as a filter sees it.
+pub fn context(message_type: MessageType, data: &[u8]) -> MessageContext<'_> {
+    MessageContext {
+        message_type,
+        data,
+        topic: "orders",
+        bookmark: None,
+        correlation_id: b"",
+        timestamp: Timestamp(0),
+        now: Timestamp(0),
+    }
+}

@@ -8,11 +8,11 @@ use std::vec::IntoIter;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
+use quire_benches::context;
 use quire_benches::driven_broker::Bench;
-use quire_core::filter::{Filter, FilterOptions, MessageContext, SubscriptionIndex};
+use quire_core::filter::{Filter, FilterOptions, SubscriptionIndex};
 use quire_core::message_type::{Arena, MessageType};
 use quire_core::wire::Subscribe;
-use quire_journal::Timestamp;
 
 /// Different messages, so that no branch is learnt by heart.
 const MESSAGE_COUNT: usize = 1_000;
@@ -50,18 +50,6 @@ fn fix_order(number: usize) -> Vec<u8> {
     text.push_str(&".".repeat(MESSAGE_SIZE - text.len() - 1));
     text.push('\u{1}');
     text.into_bytes()
-}
-
-fn context(message_type: MessageType, data: &[u8]) -> MessageContext<'_> {
-    MessageContext {
-        message_type,
-        data,
-        topic: "orders",
-        bookmark: None,
-        correlation_id: b"",
-        timestamp: Timestamp(0),
-        now: Timestamp(0),
-    }
 }
 
 fn parsed(text: &str) -> Filter {
