@@ -42,12 +42,14 @@ impl Texts {
         if self.publisher != record.publisher || self.bookmark.is_empty() {
             self.publisher = record.publisher;
             self.bookmark.clear();
-            // Writing to a string cannot fail, here and below.
+            // Writing to a string cannot fail.
             let _ = write!(self.bookmark, "{}", record.publisher);
             self.publisher_size = self.bookmark.len();
         }
         self.bookmark.truncate(self.publisher_size);
-        let _ = write!(self.bookmark, "|{}|", record.sequence);
+        self.bookmark.push('|');
+        self.bookmark.push_str(itoa::Buffer::new().format(record.sequence));
+        self.bookmark.push('|');
     }
 
     fn bookmark(&self) -> &str {
@@ -75,29 +77,48 @@ pub(crate) fn attribute_value<'a>(
     texts: &'a Texts,
     event: Option<&'a Event>,
 ) -> Option<Value<'a>> {
+    attribute_number(attribute, record, event)
+        .map(Value::Int)
+        .or_else(|| attribute_text(attribute, record, texts, event).map(Value::Text))
+}
+
+/// The value of an attribute that is a number; of any other `None`.
+#[inline]
+fn attribute_number(attribute: Attribute, record: &Record<'_>, event: Option<&Event>) -> Option<i64> {
     match attribute {
-        Attribute::Position => Some(Value::Int(record.position.get() as i64)),
-        Attribute::Timestamp => Some(Value::Int((record.timestamp.as_ns() / 1000) as i64)),
-        Attribute::TimestampNs => i64::try_from(record.timestamp.as_ns()).ok().map(Value::Int),
-        Attribute::Sequence => i64::try_from(record.sequence).ok().map(Value::Int),
-        Attribute::Bookmark => Some(Value::Text(texts.bookmark())),
-        Attribute::Topic => Some(Value::Text(record.topic)),
-        Attribute::Publisher => Some(Value::Text(texts.publisher())),
-        Attribute::Kind => Some(Value::Text(event.map_or(kind_name(record.kind), |event| event.kind))),
-        Attribute::FirstPosition => Some(Value::Int(event?.first.get() as i64)),
-        Attribute::LastPosition => Some(Value::Int(event?.last.get() as i64)),
-        Attribute::Deliveries => event?.deliveries.map(|count| Value::Int(count.into())),
-        Attribute::Cancels => event?.cancels.map(|count| Value::Int(count.into())),
-        Attribute::Reasons => event?.reasons.as_deref().map(Value::Text),
+        Attribute::Position => Some(record.position.get() as i64),
+        Attribute::Timestamp => Some((record.timestamp.as_ns() / 1000) as i64),
+        Attribute::TimestampNs => i64::try_from(record.timestamp.as_ns()).ok(),
+        Attribute::Sequence => i64::try_from(record.sequence).ok(),
+        Attribute::FirstPosition => Some(event?.first.get() as i64),
+        Attribute::LastPosition => Some(event?.last.get() as i64),
+        Attribute::Deliveries => event?.deliveries.map(Into::into),
+        Attribute::Cancels => event?.cancels.map(Into::into),
+        _ => None,
+    }
+}
+
+/// The value of an attribute that is text; of any other `None`.
+#[inline]
+fn attribute_text<'a>(
+    attribute: Attribute,
+    record: &Record<'a>,
+    texts: &'a Texts,
+    event: Option<&'a Event>,
+) -> Option<&'a str> {
+    match attribute {
+        Attribute::Bookmark => Some(texts.bookmark()),
+        Attribute::Topic => Some(record.topic),
+        Attribute::Publisher => Some(texts.publisher()),
+        Attribute::Kind => Some(event.map_or(kind_name(record.kind), |event| event.kind)),
+        Attribute::Reasons => event?.reasons.as_deref(),
         // The data of an event is for the queue.
         Attribute::Data if event.is_some() => None,
+        Attribute::Data => std::str::from_utf8(record.data).ok(),
         Attribute::CorrelationId if record.correlation_id.is_empty() => None,
-        Attribute::CorrelationId => std::str::from_utf8(record.correlation_id).ok().map(Value::Text),
-        Attribute::MessageType => {
-            MessageType::from_code(record.message_type).map(|known| Value::Text(known.name()))
-        }
-        Attribute::Data => std::str::from_utf8(record.data).ok().map(Value::Text),
-        Attribute::DataBinary => None,
+        Attribute::CorrelationId => std::str::from_utf8(record.correlation_id).ok(),
+        Attribute::MessageType => MessageType::from_code(record.message_type).map(MessageType::name),
+        _ => None,
     }
 }
 
@@ -204,6 +225,16 @@ impl Builder {
             }
             (Content::Attribute(Attribute::DataBinary), Builder::Bytes(bytes)) => {
                 return bytes.append_option(row.event.is_none().then_some(row.record.data));
+            }
+            // Most of what most scans build: without the detour through a value of any type.
+            (Content::Attribute(attribute), Builder::Text(text)) => {
+                return text.append_option(attribute_text(*attribute, row.record, row.texts, row.event));
+            }
+            (Content::Attribute(attribute), Builder::Long(long)) => {
+                return long.append_option(attribute_number(*attribute, row.record, row.event));
+            }
+            (Content::Attribute(attribute), Builder::Timestamp(timestamp)) => {
+                return timestamp.append_option(attribute_number(*attribute, row.record, row.event));
             }
             (Content::Attribute(attribute), _) => {
                 attribute_value(*attribute, row.record, row.texts, row.event)
