@@ -12,7 +12,10 @@ pub struct CommandId(pub u32);
 
 #[derive(Debug)]
 enum Command {
-    Flush,
+    /// With its answer, so many settled messages are known to be so for good.
+    Flush {
+        said: u64,
+    },
     Subscribe {
         number: u32,
         replace: bool,
@@ -30,7 +33,7 @@ enum Command {
         frame: Vec<u8>,
         query: Option<u32>,
     },
-    /// A flush of our own: with its answer, so many settled messages are known to be so for good.
+    /// A flush of our own.
     Confirm {
         said: u64,
     },
@@ -51,7 +54,7 @@ pub(super) struct Commands {
 impl Commands {
     pub fn flush(&mut self) -> Result<CommandId, Failure> {
         match std::mem::take(&mut self.lost_count) {
-            0 => Ok(self.add(Command::Flush)),
+            0 => Ok(self.add(Command::Flush { said: self.settled_count })),
             lost => Err(lost_settles(lost)),
         }
     }
@@ -112,13 +115,13 @@ impl Commands {
     ) {
         self.lost_count += self.unconfirmed_count() + unsaid;
         (self.confirmed_count, self.is_confirming) = (self.settled_count, false);
-        let is_flush = |command: &Command| matches!(command, Command::Flush);
+        let is_flush = |command: &Command| matches!(command, Command::Flush { .. });
         if self.lost_count > 0 && self.waiting.values().any(is_flush) {
             let failure = lost_settles(std::mem::take(&mut self.lost_count));
             self.fail_flushes(&failure, events);
         }
         self.waiting.retain(|id, command| match command {
-            Command::Flush | Command::Subscribe { reentry: false, replace: false, .. } => true,
+            Command::Flush { .. } | Command::Subscribe { reentry: false, replace: false, .. } => true,
             Command::Subscribe { reentry: true, .. } | Command::Confirm { .. } => false,
             Command::Unsubscribe { .. } | Command::Pause { .. } | Command::Subscribe { .. } => {
                 events.push_back(Event::Answered { command: *id, result: Ok(()) });
@@ -156,7 +159,7 @@ impl Commands {
         let mut out = Vec::new();
         let CommandId(command) = id;
         match self.waiting.get(&id)? {
-            Command::Flush | Command::Confirm { .. } => {
+            Command::Flush { .. } | Command::Confirm { .. } => {
                 ClientFrame::Flush { command, acks: Acks::PERSISTED }.encode(&mut out)
             }
             Command::Subscribe { number, replace, .. } => {
@@ -191,9 +194,13 @@ impl Commands {
     ) {
         let Some(command) = self.waiting.remove(&id) else { return };
         if let Command::Confirm { said } = command {
-            self.lost_count += if result.is_err() { said - self.confirmed_count } else { 0 };
-            (self.confirmed_count, self.is_confirming) = (said, false);
+            self.lost_count += if result.is_err() { said.saturating_sub(self.confirmed_count) } else { 0 };
+            self.is_confirming = false;
+            self.confirmed(said);
             return;
+        }
+        if let (Command::Flush { said }, Ok(())) = (&command, &result) {
+            self.confirmed(*said);
         }
         if let (Command::Once { query: Some(query), .. }, Err(failure)) = (&command, &result)
             && subscriptions.remove(*query)
@@ -223,14 +230,14 @@ impl Commands {
 
     /// Whether a flush waits for its answer.
     pub fn awaits_flush(&self) -> bool {
-        self.waiting.values().any(|command| matches!(command, Command::Flush))
+        self.waiting.values().any(|command| matches!(command, Command::Flush { .. }))
     }
 
     /// Nobody waits for the answer any more. A flush is forgotten, so that it is not said again after a reconnect; the others change
     /// subscriptions and take their course. True: no answer will come.
     pub fn abandon(&mut self, id: CommandId) -> bool {
         match self.waiting.get(&id) {
-            Some(Command::Flush) => self.waiting.remove(&id).is_some(),
+            Some(Command::Flush { .. }) => self.waiting.remove(&id).is_some(),
             Some(_) => false,
             None => true,
         }
@@ -239,7 +246,7 @@ impl Commands {
     /// No publish will be persisted any more.
     pub fn fail_flushes(&mut self, failure: &Failure, events: &mut VecDeque<Event>) {
         self.waiting.retain(|id, command| {
-            let is_flush = matches!(command, Command::Flush);
+            let is_flush = matches!(command, Command::Flush { .. });
             if is_flush {
                 events.push_back(Event::Answered { command: *id, result: Err(failure.clone()) });
             }
@@ -253,6 +260,11 @@ impl Commands {
         for (id, _) in all.into_iter().filter(|(_, command)| !matches!(command, Command::Confirm { .. })) {
             events.push_back(Event::Answered { command: id, result: Err(failure.clone()) });
         }
+    }
+
+    /// So many settled messages are known to be so for good, or were given up.
+    fn confirmed(&mut self, said: u64) {
+        self.confirmed_count = self.confirmed_count.max(said);
     }
 
     fn add(&mut self, command: Command) -> CommandId {

@@ -458,3 +458,28 @@ fn a_flush_does_not_promise_what_was_lost_with_the_connection() {
         assert!(worker.core.flush().is_ok(), "it was said once");
     }
 }
+
+#[test]
+fn what_a_flush_has_confirmed_is_not_lost_with_the_connection() {
+    for last_question_is_answered in [true, false] {
+        let mut worker = Worker::new(batching(1), 10);
+        let message = worker.deliver(1);
+        worker.acknowledge(&message);
+        let flush = worker.core.flush().unwrap();
+        worker.said();
+        // Its own question behind the acknowledgement, and the flush.
+        assert_eq!((worker.flushes.len(), worker.core.unconfirmed_count()), (2, 1));
+        let flush = worker.flushes.iter().position(|command| *command == flush).unwrap();
+        worker.persisted(flush);
+        assert_eq!(worker.core.unconfirmed_count(), 0);
+        let later = worker.deliver(2);
+        worker.acknowledge(&later);
+        if last_question_is_answered {
+            worker.persisted(1 - flush);
+            assert_eq!(worker.core.unconfirmed_count(), 1, "that question was about the first one only");
+        }
+        worker.core.handle_disconnected(worker.now);
+        let lost = worker.core.flush().unwrap_err();
+        assert!(lost.reason.contains("before 1 settled"), "{}", lost.reason);
+    }
+}
