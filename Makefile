@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz crash client-crash queue-crash peers clean
+.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz crash client-crash queue-crash protocol-kills peers clean
 
 setup: $(STAMP)
 
@@ -86,6 +86,10 @@ client-crash: setup
 # The server or a worker of a queue is killed; a bounded number of rounds is part of `make test`.
 queue-crash: setup
 	$(BIN)/python tests/queue_crashes.py $(or $(ROUNDS),200)
+
+# Server, client or connection end beside any frame of the protocol, one to three in a life; each frame once is part of `make test`.
+protocol-kills: setup
+	$(BIN)/python tests/protocol_kills.py $(or $(ROUNDS),500)
 
 # Beside NATS, Redis, RabbitMQ and Kafka, as far as they are installed: docs/performance.md says how.
 peers: setup
