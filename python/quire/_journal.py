@@ -411,21 +411,6 @@ def take(
         yield fields
 
 
-def take_stopped(
-    directory: Path,
-    archive_directory: Path | None,
-    action: str,
-    age: Duration | None,
-    size_max: Size | None,
-    dry_run: bool,
-) -> Iterator[Segment]:
-    """The same for a stopped journal. Raises `JournalLockedError` when a server has it."""
-    check_is_journal(directory)
-    upkeep = _quire.Upkeep(directory, archive_directory)
-    for fields in take(upkeep, action, age, size_max, dry_run, upkeep.queues_need):
-        yield segment_of(fields)
-
-
 def check_is_journal(directory: Path) -> None:
     """Raises `FileNotFoundError` or `NotADirectoryError` for a place without a journal, and says where one is."""
     if not directory.exists():

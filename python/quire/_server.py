@@ -19,6 +19,7 @@ from quire import _quire
 from quire._config import Config
 from quire._errors import ConfigError, DisconnectedError, QuireError
 from quire._journal import ServerJournal
+from quire._upkeep import UpkeepListener
 
 _CONNECTED: Final = 0
 _RECEIVED: Final = 1
@@ -143,7 +144,10 @@ class Server:
         except ConfigError as error:
             raise self.config.placed(error) from None
         self._engine = engine
+        upkeep = None
         try:
+            directories = self.config.journal_directory, self.config.journal_archive_directory
+            upkeep = UpkeepListener.open(*directories, engine)
             address = self.config.address
             try:
                 listener = await loop.create_server(
@@ -168,6 +172,8 @@ class Server:
                         self._timer.cancel()
         finally:
             self._url = None
+            if upkeep is not None:
+                upkeep.close()
             # What the loop still has to say about connections that were cut changes nothing.
             self._engine = None
             # Waits for the disk, not for peers: nothing else is left to do on this loop.

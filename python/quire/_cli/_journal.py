@@ -1,7 +1,7 @@
 """`quire journal`: what the files of a journal hold, and what becomes of old ones.
 
-Reading locks and changes nothing, so that it is safe beside a running server. Archiving, compressing and removing want the journal for
-themselves: those of a running server are its own task.
+Reading locks and changes nothing, so that it is safe beside a running server. Archiving, compressing and removing are done by the server
+that runs on the journal, if there is one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from quire._cli._output import (
     show_filter_mistake,
     to_bookmark,
 )
-from quire._journal import take_stopped
+from quire._upkeep import take_care
 
 app = App(
     name="journal",
     help="Look at the files of a journal, which is in the data directory of its server: safe while that runs. "
-    "Archive, compress and remove old files while it is stopped.",
+    "Archive, compress and remove old files, by the server if it runs.",
     help_format="plaintext",
 )
 
@@ -184,13 +184,18 @@ def archive(
     directory: Directory,
     /,
     *,
-    archive_directory: Annotated[Path, Parameter(name="--archive-directory", help="Where to.")],
+    archive_directory: Annotated[
+        Path | None,
+        Parameter(
+            name="--archive-directory", help="Where to. Of a running server: where it is configured to."
+        ),
+    ] = None,
     age: Age = None,
     size_max: SizeMax = None,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
-    """Move old files of a stopped journal to another directory; they stay part of the journal.
+    """Move old files to another directory; they stay part of the journal.
 
     For example:
       quire journal archive quire-data/journal --archive-directory /archive/quire --age 1d
@@ -209,7 +214,7 @@ def compress(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
-    """Compress old files of a stopped journal where they are; they stay part of the journal.
+    """Compress old files where they are; they stay part of the journal.
 
     For example:
       quire journal compress quire-data/journal --age 7d
@@ -228,7 +233,7 @@ def remove(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
-    """Remove old files of a stopped journal: their messages are gone. What a queue still needs stays.
+    """Remove old files: their messages are gone. What somebody still needs stays.
 
     For example:
       quire journal remove quire-data/journal --age 30d --dry-run
@@ -248,7 +253,7 @@ def _take(
 ) -> int:
     """Prints each file when it is done, so that an end in the middle leaves a true account."""
     count = total = 0
-    for segment in take_stopped(directory, archive_directory, action, age, size_max, dry_run):
+    for segment in take_care(directory, archive_directory, action, age, size_max, dry_run):
         count, total = count + 1, total + segment.size
         if json:
             print_json(**asdict(segment))
