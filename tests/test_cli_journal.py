@@ -152,6 +152,7 @@ def test_the_command_line_takes_care_of_a_stopped_journal(
     command: Command, tmp_path: Path, action: str
 ) -> None:
     directory, archive = tmp_path / "journal", tmp_path / "archive"
+    (tmp_path / "other").mkdir()
     with quire.Journal(directory, journal_size="64KB", name="other") as journal:
         journal.append_many("orders", [{"pad": "x" * 500}] * 500, publisher="loader")
         journal.flush(20)
@@ -167,6 +168,9 @@ def test_the_command_line_takes_care_of_a_stopped_journal(
     assert len(command(action, *by_size, "220KB").out.splitlines()) == count - 3
     assert command(action, *by_size, "1GB").out == ""
     assert command(action, directory, "--archive-directory", archive).code == 2
+    for itself in (directory, tmp_path / "other" / ".." / "journal"):
+        refused = command(action, directory, "--age", "0s", "--archive-directory", itself)
+        assert (refused.code, "is the journal directory itself" in refused.err) == (2, True)
     with quire.Journal(directory, read_only=True) as journal:
         assert [segment.state for segment in journal.segments()] == ["sealed"] * (count - 1) + ["active"]
     done = command(action, *arguments)

@@ -165,6 +165,22 @@ def test_a_server_keeps_its_schedule_by_size(tmp_path: Path) -> None:
         assert [message.json()["n"] for message in journal.read()] == list(range(400))
 
 
+def test_the_journal_directory_is_no_archive_directory(tmp_path: Path) -> None:
+    for archive in ("journal", "../data/journal"):
+        log = {"journal_archive_directory": archive, "topic": [{"name": "^", "message_type": "json"}]}
+        mistaken = quire.Config(
+            data_directory=tmp_path / "data", transport=[{"address": "127.0.0.1:0"}], transaction_log=log
+        )
+        (tmp_path / "data" / "journal").mkdir(parents=True, exist_ok=True)
+        with (
+            pytest.raises(quire.ConfigError, match="is the journal directory itself"),
+            quire.Server(mistaken),
+        ):
+            pass
+    with pytest.raises(quire.ConfigError, match=r"journal_archive_directory.*itself"):
+        quire.Config(transaction_log={"journal_directory": "j", "journal_archive_directory": "j"}).check()
+
+
 def test_a_schedule_without_an_archive_directory_is_a_mistake() -> None:
     mistaken = quire.Config(transaction_log={"upkeep": {"archive_after": "1d"}})
     with pytest.raises(quire.ConfigError, match="archive"):

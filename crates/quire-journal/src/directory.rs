@@ -30,6 +30,9 @@ pub(crate) fn find_segments(
     archive: Option<&Path>,
     read_only: bool,
 ) -> Result<Vec<Found>, JournalError> {
+    if let Some(archive) = archive {
+        check_archive(disk, directory, archive)?;
+    }
     for _ in 1..LIST_COUNT_MAX {
         match try_find(disk, directory, archive, read_only) {
             Err(Missing::Gone) => (),
@@ -39,6 +42,16 @@ pub(crate) fn find_segments(
     }
     let reason = "its files went away as often as it was listed".to_owned();
     Err(JournalError::Io { path: directory.to_owned(), operation: "listing the directory", reason })
+}
+
+/// Refuses the journal directory itself as its archive directory: each segment would be its own copy, and go as the original of it.
+pub(crate) fn check_archive(disk: &dyn Disk, directory: &Path, archive: &Path) -> Result<(), JournalError> {
+    let same = disk.is_same_directory(directory, archive);
+    if same.map_err(|error| JournalError::io(archive, "looking at the directory", &error))? {
+        let reason = format!("{} is the journal directory itself", archive.display());
+        return Err(JournalError::BadOption { option: "journal_archive_directory", reason });
+    }
+    Ok(())
 }
 
 /// Why the segments could not be found.

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +37,10 @@ pub trait Disk: Send + Sync {
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;
     /// Takes the directory for one process until the value is dropped; `None` when another has it.
     fn lock(&self, directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>>;
+    /// Whether both paths lead to one directory. One that is not there is none.
+    fn is_same_directory(&self, one: &Path, other: &Path) -> io::Result<bool> {
+        Ok(one == other)
+    }
 }
 
 /// An open file of fixed size.
@@ -170,6 +174,16 @@ impl Disk for RealDisk {
             Err(fs::TryLockError::WouldBlock) => Ok(None),
             Err(fs::TryLockError::Error(error)) => Err(error),
         }
+    }
+
+    fn is_same_directory(&self, one: &Path, other: &Path) -> io::Result<bool> {
+        let identity = |path: &Path| match fs::metadata(path) {
+            Ok(found) => Ok(Some((found.dev(), found.ino()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        };
+        let one = identity(one)?;
+        Ok(one.is_some() && one == identity(other)?)
     }
 }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::directory::check_archive;
 use crate::disk::{Disk, RealDisk};
 use crate::error::JournalError;
 use crate::format::{SEGMENT_HEADER_FIELDS, SegmentHeader};
@@ -127,8 +128,8 @@ impl Upkeep {
     /// Takes one segment, the oldest that is meant; `None` when there is none, or it must stay. `needed` counts for removing only.
     ///
     /// # Errors
-    /// [`JournalError::BadOption`] when archiving without an archive directory (reference: queues-and-transaction-log G11), or when
-    /// something else has the place of the segment there. [`JournalError::Closed`] when the journal is. What the system refuses.
+    /// [`JournalError::BadOption`] when archiving without an archive directory (reference: queues-and-transaction-log G11), when that is
+    /// the journal directory, or when something else has the place of the segment there. [`JournalError::Closed`] when the journal is. What the system refuses.
     pub fn take_next(
         &self,
         action: Action,
@@ -208,6 +209,8 @@ impl Upkeep {
         let target = archive.join(segment.path.file_name().unwrap_or_default());
         let failed = |error: io::Error| JournalError::io(&target, "archiving a segment", &error);
         disk.create_directory(archive).map_err(failed)?;
+        // It may have become a link since the start.
+        check_archive(disk, &self.log.directory, archive)?;
         self.is_copied(&target, segment)?;
         copy(disk, segment, &target).map_err(failed)?;
         let index = index_file::encode(&segment.index.read(), segment.number, segment.first);

@@ -236,6 +236,11 @@ impl BrokerConfig {
                 return Err(ConfigError::new(key, reason));
             }
         }
+        // However else it is spelled, opening the journal finds out.
+        if log.journal_directory.is_some() && log.journal_archive_directory == log.journal_directory {
+            let key = "transaction_log.journal_archive_directory";
+            return Err(ConfigError::new(key, "it is the journal directory itself"));
+        }
         let upkeep = &log.upkeep;
         let archiving = [
             ("transaction_log.upkeep.archive_after", upkeep.archive_after_ns),

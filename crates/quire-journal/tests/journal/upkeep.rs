@@ -222,6 +222,41 @@ fn archiving_needs_a_place_and_takes_none_from_another_journal() {
 }
 
 #[test]
+fn a_journal_directory_is_not_its_own_archive_however_it_is_spelled() {
+    let house = House::new();
+    let journal = house.directory.path().join("journal");
+    let names = || {
+        let entries = fs::read_dir(&journal).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = entries.filter(|name| name.to_string_lossy().contains(".journal")).collect();
+        names.sort();
+        names
+    };
+    let link = house.directory.path().join("link");
+    std::os::unix::fs::symlink(&journal, &link).unwrap();
+    let before = names();
+    // A link that comes while the journal is open.
+    std::os::unix::fs::symlink(&journal, house.directory.path().join("archive")).unwrap();
+    let error = house.journal.upkeep().archive(Which::All).unwrap_err();
+    assert!(matches!(error, JournalError::BadOption { option: "journal_archive_directory", .. }), "{error}");
+    let House { directory: _kept, journal: running } = house;
+    running.close().unwrap();
+    for archive in [journal.clone(), journal.join("."), journal.join("../journal"), link] {
+        let stopped = Upkeep::open_stopped(&journal, Some(&archive), &mut |_| ()).map(drop);
+        let options = Options { archive_directory: Some(archive.clone()), ..small() };
+        let running = Journal::open(&journal, &options, &mut |_| ()).map(drop);
+        let read = Reader::open_with_archive(&journal, Some(&archive)).map(drop);
+        for refused in [stopped, running, read] {
+            let error = refused.unwrap_err();
+            assert!(
+                matches!(error, JournalError::BadOption { option: "journal_archive_directory", .. }),
+                "{error}"
+            );
+        }
+    }
+    assert_eq!(names(), before);
+}
+
+#[test]
 fn a_stopped_journal_is_kept_from_outside_and_a_running_one_is_not() {
     let house = House::new();
     let journal = house.directory.path().join("journal");
