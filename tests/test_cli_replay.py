@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from command_line import quire, serving, url_of
+import quire
+from command_line import quire as command
+from command_line import serving, url_of
 
 
 def filled(url: str, count: int, *, start: int = 1) -> None:
     lines = "".join(f'{{"n": {n}, "odd": {n % 2}}}\n' for n in range(start, start + count))
-    assert quire("publish", "ticks", stdin=lines, url=url).returncode == 0
+    assert command("publish", "ticks", stdin=lines, url=url).returncode == 0
 
 
 def numbers(url: str, topic: str) -> list[int]:
-    read = quire("subscribe", topic, "--bookmark", "[0:0|1|]", "--format", "raw", url=url)
+    read = command("subscribe", topic, "--bookmark", "[0:0|1|]", "--format", "raw", url=url)
     assert read.returncode == 0, read.stderr
     return [json.loads(line)["n"] for line in read.stdout.splitlines()]
 
@@ -24,17 +26,17 @@ def test_a_directory_is_replayed_to_a_server_and_goes_on_where_it_was(tmp_path: 
     with serving(tmp_path / "source") as (_, source), serving(tmp_path / "target") as (_, target):
         filled(url_of(source), 100)
         url = url_of(target)
-        first = quire("replay", journal, "--name", "copy", "--json", url=url)
+        first = command("replay", journal, "--name", "copy", "--json", url=url)
         assert first.returncode == 0, first.stderr
         report = json.loads(first.stdout)
         assert (report["published"], report["skipped"]) == (100, 0)
         filled(url_of(source), 50, start=101)
-        again = quire("replay", journal, "--name", "copy", url=url)
+        again = command("replay", journal, "--name", "copy", url=url)
         assert again.stdout.startswith("50 messages, "), again.stderr
         assert "100 were there already" in again.stdout
         assert numbers(url, "ticks") == list(range(1, 151))
         # Without a name it is another publisher, and everything comes again.
-        into = quire("replay", journal, "--into", "again", "--filter", "/odd = 1", url=url)
+        into = command("replay", journal, "--into", "again", "--filter", "/odd = 1", url=url)
         assert into.stdout.startswith("75 messages, "), into.stderr
         assert numbers(url, "again") == list(range(1, 151, 2))
 
@@ -43,13 +45,15 @@ def test_a_server_is_replayed_at_a_pace(tmp_path: Path) -> None:
     with serving(tmp_path) as (_, line):
         url = url_of(line)
         filled(url, 60)
-        result = quire("replay", url, "--topic", "ticks", "--into", "slow", "--rate", "50", "--json", url=url)
+        result = command(
+            "replay", url, "--topic", "ticks", "--into", "slow", "--rate", "50", "--json", url=url
+        )
         assert result.returncode == 0, result.stderr
         report = json.loads(result.stdout)
         assert report["published"] == 60
         assert report["seconds"] >= 59 / 50
         directory = str(tmp_path / "journal")
-        paced = quire(
+        paced = command(
             "replay", directory, "--topic", "slow", "--into", "fast", "--rate", "10X", "--json", url=url
         )
         assert json.loads(paced.stdout)["seconds"] >= 59 / 50 / 10 * 0.9, paced.stderr
@@ -60,13 +64,30 @@ def test_a_stretch_of_a_journal(tmp_path: Path) -> None:
     with serving(tmp_path) as (_, line):
         url = url_of(line)
         filled(url, 10)
-        read = quire("subscribe", "ticks", "--bookmark", "[0:0|1|]", url=url)
+        read = command("subscribe", "ticks", "--bookmark", "[0:0|1|]", url=url)
         bookmarks = [json.loads(text)["bookmark"] for text in read.stdout.splitlines()]
         for number, source in enumerate([url, str(tmp_path / "journal")]):
             arguments = ["--topic", "ticks", "--from", bookmarks[2], "--until", bookmarks[5]]
-            result = quire("replay", source, *arguments, "--into", f"part-{number}", url=url)
+            result = command("replay", source, *arguments, "--into", f"part-{number}", url=url)
             assert result.stdout.splitlines()[-1] == f"last: {bookmarks[5]}", result.stderr
             assert numbers(url, f"part-{number}") == [4, 5, 6]
+
+
+def test_archived_files_are_part_of_the_journal(tmp_path: Path) -> None:
+    directory, archive = tmp_path / "journal", tmp_path / "archive"
+    with quire.Journal(directory, archive_directory=archive, journal_size="64KB") as journal:
+        for n in range(1, 301):
+            journal.append("ticks", {"n": n, "pad": "x" * 500}, publisher="loader")
+        journal.flush(20)
+        assert len(journal.archive(age=0)) > 1
+    arguments = [str(directory), "--archive-directory", str(archive), "--name", "copy"]
+    with serving(tmp_path / "target") as (_, line):
+        url = url_of(line)
+        whole = command("replay", *arguments, "--json", url=url)
+        assert json.loads(whole.stdout)["published"] == 300, whole.stderr
+        assert numbers(url, "ticks") == list(range(1, 301))
+        refused = command("replay", url, *arguments[1:], url=url)
+        assert "a server knows its own" in refused.stderr
 
 
 def test_mistakes_are_told_without_a_traceback(tmp_path: Path) -> None:
@@ -80,7 +101,7 @@ def test_mistakes_are_told_without_a_traceback(tmp_path: Path) -> None:
             [url, "--rate", "fast"],
             [url, "--from", "yesterday"],
         ):
-            result = quire("replay", *arguments, url=url)
+            result = command("replay", *arguments, url=url)
             assert result.returncode != 0, arguments
             assert result.stderr, arguments
             assert "Traceback" not in result.stderr

@@ -236,6 +236,7 @@ def replay(
     rate_max_gap: str | None = None,
     into: str | None = None,
     name: str | None = None,
+    archive_directory: Path | None = None,
     json: Json = False,
 ) -> int:
     """Publish a stretch of a journal again, in its order, to another server or topic: backtests, copies, moves.
@@ -260,6 +261,8 @@ def replay(
     name
         The publisher's identity at the destination. From a directory the sequences are the positions in the journal, so that under the
         same name a replay that was interrupted goes on where it was, and nothing is there twice.
+    archive_directory
+        Where older files of the journal directory were archived to; both are one journal.
     """
     from quire._cli._replay import replay as run
 
@@ -274,6 +277,7 @@ def replay(
         rate_max_gap=rate_max_gap,
         into=into,
         name=name,
+        archive_directory=archive_directory,
         as_json=json,
     )
 

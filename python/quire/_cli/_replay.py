@@ -28,6 +28,7 @@ class Stretch:
     until: str
     rate: str | None
     rate_max_gap: str | None
+    archive_directory: Path | None
 
 
 class Replayed(Protocol):
@@ -57,17 +58,27 @@ def replay(
     rate_max_gap: str | None,
     into: str | None,
     name: str | None,
+    archive_directory: Path | None,
     as_json: bool,
 ) -> int:
+    is_server = "://" in source or source.startswith("file:")
+    if is_server and archive_directory is not None:
+        raise quire.ConfigError("--archive-directory: a server knows its own")
     stretch = Stretch(
-        topic=topic, filter=filter, begin=begin, until=until, rate=rate, rate_max_gap=rate_max_gap
+        topic=topic,
+        filter=filter,
+        begin=begin,
+        until=until,
+        rate=rate,
+        rate_max_gap=rate_max_gap,
+        archive_directory=archive_directory,
     )
     started = time.perf_counter()
     count = size = skipped = 0
     last: str | None = None
     total: int | None = None
     with quire.Client(url, name=name) as client:
-        messages = _from_server if "://" in source or source.startswith("file:") else _from_directory
+        messages = _from_server if is_server else _from_directory
         try:
             with _progress() as advance:
                 for message, position, total in messages(source, stretch, client.persisted):
@@ -115,7 +126,7 @@ def _from_directory(source: str, stretch: Stretch, persisted: int) -> Iterator[S
     if stretch.rate is None and gap is not None:
         raise quire.ConfigError("--rate-max-gap: it is for a multiple of the original pace, as in --rate 2X")
     pace = None if stretch.rate is None else _quire.Pace(stretch.rate, gap)
-    with quire.Journal(Path(source), read_only=True) as journal:
+    with quire.Journal(Path(source), archive_directory=stretch.archive_directory, read_only=True) as journal:
         until = None if stretch.until.lower() == "now" else to_bookmark(stretch.until)
         total = journal.persisted
         records = journal.records(
