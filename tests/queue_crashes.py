@@ -10,12 +10,17 @@ must hold at the end:
 
 - every job whose publish was persisted was acknowledged, so that the queue is empty;
 - no job was given to anybody after a flush had said that its acknowledgement is durable.
+
+Every other directory has a queue whose state is kept in a file (docs/queues.md, section 5). As that is written at the end of a server,
+some of its servers are told to stop, and killed while they do.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import quire
-from quire.testing import ServerProcess
+from server_process import ServerProcess
 
 #: Jobs published in one round before the kill, at most.
 _JOBS_MAX = 2000
@@ -34,11 +39,9 @@ _ROUNDS_PER_DIRECTORY = 25
 _ROUND_TIMEOUT = 90.0
 
 _RECONNECT = quire.Reconnect(initial="5ms", maximum="50ms")
-_SETTINGS: dict[str, Any] = {
-    "transaction_log": {"journal_size": "256KB", "topic": [{"name": "^jobs$", "message_type": "json"}]},
-    # A lease ends with its connection only: then nobody is given what another has acknowledged.
-    "queue": [{"name": "JOBS", "message_type": "json", "underlying_topic": "jobs"}],
-}
+_TRANSACTION_LOG = {"journal_size": "256KB", "topic": [{"name": "^jobs$", "message_type": "json"}]}
+#: A lease ends with its connection only: then nobody is given what another has acknowledged.
+_QUEUE = {"name": "JOBS", "message_type": "json", "underlying_topic": "jobs"}
 
 
 class Worker:
@@ -82,13 +85,15 @@ def work(url: str, log: str) -> None:
             out.write("".join(f"gone {number} {now}\n" for number in gone))
 
 
-def crash_rounds(directory: Path, rounds: int, seed: int) -> tuple[int, int]:
+def crash_rounds(directory: Path, rounds: int, seed: int, has_state_file: bool) -> tuple[int, int]:
     """Runs `rounds` kills; gives how many jobs were published, and how many were given more than once."""
+    queue = {**_QUEUE, "file_backed_metadata": "enabled" if has_state_file else "disabled"}
+    settings: dict[str, Any] = {"transaction_log": _TRANSACTION_LOG, "queue": [queue]}
     dice = random.Random(seed)
     published = 0
     logs = directory / "logs"
     logs.mkdir()
-    with ServerProcess(directory / "data", **_SETTINGS) as server, contextlib.ExitStack() as cleanup:
+    with ServerProcess(directory / "data", **settings) as server, contextlib.ExitStack() as cleanup:
         publisher = quire.Client(server.url, name="publisher", reconnect=_RECONNECT)
         cleanup.callback(publisher.close)
         workers = [Worker(logs, server.url, number) for number in (1, 2)]
@@ -102,12 +107,19 @@ def crash_rounds(directory: Path, rounds: int, seed: int) -> tuple[int, int]:
                 publisher.flush(_ROUND_TIMEOUT)
             time.sleep(dice.uniform(0, 0.3))
             if dice.random() < 0.5:
+                if has_state_file and dice.random() < 0.5:
+                    os.kill(server.pid, signal.SIGTERM)
+                    server.end_after(dice.uniform(0, 0.3))
                 server.kill()
                 server.start()
             else:
                 worker = dice.choice(workers)
                 worker.kill()
                 worker.start()
+        if has_state_file:
+            assert server.terminate() == 0
+            assert list(directory.rglob("queue-*.state")), "the state of the queue was not kept"
+            server.start()
         publisher.flush(_ROUND_TIMEOUT)
         deadline = time.monotonic() + _ROUND_TIMEOUT
         while (figures := publisher.queue_stats("JOBS")["JOBS"])["depth"]:
@@ -146,7 +158,7 @@ def main(rounds: int, seed: int) -> None:
         count = min(_ROUNDS_PER_DIRECTORY, rounds - done)
         print(f"seed {seed}: ", end="", flush=True)
         with tempfile.TemporaryDirectory(prefix="quire-queue-crash-") as directory:
-            published, again = crash_rounds(Path(directory), count, seed)
+            published, again = crash_rounds(Path(directory), count, seed, has_state_file=seed % 2 == 0)
         done += count
         print(
             f"{published:,} jobs over {count} kills, {again:,} given again: all handled, none after it was gone ({done}/{rounds})"

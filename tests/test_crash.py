@@ -18,9 +18,9 @@ def test_a_server_killed_at_random_moments_keeps_what_it_acknowledged(tmp_path: 
     assert crash_rounds(tmp_path, rounds=5, seed=seed) > 0
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("seed", "has_state_file"), [(1, False), (2, True)])
 def test_a_server_or_a_worker_killed_loses_no_job_and_gives_none_that_is_gone(
-    tmp_path: Path, seed: int
+    tmp_path: Path, seed: int, has_state_file: bool
 ) -> None:
-    published, _ = queue_crashes.crash_rounds(tmp_path, rounds=5, seed=seed)
+    published, _ = queue_crashes.crash_rounds(tmp_path, rounds=5, seed=seed, has_state_file=has_state_file)
     assert published > 0
