@@ -291,3 +291,41 @@ fn rule_19_what_a_queue_needs_is_not_removed() {
     assert!(!pair.broker.journal().upkeep().remove(Which::All, None).unwrap().is_empty());
     assert!(pair.broker.journal().reader().first() > Position(31));
 }
+
+/// Rule G5 of journal management.
+#[test]
+fn rule_g5_what_is_queued_comes_from_archived_and_compressed_files_too() {
+    use quire_journal::{SegmentState, Which};
+    let settings = queue("jobs");
+    let configured = || {
+        let mut config = queue_config([settings.clone()]);
+        config.transaction_log.journal_archive_directory = Some("archive".into());
+        config
+    };
+    let mut pair = start(Pair::with(configured()), 4);
+    let filler = "x".repeat(50_000);
+    for sequence in (1..=120).step_by(2) {
+        publish_all(&mut pair, sequence..=sequence);
+        pair.publish(1, sequence + 1, "elsewhere", &filler);
+        pair.turn();
+    }
+    let all: Vec<String> = (1..=120).step_by(2).map(|sequence| sequence.to_string()).collect();
+    let held = pair.take_queued(2);
+    assert_eq!(data(&held), all[..4]);
+    let upkeep = pair.broker.journal().upkeep();
+    let archived = upkeep.archive(Which::All).unwrap();
+    assert!(archived.len() > 8, "{}", archived.len());
+    let half = archived.iter().map(|segment| segment.size).sum::<u64>() / 2;
+    upkeep.compress(Which::Beyond { size_max: half }).unwrap();
+    let reader = pair.broker.journal().reader();
+    let states: Vec<_> = reader.segments().iter().map(|segment| segment.state).collect();
+    assert!(
+        states.contains(&SegmentState::Archived) && states.contains(&SegmentState::Compressed),
+        "{states:?}"
+    );
+    pair.settle(2, "jobs", Verdict::Acknowledge, &held);
+    assert_eq!(data(&pair.take_queued(2)), all[4..8], "read from a file that was moved under the queue");
+    drop((upkeep, reader));
+    let mut pair = start(pair.restart(configured()), 1000);
+    assert_eq!(data(&pair.take_queued(2)), all[4..]);
+}
