@@ -148,7 +148,7 @@ impl Client {
         let client = self.handle.client();
         match client.publish(&message) {
             Err(PublishError::Full { .. }) if wait => interpreter::wait(py, None, |slice| {
-                let seen = client.persisted();
+                let seen = client.released();
                 match client.publish(&message) {
                     Err(PublishError::Full { .. }) => {
                         client.wait_room(seen, slice);

@@ -189,7 +189,7 @@ pub enum Event {
         /// Why; `None` = the end of its range was passed.
         failure: Option<Failure>,
     },
-    /// [`ClientCore::persisted`] went up, and with it the room for publishes.
+    /// [`ClientCore::persisted`] went up, or there is more room for publishes ([`ClientCore::released`]).
     Persisted,
     /// The server refused a publish.
     PublishFailed {
@@ -292,6 +292,11 @@ impl ClientCore {
     /// from a queue.
     pub fn granted_backlog(&self, subscription: u32) -> u32 {
         self.subscriptions.backlog(subscription)
+    }
+
+    /// Bytes of publishes that were let go of since the client was made. As long as it does not go up, there is no more room than before.
+    pub fn released(&self) -> u64 {
+        self.store.released()
     }
 
     /// Publishes that are kept because they are not known to be persisted.
@@ -509,6 +514,9 @@ impl ClientCore {
         }
         if let Some(connection) = &mut self.connection {
             connection.transmit(now, &mut self.store, out, TRANSMIT_SIZE);
+            if self.store.release_known() {
+                self.events.push_back(Event::Persisted);
+            }
         }
     }
 
@@ -625,6 +633,7 @@ impl ClientCore {
         self.message_size_max = Some(logged_on.message_size_max);
         // What was seen but is not persisted may still come to light: its numbers are taken.
         self.last_sequence = self.last_sequence.max(logged_on.highest_sequence);
+        self.store.reach(logged_on.last_sequence);
         self.persisted_up_to(logged_on.last_sequence);
         self.backoff.succeeded();
         connection.set_up();
@@ -653,9 +662,11 @@ impl ClientCore {
     }
 
     fn persisted_up_to(&mut self, sequence: u64) {
-        if sequence > self.persisted {
-            self.persisted = sequence;
-            self.store.persisted(sequence);
+        let released = self.store.released();
+        // Also when another server said as much or more: this one now has what was published again.
+        self.store.persisted(sequence);
+        if sequence > self.persisted || self.store.released() > released {
+            self.persisted = self.persisted.max(sequence);
             self.events.push_back(Event::Persisted);
         }
     }

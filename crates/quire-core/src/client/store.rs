@@ -45,6 +45,8 @@ pub(super) struct PublishStore {
     spare: Vec<u8>,
     /// Publishes in all chunks.
     count: u64,
+    /// What the server of this connection has said to be persisted. It says so once: what is published again below it is answered no more.
+    known: u64,
 }
 
 #[derive(Debug)]
@@ -65,6 +67,7 @@ impl PublishStore {
             size_max,
             spare: Vec::new(),
             count: 0,
+            known: 0,
         }
     }
 
@@ -155,13 +158,44 @@ impl PublishStore {
         size
     }
 
+    /// Bytes that were let go of, over all time.
+    pub fn released(&self) -> u64 {
+        self.start
+    }
+
+    /// The server that was reached has everything up to `sequence`. It may be another than before, and have less.
+    pub fn reach(&mut self, sequence: u64) {
+        self.known = sequence;
+    }
+
+    /// Lets go of what was sent although the server had said to have it: it will not say so again. True when there is more room.
+    pub fn release_known(&mut self) -> bool {
+        let is_known = self.chunks.front().is_some_and(|chunk| {
+            chunk.last_sequence <= self.known && self.start + chunk.frames.len() as u64 <= self.sent
+        });
+        if is_known {
+            if let Some(log) = &mut self.log {
+                log.persisted(self.known);
+            }
+            self.release(self.known, self.sent);
+        }
+        is_known
+    }
+
     /// Everything up to `sequence` is persisted.
     pub fn persisted(&mut self, sequence: u64) {
+        self.known = self.known.max(sequence);
+        self.release(sequence, u64::MAX);
+    }
+
+    /// Drops the chunks up to `sequence` that end at the offset `until` or before.
+    fn release(&mut self, sequence: u64, until: u64) {
         if let Some(log) = &mut self.log {
             log.persisted(sequence);
         }
         while let Some(chunk) = self.chunks.front()
             && chunk.last_sequence <= sequence
+            && self.start + chunk.frames.len() as u64 <= until
         {
             self.start += chunk.frames.len() as u64;
             self.sent = self.sent.max(self.start);

@@ -240,12 +240,12 @@ impl Client {
         Ok((count, last))
     }
 
-    /// Waits until more than `seen` is persisted, so that the publish store may have room again; false when `timeout` passed first.
-    /// Read `seen` with [`Client::persisted`] before the publish that found the store full: what is persisted in between is then not missed.
+    /// Waits until more than `seen` was let go of, so that the publish store may have room again; false when `timeout` passed first.
+    /// Read `seen` with [`Client::released`] before the publish that found the store full: what is let go of in between is then not missed.
     pub fn wait_room(&self, seen: u64, timeout: Duration) -> bool {
         let mut inner = self.shared.inner.lock();
         let deadline = Instant::now() + timeout;
-        while inner.core.persisted() == seen && !matches!(inner.core.state(), State::Closed(_)) {
+        while inner.core.released() == seen && !matches!(inner.core.state(), State::Closed(_)) {
             if self.shared.changed.wait_until(&mut inner, deadline).timed_out() {
                 return false;
             }
@@ -422,6 +422,11 @@ impl Client {
     /// The highest sequence that is persisted.
     pub fn persisted(&self) -> u64 {
         self.shared.inner.lock().core.persisted()
+    }
+
+    /// See [`ClientCore::released`].
+    pub fn released(&self) -> u64 {
+        self.shared.inner.lock().core.released()
     }
 
     /// How many messages of queues a subscription may have outstanding; 0 when none of its messages comes from a queue.
