@@ -78,6 +78,17 @@ def test_the_last_value_of_every_key(spark: SparkSession, tmp_path: Path) -> Non
         quire.spark.last_value(spark, str(journal), target, keys="v int")
 
 
+@pytest.mark.parametrize("text", ["id", "", "string", "id strin", "id int; x int"])
+def test_columns_that_are_not_written_as_spark_has_them_are_named(
+    spark: SparkSession, trades: Path, tmp_path: Path, text: str
+) -> None:
+    with pytest.raises(quire.ConfigError, match="keys"):
+        quire.spark.last_value(spark, str(trades), str(tmp_path / "last"), keys=text)
+    if text:
+        with pytest.raises(quire.ConfigError, match="fields"):
+            quire.spark.archive(spark, str(trades), str(tmp_path / "archive"), fields=text)
+
+
 def test_bars_open_and_close_in_the_order_of_the_journal(spark: SparkSession, tmp_path: Path) -> None:
     def trade(symbol: str, second: int, price: float, qty: int) -> tuple[str, dict[str, Any]]:
         return "trades", {"s": symbol, "at": f"2026-01-02T03:04:{second:02d}Z", "p": price, "q": qty}
@@ -109,7 +120,9 @@ def test_bars_open_and_close_in_the_order_of_the_journal(spark: SparkSession, tm
         quire.spark.bars(spark, str(tmp_path), value="p")
 
 
-def test_a_replay_keeps_the_order_and_can_be_run_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_replay_keeps_the_order_and_can_be_run_again(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     journals.write(source, journals.trades(300))
     for _ in range(2):
@@ -121,6 +134,7 @@ def test_a_replay_keeps_the_order_and_can_be_run_again(spark: SparkSession, tmp_
             options={"topicPrefix": "trades/", "minPartitions": "3"},
         )
         assert done.messages == 297
+    assert "not persisted" not in caplog.text
     with quire.Journal(target, read_only=True) as journal:
         found = [(message.topic, message.json()["n"]) for message in journal.read()]
     assert found == [(topic, data["n"]) for topic, data in journals.trades(300) if topic != "rare"]
@@ -215,6 +229,13 @@ def test_an_error_of_quire_is_found_in_that_of_spark() -> None:
     )
     assert (type(error), error.reason) == (quire.BadTopicError, "topics: no")
     assert _own(Exception("java.lang.Oops\n at x")).reason == "java.lang.Oops"
+    assert _own(Exception("\n[PARSE] Syntax error\n at x")).reason == "[PARSE] Syntax error"
+    assert _own(ValueError("")).reason == "ValueError"
+
+
+def test_what_is_no_archive_is_not_compacted(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(quire.ConfigError, match="no archive"):
+        quire.spark.compact(spark, str(tmp_path / "nowhere"))
 
 
 def test_a_page_shows_waiting_times_and_hides_nothing(tmp_path: Path) -> None:

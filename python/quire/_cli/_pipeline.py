@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -273,6 +274,8 @@ def _spark(master: str | None, memory: str, as_json: bool) -> Iterator[SparkSess
         master = "local[*]"
     # It writes the whole stack of an error that is about to be told in one line.
     logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    # About packages that quire does not use.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     shows_progress = sys.stderr.isatty() and not as_json
     config = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": str(shows_progress).lower()}
     spark = session(master, memory=memory, name="quire pipeline", config=config)
@@ -292,7 +295,10 @@ def _own(error: Exception) -> QuireError:
 
     lines = [line for line in str(error).splitlines() if line.startswith("quire._errors.")]
     if not lines:
-        return QuireError(str(error).splitlines()[0])
+        # Some of Spark's messages begin with an empty line.
+        return QuireError(
+            next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        )
     name, _, reason = lines[-1].removeprefix("quire._errors.").partition(": ")
     kind = getattr(_errors, name, QuireError)
     # The text has its hint already.

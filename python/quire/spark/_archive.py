@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from quire._errors import ConfigError
+from quire.spark import _columns
 from quire.spark._files import Files
 
 _CHECKPOINT = "_checkpoint"
@@ -55,7 +57,11 @@ def archive(
     - `topics`: names separated by commas; all of them when left out
     - `fields`: typed columns from the data, as `option("fields", ...)` has them
     - `max_messages`: of one batch, which is one directory
+
+    Topics and fields may change from run to run. They hold for what a run adds: what it passes over, no later one comes back to.
     """
+    if fields:
+        _columns.defined("fields", fields)
     options = {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(max_messages)}
     options |= {"topics": topics} if topics else {}
     options |= {"fields": fields} if fields else {}
@@ -83,9 +89,11 @@ def compact(spark: SparkSession, target: str) -> Compacted:
     """Joins the batches of an archive, the newest apart, into one directory.
 
     What is joined is written beside them first, then takes their place. A run that was killed is completed by the next one. Nobody should
-    read the archive while the directories change places.
+    read the archive while the directories change places. `ConfigError` when there is none.
     """
     files = Files(spark, target)
+    if not files.names():
+        raise ConfigError(f"target: there is no archive in {target}")
     _change_places(files)
     # The newest may be written again, if its run was killed before Spark noted it.
     batches = [name for name in files.names() if name.startswith("batch=")][:-1]

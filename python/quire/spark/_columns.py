@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pyspark.errors import ParseException
 from pyspark.sql import types as t
 
 from quire._errors import ConfigError
@@ -76,6 +77,18 @@ def source(
         return {key: value for key, value in read.items() if key != "name"}, inner
     root = _root(schema[path[0]], options)
     return {"field": {"path": "/".join([root, *path[1:]]), "type": _field_type(column, column.name)}}, inner
+
+
+def defined(option: str, ddl: str) -> list[str]:
+    """The names of the columns that an option defines. `ConfigError` names the option when it is not written as Spark has it."""
+    try:
+        # The one behind them, because Spark also takes a type without a name.
+        found: Any = t.StructType.fromDDL(f"{ddl}, behind int")
+    except ParseException:
+        reason = f"{option}: {ddl!r} is not names with types, such as 'price double, qty int'"
+        raise ConfigError(reason) from None
+    names: list[str] = found.names
+    return names[:-1]
 
 
 def _column(column: t.StructField, options: ReadOptions) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from quire._errors import ConfigError
+from quire.spark import _columns
 from quire.spark._files import Files
 
 _STATE = "_state.json"
@@ -41,7 +42,7 @@ def last_value(
         raise ConfigError(
             f"keys, topics: {target} was made with {state['keys']!r} of {state['topics'] or 'all topics'}"
         )
-    columns = [definition.split()[0] for definition in keys.split(",")]
+    columns = _columns.defined("keys", keys)
     reader = spark.read.format("quire").option("fields", keys)
     # Every use of the frame has the conditions below.
     reader = reader.option("pushConditions", "true")
