@@ -11,7 +11,7 @@ use rustc_hash::FxBuildHasher;
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A message in someone's hands.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Lease {
     pub queue: u32,
     pub subscription: u32,
@@ -32,6 +32,16 @@ pub(super) struct Lease {
     extended: bool,
     of_queue: Links,
     of_subscription: Links,
+}
+
+/// What is left of a lease that is over.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub ordinal: u64,
+    pub deliveries: u32,
+    pub cancels: u32,
+    pub taken: bool,
+    pub classes: Vec<(u32, u32)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -146,7 +156,7 @@ impl Leases {
     }
 
     /// Takes a lease out of both lists.
-    pub fn remove(&mut self, slot: u32, queue: &mut QueueLeases, subscription: &mut List) -> Lease {
+    pub fn remove(&mut self, slot: u32, queue: &mut QueueLeases, subscription: &mut List) -> Ended {
         self.pass(slot, queue);
         queue.by_position.remove(&self.get(slot).position);
         unlink(&mut self.slots, &mut queue.list, slot, |lease| &mut lease.of_queue);
@@ -156,8 +166,8 @@ impl Leases {
         if lease.extended {
             queue.extended.remove(&(lease.deadline, slot));
         }
-        let classes = std::mem::take(&mut lease.classes);
-        Lease { classes, ..lease.clone() }
+        let Lease { ordinal, deliveries, cancels, taken, .. } = *lease;
+        Ended { ordinal, deliveries, cancels, taken, classes: std::mem::take(&mut lease.classes) }
     }
 
     /// Gives a lease another end.

@@ -43,22 +43,28 @@ pub(super) enum State {
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     chunks: Chunks<Chunk>,
-    /// Chunks in which something waits.
-    waiting_chunks: BTreeSet<u64>,
-    /// The first of them, or `NEVER`: looked at for every delivery.
-    waiting_from: u64,
+    waiting: Waiting,
     /// For each chunk in which something can expire, a time no later than the first of these expiries.
     timers: BTreeSet<(u64, u64)>,
     ranked: bool,
     next: u64,
     present: u64,
-    waiting: u64,
+}
+
+/// Which messages wait, as far as their chunks do not say it.
+#[derive(Debug)]
+struct Waiting {
+    count: u64,
+    /// Chunks in which something waits.
+    chunks: BTreeSet<u64>,
+    /// The first of them, or `NEVER`: looked at for every delivery.
+    first: u64,
 }
 
 impl Messages {
     /// No messages; `ranked`: priorities are kept.
     pub fn new(ranked: bool) -> Self {
-        Messages { ranked, waiting_from: NEVER, ..Messages::default() }
+        Messages { ranked, ..Messages::default() }
     }
 
     /// The ordinal that the next message will get.
@@ -73,7 +79,7 @@ impl Messages {
 
     /// Messages in the queue that are not leased.
     pub fn waiting(&self) -> u64 {
-        self.waiting
+        self.waiting.count
     }
 
     /// Takes a message in, waiting. Positions must ascend.
@@ -81,16 +87,14 @@ impl Messages {
         let ordinal = self.next;
         let (number, index) = place(ordinal);
         let chunk = self.chunks.get_or_push(number, message.position, Chunk::new);
-        let wakes = is_empty(&chunk.waiting);
+        if is_empty(&chunk.waiting) {
+            self.waiting.begin(number);
+        }
         chunk.push(index, message, self.ranked);
         set_timer(&mut self.timers, number, chunk, message.expires.min(chunk.timer));
-        if wakes {
-            self.waiting_chunks.insert(number);
-            self.waiting_from = self.waiting_from.min(number);
-        }
         self.next += 1;
         self.present += 1;
-        self.waiting += 1;
+        self.waiting.count += 1;
         ordinal
     }
 
@@ -107,11 +111,10 @@ impl Messages {
         let timer = waiting.map(|index| chunk.expires.get(index)).min().unwrap_or(NEVER);
         let chunk = self.chunks.get_or_push(number, position, || chunk);
         set_timer(&mut self.timers, number, chunk, timer);
-        self.waiting_chunks.insert(number);
-        self.waiting_from = self.waiting_from.min(number);
+        self.waiting.begin(number);
         self.next += entered;
         self.present += u64::from(count);
-        self.waiting += u64::from(count);
+        self.waiting.count += u64::from(count);
     }
 
     /// The first chunk from this number on that is left, and its number.
@@ -200,18 +203,12 @@ impl Messages {
         chunk.cancels.set(chunk.entered, index, u64::from(cancels));
     }
 
-    /// Marks a waiting message as leased.
-    pub fn lease(&mut self, ordinal: u64) {
+    /// Marks a waiting message as leased. Gives its position, and how often it was delivered and cancelled before.
+    pub fn lease(&mut self, ordinal: u64) -> (u64, u32, u32) {
         let (number, index) = place(ordinal);
-        let Some(chunk) = self.chunks.get_mut(number) else { return };
-        if has(&chunk.waiting, index) {
-            clear(&mut chunk.waiting, index);
-            self.waiting -= 1;
-            if is_empty(&chunk.waiting) {
-                self.waiting_chunks.remove(&number);
-                self.waiting_from = self.waiting_chunks.first().copied().unwrap_or(NEVER);
-            }
-        }
+        let Some(chunk) = self.chunks.get_mut(number) else { return (0, 0, 0) };
+        self.waiting.leave(chunk, number, index);
+        (chunk.position(index), chunk.deliveries.get(index) as u32, chunk.cancels.get(index) as u32)
     }
 
     /// Lets a leased message wait again, at its old place.
@@ -220,11 +217,10 @@ impl Messages {
         let Some(chunk) = self.chunks.get_mut(number) else { return };
         if has(&chunk.present, index) && !has(&chunk.waiting, index) {
             if is_empty(&chunk.waiting) {
-                self.waiting_chunks.insert(number);
-                self.waiting_from = self.waiting_from.min(number);
+                self.waiting.begin(number);
             }
             set(&mut chunk.waiting, index);
-            self.waiting += 1;
+            self.waiting.count += 1;
             let timer = chunk.timer.min(chunk.expires.get(index));
             set_timer(&mut self.timers, number, chunk, timer);
         }
@@ -233,8 +229,8 @@ impl Messages {
     /// Takes a message out of the queue, waiting or leased.
     pub fn remove(&mut self, ordinal: u64) {
         let (number, index) = place(ordinal);
-        self.lease(ordinal);
         let Some(chunk) = self.chunks.get_mut(number) else { return };
+        self.waiting.leave(chunk, number, index);
         if !has(&chunk.present, index) {
             return;
         }
@@ -253,14 +249,14 @@ impl Messages {
         if let Some(index) = here {
             return Some(number * CHUNK as u64 + index as u64);
         }
-        let number = *self.waiting_chunks.range(number + 1..).next()?;
+        let number = *self.waiting.chunks.range(number + 1..).next()?;
         let index = next(&self.chunks.get(number)?.waiting, 0)?;
         Some(number * CHUNK as u64 + index as u64)
     }
 
     /// The first waiting message.
     pub fn first_waiting(&self) -> Option<u64> {
-        let number = self.waiting_from;
+        let number = self.waiting.first;
         let index = next(&self.chunks.get(number)?.waiting, 0)?;
         Some(number * CHUNK as u64 + index as u64)
     }
@@ -299,6 +295,33 @@ impl Messages {
             set_timer(&mut self.timers, number, chunk, timer);
         }
         due
+    }
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Waiting { count: 0, chunks: BTreeSet::new(), first: NEVER }
+    }
+}
+
+impl Waiting {
+    /// Something waits in a chunk in which nothing did.
+    fn begin(&mut self, number: u64) {
+        self.chunks.insert(number);
+        self.first = self.first.min(number);
+    }
+
+    /// A message waits no longer, if it did.
+    fn leave(&mut self, chunk: &mut Chunk, number: u64, index: usize) {
+        if !has(&chunk.waiting, index) {
+            return;
+        }
+        clear(&mut chunk.waiting, index);
+        self.count -= 1;
+        if is_empty(&chunk.waiting) {
+            self.chunks.remove(&number);
+            self.first = self.chunks.first().copied().unwrap_or(NEVER);
+        }
     }
 }
 

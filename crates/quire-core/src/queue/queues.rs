@@ -279,15 +279,14 @@ impl Queues {
     fn deliver(&mut self, queue: u32) -> Option<Delivery> {
         let state = &mut self.queues[queue as usize];
         let pick = state.pick(&mut self.leases)?;
-        let position = state.messages.position(pick.ordinal);
-        let (deliveries, cancels) = state.messages.counts(pick.ordinal);
+        let (position, deliveries, cancels) = state.messages.lease(pick.ordinal);
+        let deliveries = deliveries.saturating_add(1);
         let mut lease = Lease::new(queue, pick.subscription, position, pick.ordinal);
         lease.started = self.now;
-        lease.deliveries = deliveries.saturating_add(1);
+        lease.deliveries = deliveries;
         lease.cancels = cancels;
         lease.taken = state.config.semantics == Semantics::AtMostOnce;
         lease.classes = pick.classes;
-        let deliveries = lease.deliveries;
         state.totals.delivered += 1;
         if lease.taken {
             state.messages.remove(pick.ordinal);
@@ -298,7 +297,6 @@ impl Queues {
                 kind: ChangeKind::Taken,
             });
         } else {
-            state.messages.lease(pick.ordinal);
             lease.deadline = state.lease_ns.map_or(u64::MAX, |period| self.now.saturating_add(period));
         }
         let deadline = lease.deadline;

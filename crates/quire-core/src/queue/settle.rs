@@ -3,7 +3,7 @@
 use super::config::Leasing;
 use super::event::{Change, ChangeKind, LostCause, LostLease, Matcher, Reasons, Verdict};
 use super::id::{ConnectionId, FilterId, QueueId, Time};
-use super::lease::Lease;
+use super::lease::{Ended, Lease};
 use super::queues::Queues;
 use super::state::QueueState;
 use quire_journal::Position;
@@ -144,12 +144,12 @@ impl Queues {
 
     /// Ends a lease without success: the message waits again, or is expired when a limit is reached (reference: 1.9 X1 to X4).
     pub(super) fn fail(&mut self, slot: u32, cancelled: bool) {
-        let lease = self.take_lease(slot);
-        if lease.taken {
+        let Lease { queue, position, .. } = *self.leases.get(slot);
+        let Ended { ordinal, deliveries, cancels, taken, classes } = self.take_lease(slot);
+        if taken {
             return;
         }
-        let Lease { queue, ordinal, position, deliveries, .. } = lease;
-        let cancels = lease.cancels.saturating_add(u32::from(cancelled));
+        let cancels = cancels.saturating_add(u32::from(cancelled));
         let state = &mut self.queues[queue as usize];
         let mut reasons = Reasons::default();
         reasons.add(Reasons::TIME_LIMIT, state.messages.expires(ordinal) <= self.now);
@@ -165,7 +165,7 @@ impl Queues {
             return self.expire(queue, ordinal, reasons, deliveries, cancels);
         }
         state.messages.set_counts(ordinal, deliveries, cancels);
-        state.give_back(ordinal, &lease.classes);
+        state.give_back(ordinal, &classes);
         if cancelled {
             state.totals.cancelled += 1;
             self.changes.push_back(Change {
@@ -202,7 +202,7 @@ impl Queues {
     }
 
     /// Ends a lease and frees its place in the backlog.
-    fn take_lease(&mut self, slot: u32) -> Lease {
+    fn take_lease(&mut self, slot: u32) -> Ended {
         let Lease { queue, subscription, .. } = *self.leases.get(slot);
         let entry = &mut self.subscriptions[subscription as usize];
         let lease = self.leases.remove(slot, &mut self.queues[queue as usize].leases, &mut entry.leases);

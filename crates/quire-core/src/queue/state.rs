@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
 
 use super::class::{Class, Matches};
 use super::config::{FairnessModel, QueueConfig};
@@ -53,7 +54,6 @@ pub(super) struct QueueState {
     /// Leases or messages whose time has come have not ended yet, because there are so many.
     pub is_behind: bool,
     matched: Vec<FilterId>,
-    candidates: Vec<u32>,
 }
 
 /// What lies beyond the target depth (seed 001).
@@ -113,7 +113,6 @@ impl QueueState {
             is_starved: false,
             is_behind: false,
             matched: Vec::new(),
-            candidates: Vec::new(),
             config,
         };
         state.add_class(
@@ -214,36 +213,40 @@ impl QueueState {
             return None;
         }
         let key = self.first_deliverable(leases)?;
-        let mut best: Option<Candidate> = None;
+        let mut best = None;
+        if !self.config.priority
+            && let Some(everything) = &mut self.classes[0]
+        {
+            best = everything.members.best(self.cursor);
+        }
+        let classes = if self.ready.is_empty() { Vec::new() } else { self.ask_ready(key, &mut best) };
+        let best = best?;
+        self.cursor = best.order;
+        Some(Pick { ordinal: ordinal_of(key), subscription: best.subscription, classes })
+    }
+
+    /// The classes of filters whose first match this is, which have it no longer; a member of theirs may be `best`.
+    fn ask_ready(&mut self, key: Key, best: &mut Option<Candidate>) -> Vec<(u32, u32)> {
         let (model, cursor) = (self.model, self.cursor);
-        let mut offer = |entry: &mut Option<Class>| {
-            let candidate = entry.as_mut().and_then(|class| class.members.best(cursor));
+        let candidates: SmallVec<[u32; 8]> =
+            self.ready.range((key, 0)..=(key, NONE)).map(|(_, class)| *class).collect();
+        for class in &candidates {
+            let candidate = self.class_mut(*class).and_then(|class| class.members.best(cursor));
             if let Some(candidate) = candidate
                 && best.as_ref().is_none_or(|best| Members::prefers(model, cursor, &candidate, best))
             {
-                best = Some(candidate);
+                *best = Some(candidate);
             }
-        };
-        if !self.config.priority {
-            offer(&mut self.classes[0]);
         }
-        let mut candidates = std::mem::take(&mut self.candidates);
-        if !self.ready.is_empty() {
-            candidates.extend(self.ready.range((key, 0)..=(key, NONE)).map(|(_, class)| *class));
-        }
-        candidates.iter().for_each(|class| offer(&mut self.classes[*class as usize]));
-        let best = best?;
-        let mut classes = Vec::new();
-        for class in candidates.drain(..) {
-            classes.push((class, self.generations[class as usize]));
+        let mut known = Vec::with_capacity(candidates.len());
+        for class in candidates {
+            known.push((class, self.generations[class as usize]));
             if let Some(entry) = self.class_mut(class) {
                 entry.matches.remove(key);
             }
             self.settle_class(class);
         }
-        self.candidates = candidates;
-        self.cursor = best.order;
-        Some(Pick { ordinal: ordinal_of(key), subscription: best.subscription, classes })
+        known
     }
 
     /// The subscriptions that a barrier goes to; `None` when it is not at hand and filters must be asked.
