@@ -18,6 +18,7 @@ mod directory;
 mod disk;
 mod error;
 mod format;
+mod inbox;
 mod index;
 mod index_file;
 mod journal;
