@@ -261,19 +261,29 @@ class Served:
                 return int(line.split()[1]) * 1024
         raise RuntimeError("the kernel does not say RssAnon")
 
+    def processor_wait_seconds(self) -> float:
+        """How long its threads could have run and had to wait for a processor, all together and since they began."""
+        tasks = Path(f"/proc/{self._process.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[1]) for task in tasks) / 1e9
+
 
 def run_role(role: Callable[..., None], processes: int, *arguments: Any) -> list[tuple[float, float]]:
     """Runs `role` in as many processes, which start together; gives when each began and ended."""
     return run_roles([(role, arguments)] * processes)
 
 
-def run_roles(roles: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> list[tuple[float, float]]:
-    """Runs each role in a process of its own; they start together. Gives when each began and ended."""
+def run_roles(
+    roles: list[tuple[Callable[..., None], tuple[Any, ...]]], *, started: Callable[[], None] = lambda: None
+) -> list[tuple[float, float]]:
+    """Runs each role in a process of its own; they start together, and `started` is called when they do. Gives when each
+    began and ended."""
     results: Any = _SPAWN.SimpleQueue()
-    barrier = _SPAWN.Barrier(len(roles))
+    barrier = _SPAWN.Barrier(len(roles) + 1)
     running = [_SPAWN.Process(target=role, args=(results, barrier, *arguments)) for role, arguments in roles]
     for process in running:
         process.start()
+    barrier.wait(TIMEOUT)
+    started()
     times = [results.get() for _ in running]
     for process in running:
         process.join()
