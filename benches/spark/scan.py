@@ -12,12 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import resource
 import shutil
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
     for ratio, above, below, target in RATIOS:
         if above in medians and below in medians:
             print(f"{ratio:58} {medians[above] / medians[below]:6.2f}   target {target}")
-    print(f"peak resident of one Python worker: {_worker_peak(spark, journal):.0f} MiB")
+    private, mapped = _worker_peaks(spark, journal)
+    print(f"peak of one Python worker: {private:.0f} MiB of its own, {mapped:.0f} MiB of mapped files")
     spark.stop()
 
 
@@ -158,19 +160,31 @@ def write(directory: Path, count: int) -> None:
         journal.flush()
 
 
-def _worker_peak(spark: SparkSession, journal: Path) -> float:
-    """Peak of the workers, which read the whole journal in this call."""
+def _worker_peaks(spark: SparkSession, journal: Path) -> tuple[float, float]:
+    """The most that one worker has while the whole journal is read, in MiB: memory of its own, and pages of files, which the system may
+    take back at any time. Looked at from outside, every 50 ms."""
+    is_done = threading.Event()
+    peaks = {"RssAnon": 0.0, "RssFile": 0.0}
 
-    def measure(batches: Any) -> Any:
-        import pyarrow as pa
+    def watch() -> None:
+        while not is_done.wait(0.05):
+            for directory in Path("/proc").glob("[0-9]*"):
+                with suppress(OSError):
+                    if b"pyspark.daemon" not in (directory / "cmdline").read_bytes():
+                        continue
+                    for line in (directory / "status").read_text().splitlines():
+                        name, _, size = line.partition(":")
+                        if name in peaks:
+                            peaks[name] = max(peaks[name], int(size.split()[0]) / 1024)
 
-        for _ in batches:
-            pass
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        yield pa.record_batch([[peak]], ["peak"])
-
-    frame = spark.read.format("quire").load(str(journal)).mapInArrow(measure, "peak double")
-    return max(row.peak for row in frame.collect())
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        spark.read.format("quire").load(str(journal)).write.format("noop").mode("overwrite").save()
+    finally:
+        is_done.set()
+        watcher.join()
+    return peaks["RssAnon"], peaks["RssFile"]
 
 
 if __name__ == "__main__":
