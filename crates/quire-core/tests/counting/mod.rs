@@ -1,22 +1,35 @@
-//! The allocator of a test that counts bytes: what is asked for, not what the system's allocator rounds it to.
+//! The allocator of a test that counts: bytes as they are asked for, not as the system's allocator rounds them, and how often.
 #![allow(unsafe_code)] // the counting allocator, here and nowhere else
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes that are allocated now.
+#[allow(dead_code)] // each test counts one of the two
 pub fn allocated() -> usize {
     SIZE.load(Ordering::Relaxed)
+}
+
+/// How often this thread has asked for memory.
+#[allow(dead_code)] // each test counts one of the two
+pub fn allocation_count() -> usize {
+    COUNT.get()
 }
 
 struct Counting;
 
 static SIZE: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is passed on to the system's allocator as it came; the counter beside it changes nothing.
+thread_local! {
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is passed on to the system's allocator as it came; the counters beside it change nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         SIZE.fetch_add(layout.size(), Ordering::Relaxed);
+        COUNT.set(COUNT.get() + 1);
         // SAFETY: the caller's promises are the system allocator's conditions.
         unsafe { System.alloc(layout) }
     }
