@@ -7,14 +7,12 @@
 //! The queue has no bound of its own because its users have one: a replay has one read outstanding and one ahead of it, and
 //! `max_subscriptions_per_connection` times `max_connections` bounds the replays.
 
-use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use parking_lot::{Condvar, Mutex};
 use quire_core::replay::{ReadDone, ReadRequest};
 
 use crate::waker::Waker;
@@ -25,7 +23,7 @@ const READER_THREADS: usize = 2;
 
 /// Threads that run read requests. Dropping it lets what is queued finish and joins them.
 pub struct ReaderPool {
-    requests: Arc<Requests>,
+    requests: Option<Sender<ReadRequest>>,
     done: Receiver<ReadDone>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -36,24 +34,25 @@ impl ReaderPool {
     /// # Errors
     /// What the operating system says when it has no thread to give.
     pub fn start(waker: &Arc<Waker>) -> io::Result<Self> {
-        let requests = Arc::new(Requests::default());
+        let (requests, waiting) = unbounded::<ReadRequest>();
         let (finished, done) = unbounded();
         let threads = (0..READER_THREADS)
             .map(|number| {
-                let (requests, finished, waker) =
-                    (Arc::clone(&requests), finished.clone(), Arc::clone(waker));
+                let (waiting, finished, waker) = (waiting.clone(), finished.clone(), Arc::clone(waker));
                 thread::Builder::new()
                     .name(format!("quire-reader-{number}"))
-                    .spawn(move || read(&requests, &finished, &waker))
+                    .spawn(move || read(&waiting, &finished, &waker))
             })
             .collect::<io::Result<_>>()?;
-        Ok(ReaderPool { requests, done, threads })
+        Ok(ReaderPool { requests: Some(requests), done, threads })
     }
 
     /// Hands a request to the threads.
     pub fn submit(&self, request: ReadRequest) {
-        self.requests.line.lock().waiting.push_back(request);
-        self.requests.arrived.notify_one();
+        if let Some(requests) = &self.requests {
+            // Fails only when every thread is gone, which happens in `drop` alone.
+            let _ = requests.send(request);
+        }
     }
 
     /// The next finished read, if there is one.
@@ -64,42 +63,15 @@ impl ReaderPool {
 
 impl Drop for ReaderPool {
     fn drop(&mut self) {
-        self.requests.line.lock().is_ended = true;
-        self.requests.arrived.notify_all();
+        self.requests = None;
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
 }
 
-/// What waits for a thread. The threads sleep at once when nothing does: a channel yields before it sleeps, and what it yields to on a
-/// busy machine keeps the core for milliseconds.
-#[derive(Default)]
-struct Requests {
-    line: Mutex<Line>,
-    arrived: Condvar,
-}
-
-#[derive(Default)]
-struct Line {
-    waiting: VecDeque<ReadRequest>,
-    /// Nothing comes after them.
-    is_ended: bool,
-}
-
-impl Requests {
-    /// The next one, as soon as there is one; `None` when no more comes.
-    fn next(&self) -> Option<ReadRequest> {
-        let mut line = self.line.lock();
-        while line.waiting.is_empty() && !line.is_ended {
-            self.arrived.wait(&mut line);
-        }
-        line.waiting.pop_front()
-    }
-}
-
-fn read(requests: &Requests, finished: &Sender<ReadDone>, waker: &Waker) {
-    while let Some(request) = requests.next() {
+fn read(waiting: &Receiver<ReadRequest>, finished: &Sender<ReadDone>, waker: &Waker) {
+    for request in waiting {
         let ticket = request.ticket();
         let done = caught(|| request.run()).unwrap_or_else(|| ticket.panicked());
         if finished.send(done).is_err() {

@@ -6,13 +6,14 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Sender, unbounded};
+
 use crate::disk::{Disk, MemoryDisk, RealDisk};
 use crate::error::JournalError;
 use crate::format::{
     BATCH_BODY_TARGET, FLAG_CLOSED, FLAG_OPENED, RECORD_SIZE_MAX, SEGMENT_HEADER_SIZE, SEGMENT_RESERVE,
     put_record, record_size,
 };
-use crate::inbox::Inbox;
 use crate::keeper::Keeper;
 use crate::log::Log;
 use crate::prepare::{Maker, Supply};
@@ -24,7 +25,7 @@ use crate::record::{NewRecord, Position, PublisherId};
 use crate::recover::{self, Progress, Recovery};
 use crate::timestamp::Timestamp;
 use crate::upkeep::Upkeep;
-use crate::writer::{self, NewBatch, Writer};
+use crate::writer::{self, NewBatch, Order, Writer};
 
 /// What "persisted" survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,7 +109,7 @@ pub struct Journal {
 /// How batches get to the writer.
 enum Route {
     Thread {
-        inbox: Arc<Inbox>,
+        orders: Sender<Order>,
         thread: Option<JoinHandle<()>>,
     },
     /// `waiting` goes out at `submit`, or at [`Journal::write_waiting`] when it is driven by hand.
@@ -198,12 +199,12 @@ impl Journal {
         }
         let route = match drive {
             Drive::Thread => {
-                let inbox = Arc::new(Inbox::default());
-                let (its_inbox, interval) = (inbox.clone(), options.flush_interval);
+                let (orders, inbox) = unbounded();
+                let interval = options.flush_interval;
                 let thread = std::thread::Builder::new().name("quire-writer".into());
-                let thread = thread.spawn(move || writer::run(writer, &its_inbox, interval));
+                let thread = thread.spawn(move || writer::run(writer, &inbox, interval));
                 Route::Thread {
-                    inbox,
+                    orders,
                     thread: Some(thread.map_err(|error| system("starting a thread", error))?),
                 }
             }
@@ -306,7 +307,10 @@ impl Journal {
         }
         let batches = std::mem::take(&mut self.closed);
         match &mut self.route {
-            Route::Thread { inbox, .. } => inbox.put(batches),
+            Route::Thread { orders, .. } => {
+                // The thread ends only when it is told to, so somebody listens.
+                let _ = orders.send(Order::Write(batches));
+            }
             Route::Inline { writer, by_hand: false, .. } => writer.write(batches),
             Route::Inline { waiting, .. } => waiting.extend(batches),
             Route::Closed => (),
@@ -393,9 +397,9 @@ impl Journal {
         self.submit();
         self.write_waiting();
         match std::mem::replace(&mut self.route, Route::Closed) {
-            Route::Thread { inbox, thread } => {
-                // The thread is gone only when it panicked, and then the lines below say so.
-                inbox.close();
+            Route::Thread { orders, thread } => {
+                // It is gone only when it panicked, and then the lines below say so.
+                let _ = orders.send(Order::Close);
                 if thread.is_some_and(|thread| thread.join().is_err()) {
                     self.log.poison(JournalError::Closed);
                 }

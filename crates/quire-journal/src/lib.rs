@@ -18,7 +18,6 @@ mod directory;
 mod disk;
 mod error;
 mod format;
-mod inbox;
 mod index;
 mod index_file;
 mod journal;

@@ -8,13 +8,14 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+
 use crate::disk::File;
 use crate::error::JournalError;
 use crate::format::{
     ALIGNMENT, BATCH_HEADER_SIZE, BatchHeader, FLAG_CLOSED, SEGMENT_HEADER_SIZE, SEGMENT_RESERVE,
     SegmentHeader, batch_size,
 };
-use crate::inbox::{Inbox, Waiting};
 use crate::journal::Durability;
 use crate::keeper::Keeper;
 use crate::log::Log;
@@ -47,6 +48,11 @@ struct Encoded {
     header: BatchHeader,
     header_bytes: [u8; BATCH_HEADER_SIZE],
     body: Vec<u8>,
+}
+
+pub(crate) enum Order {
+    Write(Vec<NewBatch>),
+    Close,
 }
 
 pub(crate) struct Writer {
@@ -273,18 +279,34 @@ pub(crate) fn begin(
 }
 
 /// The writer thread: takes everything that waits, writes it, and does so again until it is told to close.
-pub(crate) fn run(mut writer: Writer, inbox: &Inbox, flush_interval: Duration) {
+pub(crate) fn run(mut writer: Writer, orders: &Receiver<Order>, flush_interval: Duration) {
     let _poisons = PoisonOnPanic(writer.log.clone());
+    let mut batches = Vec::new();
     let mut next_sync: Option<Instant> = None;
     loop {
-        let Waiting { batches, is_closing } = inbox.take(next_sync);
+        let order = match next_sync {
+            None => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => orders.recv_deadline(at),
+        };
+        let mut closing = false;
+        match order {
+            Ok(Order::Write(more)) => batches.extend(more),
+            Ok(Order::Close) | Err(RecvTimeoutError::Disconnected) => closing = true,
+            Err(RecvTimeoutError::Timeout) => (),
+        }
+        while !closing && let Ok(order) = orders.try_recv() {
+            match order {
+                Order::Write(more) => batches.extend(more),
+                Order::Close => closing = true,
+            }
+        }
         // Also when batches come without a pause.
         if next_sync.is_some_and(|at| at <= Instant::now()) {
             writer.sync();
             next_sync = None;
         }
-        writer.write(batches);
-        if is_closing {
+        writer.write(std::mem::take(&mut batches));
+        if closing {
             writer.close();
             return;
         }
