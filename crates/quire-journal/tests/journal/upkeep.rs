@@ -225,15 +225,9 @@ fn archiving_needs_a_place_and_takes_none_from_another_journal() {
 fn a_journal_directory_is_not_its_own_archive_however_it_is_spelled() {
     let house = House::new();
     let journal = house.directory.path().join("journal");
-    let names = || {
-        let entries = fs::read_dir(&journal).unwrap().map(|entry| entry.unwrap().file_name());
-        let mut names: Vec<_> = entries.filter(|name| name.to_string_lossy().contains(".journal")).collect();
-        names.sort();
-        names
-    };
     let link = house.directory.path().join("link");
     std::os::unix::fs::symlink(&journal, &link).unwrap();
-    let before = names();
+    let files: Vec<_> = house.journal.reader().segments().into_iter().map(|segment| segment.path).collect();
     // A link that comes while the journal is open.
     std::os::unix::fs::symlink(&journal, house.directory.path().join("archive")).unwrap();
     let error = house.journal.upkeep().archive(Which::All).unwrap_err();
@@ -253,7 +247,8 @@ fn a_journal_directory_is_not_its_own_archive_however_it_is_spelled() {
             );
         }
     }
-    assert_eq!(names(), before);
+    assert!(files.len() > 1);
+    assert!(files.iter().all(|file| file.exists()), "one is gone");
 }
 
 #[test]
