@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+import socket
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,6 @@ SETTINGS: dict[str, Any] = {
         "topic": [{"name": "^(orders|jobs)$", "message_type": "json"}],
     },
 }
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs sockets without a file")
 
 
 def publish(url: str, topic: str, count: int = 500) -> None:
@@ -110,3 +108,15 @@ def test_a_journal_that_another_program_writes_is_in_use(
         assert "another process has this journal open" in capfd.readouterr().err
     assert run(["journal", "archive", str(tmp_path), "--age", "0s"]) != 0
     assert "no server runs that would know it" in capfd.readouterr().err
+
+
+def test_a_server_starts_though_another_program_took_the_name(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "journal").mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken:
+        taken.bind(quire._upkeep._address(tmp_path / "journal"))
+        with ServerProcess(tmp_path, **SETTINGS) as process:
+            publish(process.url, "orders", 1)
+            assert run(["journal", "remove", str(tmp_path / "journal"), "--age", "0s"]) != 0
+            assert "another process has this journal open" in capfd.readouterr().err

@@ -13,7 +13,6 @@ import logging
 import os
 import socket
 import struct
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -87,7 +86,11 @@ class UpkeepListener:
         self._engine = engine
         self._asking: socket.socket | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(_address(directory))
+        try:
+            self._listener.bind(_address(directory))
+        except OSError:
+            self._listener.close()
+            raise
         self._listener.listen()
         threading.Thread(target=self._run, name="quire-upkeep", daemon=True).start()
 
@@ -95,8 +98,12 @@ class UpkeepListener:
     def open(
         cls, directory: Path, archive_directory: Path | None, engine: _quire.Engine
     ) -> UpkeepListener | None:
-        """`None` where there are no sockets without a file."""
-        return cls(directory, archive_directory, engine) if sys.platform == "linux" else None
+        """`None` where the system has no sockets without a file, or another program took the name: a server goes without."""
+        try:
+            return cls(directory, archive_directory, engine)
+        except OSError as error:
+            _log.warning("the command line cannot ask for the care of journal files: %s", error)
+            return None
 
     def close(self) -> None:
         """Takes no more requests; a file that is under way is finished."""
@@ -119,6 +126,11 @@ class UpkeepListener:
                 self._asking = None
 
     def _answer(self, asking: socket.socket) -> None:
+        if _user_of(asking) not in (0, os.geteuid()):
+            # Before anything is read: a stranger must not hold up others by saying nothing.
+            reason = "only the user that the server runs as, and root, may ask for that"
+            asking.sendall(_line(code=NotEntitledError.code, reason=reason))
+            return
         asking.settimeout(_REQUEST_TIMEOUT)
         with asking.makefile("rb") as lines:
             request = lines.readline(_REQUEST_SIZE_MAX)
@@ -128,8 +140,6 @@ class UpkeepListener:
         except (TypeError, ValueError):
             return
         try:
-            if _user_of(asking) not in (0, os.geteuid()):
-                raise NotEntitledError("only the user that the server runs as, and root, may ask for that")
             for fields in self._take(task):
                 asking.sendall(_line(file=[str(fields[0]), *fields[1:]]))
             end = _line(done=True)
@@ -162,8 +172,6 @@ def _address(directory: Path) -> bytes:
 
 def _connect(directory: Path) -> socket.socket | None:
     """The server that has the journal of this directory. Somebody else's program under its name is none."""
-    if sys.platform != "linux":
-        return None
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         server.connect(_address(directory))
@@ -176,7 +184,8 @@ def _connect(directory: Path) -> socket.socket | None:
 
 
 def _ask(server: socket.socket, task: Task) -> Iterator[Segment]:
-    server.sendall(_line(**asdict(task)))
+    with contextlib.suppress(BrokenPipeError):  # refused already, the answer says why
+        server.sendall(_line(**asdict(task)))
     with server.makefile("rb") as lines:
         for line in lines:
             answer = json.loads(line)
