@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -88,9 +89,11 @@ def test_mistakes_are_the_servers_to_name(tmp_path: Path, capfd: pytest.CaptureF
 def test_who_is_not_the_user_of_the_server_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The command asks first who the server is, then the server who the command is.
-    users = iter([os.geteuid(), os.geteuid() + 1])
-    monkeypatch.setattr(quire._upkeep, "_user_of", lambda _: next(users))
+    # Command and server ask each other who they are, in either order: only the server hears of a stranger.
+    def user_of(_: socket.socket) -> int:
+        return os.geteuid() + (threading.current_thread().name == "quire-upkeep")
+
+    monkeypatch.setattr(quire._upkeep, "_user_of", user_of)
     config = quire.Config.model_validate(
         {"data_directory": tmp_path, "transport": [{"address": "127.0.0.1:0"}], **SETTINGS}
     )
