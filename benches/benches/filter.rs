@@ -67,6 +67,7 @@ fn evaluate(criterion: &mut Criterion) {
     for (name, text, message_type, messages) in [
         ("json, 2 fields", "/symbol = 'S00042' AND /qty > 100", MessageType::Json, &json),
         ("json, 2 fields, both read", "/symbol != 'S00042' AND /qty > 100", MessageType::Json, &json),
+        ("json, 2 fields, 1 missing", "/symbol != 'S00042' AND /quantity IS NULL", MessageType::Json, &json),
         ("json, nested and array", "/limits/high > 100 AND /flags = 'hidden'", MessageType::Json, &json),
         ("json, arithmetic", "/qty * /price > 10000", MessageType::Json, &json),
         ("json, LIKE", "/account LIKE '^ACC-0*42$'", MessageType::Json, &json),

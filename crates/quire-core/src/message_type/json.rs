@@ -1,6 +1,7 @@
-//! `json`: a scanner that checks everything and keeps what is wanted.
+//! `json`: a scanner that checks what it passes, keeps what is wanted, and stops when it has that.
 //!
-//! Written by hand because it skips unwanted values without looking at more than their structure, compares names without decoding them, and gives the raw text of numbers.
+//! Written by hand because it skips unwanted values without looking at more than their structure, compares names without decoding them, gives the raw text of numbers,
+//! and leaves alone what stands behind the last wanted member (reference: topics-filters-sow 8.1).
 //! It accepts the grammar of RFC 8259; bytes inside strings are taken as they are, not checked to be UTF-8, because the language compares bytes. Of several members
 //! with one name the last one stands. A property test holds it against serde_json.
 
@@ -12,7 +13,7 @@ use super::{
     push,
 };
 
-/// Reads a whole message, descending into wanted objects in the same pass.
+/// Reads a message until every wanted member was found, descending into wanted objects in the same pass.
 pub(super) fn read_document<'a>(data: &'a [u8], reading: &mut Reading<'_, 'a>) -> Result<(), Malformed> {
     let mut scanner = Scanner::new(data);
     scanner.skip_blanks();
@@ -21,7 +22,7 @@ pub(super) fn read_document<'a>(data: &'a [u8], reading: &mut Reading<'_, 'a>) -
     } else {
         scanner.skip_value(0)?;
     }
-    scanner.end()
+    if scanner.is_done { Ok(()) } else { scanner.end() }
 }
 
 /// Recursion is bounded by the steps of the longest path.
@@ -39,14 +40,19 @@ fn read_object<'a>(
         };
         if scanner.peek() != b'{' || !plan.has_names(field) {
             let value = scanner.read_value(reading.arena, depth)?;
-            return reading.set(&Json, field, value);
+            reading.set(&Json, field, value)?;
+        } else {
+            let start = scanner.at;
+            reading.clear(field);
+            read_object(scanner, reading, field, depth + 1)?;
+            let value = Value::Compound(&scanner.data[start..scanner.at]);
+            reading.values[field.index()] = value;
+            reading.set_elements(&Json, field, value)?;
         }
-        let start = scanner.at;
-        reading.clear(field);
-        read_object(scanner, reading, field, depth + 1)?;
-        let value = Value::Compound(&scanner.data[start..scanner.at]);
-        reading.values[field.index()] = value;
-        reading.set_elements(&Json, field, value)
+        if depth == 1 {
+            scanner.found(names, field);
+        }
+        Ok(())
     })
 }
 
@@ -280,11 +286,15 @@ struct Scanner<'a> {
     block: usize,
     /// See [`specials`].
     specials: u64,
+    /// A bit for each wanted member of the message itself that was found.
+    seen: u64,
+    /// Nothing behind this place can change what was found.
+    is_done: bool,
 }
 
 impl<'a> Scanner<'a> {
     fn new(data: &'a [u8]) -> Self {
-        Scanner { data, at: 0, block: usize::MAX, specials: 0 }
+        Scanner { data, at: 0, block: usize::MAX, specials: 0, seen: 0, is_done: false }
     }
 
     #[cold]
@@ -312,7 +322,21 @@ impl<'a> Scanner<'a> {
         if self.at == self.data.len() { Ok(()) } else { self.malformed("end of the message") }
     }
 
-    /// Takes an object, calling `member` with each name while the scanner stands at its value; `member` must take the value.
+    /// Notes that a wanted member of the message itself was found. After the last of them the rest is not read, unless one of the names may
+    /// stand there again: then that one counts.
+    #[inline]
+    fn found(&mut self, names: &Names, field: FieldId) {
+        let Some(index) = names.index_of(field) else { return };
+        let all = u64::MAX >> (64 - names.count());
+        // Asked once: a message of nothing but repetitions must not be searched again for each of them.
+        if self.seen != all {
+            self.seen |= 1 << index;
+            self.is_done = self.seen == all && !names.may_stand_in(&self.data[self.at..]);
+        }
+    }
+
+    /// Takes an object, calling `member` with each name while the scanner stands at its value; `member` must take the value. Goes no
+    /// further when that makes the scanner done.
     #[inline]
     fn for_each_member(
         &mut self,
@@ -327,6 +351,9 @@ impl<'a> Scanner<'a> {
         loop {
             let name = self.member_name()?;
             member(self, name)?;
+            if self.is_done {
+                return Ok(());
+            }
             self.skip_blanks();
             match self.peek() {
                 b',' => self.at += 1,

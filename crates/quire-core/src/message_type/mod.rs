@@ -3,7 +3,7 @@
 //! [`MessageType`] is the closed list of formats with their stable codes. [`MessageType::read`] takes the paths of a [`FieldPlan`] out of one
 //! message in one pass and gives a value for each. What it promises:
 //!
-//! - The whole message is looked at, so that whether a message is well formed never depends on which fields are asked for.
+//! - What is passed on the way to the wanted fields is checked. JSON is not read behind the last of them; the other formats are read whole.
 //! - A malformed message is an error, never a panic, and never half a result.
 //! - Memory is bounded by [`ARENA_SIZE_MAX`], depth by [`DOCUMENT_DEPTH_MAX`].
 //!
@@ -128,7 +128,7 @@ impl MessageType {
     /// A root that is not an object has no fields.
     ///
     /// # Errors
-    /// The message is malformed; see [`Malformed`].
+    /// The message is malformed, as far as it is read; see [`Malformed`].
     pub fn read<'a>(
         self,
         data: &'a [u8],

@@ -3,6 +3,7 @@
 //! A plan counts the users of each path. Adding and releasing a path cost its length, not the size of the plan.
 
 use hashbrown::HashMap;
+use memchr::memmem::Finder;
 use rustc_hash::FxBuildHasher;
 
 /// The most steps of one identifier. Reading a path recurses once per step.
@@ -50,8 +51,25 @@ struct Node {
 /// The fields below one step, by their names.
 #[derive(Clone, Debug)]
 pub(crate) enum Names {
-    Few(Vec<(Key, Box<[u8]>, FieldId)>),
+    Few(Vec<FewName>),
     Many(HashMap<Box<[u8]>, FieldId, FxBuildHasher>),
+}
+
+/// One of a few names.
+#[derive(Clone, Debug)]
+pub(crate) struct FewName {
+    key: Key,
+    name: Box<[u8]>,
+    field: FieldId,
+    /// Finds the name between quotes.
+    quoted: Box<Finder<'static>>,
+}
+
+impl FewName {
+    fn new(name: Box<[u8]>, field: FieldId) -> Self {
+        let quoted = Box::new(Finder::new(&[b"\"", &*name, b"\""].concat()).into_owned());
+        FewName { key: key_of(&name), name, field, quoted }
+    }
 }
 
 /// Length, first and last byte of a name: enough to tell nearly all names apart without going to where they are.
@@ -154,7 +172,7 @@ impl FieldPlan {
         let node = &self.nodes[at.index()];
         node.indexes.iter().for_each(|(_, child)| visit(*child));
         match &node.names {
-            Names::Few(names) => names.iter().for_each(|(.., child)| visit(*child)),
+            Names::Few(names) => names.iter().for_each(|known| visit(known.field)),
             Names::Many(names) => names.values().for_each(|child| visit(*child)),
         }
     }
@@ -191,22 +209,45 @@ impl Names {
         match self {
             Names::Few(names) => {
                 let key = key_of(name);
-                let is_it = |known: &&(Key, Box<[u8]>, FieldId)| known.0 == key && *known.1 == *name;
-                names.iter().find(is_it).map(|(.., child)| *child)
+                let is_it = |known: &&FewName| known.key == key && *known.name == *name;
+                names.iter().find(is_it).map(|known| known.field)
             }
             Names::Many(names) => names.get(name).copied(),
         }
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Names::Few(names) => names.len(),
+            Names::Many(names) => names.len(),
+        }
+    }
+
+    /// Which of a few names leads to this field, below [`Names::count`]; `None` where there are many.
+    #[inline]
+    pub(crate) fn index_of(&self, field: FieldId) -> Option<usize> {
+        match self {
+            Names::Few(names) => names.iter().position(|known| known.field == field),
+            Names::Many(_) => None,
+        }
+    }
+
+    /// Whether one of the names may stand in this part of a JSON text. A backslash may spell any of them.
+    pub(crate) fn may_stand_in(&self, text: &[u8]) -> bool {
+        let Names::Few(names) = self else { return true };
+        memchr::memchr(b'\\', text).is_some() || names.iter().any(|known| known.quoted.find(text).is_some())
     }
 
     fn insert(&mut self, name: Box<[u8]>, child: FieldId) {
         match self {
             Names::Few(names) if names.len() == FEW_NAMES => {
                 let mut many: HashMap<_, _, FxBuildHasher> =
-                    names.drain(..).map(|(_, name, child)| (name, child)).collect();
+                    names.drain(..).map(|known| (known.name, known.field)).collect();
                 many.insert(name, child);
                 *self = Names::Many(many);
             }
-            Names::Few(names) => names.push((key_of(&name), name, child)),
+            Names::Few(names) => names.push(FewName::new(name, child)),
             Names::Many(names) => {
                 names.insert(name, child);
             }
@@ -215,7 +256,7 @@ impl Names {
 
     fn remove(&mut self, name: &[u8]) {
         match self {
-            Names::Few(names) => names.retain(|(_, known, _)| **known != *name),
+            Names::Few(names) => names.retain(|known| *known.name != *name),
             Names::Many(names) => {
                 names.remove(name);
                 if names.is_empty() {

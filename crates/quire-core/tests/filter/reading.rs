@@ -101,8 +101,61 @@ proptest! {
         }
         let mut plan = FieldPlan::default();
         plan.add(&names(&["a"]));
+        plan.add(&names(&["in no document, so that the whole of it is read"]));
         let arena = Arena::default();
         let found = MessageType::Json.read(&text, &plan, &arena);
         prop_assert_eq!(found.is_ok(), expected.is_ok(), "{} {:?} {:?}", String::from_utf8_lossy(&text), found.err(), expected.err());
     }
+
+    /// A message is not read behind the last wanted member, and that shows in nothing that is well formed.
+    #[test]
+    fn json_that_is_not_read_to_its_end_says_the_same(
+        members in proptest::collection::vec((
+            prop::sample::select(vec!["a", "b", "\\u0061", "c", "ab"]),
+            prop::sample::select(vec!["1", "2", "\"a\"", "\"b\\\\\"", "[\"a\"]", "{\"a\":3}", "{\"x\":{\"a\":4,\"b\":5}}"]),
+        ), 0..8),
+    ) {
+        let members: Vec<_> = members.iter().map(|(name, value)| format!("\"{name}\": {value}")).collect();
+        let text = format!("{{{}}}", members.join(","));
+        let paths = [&["a"][..], &["b", "a"]];
+        let read = |more: Option<&str>| {
+            let mut plan = FieldPlan::default();
+            let fields = paths.map(|path| plan.add(&names(path)));
+            if let Some(name) = more {
+                plan.add(&names(&[name]));
+            }
+            let arena = Arena::default();
+            let values = MessageType::Json.read(text.as_bytes(), &plan, &arena).unwrap();
+            fields.map(|field| format!("{:?}", values[field.index()]))
+        };
+        prop_assert_eq!(read(None), read(Some("in no message")), "{}", text);
+    }
+}
+
+#[test]
+fn json_is_not_read_behind_the_last_wanted_member() {
+    let read = |text: &str, wanted: &[&str]| {
+        let mut plan = FieldPlan::default();
+        for name in wanted {
+            plan.add(&names(&[name]));
+        }
+        MessageType::Json.read(text.as_bytes(), &plan, &Arena::default()).is_ok()
+    };
+    assert!(read(r#"{"a":1,"b":2,"#, &["a", "b"]));
+    assert!(read(r#"{"b":{"c":2},"a":1}}"#, &["a", "b"]));
+    assert!(!read(r#"{"a":1,"b":2,"#, &["a", "b", "c"]), "c could be there");
+    assert!(!read(r#"{"a":1,"b":2,"a":"#, &["a", "b"]), "the last a counts");
+    assert!(!read(r#"{"a":1,"b":2,"\u0061":"#, &["a", "b"]), "which is an a");
+    assert!(!read(r#"{"a":1 "b":2}"#, &["a", "b"]));
+}
+
+/// Each repetition of a wanted name could be a reason to look through the rest once more, for hours.
+#[test]
+fn a_message_of_repetitions_is_searched_once() {
+    let text = format!("{{\"b\":1{}}}", r#","a":1"#.repeat(3_000_000));
+    let mut plan = FieldPlan::default();
+    plan.add(&names(&["b"]));
+    plan.add(&names(&["a"]));
+    let arena = Arena::default();
+    assert!(MessageType::Json.read(text.as_bytes(), &plan, &arena).is_ok());
 }
