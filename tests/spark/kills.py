@@ -1,8 +1,8 @@
 """A query that copies a journal, killed at random moments: the driver with `kill -9`, and workers and executors under it.
 
-Run as a program: `python tests/spark/kills.py ROUNDS [SEED]`. Every round starts a driver in a session of its own, waits until the target
-has grown, and kills: the whole session, or only a process below the driver, which Spark has to survive. At the end the query runs to its
-end, and the target must hold every message of the source exactly once.
+Run as a program: `python tests/spark/kills.py ROUNDS [SEED]`. Every round adds messages to the source, starts a driver in a session of its
+own, waits until the target has grown, and kills: the whole session, or only a process below the driver, which Spark has to survive. At the
+end the query runs to its end, and the target must hold every message of the source exactly once.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from pathlib import Path
 import quire
 from quire.testing import START_TIMEOUT
 
-COUNT = 20_000
+#: Messages that a round finds to copy, and those of a batch.
+NEW, BATCH = 5000, 500
 DRIVER = """
 import sys
 import quire.spark
 from pyspark.sql import functions as f
 
-source, target, checkpoint, master, partitions = sys.argv[1:]
+source, target, checkpoint, master, partitions, batch = sys.argv[1:]
 spark = quire.spark.session(master, memory="512m", config={
     "spark.log.level": "OFF", "spark.sql.shuffle.partitions": partitions, "spark.executor.memory": "512m",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 })
 frame = (
     spark.readStream.format("quire")
-    .options(startingOffsets="earliest", maxMessagesPerTrigger=1000, minPartitions=partitions).load(source)
+    .options(startingOffsets="earliest", maxMessagesPerTrigger=batch, minPartitions=partitions).load(source)
     .select("topic", "data")
     .repartition(int(partitions), f.rand())  # another order and other tasks in every run
 )
@@ -51,9 +52,9 @@ def main(rounds: int, seed: int) -> None:
     chance = random.Random(seed)
     directory = Path(tempfile.mkdtemp(prefix="quire-kills-"))
     source, target = directory / "source", directory / "target"
-    with quire.Journal(source) as journal:
-        journal.append_many("t", [{"n": n} for n in range(COUNT)], publisher="p")
     for round in range(rounds):
+        with quire.Journal(source) as journal:
+            journal.append_many("t", [{"n": round * NEW + n} for n in range(NEW)], publisher="p")
         driver = start(directory, chance)
         try:
             before = length(target)
@@ -73,15 +74,16 @@ def main(rounds: int, seed: int) -> None:
     found = copied(target)
     wrong = {number: count for number, count in found.items() if count != 1}
     assert not wrong, f"not once: {dict(list(wrong.items())[:10])}"
-    assert found == Counter(range(COUNT)), f"{COUNT - len(found)} are missing"
-    print(f"{COUNT} messages, each once", flush=True)
+    count = rounds * NEW
+    assert found == Counter(range(count)), f"{count - len(found)} are missing"
+    print(f"{count} messages, each once", flush=True)
     shutil.rmtree(directory)
 
 
 def start(directory: Path, chance: random.Random) -> subprocess.Popen[bytes]:
     paths = [str(directory / name) for name in ("source", "target", "checkpoint")]
     # A lost task is tried again.
-    arguments = [*paths, "local[2,4]", str(chance.randint(1, 4))]
+    arguments = [*paths, "local[2,4]", str(chance.randint(1, 4)), str(BATCH)]
     command = [sys.executable, "-c", DRIVER, *arguments]
     with open(directory / "log", "ab") as log:
         return subprocess.Popen(command, start_new_session=True, stdout=log, stderr=log)
@@ -91,9 +93,9 @@ def kill(driver: subprocess.Popen[bytes], whole: bool, chance: random.Random) ->
     """Kills the session of the driver, or one of the Python workers that run its tasks."""
     if whole:
         # The workers have process groups of their own, but one session.
-        for pid in _group(driver.pid):
+        for pid in (pids := _group(driver.pid)):
             os.kill(pid, signal.SIGKILL)
-        return "everything"
+        return "everything" if pids else "nothing"
     workers = [pid for pid in _group(driver.pid) if b"pyspark.daemon" in _command(pid)]
     # The first is the daemon that forks them.
     if len(workers) < 2:
