@@ -43,3 +43,10 @@ def size(value: Size, key: str) -> int:
     if isinstance(value, str) and (match := _QUANTITY.fullmatch(value)) and match[2].upper() in _BYTES:
         return int(float(match[1]) * _BYTES[match[2].upper()])
     raise ConfigError(f"{value!r} is not a size: bytes, or text such as '64MB'", key=key)
+
+
+def number_text(value: float) -> str:
+    """A number for people: to the millionth, smaller ones to six digits."""
+    if 0 < abs(value) < 1e-3 or abs(value) >= 1e15:
+        return f"{value:.6g}"
+    return f"{value:,.6f}".rstrip("0").rstrip(".")

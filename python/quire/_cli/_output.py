@@ -11,6 +11,7 @@ from typing import Any, Literal
 import quire
 from quire import _quire
 from quire._bookmarks import Bookmark
+from quire._units import number_text
 
 #: How messages are printed: an object per line, the data alone, or columns for people.
 Format = Literal["json", "raw", "table"]
@@ -79,6 +80,8 @@ def _plain(value: object) -> str:
 def _pretty(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, float):
+        return number_text(value)
     return f"{value:%Y-%m-%d %H:%M:%S}" if isinstance(value, datetime) else str(value)
 
 
