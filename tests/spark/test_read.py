@@ -136,8 +136,17 @@ def test_archived_and_compressed_segments_are_the_same_log(read: Any, trades: Pa
 def test_an_empty_journal_has_no_rows(read: Any, tmp_path: Path) -> None:
     journals.write(tmp_path, [])
     assert read().load(str(tmp_path)).count() == 0
-    (tmp_path / "nothing").mkdir()
-    assert read().load(str(tmp_path / "nothing")).collect() == []
+
+
+def test_what_holds_no_journal_is_refused(read: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path, reason in (
+        (tmp_path, "there is no journal in"),
+        (tmp_path / "file", "no directory"),
+        (tmp_path / "x", "no directory"),
+    ):
+        with pytest.raises(PySparkException, match=reason):
+            read().load(str(path)).collect()
 
 
 def test_data_that_is_not_text_is_null_as_text_and_whole_as_binary(read: Any, tmp_path: Path) -> None:

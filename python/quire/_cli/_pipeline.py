@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -262,11 +264,19 @@ def replay(
         return _summary("replayed", asdict(done), json)
 
 
+#: How the text of an error of Java begins.
+_JAVA_CALL = "An error occurred while calling"
+
+
 @contextmanager
 def _spark(master: str | None, memory: str, as_json: bool) -> Iterator[SparkSession]:
     """A session for one command; mistakes that Spark wraps in its own errors come out as they were."""
     from quire.spark import session
 
+    if not re.fullmatch("[1-9][0-9]*[kmgtKMGT]", memory):
+        raise ConfigError(f"memory: {memory!r} is no size such as 512m or 2g")
+    if master is not None and not re.match("(local|spark|k8s)|yarn$", master):
+        raise ConfigError(f"master: {master!r} is none of local[4], spark://HOST:7077, yarn, k8s://HOST:PORT")
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not is_submitted and "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         raise ConfigError("Spark needs Java 17 or newer: neither is java on the path, nor JAVA_HOME set")
@@ -278,27 +288,29 @@ def _spark(master: str | None, memory: str, as_json: bool) -> Iterator[SparkSess
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     shows_progress = sys.stderr.isatty() and not as_json
     config = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": str(shows_progress).lower()}
-    spark = session(master, memory=memory, name="quire pipeline", config=config)
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
-        yield spark
-    except PySparkException as error:
+        spark = session(master, memory=memory, name="quire pipeline", config=config)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+    except (PySparkException, Py4JError) as error:
         raise _own(error) from None
-    finally:
-        spark.stop()
 
 
 def _own(error: Exception) -> QuireError:
     """The error of quire inside one of Spark, which carries it as the text of a traceback."""
     from quire import _errors
 
-    lines = [line for line in str(error).splitlines() if line.startswith("quire._errors.")]
+    text = str(error).splitlines()
+    lines = [line for line in text if line.startswith("quire._errors.")]
     if not lines:
-        # Some of Spark's messages begin with an empty line.
-        return QuireError(
-            next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        )
+        # Some of Spark's messages begin with an empty line, and those of Java with the call that failed.
+        said = (line.removeprefix(": ") for line in text if line.strip() and not line.startswith(_JAVA_CALL))
+        return QuireError(next(said, type(error).__name__))
     name, _, reason = lines[-1].removeprefix("quire._errors.").partition(": ")
     kind = getattr(_errors, name, QuireError)
     # The text has its hint already.
@@ -317,7 +329,7 @@ def _summary(title: str, fields: dict[str, Any], as_json: bool) -> int:
 
 
 def _table(frame: DataFrame, as_json: bool, output: Path | None, title: str) -> int:
-    rows = [row.asDict() for row in frame.collect()]
+    rows = [{name: _in_utc(value) for name, value in row.asDict().items()} for row in frame.collect()]
     if output is not None:
         from quire.spark._picture import write_html
 
@@ -331,6 +343,11 @@ def _table(frame: DataFrame, as_json: bool, output: Path | None, title: str) -> 
     else:
         print_table(frame.columns, [tuple(row.values()) for row in rows])
     return 0
+
+
+def _in_utc(value: Any) -> Any:
+    """Spark gives times as those of the machine's zone, without saying so."""
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
 def _check_output(output: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -41,6 +42,7 @@ def bars(
             raise ConfigError(
                 f"{'time' if name == 'moment' else name}: {path!r} is no path in the data; it begins with /"
             )
+    _check_window(spark, every)
     reader = spark.read.format("quire").schema(", ".join(columns.values()))
     reader = reader.options(**{f"field.{name}": path for name, path in paths.items()})
     reader = reader.option("topics", topics) if topics else reader
@@ -60,3 +62,13 @@ def bars(
         f.count("value").alias("count"),
     )
     return found.select(f.col("window.start").alias("start"), *found.columns[1:])
+
+
+def _check_window(spark: SparkSession, every: str) -> None:
+    """Asks Spark, which alone knows what it takes, before anything is read."""
+    try:
+        _ = spark.range(0).select(f.window(f.timestamp_seconds("id"), every)).schema
+    except PySparkException:
+        raise ConfigError(
+            f"every: {every!r} is no window such as '1 minute', '1 hour' or '1 day'; there are none of months"
+        ) from None

@@ -42,13 +42,13 @@ class Range:
 
 
 def locate(directory: str) -> str:
-    """The journal directory that is meant: that of a server is inside its data directory."""
-    inner = os.path.join(directory, "journal")
-    if not _holds_segments(directory) and os.path.isdir(inner):
-        return inner
-    if not os.path.isdir(directory):
-        raise ConfigError(f"path: {directory!r} is no directory on this machine")
-    return directory
+    """The journal directory that is meant: that of a server is inside its data directory. `ConfigError` when there is no journal."""
+    for candidate in (directory, os.path.join(directory, "journal")):
+        if _holds_segments(candidate):
+            return candidate
+    if os.path.isdir(directory):
+        raise ConfigError(f"path: there is no journal in {directory!r}")
+    raise ConfigError(f"path: {directory!r} is no directory on this machine")
 
 
 def reader(directory: str, archive: str | None = None) -> ArrowReader:
@@ -168,5 +168,5 @@ def _holds_segments(directory: str) -> bool:
     try:
         with os.scandir(directory) as entries:
             return any(".journal" in entry.name and entry.name != "journal.lock" for entry in entries)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False

@@ -12,8 +12,8 @@ PERCENTILES = (0.5, 0.9, 0.99)
 def queue_audit(
     spark: SparkSession, journal: str, *, queues: str | None = None, dead_letters: str | None = None
 ) -> DataFrame:
-    """One row per queue, with the columns `queue`, `acknowledged`, `taken`, `expired`, `cancels`, `reasons`, `p50`, `p90`, `p99`,
-    `longest`, `first`, `last`.
+    """One row per queue, with the columns `queue`, `acknowledged`, `taken`, `expired`, `released`, `cancels`, `reasons`, `p50`, `p90`,
+    `p99`, `longest`, `first`, `last`.
 
     Times are seconds from when the message was taken into the log to when it left the queue. `first` and `last` say when it was that
     something happened.
@@ -31,7 +31,8 @@ def queue_audit(
         spark.read.format("quire").schema(schema).load(journal).withColumnRenamed("timestamp_ns", "taken_ns")
     )
     waited = (f.col("timestamp_ns") - f.col("taken_ns")) / 1e9
-    rows = settled.join(messages, settled.message == messages.position).withColumn("waited", waited)
+    # What happened to a message that was removed from the journal counts, though nobody knows how long it took.
+    rows = settled.join(messages, settled.message == messages.position, "left").withColumn("waited", waited)
 
     def count(kind: str) -> Column:
         return f.count_if(f.col("kind") == kind).alias(kind)
@@ -41,6 +42,7 @@ def queue_audit(
         count("acknowledged"),
         count("taken"),
         count("expired"),
+        count("released"),
         f.count_if(f.col("kind") == "cancelled").alias("cancels"),
         f.concat_ws(",", f.array_sort(f.collect_set("reasons"))).alias("reasons"),
         *[f.percentile(left, f.lit(part)).alias(f"p{part * 100:.0f}") for part in PERCENTILES],
