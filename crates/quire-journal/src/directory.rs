@@ -140,7 +140,7 @@ pub(crate) fn settle(disk: &dyn Disk, directory: &Path, archive: Option<&Path>) 
 }
 
 /// Extensions of files that are being made, and are nothing when nobody makes them.
-const UNFINISHED: [&str; 4] = ["preparing", "writing", "packing", "archiving"];
+const UNFINISHED: [&str; 5] = ["preparing", "writing", "packing", "archiving", "paging"];
 
 /// Removes what an end of the process before left unfinished: files that were being made, and indexes whose segment is gone. Of the
 /// archive directory, which other journals may share, only what carries the name of this one.

@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::memory::PageFile;
+
 /// A file system, as far as the journal needs one.
 pub trait Disk: Send + Sync {
     /// Opens an existing file for writing and mapping.
@@ -37,6 +39,10 @@ pub trait Disk: Send + Sync {
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;
     /// Takes the directory for one process until the value is dropped; `None` when another has it.
     fn lock(&self, directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>>;
+    /// Space in the directory for memory that the system may write out; `None`: this disk has none, and the heap serves.
+    fn page_file(&self, _directory: &Path) -> io::Result<Option<PageFile>> {
+        Ok(None)
+    }
     /// Whether both paths lead to one directory. One that is not there is none.
     fn is_same_directory(&self, one: &Path, other: &Path) -> io::Result<bool> {
         Ok(one == other)
@@ -110,6 +116,9 @@ pub struct RealDisk;
 
 const LOCK_NAME: &str = "journal.lock";
 
+/// The most that can be paged out: the states of thousands of millions of messages. Until it is used it costs addresses only.
+const PAGE_FILE_SIZE_MAX: usize = 64 * 1024 * 1024 * 1024;
+
 impl Disk for RealDisk {
     fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
         Ok(Box::new(fs::OpenOptions::new().read(true).write(true).open(path)?))
@@ -174,6 +183,10 @@ impl Disk for RealDisk {
             Err(fs::TryLockError::WouldBlock) => Ok(None),
             Err(fs::TryLockError::Error(error)) => Err(error),
         }
+    }
+
+    fn page_file(&self, directory: &Path) -> io::Result<Option<PageFile>> {
+        PageFile::create(directory, PAGE_FILE_SIZE_MAX).map(Some)
     }
 
     fn is_same_directory(&self, one: &Path, other: &Path) -> io::Result<bool> {

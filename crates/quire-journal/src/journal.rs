@@ -1,5 +1,6 @@
 //! The handle that appends: positions, sequences, batches, and the way to the writer.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,6 +17,7 @@ use crate::format::{
 };
 use crate::keeper::Keeper;
 use crate::log::Log;
+use crate::memory::Memory;
 use crate::prepare::{Maker, Supply};
 use crate::publishers::Highest;
 use crate::queue_points::QueuePoints;
@@ -377,6 +379,15 @@ impl Journal {
     /// The files with the states of queues.
     pub fn queue_states(&self) -> QueueStates {
         QueueStates::new(self.log.clone())
+    }
+
+    /// Memory for the states of queues, which the system may write out to a file in the journal directory. Every call makes a file.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn queue_memory(&self) -> io::Result<Memory> {
+        let Log { disk, directory, .. } = &*self.log;
+        Ok(disk.page_file(directory)?.map_or_else(Memory::heap, Memory::paged))
     }
 
     /// Archives, compresses and removes sealed segments, also from other threads. It ends with the journal.

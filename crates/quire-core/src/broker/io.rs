@@ -152,6 +152,12 @@ pub enum Event {
         /// What the disk says.
         reason: String,
     },
+    /// The states of queues that are kept in a file stay in memory from here on, as far as the file has no room: it cannot be made, or
+    /// not made larger.
+    QueuesNotPaged {
+        /// What the disk says.
+        reason: String,
+    },
     /// Full journal files were archived, compressed or removed.
     JournalFilesTaken {
         /// What was done.
@@ -189,6 +195,7 @@ impl Event {
             Event::Ended { .. }
             | Event::QueueSettingIgnored { .. }
             | Event::QueuePointsNotSaved { .. }
+            | Event::QueuesNotPaged { .. }
             | Event::UpkeepFailed { .. } => Level::Warning,
             Event::SubscriptionEnded { .. }
             | Event::JournalFailed { .. }
@@ -220,6 +227,9 @@ impl fmt::Display for Event {
             }
             Event::QueuePointsNotSaved { reason } => {
                 write!(f, "the places of the queues are not saved: {reason}")
+            }
+            Event::QueuesNotPaged { reason } => {
+                write!(f, "the states of the queues stay in memory: they cannot be paged out, {reason}")
             }
             Event::JournalFilesTaken { action, count } => {
                 let done = match action {

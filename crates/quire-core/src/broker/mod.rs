@@ -188,9 +188,8 @@ impl Broker {
         let routes = definitions.iter().map(Definition::route).collect();
         let reader = journal.reader();
         let edge = journal.persisted();
-        let queues =
-            BrokerQueues::new(&config.name, definitions, journal.queue_points(), journal.queue_states())
-                .map_err(|error| ConfigError::new("queues", error.to_string()))?;
+        let queues = BrokerQueues::new(&config.name, definitions, &journal)
+            .map_err(|error| ConfigError::new("queues", error.to_string()))?;
         let mut broker = Broker {
             publishers: Publishers::new(&config.name),
             queues,

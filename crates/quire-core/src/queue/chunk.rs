@@ -1,6 +1,8 @@
 //! The state of 256 messages: two bits for each (in the queue; not leased), and columns that take no memory where neighbours are alike.
 //! A chunk is also what a queue's state consists of when it is kept in a file.
 
+use quire_journal::Memory;
+
 use super::column::Column;
 use super::messages::{Key, NEVER, NOT_A_NUMBER, NewMessage};
 
@@ -15,7 +17,7 @@ const RANKED: u8 = 1;
 const BARRIERS: u8 = 2;
 
 /// The state of some neighbours.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Chunk {
     /// In the queue.
     pub present: [u64; WORDS],
@@ -37,9 +39,22 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    /// Nothing has entered yet.
-    pub fn new() -> Self {
-        Chunk { timer: NEVER, ..Chunk::default() }
+    /// Nothing has entered yet; its columns will lie in `memory`.
+    pub fn new(memory: &Memory) -> Self {
+        let column = || Column::new(memory);
+        Chunk {
+            present: [0; WORDS],
+            waiting: [0; WORDS],
+            unranked: [0; WORDS],
+            entered: 0,
+            timer: NEVER,
+            positions: column(),
+            received_ms: column(),
+            expires: column(),
+            ranks: column(),
+            deliveries: column(),
+            cancels: column(),
+        }
     }
 
     /// A message enters, waiting.
@@ -103,7 +118,7 @@ impl Chunk {
     }
 
     /// The next chunk of `rest`, and its barriers; `None` when that is not what [`pack`](Self::pack) writes.
-    pub fn unpack(rest: &mut &[u8], ranked: bool) -> Option<(Chunk, [u64; WORDS])> {
+    pub fn unpack(rest: &mut &[u8], ranked: bool, memory: &Memory) -> Option<(Chunk, [u64; WORDS])> {
         let (head, after) = rest.split_first_chunk::<3>()?;
         *rest = after;
         let entered = usize::from(u16::from_le_bytes([head[0], head[1]]));
@@ -112,15 +127,15 @@ impl Chunk {
         if !is_known || !(1..=CHUNK).contains(&entered) {
             return None;
         }
-        let mut chunk = Chunk { entered, present: take_bits(rest, entered)?, ..Chunk::new() };
+        let mut chunk = Chunk { entered, present: take_bits(rest, entered)?, ..Chunk::new(memory) };
         let barriers = if flags & BARRIERS != 0 { take_bits(rest, entered)? } else { [0; WORDS] };
         if ranked {
             chunk.unranked = take_bits(rest, entered)?;
-            chunk.ranks = Column::unpack(rest, entered)?;
+            chunk.ranks = Column::unpack(rest, entered, memory)?;
         }
         let Chunk { positions, received_ms, expires, deliveries, cancels, .. } = &mut chunk;
         for column in [positions, received_ms, expires, deliveries, cancels] {
-            *column = Column::unpack(rest, entered)?;
+            *column = Column::unpack(rest, entered, memory)?;
         }
         let mut before = 0;
         for index in 0..entered {

@@ -2,29 +2,37 @@
 
 use std::collections::VecDeque;
 
-/// Chunks in a ring that begins with the first one that is left. A chunk that is gone between others costs 16 bytes until everything
-/// before it is gone too, a sixteenth of a byte for each of its messages.
+use quire_journal::{Block, Memory};
+
+/// Chunks in a ring that begins with the first one that is left. A chunk that is gone between others costs 24 bytes until everything
+/// before it is gone too, a tenth of a byte for each of its messages.
 #[derive(Debug)]
 pub(super) struct Chunks<T> {
     /// The number of the first chunk of the ring.
     first: u64,
     ring: VecDeque<Place<T>>,
+    /// What the chunks lie in.
+    memory: Memory,
 }
 
 #[derive(Debug)]
 struct Place<T> {
     /// The position of the first message that entered; ascending.
     position: u64,
-    chunk: Option<Box<T>>,
-}
-
-impl<T> Default for Chunks<T> {
-    fn default() -> Self {
-        Chunks { first: 0, ring: VecDeque::new() }
-    }
+    chunk: Option<Block<T>>,
 }
 
 impl<T> Chunks<T> {
+    /// No chunks yet.
+    pub fn new(memory: &Memory) -> Self {
+        Chunks { first: 0, ring: VecDeque::new(), memory: memory.clone() }
+    }
+
+    /// What they lie in.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// The chunk with this number, if it is left.
     #[inline]
     pub fn get(&self, number: u64) -> Option<&T> {
@@ -40,7 +48,7 @@ impl<T> Chunks<T> {
 
     /// The chunk with this number: the last one, or a new one behind it that begins at `position`.
     #[inline]
-    pub fn get_or_push(&mut self, number: u64, position: u64, new: impl FnOnce() -> T) -> &mut T {
+    pub fn get_or_push(&mut self, number: u64, position: u64, new: impl FnOnce(&Memory) -> T) -> &mut T {
         if self.ring.is_empty() {
             self.first = number;
         }
@@ -48,7 +56,8 @@ impl<T> Chunks<T> {
         if index == self.ring.len() {
             self.ring.push_back(Place { position, chunk: None });
         }
-        self.ring[index].chunk.get_or_insert_with(|| Box::new(new()))
+        let memory = &self.memory;
+        self.ring[index].chunk.get_or_insert_with(|| Block::new(new(memory), memory))
     }
 
     /// Lets a chunk go, and the places before the first that is left.
@@ -98,10 +107,10 @@ mod tests {
     proptest! {
         #[test]
         fn chunks_are_a_sorted_map(steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..200)) {
-            let (mut chunks, mut model, mut next) = (Chunks::default(), BTreeMap::new(), 0u64);
+            let (mut chunks, mut model, mut next) = (Chunks::new(&Memory::heap()), BTreeMap::new(), 0u64);
             for (push, which) in steps {
                 if push {
-                    chunks.get_or_push(next, next * 10 + 5, || next);
+                    chunks.get_or_push(next, next * 10 + 5, |_| next);
                     model.insert(next, next);
                     next += 1;
                 } else if let Some(number) = model.keys().copied().nth(which.index(model.len().max(1))) {

@@ -1,11 +1,10 @@
 //! The subscriptions of a queue that share a filter, and the messages that match it.
 
-use std::collections::BTreeSet;
-
 use super::id::FilterId;
 use super::members::Members;
 use super::messages::{Key, Messages, State, ordinal_of};
 use super::ordinal_set::OrdinalSet;
+use super::ranked_set::RankedSet;
 
 /// A set of matches is swept when it holds more than twice the messages of the queue and this many.
 const SLACK: u64 = 1024;
@@ -33,7 +32,7 @@ pub(super) enum Matches {
     /// In log order.
     Fifo(OrdinalSet),
     /// In the order of priority.
-    Ranked(BTreeSet<Key>),
+    Ranked(RankedSet),
 }
 
 impl Matches {
@@ -41,7 +40,7 @@ impl Matches {
         match self {
             Matches::All => None,
             Matches::Fifo(set) => set.first().map(|ordinal| (0, ordinal)),
-            Matches::Ranked(set) => set.first().copied(),
+            Matches::Ranked(set) => set.first(),
         }
     }
 
@@ -54,7 +53,7 @@ impl Matches {
             }
             Matches::Ranked(set) => {
                 set.insert(key);
-                set.len() as u64
+                set.len()
             }
         };
         if len > 2 * messages.present() + SLACK {
@@ -66,9 +65,7 @@ impl Matches {
         match self {
             Matches::All => {}
             Matches::Fifo(set) => set.remove(key.1),
-            Matches::Ranked(set) => {
-                set.remove(&key);
-            }
+            Matches::Ranked(set) => set.remove(key),
         }
     }
 
@@ -77,7 +74,7 @@ impl Matches {
         match self {
             Matches::All => {}
             Matches::Fifo(set) => set.retain(is_present),
-            Matches::Ranked(set) => set.retain(|key| is_present(ordinal_of(*key))),
+            Matches::Ranked(set) => set.retain(|key| is_present(ordinal_of(key))),
         }
     }
 }

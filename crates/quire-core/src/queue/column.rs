@@ -1,15 +1,22 @@
 //! One number for each message of a chunk, in as few bytes as the numbers of this chunk need.
 
+use quire_journal::{Array, Memory};
+
 /// Numbers kept as distances from the smallest of them, all in the same width of 0, 1, 2, 4 or 8 bytes. A column of equal numbers
 /// holds no bytes at all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Column {
     base: u64,
     width: u8,
-    bytes: Vec<u8>,
+    bytes: Array<u8>,
 }
 
 impl Column {
+    /// No numbers yet.
+    pub fn new(memory: &Memory) -> Self {
+        Column { base: 0, width: 0, bytes: Array::new(memory) }
+    }
+
     /// The number at `index`, which must have been pushed.
     pub fn get(&self, index: usize) -> u64 {
         self.base + self.distance(index)
@@ -37,12 +44,14 @@ impl Column {
     }
 
     /// The next column of `rest`, of `len` numbers; `None` when that is not what [`pack`](Self::pack) writes.
-    pub fn unpack(rest: &mut &[u8], len: usize) -> Option<Column> {
+    pub fn unpack(rest: &mut &[u8], len: usize, memory: &Memory) -> Option<Column> {
         let (width, after) = rest.split_first().filter(|(width, _)| [0, 1, 2, 4, 8].contains(*width))?;
         let (base, after) = after.split_first_chunk::<8>()?;
         let (bytes, after) = after.split_at_checked(len * usize::from(*width))?;
         *rest = after;
-        let column = Column { base: u64::from_le_bytes(*base), width: *width, bytes: bytes.to_vec() };
+        let mut column = Column { base: u64::from_le_bytes(*base), width: *width, bytes: Array::new(memory) };
+        column.bytes.extend_from_slice(bytes);
+        column.shrink();
         let largest = (0..len).map(|index| column.distance(index)).max().unwrap_or_default();
         column.base.checked_add(largest).map(|_| column)
     }
@@ -82,7 +91,7 @@ impl Column {
             width_of(largest.max(value) - base)
         };
         if (base, width) != (self.base, self.width) {
-            let mut bytes = Vec::with_capacity((len + 1) * usize::from(width));
+            let mut bytes = Array::with_capacity((len + 1) * usize::from(width), self.bytes.memory());
             for index in 0..len {
                 bytes.extend_from_slice(&(self.get(index) - base).to_le_bytes()[..usize::from(width)]);
             }
@@ -132,7 +141,7 @@ mod tests {
             let mut packed = Vec::new();
             column.pack(&mut packed);
             let mut rest = &packed[..];
-            let unpacked = Column::unpack(&mut rest, model.len()).unwrap();
+            let unpacked = Column::unpack(&mut rest, model.len(), &Memory::heap()).unwrap();
             prop_assert!(rest.is_empty());
             prop_assert_eq!((0..model.len()).map(|index| unpacked.get(index)).collect::<Vec<_>>(), model);
         }

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use quire_journal::Memory;
+
 use super::chunk::{CHUNK, Chunk, clear, has, is_empty, next, set};
 use super::chunks::Chunks;
 
@@ -40,7 +42,7 @@ pub(super) enum State {
 }
 
 /// The state of all messages of one queue.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Messages {
     chunks: Chunks<Chunk>,
     waiting: Waiting,
@@ -62,9 +64,21 @@ struct Waiting {
 }
 
 impl Messages {
-    /// No messages; `ranked`: priorities are kept.
-    pub fn new(ranked: bool) -> Self {
-        Messages { ranked, ..Messages::default() }
+    /// No messages; `ranked`: priorities are kept. What is kept for each of them will lie in `memory`.
+    pub fn new(ranked: bool, memory: &Memory) -> Self {
+        Messages {
+            chunks: Chunks::new(memory),
+            waiting: Waiting::default(),
+            timers: BTreeSet::new(),
+            ranked,
+            next: 0,
+            present: 0,
+        }
+    }
+
+    /// What they lie in.
+    pub fn memory(&self) -> &Memory {
+        self.chunks.memory()
     }
 
     /// The ordinal that the next message will get.
@@ -109,7 +123,7 @@ impl Messages {
         let (entered, position) = (chunk.entered as u64, chunk.position(0));
         let waiting = std::iter::successors(next(&chunk.waiting, 0), |at| next(&chunk.waiting, at + 1));
         let timer = waiting.map(|index| chunk.expires.get(index)).min().unwrap_or(NEVER);
-        let chunk = self.chunks.get_or_push(number, position, || chunk);
+        let chunk = self.chunks.get_or_push(number, position, |_| chunk);
         set_timer(&mut self.timers, number, chunk, timer);
         self.waiting.begin(number);
         self.next += entered;

@@ -32,6 +32,7 @@ mod members;
 mod messages;
 mod ordinal_set;
 mod queues;
+mod ranked_set;
 mod record;
 mod settle;
 mod snapshot;

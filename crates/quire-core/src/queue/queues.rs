@@ -12,7 +12,7 @@ use super::messages::{NEVER, NewMessage};
 use super::settle::defer;
 use super::state::QueueState;
 use super::subscription::Subscription;
-use quire_journal::Position;
+use quire_journal::{Memory, Position};
 
 /// The most queues of one instance: each costs a kilobyte when empty, and timers are found by looking at each.
 pub const QUEUES_MAX: usize = 10_000;
@@ -67,12 +67,23 @@ impl Queues {
     }
 
     /// Adds a queue.
+    ///
+    /// # Errors
+    /// A bad configuration, or [`QUEUES_MAX`].
     pub fn add_queue(&mut self, config: QueueConfig) -> Result<QueueId, ConfigError> {
+        self.add_queue_in(config, &Memory::heap())
+    }
+
+    /// As [`add_queue`](Self::add_queue); what is kept for each message of the queue lies in `memory`.
+    ///
+    /// # Errors
+    /// As [`add_queue`](Self::add_queue).
+    pub fn add_queue_in(&mut self, config: QueueConfig, memory: &Memory) -> Result<QueueId, ConfigError> {
         config.validate()?;
         if self.queues.len() == QUEUES_MAX {
             return Err(ConfigError::TooManyQueues { limit: QUEUES_MAX });
         }
-        self.queues.push(QueueState::new(config));
+        self.queues.push(QueueState::new(config, memory));
         Ok(QueueId::new(self.queues.len() as u32 - 1))
     }
 

@@ -80,10 +80,11 @@ impl Queues {
             |at: usize| head[at..at + 8].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
         let (last_position, last_received) = (number(0), number(8));
         let is_new = state.last_position == 0 && state.config.target_queue_depth.is_none();
-        let mut messages = Messages::new(state.config.priority);
+        let mut messages = Messages::new(state.config.priority, state.messages.memory());
         let (mut barriers, mut before) = (VecDeque::new(), 0);
         while !rest.is_empty() {
-            let (mut chunk, marked) = Chunk::unpack(&mut rest, state.config.priority).ok_or(BadSnapshot)?;
+            let (mut chunk, marked) =
+                Chunk::unpack(&mut rest, state.config.priority, messages.memory()).ok_or(BadSnapshot)?;
             let (begin, end) = (chunk.position(0), chunk.position(chunk.entered - 1));
             // Only the last may have room.
             let is_next =

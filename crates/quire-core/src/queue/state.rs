@@ -18,7 +18,8 @@ use super::lease::{Leases, NONE, QueueLeases};
 use super::members::{Candidate, Members};
 use super::messages::{Key, Messages, State, ordinal_of};
 use super::ordinal_set::OrdinalSet;
-use quire_journal::Position;
+use super::ranked_set::RankedSet;
+use quire_journal::{Memory, Position};
 
 #[derive(Debug)]
 pub(super) struct QueueState {
@@ -88,12 +89,12 @@ pub(super) struct Pick {
 }
 
 impl QueueState {
-    pub fn new(config: QueueConfig) -> Self {
+    pub fn new(config: QueueConfig, memory: &Memory) -> Self {
         let model = config.fairness();
         let mut state = QueueState {
             model,
             lease_ns: config.lease_period.map(super::config::nanoseconds),
-            messages: Messages::new(config.priority),
+            messages: Messages::new(config.priority, memory),
             leases: QueueLeases::default(),
             classes: Vec::new(),
             generations: Vec::new(),
@@ -117,7 +118,7 @@ impl QueueState {
         };
         state.add_class(
             None,
-            if state.config.priority { Matches::Ranked(BTreeSet::new()) } else { Matches::All },
+            if state.config.priority { Matches::Ranked(RankedSet::new(memory)) } else { Matches::All },
         );
         state
     }
@@ -129,7 +130,7 @@ impl QueueState {
             return *class;
         }
         let matches = match self.config.priority {
-            true => Matches::Ranked(BTreeSet::new()),
+            true => Matches::Ranked(RankedSet::new(self.messages.memory())),
             false => Matches::Fifo(OrdinalSet::default()),
         };
         let class = self.add_class(filter, matches);

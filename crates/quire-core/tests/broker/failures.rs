@@ -6,17 +6,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use quire_core::broker::Event;
-use quire_core::broker::Input;
+use quire_core::broker::{Event, Input, QueueSettings};
 use quire_core::wire::*;
-use quire_journal::{Disk, File, Mapping, MemoryDisk};
+use quire_journal::{Disk, File, Mapping, MemoryDisk, PageFile};
 
 use super::pair::*;
+use super::queue_pair::*;
 
 /// Passes everything on until it is told to be full.
 struct FullDisk {
     disk: Arc<MemoryDisk>,
     is_full: Arc<AtomicBool>,
+    /// 0: there is no room for one.
+    page_file_size: usize,
 }
 
 struct FullFile {
@@ -61,6 +63,12 @@ impl Disk for FullDisk {
     fn lock(&self, directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
         self.disk.lock(directory)
     }
+    fn page_file(&self, _: &Path) -> io::Result<Option<PageFile>> {
+        match self.page_file_size {
+            0 => Err(io::ErrorKind::StorageFull.into()),
+            size => PageFile::create(tempfile::tempdir()?.path(), size).map(Some),
+        }
+    }
 }
 
 impl File for FullFile {
@@ -85,7 +93,7 @@ impl File for FullFile {
 fn on_a_disk_that_fills() -> (Pair, Arc<AtomicBool>) {
     let is_full = Arc::new(AtomicBool::new(false));
     let disk = Arc::new(MemoryDisk::new(1 << 30));
-    let full = FullDisk { disk: disk.clone(), is_full: is_full.clone() };
+    let full = FullDisk { disk: disk.clone(), is_full: is_full.clone(), page_file_size: 0 };
     (Pair::over(Arc::new(full), disk, config()), is_full)
 }
 
@@ -258,4 +266,25 @@ fn a_range_of_time_ends_with_what_was_persisted() {
     assert_eq!(pair.take_data(2), ["1"]);
     pair.pass(std::time::Duration::from_millis(2));
     assert_eq!(pair.take(2), [Said::Ended { subscription: 7, code: Code::Ok }]);
+}
+
+#[test]
+fn queues_that_cannot_be_paged_out_work_and_it_is_told_once() {
+    // There is no file, or it is too small to be of use.
+    for page_file_size in [0, 4096] {
+        let disk = Arc::new(MemoryDisk::new(1 << 30));
+        let full = FullDisk { disk: disk.clone(), is_full: Arc::default(), page_file_size };
+        let settings = QueueSettings { file_backed_metadata: true, ..queue("jobs") };
+        let mut pair = Pair::over(Arc::new(full), disk, queue_config([settings]));
+        pair.client(1, "publisher");
+        pair.client(2, "worker");
+        pair.subscribe(2, &consume(1, "jobs", 100));
+        for sequence in 1..=3 {
+            publish_all(&mut pair, sequence..=sequence);
+            pair.turn();
+        }
+        assert_eq!(pair.take_queued(2).len(), 3);
+        let told = pair.log.iter().filter(|event| matches!(event, Event::QueuesNotPaged { .. }));
+        assert_eq!(told.count(), 1, "{:?}", pair.log);
+    }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use quire_core::queue::*;
+use quire_journal::{Memory, PageFile};
 
 use crate::model::{Model, matches};
 
@@ -92,6 +93,8 @@ fn config() -> impl Strategy<Value = QueueConfig> {
 /// Engine and model, and the log from which both can be rebuilt.
 struct Pair {
     engine: Queues,
+    /// What its state lies in.
+    memory: Memory,
     model: Model,
     log: Vec<Logged>,
     position: u64,
@@ -104,6 +107,12 @@ enum Logged {
     Change(Change),
 }
 
+/// Memory in a file that can grow to `size_max`.
+fn paged(size_max: usize) -> Memory {
+    let directory = tempfile::tempdir().unwrap();
+    Memory::paged(PageFile::create(directory.path(), size_max).unwrap())
+}
+
 fn ask(position: Position, filter: FilterId) -> bool {
     matches(position.get(), Some(filter))
 }
@@ -114,14 +123,15 @@ fn verdict(number: u8) -> Verdict {
 }
 
 impl Pair {
-    fn new(configs: &[QueueConfig]) -> Self {
+    fn new(configs: &[QueueConfig], memory: &Memory) -> Self {
         let (mut engine, mut model) = (Queues::new(), Model::default());
         engine.set_questions_per_poll(u32::MAX);
         for config in configs {
-            engine.add_queue(config.clone()).unwrap();
+            engine.add_queue_in(config.clone(), memory).unwrap();
             model.queues.push(crate::model::Queue { config: config.clone(), ..Default::default() });
         }
-        Pair { engine, model, log: Vec::new(), position: 0, barriers: VecDeque::new() }
+        let (memory, barriers) = (memory.clone(), VecDeque::new());
+        Pair { engine, memory, model, log: Vec::new(), position: 0, barriers }
     }
 
     fn now(&self) -> Time {
@@ -294,7 +304,7 @@ impl Pair {
         self.engine = Queues::new();
         self.engine.set_questions_per_poll(u32::MAX);
         for config in &configs {
-            self.engine.add_queue(config.clone()).unwrap();
+            self.engine.add_queue_in(config.clone(), &self.memory).unwrap();
         }
         for logged in &self.log {
             match *logged {
@@ -401,7 +411,28 @@ proptest! {
 
     #[test]
     fn the_engine_does_what_the_model_does(configs in [config(), config()], steps in steps()) {
-        let mut pair = Pair::new(&configs);
+        let mut pair = Pair::new(&configs, &Memory::heap());
         steps.into_iter().for_each(|step| pair.step(step));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_engine_does_what_the_model_does_wherever_its_state_lies(
+        configs in [config(), config()],
+        steps in steps(),
+        size_max in prop_oneof![Just(1 << 26), Just(1 << 20)],
+    ) {
+        let memory = paged(size_max);
+        let mut pair = Pair::new(&configs, &memory);
+        for step in steps {
+            if matches!(step, Step::Wait { .. }) {
+                memory.page_out().unwrap();
+            }
+            pair.step(step);
+        }
+        assert_eq!(memory.file_size() > 0, size_max > 1 << 22 && pair.position > 0);
     }
 }

@@ -3,6 +3,7 @@
 mod any_bytes;
 mod damage;
 mod golden;
+mod memory;
 mod model;
 mod reading;
 mod restarts;

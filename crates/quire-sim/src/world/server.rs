@@ -72,7 +72,7 @@ impl Server {
                 topics: vec![recorded],
                 ..TransactionLogConfig::default()
             },
-            queues: vec![at_least_once(random), at_most_once()],
+            queues: vec![at_least_once(random), at_most_once(random)],
             limits: Limits {
                 // Small enough to be reached.
                 max_client_backlog: 64 << 10,
@@ -166,16 +166,19 @@ fn at_least_once(random: &mut Random) -> QueueSettings {
         underlying_topic: Some("recorded/b".into()),
         lease_period_ns: Some(SECOND_NS / 2),
         max_per_subscription_backlog: Some(1 + random.below(50) as u32),
+        // From start to start the state is kept or not, and a file may be there or not.
+        file_backed_metadata: random.below(2) == 0,
         ..QueueSettings::default()
     }
 }
 
-fn at_most_once() -> QueueSettings {
+fn at_most_once(random: &mut Random) -> QueueSettings {
     QueueSettings {
         name: AT_MOST_ONCE.into(),
         message_type: "json".into(),
         underlying_topic: Some("recorded/a".into()),
         semantics: Semantics::AtMostOnce,
+        file_backed_metadata: random.below(2) == 0,
         ..QueueSettings::default()
     }
 }

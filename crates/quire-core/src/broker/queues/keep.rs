@@ -1,14 +1,15 @@
-//! The states of queues that are kept in files, so that a restart reads them and the log behind them (`file_backed_metadata`; seed 000,
-//! docs/queues.md section 5).
+//! The states of queues that are kept in files, so that a restart reads them and the log behind them, and in memory that can be paged out
+//! (`file_backed_metadata`; seed 000, docs/queues.md sections 5 and 6).
 //!
 //! A state is written a portion a turn, and goes into its file when the log has everything that it may contain. The file names the last
 //! record of the log that it rests on: beside another log, or a log that was cut, it says nothing. Whatever is wrong with it, the queue
 //! is rebuilt from the log.
 
 use std::collections::VecDeque;
+use std::io;
 use std::time::Duration;
 
-use quire_journal::{AllTopics, JournalError, Position, QueueStates, Reader};
+use quire_journal::{AllTopics, Journal, JournalError, Memory, Position, QueueStates, Reader};
 
 use super::{BrokerQueues, Definition, Purpose, QueueWork};
 use crate::broker::{Broker, Event, Output};
@@ -31,6 +32,11 @@ pub(super) struct Keeping {
     draft: Option<Draft>,
     is_under_way: bool,
     due: Option<Instant>,
+    /// What the states of these queues lie in.
+    memory: Memory,
+    heap: Memory,
+    /// Why that is the heap, until it is told.
+    unpaged: Option<io::Error>,
 }
 
 /// A state on its way into its file.
@@ -44,10 +50,31 @@ struct Draft {
 }
 
 impl Keeping {
-    pub fn new(files: QueueStates, definitions: &[Definition]) -> Self {
+    pub fn new(journal: &Journal, definitions: &[Definition]) -> Self {
         let all = (0..).map(QueueId::new).zip(definitions);
-        let queues = all.filter(|(_, definition)| definition.keeps_state()).map(|(queue, _)| queue).collect();
-        Keeping { files, queues, line: VecDeque::new(), draft: None, is_under_way: false, due: None }
+        let queues: Vec<QueueId> =
+            all.filter(|(_, definition)| definition.keeps_state()).map(|(queue, _)| queue).collect();
+        let memory = if queues.is_empty() { Ok(Memory::heap()) } else { journal.queue_memory() };
+        let (memory, unpaged) = match memory {
+            Ok(memory) => (memory, None),
+            Err(error) => (Memory::heap(), Some(error)),
+        };
+        Keeping {
+            files: journal.queue_states(),
+            queues,
+            line: VecDeque::new(),
+            draft: None,
+            is_under_way: false,
+            due: None,
+            memory,
+            heap: Memory::heap(),
+            unpaged,
+        }
+    }
+
+    /// What the state of a queue lies in.
+    pub fn memory_of(&self, definition: &Definition) -> &Memory {
+        if definition.keeps_state() { &self.memory } else { &self.heap }
     }
 
     /// When to begin again.
@@ -93,7 +120,13 @@ impl Broker {
     pub(super) fn keep_states(&mut self) {
         let (now, edge, persisted) = (self.now.instant, self.edge, self.journal.persisted());
         let BrokerQueues { keeping, engine, dead_letters, .. } = &mut self.queues;
-        if keeping.queues.is_empty() || self.failure.is_some() {
+        if keeping.queues.is_empty() {
+            return;
+        }
+        if let Some(error) = keeping.unpaged.take().or_else(|| keeping.memory.take_failure()) {
+            self.outputs.push_back(Output::Log(Event::QueuesNotPaged { reason: error.to_string() }));
+        }
+        if self.failure.is_some() {
             return;
         }
         let due = *keeping.due.get_or_insert(now + KEEP_INTERVAL);

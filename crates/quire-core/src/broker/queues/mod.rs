@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use quire_journal::{Batch, Position, PublisherId, QueuePoints, QueueStates, Record};
+use quire_journal::{Batch, Journal, Position, PublisherId, Record};
 use rustc_hash::FxBuildHasher;
 
 pub(in crate::broker) use settings::Definition;
@@ -116,13 +116,13 @@ impl BrokerQueues {
     pub(super) fn new(
         instance: &str,
         definitions: Vec<Definition>,
-        points: QueuePoints,
-        states: QueueStates,
+        journal: &Journal,
     ) -> Result<Self, queue::ConfigError> {
         let mut engine = Queues::new();
         let mut by_name = BTreeMap::new();
+        let keeping = Keeping::new(journal, &definitions);
         for definition in &definitions {
-            let queue = engine.add_queue(definition.config.clone())?;
+            let queue = engine.add_queue_in(definition.config.clone(), keeping.memory_of(definition))?;
             by_name.insert(definition.name.clone(), queue);
         }
         let has_target =
@@ -143,8 +143,8 @@ impl BrokerQueues {
             querying: BTreeMap::new(),
             refilling: with_target.map(|(queue, _)| (QueueId::new(queue as u32), false)).collect(),
             dead_letters: DeadLetters::new(instance, definitions.len()),
-            saving: Saving::new(points),
-            keeping: Keeping::new(states, &definitions),
+            saving: Saving::new(journal.queue_points()),
+            keeping,
             under_way: BTreeMap::new(),
             writers: definitions.iter().map(|_| ChangesWriter::default()).collect(),
             to_log: Vec::new(),

@@ -1,0 +1,117 @@
+//! Memory for the states of queues: the heap, or a file that is mapped, which the system writes out when memory is short and keeps in
+//! memory otherwise (`file_backed_metadata`; seed 000, reference: queues-and-transaction-log Y11, docs/queues.md section 6).
+//!
+//! **What it promises.** Whoever holds a [`Block`] or an [`Array`] cannot tell where it lies. When the file can grow no further, what
+//! is new lies on the heap, and [`Memory::take_failure`] says why, once.
+//!
+//! **How it works.** The file (`page_file.rs`) is one mapping, of which as much may be used as is allocated on the disk: a page of a
+//! file with holes for which the disk has no room would end the process. `pool.rs` divides it into blocks. All bookkeeping of it is on
+//! the heap, so that giving back what is paged out reads nothing.
+
+#![allow(unsafe_code)] // memory by hand: see the SAFETY notes at each use
+
+mod array;
+mod block;
+mod page_file;
+mod pool;
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error, realloc};
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+pub use array::Array;
+pub use block::Block;
+pub use page_file::PageFile;
+use pool::Pool;
+
+/// Where [`Block`]s and [`Array`]s are put. Clones share one place.
+#[derive(Clone, Default)]
+pub struct Memory(Option<Arc<Pool>>);
+
+impl Memory {
+    /// The heap.
+    pub fn heap() -> Self {
+        Memory(None)
+    }
+
+    /// A file, and the heap for what it has no room for.
+    pub fn paged(file: PageFile) -> Self {
+        Memory(Some(Arc::new(Pool::new(file))))
+    }
+
+    /// Bytes of the file, 0 for the heap.
+    pub fn file_size(&self) -> u64 {
+        self.0.as_ref().map_or(0, |pool| pool.size())
+    }
+
+    /// Why the file grows no further, the first time that this is asked after it could not.
+    pub fn take_failure(&self) -> Option<io::Error> {
+        self.0.as_ref()?.take_failure()
+    }
+
+    /// Asks the system to write out what lies in the file and to forget it, as it does by itself when memory is short: for tests.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn page_out(&self) -> io::Result<()> {
+        self.0.as_ref().map_or(Ok(()), |pool| pool.page_out())
+    }
+
+    /// A new place, of a size that is not 0.
+    fn allocate(&self, layout: Layout) -> NonNull<u8> {
+        assert!(layout.size() > 0, "places have a size");
+        if let Some(place) = self.0.as_ref().and_then(|pool| pool.allocate(layout)) {
+            return place;
+        }
+        // SAFETY: the size is not 0.
+        NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout))
+    }
+
+    /// Gives a place another size; what fits in it stays.
+    ///
+    /// # Safety
+    /// The place is from [`allocate`](Self::allocate) or this, of this memory, with the size and alignment `old`; `size` is not 0 and,
+    /// rounded up to the alignment, not above `isize::MAX`. The old pointer is not used any more.
+    unsafe fn resize(&self, place: NonNull<u8>, old: Layout, size: usize) -> NonNull<u8> {
+        // SAFETY: the caller promises that it is a size of a place, and `old` was a layout.
+        let new = unsafe { Layout::from_size_align_unchecked(size, old.align()) };
+        let Some(pool) = &self.0 else {
+            // SAFETY: all places of this memory come from the heap, with their layout; the rest is the caller's promise.
+            let place = unsafe { realloc(place.as_ptr(), old, size) };
+            return NonNull::new(place).unwrap_or_else(|| handle_alloc_error(new));
+        };
+        if pool.owns(place) && pool::is_same_size(old, new) {
+            return place;
+        }
+        let grown = self.allocate(new);
+        // SAFETY: both places are as large as the smaller of both, and a new one overlaps no other.
+        unsafe { grown.copy_from_nonoverlapping(place, old.size().min(size)) };
+        // SAFETY: the caller's promise.
+        unsafe { self.release(place, old) };
+        grown
+    }
+
+    /// Takes a place back.
+    ///
+    /// # Safety
+    /// The place is from [`allocate`](Self::allocate) or [`resize`](Self::resize) of this memory, with this layout, and is not used any
+    /// more.
+    unsafe fn release(&self, place: NonNull<u8>, layout: Layout) {
+        match &self.0 {
+            Some(pool) if pool.owns(place) => pool.release(place),
+            // SAFETY: what is not the pool's came from the heap, with this layout.
+            _ => unsafe { dealloc(place.as_ptr(), layout) },
+        }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(pool) => write!(f, "Memory::paged({} bytes)", pool.size()),
+            None => f.write_str("Memory::heap()"),
+        }
+    }
+}
