@@ -4,7 +4,8 @@
 
 Messages are about 290 bytes: JSON of 256 bytes on one of 21 topics. The case beside it reads the same rows from uncompressed Parquet
 that Spark wrote. Every case runs to Spark's `noop` sink, so that all of its columns are made; the figure is the median of the rounds.
-The first round warms up and does not count.
+The first round warms up and does not count. `addBatch` is what Spark reports of micro-batches of a thousand messages, the median of
+a query. `--only` and `--directory` make it cheap to look at a few cases again: what is in the directory is used.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from pyspark.sql import functions as f
 
 #: Messages of the rare topic, in a thousand.
 RARE = 1
+#: Micro-batches of a thousand messages.
+ADD_BATCHES = 30
 JSON_SCHEMA = "symbol string, price double, qty int"
 
 
@@ -54,7 +57,9 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
     journal, parquet = directory / "journal", directory / "parquet"
     if not journal.exists():
         write(journal, arguments.messages)
-    spark = quire.spark.session(f"local[{arguments.cores}]", memory="3g")
+    # A query that is stopped says so in many lines.
+    config = {"spark.log.level": "OFF"}
+    spark = quire.spark.session(f"local[{arguments.cores}]", memory="3g", config=config)
     if not parquet.exists():
         frame = spark.read.format("quire").load(str(journal))
         frame.write.option("compression", "none").parquet(str(parquet))
@@ -64,15 +69,18 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
     for round in range(arguments.rounds + 1):
         for name in wanted:
             begun = time.perf_counter()
-            everything[name]()
+            told = everything[name]()
             if round > 0:
-                seconds[name].append(time.perf_counter() - begun)
+                seconds[name].append(time.perf_counter() - begun if told is None else told)
     medians = {name: statistics.median(found) for name, found in seconds.items()}
     for name, found in seconds.items():
         print(f"{name:24} {medians[name]:8.3f} s   spread {max(found) / min(found):.2f}")
     for ratio, above, below, target in RATIOS:
         if above in medians and below in medians:
             print(f"{ratio:58} {medians[above] / medians[below]:6.2f}   target {target}")
+    for difference, larger, smaller, target in DIFFERENCES:
+        if larger in medians and smaller in medians:
+            print(f"{difference:58} {1000 * (medians[larger] - medians[smaller]):6.0f} ms   target {target}")
     private, mapped = _worker_peaks(spark, journal)
     print(f"peak of one Python worker: {private:.0f} MiB of its own, {mapped:.0f} MiB of mapped files")
     spark.stop()
@@ -88,13 +96,27 @@ RATIOS = [
     ("a filter on the data : get_json_object", "filter", "get_json", "<= 0.4"),
     ("get_json_object : the same on Parquet", "get_json", "get_json_parquet", "<= 1.3"),
     ("all columns by all cores : by one task", "all", "one_task", "<= 0.6 on 4 cores"),
+    ("all columns by two tasks : by one task", "two_tasks", "one_task", ""),
+    ("all columns by three tasks : by one task", "three_tasks", "one_task", ""),
     ("all columns : the same in micro-batches of a million", "all", "stream", ">= 0.5"),
     ("publishing a tenth of them into a directory : all columns", "publish", "all", ""),
+    ("a tenth from Parquet published : to nowhere", "publish_parquet", "nowhere_parquet", "<= 3.5"),
+    ("the same in micro-batches of 100,000 : published at once", "publish_stream", "publish_parquet", ""),
+]
+
+#: What is shown, the case with the larger figure, the one that is taken from it, what it should be.
+DIFFERENCES = [
+    ("addBatch of the journal, above that of a source in the JVM", "add_batch", "add_batch_jvm", "<= 30 ms"),
+    ("addBatch of the journal into a journal, above to nowhere", "add_batch_publish", "add_batch", ""),
 ]
 
 
-def cases(spark: SparkSession, journal: Path, parquet: Path, count: int) -> dict[str, Callable[[], object]]:
-    def drain(frame: Callable[[], DataFrame]) -> Callable[[], object]:
+def cases(
+    spark: SparkSession, journal: Path, parquet: Path, count: int
+) -> dict[str, Callable[[], float | None]]:
+    """What to run by name. A case that gives seconds has taken the time itself."""
+
+    def drain(frame: Callable[[], DataFrame]) -> Callable[[], None]:
         return lambda: frame().write.format("noop").mode("overwrite").save()
 
     def stream() -> None:
@@ -105,9 +127,46 @@ def cases(spark: SparkSession, journal: Path, parquet: Path, count: int) -> dict
 
     def publish() -> None:
         tenth = read("topic string, data string, position long", pushConditions="true")
-        rows = tenth.where(f"position <= {count // 10}").select("topic", "data")
+        publish_rows(tenth.where(f"position <= {count // 10}").select("topic", "data"))
+
+    def publish_rows(rows: DataFrame) -> None:
         with tempfile.TemporaryDirectory(dir=journal.parent) as target:
             rows.write.format("quire").mode("append").save(str(Path(target) / "journal"))
+
+    def tenth_of_parquet() -> DataFrame:
+        return spark.read.parquet(str(parquet)).where(f"position <= {count // 10}").select("topic", "data")
+
+    def publish_stream() -> None:
+        frame = tail(count // 10, 100_000).select("topic", "data")
+        with tempfile.TemporaryDirectory(dir=journal.parent) as target:
+            writer = frame.writeStream.format("quire").option("checkpointLocation", f"{target}/checkpoint")
+            writer.trigger(availableNow=True).start(f"{target}/journal").awaitTermination()
+
+    def tail(rows: int, rows_of_batch: int) -> DataFrame:
+        reader = spark.readStream.format("quire").option("startingOffsets", f"-{rows}")
+        return reader.option("maxMessagesPerTrigger", rows_of_batch).load(str(journal))
+
+    def add_batch(frame: DataFrame, sink: str) -> float:
+        """The median of what `ADD_BATCHES` micro-batches take in Spark, from planning to writing."""
+        with tempfile.TemporaryDirectory(dir=journal.parent) as target:
+            writer = frame.writeStream.format(sink).option("checkpointLocation", f"{target}/checkpoint")
+            query = writer.option("path", f"{target}/journal").start()
+            while query.isActive and (query.lastProgress or {"batchId": 0})["batchId"] < ADD_BATCHES - 1:
+                time.sleep(0.05)
+            taken = [
+                progress["durationMs"]["addBatch"]
+                for progress in query.recentProgress
+                if progress["numInputRows"]
+            ]
+            query.stop()
+        return statistics.median(taken) / 1000
+
+    def jvm() -> DataFrame:
+        source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1000)
+        return source.option("numPartitions", 1).load()
+
+    def thousands() -> DataFrame:
+        return tail(ADD_BATCHES * 1000, 1000)
 
     def read(schema: str | None = None, **options: Any) -> DataFrame:
         reader = spark.read.format("quire").options(**options)
@@ -117,6 +176,8 @@ def cases(spark: SparkSession, journal: Path, parquet: Path, count: int) -> dict
         return frame.where(f.get_json_object("data", "$.price").cast("double") > 990)
 
     everything = read()
+    with quire.Journal(journal, read_only=True) as read_only:
+        size = sum(segment.size for segment in read_only.segments())
     frames: dict[str, Callable[[], DataFrame]] = {
         "parquet": lambda: spark.read.parquet(str(parquet)),
         "all": lambda: everything,
@@ -131,8 +192,19 @@ def cases(spark: SparkSession, journal: Path, parquet: Path, count: int) -> dict
         "get_json": lambda: price(everything),
         "get_json_parquet": lambda: price(spark.read.parquet(str(parquet))),
         "one_task": lambda: read(partitionBytes="100g"),
+        "two_tasks": lambda: read(partitionBytes=str(size // 2 + 65536)),
+        "three_tasks": lambda: read(partitionBytes=str(size // 3 + 65536)),
+        "nowhere_parquet": tenth_of_parquet,
     }
-    return {name: drain(frame) for name, frame in frames.items()} | {"stream": stream, "publish": publish}
+    return {name: drain(frame) for name, frame in frames.items()} | {
+        "stream": stream,
+        "publish": publish,
+        "publish_parquet": lambda: publish_rows(tenth_of_parquet()),
+        "publish_stream": publish_stream,
+        "add_batch": lambda: add_batch(thousands(), "noop"),
+        "add_batch_jvm": lambda: add_batch(jvm(), "noop"),
+        "add_batch_publish": lambda: add_batch(thousands().select("topic", "data"), "quire"),
+    }
 
 
 def write(directory: Path, count: int) -> None:
