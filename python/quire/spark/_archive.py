@@ -20,6 +20,9 @@ _CHECKPOINT = "_checkpoint"
 _JOINED = "_joined"
 _PLAN = "_plan.json"
 
+#: Columns of the directories that messages do not have.
+_OWN_COLUMNS = frozenset({"batch", "date"})
+
 
 @dataclass(frozen=True)
 class Archived:
@@ -61,7 +64,9 @@ def archive(
     Topics and fields may change from run to run. They hold for what a run adds: what it passes over, no later one comes back to.
     """
     if fields:
-        _columns.defined("fields", fields)
+        own = _OWN_COLUMNS.intersection(name.lower() for name in _columns.defined("fields", fields))
+        if own:
+            raise ConfigError(f"fields: {min(own)} is a column of the archive itself")
     options = {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(max_messages)}
     options |= {"topics": topics} if topics else {}
     options |= {"fields": fields} if fields else {}
@@ -100,13 +105,25 @@ def compact(spark: SparkSession, target: str) -> Compacted:
     if len(batches) < 2:
         return Compacted(0, 0, target)
     files.remove(_JOINED)
-    frame = spark.read.option("basePath", files.path("")).parquet(*[files.path(name) for name in batches])
+    frame = _as_written(spark, files, batches)
     joined = frame.drop("batch").repartition("topic", "date").sortWithinPartitions("position")
     joined.write.option("compression", "zstd").partitionBy("topic", "date").parquet(files.path(_JOINED))
     count = spark.read.parquet(files.path(_JOINED)).count()
     files.write(_PLAN, json.dumps({"replaces": batches}))
     _change_places(files)
     return Compacted(len(batches), count, target)
+
+
+def _as_written(spark: SparkSession, files: Files, batches: list[str]) -> DataFrame:
+    """Every column that any batch has; topics as text, also where all of them look like numbers."""
+    setting = "spark.sql.sources.partitionColumnTypeInference.enabled"
+    guesses = str(spark.conf.get(setting))
+    spark.conf.set(setting, "false")
+    try:
+        reader = spark.read.option("basePath", files.path("")).option("mergeSchema", "true")
+        return reader.parquet(*[files.path(name) for name in batches])
+    finally:
+        spark.conf.set(setting, guesses)
 
 
 def _change_places(files: Files) -> None:
