@@ -214,7 +214,7 @@ pub(crate) fn record_size(record: &NewRecord<'_>) -> usize {
 /// Appends the record to the body of a batch. Sizes were checked by the caller.
 pub(crate) fn put_record(body: &mut Vec<u8>, record: &NewRecord<'_>) {
     let size = record_size(record);
-    body.reserve(size);
+    make_room(body, size);
     body.extend_from_slice(&(size as u32).to_le_bytes());
     body.extend_from_slice(&[record.kind as u8, record.message_type]);
     body.extend_from_slice(&(record.topic.len() as u16).to_le_bytes());
@@ -227,6 +227,16 @@ pub(crate) fn put_record(body: &mut Vec<u8>, record: &NewRecord<'_>) {
     body.extend_from_slice(record.topic.as_bytes());
     body.extend_from_slice(record.correlation_id);
     body.extend_from_slice(record.data);
+}
+
+/// Makes room for `size` more bytes. A body that has become large gets the space of a full one at once: it is copied once more, and no
+/// body takes more than four times its bytes.
+fn make_room(body: &mut Vec<u8>, size: usize) {
+    if body.len() >= BATCH_BODY_TARGET / 4 && body.capacity() - body.len() < size {
+        body.reserve_exact(size.max(BATCH_BODY_TARGET.saturating_sub(body.len())));
+    } else {
+        body.reserve(size);
+    }
 }
 
 /// The record at the front of `body`, and what follows it. `None` when the bytes are not a record, which a matching checksum makes a
@@ -279,4 +289,31 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
 #[inline]
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_takes_the_space_of_a_full_one_when_it_has_become_large() {
+        let data = [5; 512];
+        let record = NewRecord {
+            kind: RecordKind::Publish,
+            message_type: 1,
+            publisher: PublisherId(7),
+            sequence: 1,
+            timestamp: Timestamp(1),
+            topic: "orders",
+            correlation_id: b"",
+            expiration_s: None,
+            data: &data,
+        };
+        let mut body = Vec::new();
+        while body.len() + record_size(&record) <= BATCH_BODY_TARGET {
+            put_record(&mut body, &record);
+            assert!(body.capacity() <= 4 * body.len(), "{} bytes for {}", body.capacity(), body.len());
+        }
+        assert_eq!(body.capacity(), BATCH_BODY_TARGET);
+    }
 }

@@ -267,7 +267,7 @@ impl Journal {
             self.closed.push(std::mem::take(&mut self.open).close());
         }
         if self.open.count == 0 {
-            self.open.body = self.log.take_spare();
+            self.open.body = self.log.spares.take();
             self.open.first = position;
             self.open.first_timestamp = self.last_timestamp;
         }

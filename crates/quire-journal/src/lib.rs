@@ -35,6 +35,7 @@ mod reader;
 mod record;
 mod recover;
 mod segment;
+mod spares;
 mod timestamp;
 mod upkeep;
 mod verify;

@@ -11,12 +11,12 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::disk::Disk;
 use crate::error::JournalError;
-use crate::format::BATCH_BODY_TARGET;
 use crate::index::{Index, Names};
 use crate::pins::Pins;
 use crate::publishers::Publishers;
 use crate::record::Position;
 use crate::segment::{Segment, index_path};
+use crate::spares::Spares;
 use crate::{index_file, whole_file};
 
 pub(crate) struct Log {
@@ -31,8 +31,7 @@ pub(crate) struct Log {
     pub pins: Arc<Pins>,
     persisted: AtomicU64,
     pub unpersisted_size: AtomicUsize,
-    /// Bodies of batches that were written, for the next ones.
-    spares: Mutex<Vec<Vec<u8>>>,
+    pub spares: Spares,
     failure: OnceLock<JournalError>,
     waiting: Mutex<()>,
     moved: Condvar,
@@ -47,11 +46,6 @@ pub(crate) struct Log {
     /// Files that are no part of the log any more and are still there, oldest first: none goes before the one in front of it.
     pub doomed: Mutex<VecDeque<PathBuf>>,
 }
-
-/// Spare bodies that are kept: what a flush of a few MiB needs.
-const SPARES_MAX: usize = 64;
-/// Larger ones are given back.
-const SPARE_CAPACITY_MAX: usize = 2 * BATCH_BODY_TARGET;
 
 impl Log {
     pub fn new(
@@ -68,7 +62,7 @@ impl Log {
             segments: RwLock::default(),
             publishers: RwLock::new(publishers),
             names: Names::default(),
-            spares: Mutex::default(),
+            spares: Spares::default(),
             pins: Arc::default(),
             keeping: Mutex::default(),
             upkeep_ended: Mutex::new(false),
@@ -99,8 +93,11 @@ impl Log {
     /// Everything up to `position` is persistent, and `size` bytes fewer wait: readers may have it, waiters wake up.
     pub fn advance(&self, position: Position, size: usize) {
         self.persisted.store(position.0, Ordering::Release);
-        self.unpersisted_size.fetch_sub(size, Ordering::AcqRel);
+        let unpersisted_size = self.unpersisted_size.fetch_sub(size, Ordering::AcqRel) - size;
         self.wake();
+        if unpersisted_size == 0 {
+            self.spares.release();
+        }
     }
 
     /// No more writes: nothing that is not persistent now ever will be. The first reason stands.
@@ -186,20 +183,6 @@ impl Log {
         segments.remove(0);
         self.publishers.write().forget(segment.number);
         true
-    }
-
-    /// An empty body for a batch.
-    pub fn take_spare(&self) -> Vec<u8> {
-        self.spares.lock().pop().unwrap_or_default()
-    }
-
-    /// A body that was written.
-    pub fn give_spare(&self, mut body: Vec<u8>) {
-        let mut spares = self.spares.lock();
-        if spares.len() < SPARES_MAX && body.capacity() <= SPARE_CAPACITY_MAX {
-            body.clear();
-            spares.push(body);
-        }
     }
 
     /// The position before the first that can be read.

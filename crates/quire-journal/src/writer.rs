@@ -234,7 +234,7 @@ impl Writer {
             let added = index.add(&header, &body, &self.log.names);
             debug_assert!(added, "the journal encoded the records itself");
             size += body.len();
-            self.log.give_spare(body);
+            self.log.spares.give(body);
         }
         drop(index);
         self.flush_offset = self.end;
