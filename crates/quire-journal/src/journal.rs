@@ -488,3 +488,138 @@ fn check_record(record: &NewRecord<'_>) -> Result<(), JournalError> {
 }
 
 const _: () = assert!(SEGMENT_SIZE_MIN > SEGMENT_HEADER_SIZE + SEGMENT_RESERVE);
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::PathBuf;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::disk::{File, Mapping};
+    use crate::record::RecordKind;
+
+    const SOON: Duration = Duration::from_secs(5);
+
+    /// What the writer's thread and the producer tell each other.
+    #[derive(Default)]
+    struct Flow {
+        submitted: AtomicUsize,
+        written: AtomicUsize,
+        synced: AtomicUsize,
+    }
+
+    impl Flow {
+        /// Waits for the other thread, or for a sync.
+        fn wait(&self, arrived: impl Fn() -> bool) {
+            let deadline = Instant::now() + SOON;
+            while !arrived() && self.synced.load(Ordering::Acquire) == 0 && Instant::now() < deadline {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// A disk in memory; a write to the first segment ends when the next order waits behind it.
+    #[derive(Clone)]
+    struct BusyDisk(MemoryDisk, Arc<Flow>);
+
+    struct BusyFile(Box<dyn File>, Arc<Flow>);
+
+    impl Disk for BusyDisk {
+        fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
+            self.0.open(path)
+        }
+        fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>> {
+            self.0.open_read_only(path)
+        }
+        fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>> {
+            let file = self.0.create(path, size)?;
+            let is_first = path.to_string_lossy().contains(".0000000000.");
+            Ok(if is_first { Box::new(BusyFile(file, self.1.clone())) } else { file })
+        }
+        fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+            self.0.read(path)
+        }
+        fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+            self.0.list(directory)
+        }
+        fn create_directory(&self, directory: &Path) -> io::Result<()> {
+            self.0.create_directory(directory)
+        }
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            self.0.rename(from, to)
+        }
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            self.0.remove(path)
+        }
+        fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+            self.0.sync_directory(directory)
+        }
+        fn lock(&self, directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
+            self.0.lock(directory)
+        }
+    }
+
+    impl File for BusyFile {
+        fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+            self.0.write_at(bytes, offset)
+        }
+        fn write_parts_at(&self, parts: &mut [io::IoSlice<'_>], offset: u64) -> io::Result<()> {
+            self.0.write_parts_at(parts, offset)?;
+            let submitted = self.1.submitted.load(Ordering::Acquire);
+            self.1.written.fetch_add(1, Ordering::AcqRel);
+            self.1.wait(|| self.1.submitted.load(Ordering::Acquire) > submitted);
+            Ok(())
+        }
+        fn sync(&self) -> io::Result<()> {
+            if self.1.written.load(Ordering::Acquire) > 0 {
+                self.1.synced.fetch_add(1, Ordering::AcqRel);
+            }
+            self.0.sync()
+        }
+        fn size(&self) -> io::Result<u64> {
+            self.0.size()
+        }
+        fn map(&self) -> io::Result<Mapping> {
+            self.0.map()
+        }
+    }
+
+    #[test]
+    fn a_sync_that_is_due_is_not_put_off_by_orders_that_come_without_a_pause() {
+        let flow = Arc::new(Flow::default());
+        let disk = Arc::new(BusyDisk(MemoryDisk::new(256 << 20), flow.clone()));
+        let options = Options {
+            durability: Durability::Os,
+            flush_interval: Duration::from_millis(1),
+            ..Options::default()
+        };
+        let directory = PathBuf::from("journal");
+        let (mut journal, _) =
+            Journal::open_on(disk, &directory, &options, &mut |_| (), Drive::Thread).unwrap();
+        let deadline = Instant::now() + SOON;
+        let mut sequence = 0;
+        while flow.synced.load(Ordering::Acquire) == 0 {
+            assert!(Instant::now() < deadline, "no sync beside {sequence} orders");
+            sequence += 1;
+            let record = NewRecord {
+                kind: RecordKind::Publish,
+                message_type: 1,
+                publisher: PublisherId(7),
+                sequence,
+                timestamp: Timestamp(sequence),
+                topic: "orders",
+                correlation_id: b"",
+                expiration_s: None,
+                data: b"x",
+            };
+            let written = flow.written.load(Ordering::Acquire);
+            journal.append(&record).unwrap();
+            journal.submit();
+            flow.submitted.fetch_add(1, Ordering::AcqRel);
+            flow.wait(|| flow.written.load(Ordering::Acquire) > written);
+        }
+        assert!(sequence > 1, "the first order is not yet due");
+        journal.close().unwrap();
+    }
+}
