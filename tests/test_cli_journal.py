@@ -181,3 +181,24 @@ def test_the_command_line_takes_care_of_a_stopped_journal(
     expected = {"archive": ["archived"], "compress": ["compressed"], "remove": []}[action]
     assert shown == expected * (count - 1) + ["active"]
     assert command("verify", directory, "--archive-directory", archive).code == 0
+
+
+def test_nothing_is_removed_behind_the_back_of_an_archive_that_was_not_named(
+    command: Command, tmp_path: Path
+) -> None:
+    directory, archive = tmp_path / "journal", tmp_path / "archive"
+    with quire.Journal(directory, journal_size="64KB", archive_directory=archive) as journal:
+        journal.append_many("orders", [{"pad": "x" * 500}] * 500, publisher="loader")
+        journal.flush(20)
+        count = len(journal.segments())
+        assert len(journal.archive(size_max="220KB")) > 1
+    for arguments in ([], ["--dry-run"], ["--archive-directory", tmp_path / "elsewhere"]):
+        refused = command("remove", directory, "--age", "0s", *arguments)
+        assert (refused.code, refused.out) == (2, ""), arguments
+        assert f"archived in {archive}" in refused.err
+    named = ("--archive-directory", archive)
+    assert command("verify", directory, *named).code == 0
+    with quire.Journal(directory, archive_directory=archive) as journal:
+        assert len(journal.segments()) == count
+    assert command("remove", directory, "--age", "0s", *named).code == 0
+    assert command("remove", directory, "--age", "0s").code == 0, "nothing older is archived any more"

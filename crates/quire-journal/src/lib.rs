@@ -13,6 +13,7 @@
 //! A failed write or sync poisons the journal: nothing after it is ever acknowledged, the sync is not retried (the kernel may have
 //! dropped the pages), and reading goes on (reliability J4).
 
+mod archive_place;
 mod cursor;
 mod directory;
 mod disk;

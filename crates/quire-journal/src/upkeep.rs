@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::archive_place;
 use crate::directory::check_archive;
 use crate::disk::{Disk, RealDisk};
 use crate::error::JournalError;
@@ -129,7 +130,8 @@ impl Upkeep {
     ///
     /// # Errors
     /// [`JournalError::BadOption`] when archiving without an archive directory (reference: queues-and-transaction-log G11), when that is
-    /// the journal directory, or when something else has the place of the segment there. [`JournalError::Closed`] when the journal is. What the system refuses.
+    /// the journal directory, or when something else has the place of the segment there; when removing while older segments lie in an
+    /// archive directory that is not this journal's now. [`JournalError::Closed`] when the journal is. What the system refuses.
     pub fn take_next(
         &self,
         action: Action,
@@ -144,6 +146,7 @@ impl Upkeep {
             (None, Action::Archive) => return Err(no_archive()),
             (archive, _) => archive.as_deref().unwrap_or(Path::new("")),
         };
+        self.check_oldest(action)?;
         self.discard_doomed()?;
         let Some(segment) = self.chosen(action, which, needed).into_iter().next() else { return Ok(None) };
         let reader = Reader::new(self.log.clone());
@@ -162,9 +165,27 @@ impl Upkeep {
     }
 
     /// What the action would take if it began now.
-    pub fn plan(&self, action: Action, which: Which, needed: Option<Position>) -> Vec<SegmentInfo> {
+    ///
+    /// # Errors
+    /// [`JournalError::BadOption`] as [`Upkeep::take_next`], when removing.
+    pub fn plan(
+        &self,
+        action: Action,
+        which: Which,
+        needed: Option<Position>,
+    ) -> Result<Vec<SegmentInfo>, JournalError> {
+        self.check_oldest(action)?;
         let reader = Reader::new(self.log.clone());
-        self.chosen(action, which, needed).iter().map(|segment| reader.info(segment)).collect()
+        Ok(self.chosen(action, which, needed).iter().map(|segment| reader.info(segment)).collect())
+    }
+
+    /// What is removed must be the oldest there is, also of what was archived elsewhere.
+    fn check_oldest(&self, action: Action) -> Result<(), JournalError> {
+        let segments = self.log.segments.read();
+        let Some(first) = segments.first().filter(|_| action == Action::Remove) else { return Ok(()) };
+        let first = first.number;
+        drop(segments);
+        archive_place::check_oldest(&*self.log.disk, &self.log.directory, self.log.archive.as_deref(), first)
     }
 
     fn chosen(&self, action: Action, which: Which, needed: Option<Position>) -> Vec<Arc<Segment>> {
@@ -212,6 +233,7 @@ impl Upkeep {
         // It may have become a link since the start.
         check_archive(disk, &self.log.directory, archive)?;
         self.is_copied(&target, segment)?;
+        archive_place::keep(disk, &self.log.directory, archive)?;
         copy(disk, segment, &target).map_err(failed)?;
         let index = index_file::encode(&segment.index.read(), segment.number, segment.first);
         whole_file::write(disk, &index_path(&target), index)?;

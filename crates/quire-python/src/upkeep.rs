@@ -64,8 +64,9 @@ impl Upkeep {
         keep_from: Option<u64>,
     ) -> PyResult<Vec<SegmentFields>> {
         let (action, which) = (action_of(action)?, which_of(age, size_max)?);
-        let segments = py.detach(|| self.upkeep.plan(action, which, keep_from.map(Position::new)));
-        Ok(segments.into_iter().map(fields_of).collect())
+        let planned = py.detach(|| self.upkeep.plan(action, which, keep_from.map(Position::new)));
+        let planned = planned.map_err(|error| to_python(py, &error))?;
+        Ok(planned.into_iter().map(fields_of).collect())
     }
 }
 

@@ -121,7 +121,7 @@ fn removed_segments_are_gone_from_the_oldest_on_and_their_sequences_stay_known()
     upkeep.archive(Which::Until(end_of(&house, 1))).unwrap();
     let segments = house.journal.reader().segments();
     let holding = segments.iter().position(|segment| segment.positions.unwrap().1 >= Position(1001)).unwrap();
-    let planned = upkeep.plan(Action::Remove, Which::Until(end_of(&house, holding)), None);
+    let planned = upkeep.plan(Action::Remove, Which::Until(end_of(&house, holding)), None).unwrap();
     let removed = upkeep.remove(Which::Until(end_of(&house, holding)), None).unwrap();
     assert_eq!(removed, planned);
     assert_eq!(removed, segments[..=holding]);
@@ -173,7 +173,7 @@ fn nothing_is_removed_that_a_reader_has_not_passed_or_the_caller_still_needs() {
     assert_eq!(slow.after(), last_of(1));
     assert_eq!(upkeep.remove(Which::All, None).unwrap(), []);
     fast.next(reader.persisted(), &AllTopics).unwrap().unwrap();
-    assert_eq!(upkeep.plan(Action::Remove, Which::All, None), []);
+    assert_eq!(upkeep.plan(Action::Remove, Which::All, None).unwrap(), []);
     while slow.after() <= last_of(4) {
         slow.next(reader.persisted(), &AllTopics).unwrap().unwrap();
     }
