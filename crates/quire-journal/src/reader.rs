@@ -137,6 +137,19 @@ impl Reader {
     /// # Errors
     /// Damage where it should be.
     pub fn find(&self, bookmark: Bookmark) -> Result<Option<Position>, JournalError> {
+        Ok(self.locate(bookmark)?.map(|(_, position, _)| position))
+    }
+
+    /// The segment that holds the message that the bookmark names, and the offset of its batch in bytes, if the log has it.
+    ///
+    /// # Errors
+    /// Damage where it should be.
+    pub fn find_place(&self, bookmark: Bookmark) -> Result<Option<(SegmentInfo, u64)>, JournalError> {
+        Ok(self.locate(bookmark)?.map(|(segment, _, offset)| (self.info(&segment), offset)))
+    }
+
+    /// The segment, the position and the offset of the batch.
+    fn locate(&self, bookmark: Bookmark) -> Result<Option<(Arc<Segment>, Position, u64)>, JournalError> {
         let Bookmark { publisher, sequence } = bookmark;
         let sealed = self.log.publishers.read().segment_of(publisher, sequence);
         let segment = match sealed {
@@ -155,7 +168,7 @@ impl Reader {
             let (header, body) = view.batch(offset).map_err(|reason| corrupt(offset, reason))?;
             if let Some(at) = find_record(body, publisher, sequence) {
                 let position = Position(header.first.0 + at);
-                return Ok(Some(position).filter(|position| *position <= self.persisted()));
+                return Ok((position <= self.persisted()).then_some((segment, position, offset)));
             }
             offset += header.batch_size() as u64;
         }
@@ -211,27 +224,28 @@ impl Reader {
         segments.iter().map(|segment| self.info(segment)).collect()
     }
 
-    /// What the segment that holds the position holds.
-    pub fn segment_at(&self, position: Position) -> Option<SegmentInfo> {
-        self.log.segment_at(position).map(|segment| self.info(&segment))
-    }
-
     pub(crate) fn info(&self, segment: &Segment) -> SegmentInfo {
+        // Asked before its contents are: of a segment that is sealed meanwhile they may not be all.
+        let is_sealed = segment.is_sealed();
         let summary = segment.summary();
         let positions = (summary.count > 0).then_some((segment.first, summary.last));
         let record = |position: Position| {
             let batch = self.cursor(Position(position.0 - 1)).next(position, &AllTopics).ok()??;
             batch.records().last().map(|record| record.bookmark())
         };
+        let bookmarks = positions.and_then(|(first, last)| {
+            let read = || Some((record(first)?, record(last)?));
+            if is_sealed { segment.ends(read) } else { read() }
+        });
         SegmentInfo {
             path: segment.path.clone(),
             number: segment.number,
             positions,
-            bookmarks: positions.and_then(|(first, last)| Some((record(first)?, record(last)?))),
+            bookmarks,
             timestamps: positions.map(|_| (summary.first_timestamp, summary.last_timestamp)),
             count: summary.count,
             size: segment.file_size(),
-            state: match segment.is_sealed() {
+            state: match is_sealed {
                 false => SegmentState::Active,
                 true if segment.frames.is_some() => SegmentState::Compressed,
                 true if segment.is_archived => SegmentState::Archived,

@@ -1,8 +1,8 @@
 //! One journal file: mapped, indexed, and read batch by batch.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 
@@ -14,7 +14,7 @@ use crate::format::{
 };
 use crate::index::{Index, Names, Summary};
 use crate::packed::FrameTable;
-use crate::record::Position;
+use crate::record::{Bookmark, Position};
 use crate::view::View;
 
 pub(crate) struct Segment {
@@ -32,6 +32,8 @@ pub(crate) struct Segment {
     /// Shared with the segment that stands for this one when its file is replaced.
     pub index: Arc<RwLock<Index>>,
     sealed: AtomicBool,
+    /// Bookmarks of the first and the last record, once somebody asked for those of the sealed segment.
+    ends: OnceLock<(Bookmark, Bookmark)>,
     /// Its header is on stable storage: after any crash the log goes on in it.
     durable: AtomicBool,
 }
@@ -66,7 +68,8 @@ impl Segment {
         };
         let size = if frames.is_some() { header.size } else { mapping.size() as u64 };
         let (sealed, durable) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Segment { number, path, first, size, mapping, frames, is_archived, index, sealed, durable })
+        let ends = OnceLock::new();
+        Ok(Segment { number, path, first, size, mapping, frames, is_archived, index, sealed, ends, durable })
     }
 
     /// The same sealed segment in another file.
@@ -77,6 +80,7 @@ impl Segment {
             return Err(self.corrupt(0, "the copy of the segment is not one", self.first));
         };
         let segment = Segment::with_index(path, &header, file, self.index.clone(), is_archived)?;
+        let segment = Segment { ends: self.ends.clone(), ..segment };
         segment.seal();
         Ok(Arc::new(segment))
     }
@@ -109,6 +113,11 @@ impl Segment {
     pub fn seal(&self) {
         self.sealed.store(true, Ordering::Release);
         self.note_durable();
+    }
+
+    /// Bookmarks of the first and the last record of a sealed segment; `read` reads them.
+    pub fn ends(&self, read: impl FnOnce() -> Option<(Bookmark, Bookmark)>) -> Option<(Bookmark, Bookmark)> {
+        self.ends.get().copied().or_else(|| read().map(|ends| *self.ends.get_or_init(|| ends)))
     }
 
     pub fn is_durable(&self) -> bool {

@@ -83,13 +83,9 @@ impl JournalReader {
         let bookmark = bookmark
             .parse()
             .map_err(|error| errors::new_error(py, "bad_bookmark", &format!("{bookmark:?}: {error}"), 0))?;
-        let found = py.detach(|| {
-            self.reader.refresh()?;
-            let Some(position) = self.reader.find(bookmark)? else { return Ok(None) };
-            Ok(self.reader.segment_at(position).zip(self.reader.place(position)))
-        });
+        let found = py.detach(|| self.reader.refresh().and_then(|()| self.reader.find_place(bookmark)));
         let found = found.map_err(|error| to_python(py, &error))?;
-        Ok(found.map(|(segment, place)| (fields_of(segment), place.offset)))
+        Ok(found.map(|(segment, offset)| (fields_of(segment), offset)))
     }
 
     /// File, offset and reason of every damage.

@@ -19,11 +19,31 @@ fn bookmarks_times_and_positions_are_found() {
         assert_eq!(reader.find(bookmark).unwrap(), Some(Position(sequence)));
         assert_eq!(reader.position_before(Timestamp(sequence * 1000)).unwrap(), Position(sequence));
         assert_eq!(reader.position_before(Timestamp(sequence * 1000 + 999)).unwrap(), Position(sequence));
-        assert!(reader.place(Position(sequence)).is_some());
+        let place = reader.place(Position(sequence)).unwrap();
+        let (segment, offset) = reader.find_place(bookmark).unwrap().unwrap();
+        assert_eq!((&segment.path, offset), (&place.path, place.offset));
+        assert!(reader.segments().contains(&segment));
     }
     assert_eq!(reader.position_before(Timestamp(10)).unwrap(), Position(0));
     assert_eq!(reader.find(Bookmark { publisher: PublisherId(7), sequence: 1001 }).unwrap(), None);
     assert_eq!(reader.find(Bookmark { publisher: PublisherId(8), sequence: 1 }).unwrap(), None);
+}
+
+#[test]
+fn a_segment_names_its_first_and_last_record_while_it_grows_and_when_it_is_full() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
+    let reader = journal.reader();
+    for last in 1..=400 {
+        append(&mut journal, last..=last);
+        // Asked for again and again, as somebody who watches does.
+        for segment in reader.segments() {
+            let (first, last) = segment.positions.unwrap();
+            let named = |position: Position| Bookmark { publisher: PublisherId(7), sequence: position.get() };
+            assert_eq!(segment.bookmarks, Some((named(first), named(last))));
+        }
+    }
+    assert!(reader.segments().len() > 2);
 }
 
 #[test]
