@@ -293,6 +293,11 @@ impl Auditor {
         self.published.iter().filter(|published| published.acknowledged_at.is_some()).count() as u64
     }
 
+    /// Messages of the queue whose messages are delivered until they are acknowledged that were delivered at least once.
+    pub fn taken_count(&self) -> usize {
+        self.published.iter().filter(|published| published.deliveries[0] > 0).count()
+    }
+
     /// Whether everything that must have come by now has come.
     pub fn is_complete(&self, clients: &[Client]) -> bool {
         self.verdict(clients).is_ok()
