@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import quire.spark
 from pyspark.sql import SparkSession
 from quire._cli import run as command
 from quire._cli._pipeline import _own
+from quire.spark import _replay
 from quire.spark._files import Files
 
 from spark import journals
@@ -149,13 +151,31 @@ def test_a_replay_keeps_the_order_and_can_be_run_again(
         quire.spark.replay(spark, str(source), f"file:{target}", name="replay-2", pace="fast")
 
 
+@pytest.mark.parametrize("pace", ["2", "0.5X"])
+def test_a_pace_is_that_from_the_first_message_on(pace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(_replay, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    wait = _replay._pace(pace)
+    now[0] += 60  # Spark looks for the first message
+    gone = []
+    for count in range(4):
+        wait(count, 7_000_000_000 + count * 250_000_000)
+        gone.append(now[0])
+        now[0] += 0.1
+    assert gone == pytest.approx([160, 160.5, 161, 161.5])
+
+
 def test_a_replay_keeps_its_pace(spark: SparkSession, tmp_path: Path) -> None:
     journals.write(tmp_path / "source", journals.trades(20))
     done = quire.spark.replay(
         spark, str(tmp_path / "source"), f"file:{tmp_path / 'target'}", name="slow", pace="100"
     )
-    # Nineteen steps of 10 ms follow the first message, which may have been late itself.
-    assert done.seconds >= 0.15
+    # Nineteen steps of 10 ms follow the first message.
+    assert done.seconds >= 0.19
 
 
 def test_an_audit_counts_what_left_a_queue_and_how(spark: SparkSession, tmp_path: Path) -> None:

@@ -82,13 +82,15 @@ def _pace(text: str) -> Any:
         raise ConfigError(
             f"pace: {text!r} is none of max, 1000 (messages per second), 2X (of the original pace)"
         )
-    begun = time.monotonic()
     factor = float(match[1])
-    first: list[int] = []
+    # With the first message: what Spark takes to come up with it is not made up for by a rush.
+    begun, first_ns = None, 0
 
     def wait(count: int, timestamp_ns: int) -> None:
-        first.append(timestamp_ns) if not first else None
-        due = (timestamp_ns - first[0]) / 1e9 / factor if match[2] else count / factor
+        nonlocal begun, first_ns
+        if begun is None:
+            begun, first_ns = time.monotonic(), timestamp_ns
+        due = (timestamp_ns - first_ns) / 1e9 / factor if match[2] else count / factor
         left = begun + due - time.monotonic()
         if left > 0:
             time.sleep(left)
