@@ -60,6 +60,32 @@ def test_a_server_is_replayed_at_a_pace(tmp_path: Path) -> None:
         assert numbers(url, "fast") == numbers(url, "slow") == list(range(1, 61))
 
 
+def test_a_directory_is_replayed_at_a_rate_above_one_message_a_millisecond(tmp_path: Path) -> None:
+    with quire.Journal(tmp_path / "source") as journal:
+        journal.append_many("ticks", [{"n": n} for n in range(4000)], publisher="loader")
+        journal.flush(20)
+    with serving(tmp_path / "target") as (_, line):
+        for rate in ("20000", "10000000X"):
+            result = command("replay", str(tmp_path / "source"), "--rate", rate, "--json", url=url_of(line))
+            report = json.loads(result.stdout)
+            assert report["published"] == 4000, result.stderr
+            # A wait for each message would take four seconds.
+            assert report["seconds"] < 3.5
+            if rate == "20000":
+                assert report["seconds"] >= 3999 / 20000
+
+
+def test_a_replay_of_nothing_says_what_was_looked_for(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, line):
+        url = url_of(line)
+        filled(url, 10)
+        for source in (url, str(tmp_path / "journal")):
+            result = command("replay", source, "--topic", "tick", "--filter", "/n > 3", url=url)
+            assert (result.returncode, result.stdout[:11]) == (0, "0 messages,")
+            expected = "quire: no message with --topic 'tick' --filter '/n > 3' --from 'epoch' --until 'now'"
+            assert result.stderr.strip() == expected
+
+
 def test_a_stretch_of_a_journal(tmp_path: Path) -> None:
     with serving(tmp_path) as (_, line):
         url = url_of(line)

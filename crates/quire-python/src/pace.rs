@@ -14,8 +14,14 @@ use crate::interpreter;
 /// How fast messages may go out; see `docs/replay.md`.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct Pace {
-    pace: Mutex<CorePace>,
+    group: Mutex<Group>,
     started: Instant,
+}
+
+/// Messages that go at one instant: what was due by then goes without looking at the clock again.
+struct Group {
+    pace: CorePace,
+    now: time::Instant,
 }
 
 #[pymethods]
@@ -25,20 +31,25 @@ impl Pace {
     fn new(py: Python<'_>, rate: &str, rate_max_gap: Option<Duration>) -> PyResult<Self> {
         let rate = Rate::parse(rate, rate_max_gap)
             .map_err(|error| errors::new_error(py, "bad_option", &error.to_string(), 0))?;
-        Ok(Pace { pace: Mutex::new(CorePace::new(rate)), started: Instant::now() })
+        let group = Group { pace: CorePace::new(rate), now: time::Instant(0) };
+        Ok(Pace { group: Mutex::new(group), started: Instant::now() })
     }
 
     /// Waits until a message of `size` bytes that was taken at `timestamp_ns` may go.
     fn wait(&self, py: Python<'_>, timestamp_ns: u64, size: usize) -> PyResult<()> {
         let timestamp = Timestamp(timestamp_ns);
         interpreter::wait(py, None, |slice| {
-            let now = self.now();
-            let opens_at = self.pace.lock().opens_at(now, timestamp);
+            let mut group = self.group.lock();
+            if group.pace.opens_at(group.now, timestamp) > group.now {
+                group.now = self.now();
+            }
+            let (opens_at, now) = (group.pace.opens_at(group.now, timestamp), group.now);
             if opens_at > now {
+                drop(group);
                 std::thread::sleep(opens_at.since(now).min(slice));
                 return None;
             }
-            self.pace.lock().went(now, size, timestamp);
+            group.pace.went(now, size, timestamp);
             Some(())
         })?;
         Ok(())

@@ -103,6 +103,8 @@ def replay(
             raise
         client.flush()
     seconds = time.perf_counter() - started
+    if not count and not skipped:
+        print(f"quire: no message with {_sought(topic, filter, begin, until)}", file=sys.stderr)
     if as_json:
         report = {"published": count, "skipped": skipped, "bytes": size, "seconds": round(seconds, 3)}
         print(json.dumps({**report, "last": last}))
@@ -114,6 +116,12 @@ def replay(
     if last is not None:
         print(f"last: {last}")
     return 0
+
+
+def _sought(topic: str | None, filter: str | None, begin: str, until: str) -> str:
+    """What there is none of, in the words of the command line."""
+    options = {"--topic": topic, "--filter": filter, "--from": begin, "--until": until}
+    return " ".join(f"{name} {value!r}" for name, value in options.items() if value is not None)
 
 
 #: A message, or none for one that is there already; its position and the last position, where they are known.

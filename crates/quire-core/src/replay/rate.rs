@@ -119,7 +119,8 @@ impl Pace {
         Pace { rate, last: None, is_resting: true }
     }
 
-    /// When a message of `size` bytes of data that was taken at `timestamp` may go, seen from `now`; not after `now` = it may go now.
+    /// When a message that was taken at `timestamp` may go, seen from `now`; not after `now` = it may go now. Messages go in groups: whoever
+    /// asks for the next one with a later `now` gets an instant a millisecond later at least.
     pub fn opens_at(&self, now: Instant, timestamp: Timestamp) -> Instant {
         let Some(last) = &self.last else { return now };
         let due =
