@@ -1,7 +1,7 @@
 """End-to-end figures: server, publishers and consumers in processes of their own, over loopback.
 
     python benches/end_to_end.py publish [--processes 1] [--messages 2000000] [--size 512]
-    python benches/end_to_end.py replay [--messages 5000000] [--size 256]
+    python benches/end_to_end.py replay [--messages 5000000] [--size 256] [--rounds 3]
     python benches/end_to_end.py latency [--rate 5000] [--seconds 10]
     python benches/end_to_end.py slow-reader [--gigabytes 5]
     python benches/end_to_end.py queue [--publishers 1] [--consumers 1] [--messages 2000000] [--size 512]
@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import quire
+from recorded import Recorded
 
 TIMEOUT = 600.0
 _SPAWN = multiprocessing.get_context("spawn")
@@ -53,6 +54,7 @@ def main() -> None:
     replay = benches.add_parser("replay", help="replay to one client with batches()")
     replay.add_argument("--messages", type=int, default=5_000_000)
     replay.add_argument("--size", type=int, default=256)
+    replay.add_argument("--rounds", type=int, default=3, help="with and without the server, by turns")
     replay.set_defaults(bench=bench_replay)
 
     latency = benches.add_parser("latency", help="publish to subscriber, at a steady rate")
@@ -98,18 +100,34 @@ def bench_publish(directory: Path, options: argparse.Namespace) -> dict[str, Any
 
 
 def bench_replay(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """To one client, by turns with the same bytes from a sender that has them ready, and beside a socket that is only read."""
+    recorded = Recorded(directory / "recorded")
+    seconds, prepared = [], []
     with Served(directory) as server:
         run_role(_publish, 1, server.url, options.messages, options.size)
-        ((first, end),) = run_role(_replay, 1, server.url, options.messages)
-    seconds = end - first
+        with recorded.recording(server.url) as url:
+            run_role(_replay, 1, url, options.messages)
+        for _ in range(options.rounds):
+            seconds.append(_time_replay(server.url, options.messages))
+            with recorded.sending() as url:
+                prepared.append(_time_replay(url, options.messages))
+    median, prepared_median = statistics.median(seconds), statistics.median(prepared)
     loopback = _loopback_rate(options.messages * options.size)
     return {
-        "messages_per_s": round(options.messages / seconds),
-        "mb_per_s": round(options.messages * options.size / seconds / 1e6),
+        "messages_per_s": round(options.messages / median),
+        "mb_per_s": round(options.messages * options.size / median / 1e6),
+        "prepared_messages_per_s": round(options.messages / prepared_median),
+        "ratio_to_prepared": round(prepared_median / median, 3),
         "loopback_mb_per_s": round(loopback / 1e6),
-        "ratio_to_loopback": round(options.messages * options.size / seconds / loopback, 3),
-        "seconds": round(seconds, 2),
+        "ratio_to_loopback": round(options.messages * options.size / median / loopback, 3),
+        "seconds": [round(each, 2) for each in seconds],
+        "prepared_seconds": [round(each, 2) for each in prepared],
     }
+
+
+def _time_replay(url: str, count: int) -> float:
+    ((start, end),) = run_role(_replay, 1, url, count)
+    return end - start
 
 
 def bench_latency(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
