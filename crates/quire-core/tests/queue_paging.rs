@@ -68,6 +68,15 @@ fn ten_million_messages_lie_in_the_file_and_are_served_from_it() {
     assert!((20.0..48.0).contains(&file));
     assert!(heap < 2.0 && anonymous < 4.0);
 
+    let held = allocated();
+    let mut snapshot = Snapshot::new(&memory);
+    while !queues.write_snapshot(queue, &mut snapshot, 1 << 18) {}
+    let size = each(snapshot.parts().map(<[u8]>::len).sum(), 0);
+    let heap = each(allocated(), held);
+    println!("a snapshot: {size:.2} bytes, {heap:.2} of the heap");
+    assert!(size > 10.0 && heap < 0.5);
+    drop(snapshot);
+
     memory.page_out().unwrap();
     let (_, all) = resident();
     let left = each(all, before.1.1);

@@ -51,7 +51,7 @@ pub use journal::{Appended, Durability, Journal, Options};
 pub use memory::{Array, Block, Memory, PageFile};
 pub use plan::Stretch;
 pub use queue_points::{QueuePoint, QueuePoints};
-pub use queue_states::QueueStates;
+pub use queue_states::{KeptState, QueueStates};
 pub use reader::{Place, Reader, SegmentInfo, SegmentState};
 pub use record::{Bookmark, BookmarkError, NewRecord, Position, PublisherId, Record, RecordKind};
 pub use recover::{Cut, Progress, Recovery};

@@ -1,11 +1,13 @@
 //! The states of queues, kept beside the journal so that a restart need not read the log for them (`queue-*.state`; seed 000, reference:
 //! queues-and-transaction-log Y1, Y11). What the bytes say is the caller's matter; that they are whole is this file's.
 
+use std::ops::{Deref, Range};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::disk::Mapping;
 use crate::error::JournalError;
 use crate::format::u32_at;
 use crate::log::Log;
@@ -23,36 +25,51 @@ pub struct QueueStates {
     log: Arc<Log>,
 }
 
+/// What was written for a queue. It is read from the file where it is looked at, and not held in memory: a file that was written is not
+/// changed but replaced.
+pub struct KeptState {
+    mapping: Mapping,
+    place: Range<usize>,
+}
+
+impl Deref for KeptState {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.mapping.bytes(self.place.start as u64, self.place.len()).unwrap_or_default()
+    }
+}
+
 impl QueueStates {
     pub(crate) fn new(log: Arc<Log>) -> Self {
         QueueStates { log }
     }
 
     /// What was written last for a queue; `None` when there is no file, or it is not whole, or another version's.
-    pub fn read(&self, queue: &str) -> Option<Vec<u8>> {
-        let mut bytes = self.log.disk.read(&self.path(queue)).ok()?;
-        let size = head_of(queue, whole_file::checked(&bytes)?)?;
-        bytes.truncate(bytes.len() - size_of::<u32>());
-        bytes.drain(..size);
-        Some(bytes)
+    pub fn read(&self, queue: &str) -> Option<KeptState> {
+        let mapping = self.log.disk.open_read_only(&self.path(queue)).ok()?.map().ok()?;
+        let bytes = whole_file::checked(mapping.bytes(0, mapping.size())?)?;
+        let place = head_of(queue, bytes)?..bytes.len();
+        Some(KeptState { mapping, place })
     }
 
-    /// Writes the file of a queue anew; a crash leaves the old one or the new one. Blocks until it is on stable storage.
+    /// Writes the file of a queue anew, from parts that follow each other; a crash leaves the old one or the new one. Blocks until it is
+    /// on stable storage.
     ///
     /// # Errors
     /// What the system refuses; a name of more than 65,535 bytes.
-    pub fn write(&self, queue: &str, state: &[u8]) -> Result<(), JournalError> {
+    pub fn write(&self, queue: &str, state: &[&[u8]]) -> Result<(), JournalError> {
         let size = u16::try_from(queue.len()).map_err(|_| JournalError::BadOption {
             option: "queue",
             reason: format!("{} bytes, the limit is {}", queue.len(), u16::MAX),
         })?;
-        let mut bytes = Vec::with_capacity(HEAD_SIZE + queue.len() + state.len() + size_of::<u32>());
-        bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&size.to_le_bytes());
-        bytes.extend_from_slice(queue.as_bytes());
-        bytes.extend_from_slice(state);
-        whole_file::write(&*self.log.disk, &self.path(queue), bytes)
+        let mut head = Vec::with_capacity(HEAD_SIZE + queue.len());
+        head.extend_from_slice(&MAGIC);
+        head.extend_from_slice(&VERSION.to_le_bytes());
+        head.extend_from_slice(&size.to_le_bytes());
+        head.extend_from_slice(queue.as_bytes());
+        let parts: Vec<&[u8]> = [&head[..]].into_iter().chain(state.iter().copied()).collect();
+        whole_file::write_parts(&*self.log.disk, &self.path(queue), &parts)
     }
 
     /// Removes the files of all queues but these.

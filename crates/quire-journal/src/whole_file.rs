@@ -1,6 +1,7 @@
 //! Small files that are written whole: under a temporary name, synced, renamed, the directory synced. A crash leaves the old one or the
 //! new one. The last four bytes are the checksum of everything before them.
 
+use std::io::IoSlice;
 use std::path::Path;
 
 use crate::disk::Disk;
@@ -13,6 +14,14 @@ pub(crate) fn write(disk: &dyn Disk, path: &Path, mut bytes: Vec<u8>) -> Result<
     replace(disk, path, "writing", &bytes)
 }
 
+/// Writes the parts, one behind the other, and their checksum, without a copy of them.
+pub(crate) fn write_parts(disk: &dyn Disk, path: &Path, parts: &[&[u8]]) -> Result<(), JournalError> {
+    let checksum = parts.iter().fold(0, |checksum, part| crc32c::crc32c_append(checksum, part)).to_le_bytes();
+    let mut all: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    all.push(IoSlice::new(&checksum));
+    replace_by_parts(disk, path, "writing", &mut all)
+}
+
 /// Writes `bytes` under another extension, and makes them the file.
 pub(crate) fn replace(
     disk: &dyn Disk,
@@ -20,10 +29,20 @@ pub(crate) fn replace(
     temporary: &str,
     bytes: &[u8],
 ) -> Result<(), JournalError> {
+    replace_by_parts(disk, path, temporary, &mut [IoSlice::new(bytes)])
+}
+
+fn replace_by_parts(
+    disk: &dyn Disk,
+    path: &Path,
+    temporary: &str,
+    parts: &mut [IoSlice<'_>],
+) -> Result<(), JournalError> {
     let temporary = path.with_extension(temporary);
+    let size = parts.iter().map(|part| part.len() as u64).sum();
     let written = disk
-        .create(&temporary, bytes.len() as u64)
-        .and_then(|file| file.write_at(bytes, 0).and_then(|()| file.sync()))
+        .create(&temporary, size)
+        .and_then(|file| file.write_parts_at(parts, 0).and_then(|()| file.sync()))
         .and_then(|()| disk.rename(&temporary, path))
         .and_then(|()| disk.sync_directory(path.parent().unwrap_or(Path::new("."))));
     written.map_err(|error| JournalError::io(path, "writing the file", &error))

@@ -12,17 +12,26 @@ use super::id::QueueId;
 use super::messages::Messages;
 use super::queues::Queues;
 use super::state::QueueState;
-use quire_journal::Position;
+use quire_journal::{Array, Memory, Position};
 
 /// Bytes in front of the chunks: the last position and the last time of receipt.
 const HEAD_SIZE: usize = 16;
+
+/// Bytes of a snapshot that lie together.
+const PART_SIZE: usize = 4096;
 
 /// A snapshot as it grows.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The number of the next chunk.
     next: u64,
-    bytes: Vec<u8>,
+    head: [u8; HEAD_SIZE],
+    /// The chunks; every part but the last is full.
+    parts: Vec<Array<u8>>,
+    /// What the parts lie in.
+    memory: Memory,
+    /// One chunk, kept between uses.
+    chunk: Vec<u8>,
 }
 
 /// The bytes are not a snapshot of a queue with this configuration.
@@ -30,16 +39,36 @@ pub struct Snapshot {
 #[error("not a snapshot of a queue of this kind")]
 pub struct BadSnapshot;
 
-impl Default for Snapshot {
-    fn default() -> Self {
-        Snapshot { next: 0, bytes: vec![0; HEAD_SIZE] }
-    }
-}
-
 impl Snapshot {
-    /// The bytes of one that is whole.
-    pub fn into_bytes(self) -> Vec<u8> {
-        self.bytes
+    /// Nothing yet; it will lie in `memory`.
+    pub fn new(memory: &Memory) -> Self {
+        Snapshot {
+            next: 0,
+            head: [0; HEAD_SIZE],
+            parts: Vec::new(),
+            memory: memory.clone(),
+            chunk: Vec::new(),
+        }
+    }
+
+    /// The bytes of one that is whole, in parts that follow each other.
+    pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        std::iter::once(&self.head[..]).chain(self.parts.iter().map(|part| &part[..]))
+    }
+
+    /// Puts the chunk behind the others.
+    fn append(&mut self) {
+        let mut rest = &self.chunk[..];
+        while !rest.is_empty() {
+            if self.parts.last().is_none_or(|part| part.len() == PART_SIZE) {
+                self.parts.push(Array::with_capacity(PART_SIZE, &self.memory));
+            }
+            let Some(part) = self.parts.last_mut() else { break };
+            let (now, later) = rest.split_at(rest.len().min(PART_SIZE - part.len()));
+            part.extend_from_slice(now);
+            rest = later;
+        }
+        self.chunk.clear();
     }
 }
 
@@ -52,13 +81,14 @@ impl Queues {
         let chunks_max = (count_max / CHUNK as u64).max(1);
         for _ in 0..chunks_max {
             let Some((number, chunk)) = state.messages.chunk_from(snapshot.next) else { break };
-            self.pack(state, number, chunk, &mut snapshot.bytes);
+            self.pack(state, number, chunk, &mut snapshot.chunk);
+            snapshot.append();
             snapshot.next = number + 1;
         }
         let is_whole = state.messages.chunk_from(snapshot.next).is_none();
         if is_whole {
-            snapshot.bytes[..8].copy_from_slice(&state.last_position.to_le_bytes());
-            snapshot.bytes[8..HEAD_SIZE].copy_from_slice(&state.last_received.to_le_bytes());
+            snapshot.head[..8].copy_from_slice(&state.last_position.to_le_bytes());
+            snapshot.head[8..].copy_from_slice(&state.last_received.to_le_bytes());
         }
         is_whole
     }

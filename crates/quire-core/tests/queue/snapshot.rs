@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use quire_core::queue::*;
+use quire_journal::Memory;
 
 const CONNECTION: ConnectionId = ConnectionId::new(1);
 const NOW: Time = Time::new(0);
@@ -110,6 +111,10 @@ impl Matcher for Nobody {
     }
 }
 
+fn bytes_of(snapshot: &Snapshot) -> Vec<u8> {
+    snapshot.parts().collect::<Vec<_>>().concat()
+}
+
 fn empty(config: &QueueConfig) -> (Queues, QueueId) {
     let mut queues = Queues::new();
     let queue = queues.add_queue(config.clone()).unwrap();
@@ -159,7 +164,7 @@ proptest! {
     fn a_snapshot_and_the_log_behind_it_are_the_whole_log(config in any_config(), before in steps(), during in steps()) {
         let mut work = Work::new(config.clone());
         before.iter().for_each(|step| work.step(step));
-        let (begun, mut snapshot, mut is_whole) = (work.log.len(), Snapshot::default(), false);
+        let (begun, mut snapshot, mut is_whole) = (work.log.len(), Snapshot::new(&Memory::heap()), false);
         for step in &during {
             if matches!(step, Step::Portion) && !is_whole {
                 is_whole = work.queues.write_snapshot(work.queue, &mut snapshot, 1);
@@ -169,7 +174,7 @@ proptest! {
         while !is_whole {
             is_whole = work.queues.write_snapshot(work.queue, &mut snapshot, 1);
         }
-        let bytes = snapshot.into_bytes();
+        let bytes = bytes_of(&snapshot);
 
         let (mut rebuilt, queue) = empty(&work.config);
         replay(&mut rebuilt, queue, &work.log);
@@ -190,9 +195,9 @@ proptest! {
     ) {
         let mut work = Work::new(config.clone());
         steps.iter().for_each(|step| work.step(step));
-        let mut snapshot = Snapshot::default();
+        let mut snapshot = Snapshot::new(&Memory::heap());
         while !work.queues.write_snapshot(work.queue, &mut snapshot, u64::MAX) {}
-        let mut bytes = snapshot.into_bytes();
+        let mut bytes = bytes_of(&snapshot);
         for (index, byte) in changes {
             let index = index.index(bytes.len());
             bytes[index] = byte;
@@ -218,9 +223,9 @@ fn deliveries_count_also_those_that_are_under_way_and_what_the_log_lost_is_left_
         work.step(&Step::Settle { verdict: Verdict::Cancel, one_in: 1 });
     }
     work.step(&Step::Deliver { count: 1 });
-    let mut snapshot = Snapshot::default();
+    let mut snapshot = Snapshot::new(&Memory::heap());
     assert!(work.queues.write_snapshot(work.queue, &mut snapshot, u64::MAX));
-    let bytes = snapshot.into_bytes();
+    let bytes = bytes_of(&snapshot);
     for (first, expected) in
         [(1, [(2, 4, 2), (3, 3, 2), (4, 3, 2), (5, 1, 0)]), (4, [(4, 3, 2), (5, 1, 0), (6, 1, 0), (7, 1, 0)])]
     {

@@ -139,7 +139,8 @@ impl Broker {
         if keeping.draft.is_none()
             && let Some(queue) = keeping.line.pop_front()
         {
-            keeping.draft = Some(Draft { queue, snapshot: Snapshot::default(), after: edge, rests_on: None });
+            let snapshot = Snapshot::new(&keeping.memory);
+            keeping.draft = Some(Draft { queue, snapshot, after: edge, rests_on: None });
         }
         let Some(draft) = &mut keeping.draft else { return };
         if draft.rests_on.is_none() {
@@ -188,7 +189,7 @@ impl Broker {
             if dead_letters.first(*queue).is_some() {
                 continue;
             }
-            let mut snapshot = Snapshot::default();
+            let mut snapshot = Snapshot::new(&keeping.memory);
             while !engine.write_snapshot(*queue, &mut snapshot, u64::MAX) {}
             let definition = all[queue.get() as usize].clone();
             let state = State { after: self.edge, snapshot, reader: self.reader.clone(), definition };
@@ -212,12 +213,10 @@ impl State {
         let Definition { state_key, name, .. } = &*self.definition;
         // A place that cannot be read is damaged: the queue is rebuilt from what is left of the log.
         let Some(place) = place_of(&self.reader, self.after) else { return Ok(()) };
-        let mut bytes = Vec::new();
-        bytes.extend_from_slice(&(state_key.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(state_key.as_bytes());
-        bytes.extend_from_slice(&place);
-        bytes.extend_from_slice(&self.snapshot.into_bytes());
-        files.write(name, &bytes)
+        let size = (state_key.len() as u32).to_le_bytes();
+        let head = [&size[..], state_key.as_bytes(), &place];
+        let parts: Vec<&[u8]> = head.into_iter().chain(self.snapshot.parts()).collect();
+        files.write(name, &parts)
     }
 }
 
