@@ -4,6 +4,7 @@ server must be looked into or behave badly."""
 from __future__ import annotations
 
 import logging
+import math
 import os
 import pickle
 import signal
@@ -20,7 +21,7 @@ from quire._bookmarks import to_text
 from quire._errors import CLASSES, from_code
 from quire._message import datetime_from_ns, to_bytes
 from quire._options import parse_url
-from quire._units import seconds, size
+from quire._units import number_text, seconds, size
 from scripted_server import NAME_IN_USE, TIMESTAMP_NS, ScriptedServer
 from ways_in import everywhere, url_of
 
@@ -482,6 +483,12 @@ def test_bad_urls_are_explained(url: str) -> None:
 def test_bad_names_are_explained(name: str) -> None:
     with pytest.raises(quire.ConfigError, match="name"):
         quire.Client("quire://127.0.0.1:1", name=name)
+
+
+def test_numbers_for_people_have_six_digits() -> None:
+    numbers = (0.0, 5.0, 1e-9, 0.0713977164, 101.34364244, -101.5, 999_999.7, 1_234_567.89, 1e15, math.inf)
+    texts = ["0", "5", "1e-09", "0.071398", "101.344", "-101.5", "1,000,000", "1,234,568", "1e+15", "inf"]
+    assert [number_text(number) for number in numbers] == texts
 
 
 def test_durations_and_sizes_take_units() -> None:

@@ -46,7 +46,8 @@ def size(value: Size, key: str) -> int:
 
 
 def number_text(value: float) -> str:
-    """A number for people: to the millionth, smaller ones to six digits."""
-    if 0 < abs(value) < 1e-3 or abs(value) >= 1e15:
+    """A number for people: six digits, or all before the point."""
+    if not 1e-3 <= abs(value) < 1e15:
         return f"{value:.6g}"
-    return f"{value:,.6f}".rstrip("0").rstrip(".")
+    decimals = 6 if abs(value) < 1 else 6 - len(f"{abs(value):.0f}")
+    return f"{value:,.{decimals}f}".rstrip("0").rstrip(".") if decimals > 0 else f"{value:,.0f}"

@@ -6,12 +6,19 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import quire
 from quire import _quire
 from quire._bookmarks import Bookmark
 from quire._units import number_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+#: No terminal is as wide.
+_WIDTH_MAX = 10_000
 
 #: How messages are printed: an object per line, the data alone, or columns for people.
 Format = Literal["json", "raw", "table"]
@@ -50,21 +57,39 @@ def print_raw(data: bytes) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on a terminal; in a pipe a line of names and a line per row, separated by tabs."""
+    """A table on a terminal, on its side where it only fits so; in a pipe a line of names and a line per row, separated by tabs."""
     if not sys.stdout.isatty():
         for row in (columns, *rows):
             print(*("" if cell is None else _plain(cell) for cell in row), sep="\t")
         return
-    from rich import box
     from rich.console import Console
+
+    console = Console()
+    cells = [["" if cell is None else _pretty(cell) for cell in row] for row in rows]
+    table = _table(columns, cells)
+    if cells and _width(console, table) > console.width:
+        names, *rest = zip(columns, *cells, strict=True)
+        sideways = _table(names, rest)
+        if _width(console, sideways) <= console.width:
+            table = sideways
+    console.print(table)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*("" if cell is None else _pretty(cell) for cell in row))
-    Console().print(table)
+        table.add_row(*row)
+    return table
+
+
+def _width(console: Console, table: Table) -> int:
+    """Of the table where there is room: what is measured is never wider than the room."""
+    return console.measure(table, options=console.options.update_width(_WIDTH_MAX)).maximum
 
 
 def show_filter_mistake(text: str | None, error: quire.BadFilterError) -> None:

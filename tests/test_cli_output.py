@@ -1,0 +1,49 @@
+"""What commands print on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import pytest
+from quire._cli._output import print_table
+
+COLUMNS = [f"column {number}" for number in range(12)]
+
+
+def printed(
+    rows: list[list[Any]],
+    width: int | None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> list[list[str]]:
+    """The lines as words; `width` is that of a terminal, `None` a pipe."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: width is not None, raising=False)
+    monkeypatch.setenv("COLUMNS", str(width or 80))
+    monkeypatch.setenv("TERM", "xterm")
+    print_table(COLUMNS, rows)
+    # Without colours.
+    text = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out)
+    lines = (line.replace("column ", "column-").split() for line in text.splitlines())
+    return [words for words in lines if words and not set(words[0]) <= {"─", "━"}]
+
+
+def test_a_table_lies_on_its_side_where_it_only_fits_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [[f"{name}{number}" for number in range(12)] for name in "ab"]
+    upright = [[f"column-{number}" for number in range(12)], *rows]
+    assert printed(rows, 200, capsys, monkeypatch) == upright
+    assert printed(rows, 80, capsys, monkeypatch) == [list(words) for words in zip(*upright, strict=True)]
+    assert printed(rows, None, capsys, monkeypatch) == upright
+
+
+def test_a_table_that_fits_in_no_way_keeps_its_rows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [["x" * number for number in range(12)] for _ in range(100)]
+    lines = printed(rows, 80, capsys, monkeypatch)
+    assert sum(word.count("x") for words in lines for word in words) == 100 * sum(range(12))
+    assert len(lines) > 100
+    assert len(printed([], 200, capsys, monkeypatch)) == 1
