@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import quire
 from command_line import quire as run
+from quire._cli._queue import _next
 from quire.testing import server
 
 QUEUES = (
@@ -115,3 +117,39 @@ def test_redrive_puts_dead_letters_back_once(url: str) -> None:
         jobs = client.subscribe("JOBS", max_backlog=5)
         messages = [jobs.get(20) for _ in range(5)]
         assert sorted((m.json()["n"], m.correlation_id) for m in messages) == [(n, f"c{n}") for n in range(5)]
+
+
+class Silence:
+    """A subscription and its client as `redrive` sees them: what comes, `None` for nothing in time, and whether the filter has
+    yet to look at some messages then."""
+
+    def __init__(self, comes: list[str | None], catching_up: list[int]) -> None:
+        self.comes, self.catching_up = comes, catching_up
+
+    def get(self, timeout: float) -> str:
+        letter = self.comes.pop(0)
+        if letter is None:
+            raise TimeoutError
+        return letter
+
+    def queue_stats(self, queue: str) -> dict[str, dict[str, int]]:
+        return {queue: {"catching_up": self.catching_up.pop(0)}}
+
+
+@pytest.mark.parametrize(
+    ("comes", "catching_up", "letter"),
+    [
+        (["letter"], [], "letter"),
+        ([None, None, "letter"], [1, 1], "letter"),
+        ([None, "letter"], [0], "letter"),
+        ([None, None, None], [1, 0], None),
+    ],
+)
+def test_redrive_ends_when_all_was_looked_at_not_when_nothing_comes(
+    comes: list[str | None], catching_up: list[int], letter: str | None
+) -> None:
+    silence: Any = Silence(comes, catching_up)
+    found: object = _next(silence, silence, "DEAD")
+    assert found == letter
+    assert not comes
+    assert not catching_up

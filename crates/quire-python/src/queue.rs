@@ -150,6 +150,7 @@ impl Queue {
             ("expired_leases", Some(stats.expired_leases)),
             ("inactive", Some(stats.inactive_message_count)),
             ("deferred_acks", Some(stats.deferred_ack_count)),
+            ("catching_up", Some(stats.catching_up)),
             ("entered", Some(stats.entered)),
             ("delivered", Some(stats.delivered)),
             ("acknowledged", Some(stats.acknowledged)),

@@ -170,9 +170,8 @@ def redrive(
         most = most if count is None else min(most, count)
         with client.subscribe(queue, filter=filter, max_backlog=REDRIVE_BACKLOG) as letters:
             while done < most and left < REDRIVE_BACKLOG:
-                try:
-                    letter = letters.get(timeout=1.0)
-                except TimeoutError:
+                letter = _next(client, letters, queue)
+                if letter is None:
                     break
                 found = _content(letter)
                 if found is None:
@@ -190,6 +189,19 @@ def redrive(
     else:
         print(f"{done:,} dead letters of {queue} put back" + (f", {left:,} hold no message" if left else ""))
     return 0 if not left else 1
+
+
+def _next(client: quire.Client, letters: quire.Subscription, queue: str) -> quire.Message | None:
+    """The next dead letter; `None`: there is no more. That nothing comes does not say so while the filter still works through a
+    deep queue; what it found at the end is under way when it has done so."""
+    has_seen_all = False
+    while True:
+        try:
+            return letters.get(timeout=1.0)
+        except TimeoutError:
+            if has_seen_all:
+                return None
+            has_seen_all = client.queue_stats(queue)[queue]["catching_up"] == 0
 
 
 def _content(letter: quire.Message) -> tuple[str, bytes] | None:

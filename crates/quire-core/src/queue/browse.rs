@@ -80,6 +80,7 @@ impl Queues {
             inactive_message_count: state.inactive.count,
             target_queue_depth: state.config.target_queue_depth,
             deferred_ack_count: state.inactive.deferred.len(),
+            catching_up: state.catching_up(),
             entered: totals.entered,
             delivered: totals.delivered,
             acknowledged: totals.acknowledged,

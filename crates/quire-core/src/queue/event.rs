@@ -248,6 +248,8 @@ pub struct QueueStats {
     pub target_queue_depth: Option<u64>,
     /// Acknowledgements kept for messages that are not active yet.
     pub deferred_ack_count: u64,
+    /// Filters of subscriptions that have not been asked about everything up to the first barrier: what they match may come later.
+    pub catching_up: u64,
     /// Messages that ever entered.
     pub entered: u64,
     /// Deliveries, repeated ones included, barriers excluded.

@@ -147,6 +147,13 @@ impl QueueState {
         self.classes.iter().flatten()
     }
 
+    /// Filters that have not been asked about everything up to the first barrier.
+    pub fn catching_up(&self) -> u64 {
+        let end = self.barriers.front().copied().unwrap_or(self.messages.next_ordinal());
+        let others = if self.frontier < end { self.filters.len() } else { 0 };
+        (self.behind.len() + others) as u64
+    }
+
     /// Forgets a class without members.
     pub fn drop_if_empty(&mut self, class: u32) {
         let filter = match &self.classes[class as usize] {

@@ -188,3 +188,25 @@ fn a_lease_that_is_over_is_over_before_its_portion_comes() {
     let of = |lost: &LostLease| (lost.position.get(), lost.subscription);
     assert_eq!(lost.iter().map(of).collect::<Vec<_>>(), [(1, holder), (10, holder)]);
 }
+
+#[test]
+fn a_filter_that_has_yet_to_look_at_messages_shows_in_the_figures() {
+    let mut queues = Queues::new();
+    queues.set_questions_per_poll(2);
+    let queue = queue(&mut queues, QueueConfig::default(), 5);
+    let catching_up = |queues: &Queues| queues.stats(queue, NOW).unwrap().catching_up;
+    let until_all_was_seen = |queues: &mut Queues, seen: &[u64]| {
+        for count in seen {
+            assert_eq!(catching_up(queues), *count);
+            assert!(queues.poll_delivery(NOW, &mut |_: Position, _: FilterId| false).is_none());
+        }
+        assert_eq!(catching_up(queues), 0);
+    };
+    assert_eq!(catching_up(&queues), 0);
+    // The first learns of messages as they are admitted; the second has to look back, and the third with it.
+    subscribe(&mut queues, CONNECTION, queue, Some(1));
+    until_all_was_seen(&mut queues, &[1, 1, 1]);
+    subscribe(&mut queues, OTHER, queue, Some(2));
+    subscribe(&mut queues, OTHER, queue, Some(3));
+    until_all_was_seen(&mut queues, &[2, 2, 2, 1, 1]);
+}

@@ -44,6 +44,7 @@ impl Broker {
             "inactive": stats.inactive_message_count,
             "target_queue_depth": stats.target_queue_depth,
             "deferred_acks": stats.deferred_ack_count,
+            "catching_up": stats.catching_up,
             "entered": stats.entered,
             "delivered": stats.delivered,
             "acknowledged": stats.acknowledged,
