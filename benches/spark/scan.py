@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--only", help="names of cases, separated by commas")
+    parser.add_argument("--tcp", action="store_true", help="workers over TCP instead of Unix sockets")
     arguments = parser.parse_args()
     directory = arguments.directory or Path(tempfile.mkdtemp(prefix="quire-bench-"))
     try:
@@ -58,7 +59,10 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
     if not journal.exists():
         write(journal, arguments.messages)
     # A query that is stopped says so in many lines.
-    config = {"spark.log.level": "OFF"}
+    config = {
+        "spark.log.level": "OFF",
+        "spark.python.unix.domain.socket.enabled": str(not arguments.tcp).lower(),
+    }
     spark = quire.spark.session(f"local[{arguments.cores}]", memory="3g", config=config)
     if not parquet.exists():
         frame = spark.read.format("quire").load(str(journal))

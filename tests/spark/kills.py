@@ -24,7 +24,7 @@ import quire
 from quire.testing import START_TIMEOUT
 
 #: Messages that a round finds to copy, and those of a batch.
-NEW, BATCH = 3000, 500
+NEW, BATCH = 3000, 1000
 DRIVER = """
 import sys
 import quire.spark
