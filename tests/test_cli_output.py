@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from quire._cli._output import print_table
 
-COLUMNS = [f"column {number}" for number in range(12)]
+COLUMNS = [f"no {number}" for number in range(12)]
 
 
 def printed(
@@ -25,18 +26,32 @@ def printed(
     print_table(COLUMNS, rows)
     # Without colours.
     text = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out)
-    lines = (line.replace("column ", "column-").split() for line in text.splitlines())
+    lines = (line.replace("no ", "no-").split() for line in text.splitlines())
     return [words for words in lines if words and not set(words[0]) <= {"─", "━"}]
 
 
 def test_a_table_lies_on_its_side_where_it_only_fits_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [[f"{name}{number}" for number in range(12)] for name in "ab"]
-    upright = [[f"column-{number}" for number in range(12)], *rows]
+    rows = [[f"a long {name}{number}".replace(" ", "-") for number in range(12)] for name in "ab"]
+    upright = [[f"no-{number}" for number in range(12)], *rows]
     assert printed(rows, 200, capsys, monkeypatch) == upright
     assert printed(rows, 80, capsys, monkeypatch) == [list(words) for words in zip(*upright, strict=True)]
     assert printed(rows, None, capsys, monkeypatch) == upright
+
+
+def test_numbers_stay_whole_where_texts_can_be_broken(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = [datetime(2026, 1, 5, 8, tzinfo=UTC), *(100.25 + number for number in range(11))]
+    words = [word for line in printed([row] * 100, 100, capsys, monkeypatch) for word in line]
+    assert (
+        words.count("2026-01-05")
+        == words.count("08:00:00")
+        == words.count("100.25")
+        == words.count("110.25")
+        == 100
+    )
 
 
 def test_a_table_that_fits_in_no_way_keeps_its_rows(
