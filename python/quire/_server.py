@@ -29,9 +29,10 @@ _DISCONNECTED: Final = 4
 _SHUTDOWN: Final = 5
 
 #: Bytes that may wait in a connection's transport before the core is told to feed its replays no further, and
-#: the mark at which it goes on.
-HIGH_WATER: Final = 1024 * 1024
-LOW_WATER: Final = 256 * 1024
+#: the mark at which it goes on. The loop writes as much of them at once as the system takes, and a publish waits for that: with
+#: four times as much it took twice as long beside a replay, and the replay was no faster.
+HIGH_WATER: Final = 256 * 1024
+LOW_WATER: Final = 64 * 1024
 #: Seconds that a peer which does not read may hold up the close of its connection.
 CLOSE_GRACE: Final = 2.0
 #: Seconds that a stop may take: after it, connections are cut.
