@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -65,14 +65,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     from rich.console import Console
 
     console = Console()
-    known = [list(row) for row in rows]
-    cells = [["" if cell is None else _pretty(cell) for cell in row] for row in known]
-    whole = {
-        column
-        for column, *values in zip(columns, *known, strict=True)
-        if all(value is None or isinstance(value, (int, float)) for value in values)
-    }
-    table = _table(columns, cells, whole)
+    cells = [["" if cell is None else _pretty(cell) for cell in row] for row in rows]
+    table = _table(columns, cells)
     if cells and _width(console, table) > console.width:
         names, *rest = zip(columns, *cells, strict=True)
         sideways = _table(names, rest)
@@ -81,14 +75,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     console.print(table)
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], whole: Collection[str] = ()) -> Table:
-    """Columns that are `whole` are not broken into lines, as long as the others can be."""
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column in whole)
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table
