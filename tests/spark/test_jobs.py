@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -260,7 +259,7 @@ def test_commands_print_what_they_did(
     assert 'No FileSystem for scheme "nowhere"' in capsys.readouterr().err
     assert command(["pipeline", "archive", str(trades), str(tmp_path / "archive"), "--topics", "rare"]) == 0
     assert "30" in capsys.readouterr().out
-    assert {line["start"] for line in lines} >= {f"{datetime.now(UTC):%Y-%m-%d}T00:00:00+00:00"}
+    assert all(line["start"].endswith("T00:00:00+00:00") for line in lines)
     for nowhere in (trades / "nowhere", tmp_path):
         assert command(["pipeline", "bars", str(nowhere), "--value", "/price"]) == 2
         assert capsys.readouterr().err.startswith("quire: path: ")
