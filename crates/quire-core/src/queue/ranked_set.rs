@@ -40,7 +40,7 @@ impl RankedSet {
 
     /// Puts a key in, if it is not there.
     pub fn insert(&mut self, key: Key) {
-        let Some((low, leaf)) = self.leaves.range_mut(..=key).next_back() else {
+        let Some((_, leaf)) = self.leaves.range_mut(..=key).next_back() else {
             return self.begin(LOWEST, key);
         };
         let Err(at) = leaf.binary_search(&key) else { return };
@@ -53,16 +53,11 @@ impl RankedSet {
         } else if at == LEAF {
             // What comes in order fills its leaves.
             self.begin(key, key);
-        } else if at == 0 && *low == LOWEST {
-            let full = std::mem::replace(leaf, Array::new(&self.memory));
-            self.leaves.insert(full[0], full);
-            self.begin(LOWEST, key);
         } else {
-            // Not always in the middle: leaves of random keys would all be equally full, and grow and split at the same time.
-            let cut = LEAF / 4 + key.1 as usize % (LEAF / 2);
-            let mut upper = Array::with_capacity(LEAF - cut, &self.memory);
-            upper.extend_from_slice(&leaf[cut..]);
-            leaf.truncate(cut);
+            // Where the key belongs: those that follow it in order, beside others of another priority, fill what is before the cut.
+            let mut upper = Array::with_capacity(LEAF - at, &self.memory);
+            upper.extend_from_slice(&leaf[at..]);
+            leaf.truncate(at);
             leaf.shrink_to_fit();
             self.leaves.insert(upper[0], upper);
             self.insert(key);
