@@ -22,6 +22,7 @@ impl Column {
         self.base + self.distance(index)
     }
 
+    #[inline]
     fn distance(&self, index: usize) -> u64 {
         let at = index * usize::from(self.width);
         match self.width {

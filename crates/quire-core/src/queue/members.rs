@@ -260,8 +260,9 @@ impl Group {
 
     #[inline]
     fn leave(&mut self, index: usize, outstanding: usize) {
-        self.levels[outstanding].remove(index);
-        if self.levels[outstanding].len() == 0 {
+        let level = &mut self.levels[outstanding];
+        level.remove(index);
+        if level.len() == 0 {
             self.occupied.remove(outstanding);
         }
     }

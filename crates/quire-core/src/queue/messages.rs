@@ -241,6 +241,7 @@ impl Messages {
     }
 
     /// Takes a message out of the queue, waiting or leased.
+    #[inline]
     pub fn remove(&mut self, ordinal: u64) {
         let (number, index) = place(ordinal);
         let Some(chunk) = self.chunks.get_mut(number) else { return };

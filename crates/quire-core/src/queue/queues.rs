@@ -259,11 +259,16 @@ impl Queues {
 
     /// Ends leases and messages whose time has come. Every call with a `now` does this first. When there are very many they end in
     /// portions; until they are gone their queue delivers nothing, and whoever settles a message finds its lease over all the same.
+    #[inline]
     pub fn advance(&mut self, now: Time) {
         self.now = self.now.max(now.get());
-        if self.due.is_none_or(|due| due > self.now) {
-            return;
+        if self.due.is_some_and(|due| due <= self.now) {
+            self.end_what_is_due();
         }
+    }
+
+    /// A portion of the ends whose time has come.
+    fn end_what_is_due(&mut self) {
         let mut left = self.ends_per_portion.unwrap_or(ENDS_PER_PORTION_MAX);
         let mut due = None;
         for queue in 0..self.queues.len() as u32 {

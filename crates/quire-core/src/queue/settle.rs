@@ -185,6 +185,7 @@ impl Queues {
         self.remove(queue, ordinal, position, ChangeKind::Expired { reasons, deliveries, cancels });
     }
 
+    #[inline]
     fn remove(&mut self, queue: u32, ordinal: u64, position: u64, kind: ChangeKind) {
         let state = &mut self.queues[queue as usize];
         state.messages.remove(ordinal);
@@ -202,6 +203,7 @@ impl Queues {
     }
 
     /// Ends a lease and frees its place in the backlog.
+    #[inline]
     fn take_lease(&mut self, slot: u32) -> Ended {
         let Lease { queue, subscription, .. } = *self.leases.get(slot);
         let entry = &mut self.subscriptions[subscription as usize];
