@@ -239,10 +239,33 @@ fn make_room(body: &mut Vec<u8>, size: usize) {
     }
 }
 
+/// A record as it lies in a body, its topic not yet known to be text.
+pub(crate) struct RawRecord<'a> {
+    head: &'a [u8; RECORD_HEADER_SIZE],
+    kind: RecordKind,
+    pub topic: &'a [u8],
+    correlation_id: &'a [u8],
+    data: &'a [u8],
+}
+
+impl RawRecord<'_> {
+    pub fn publisher(&self) -> PublisherId {
+        PublisherId(u64_at(self.head, 24))
+    }
+
+    pub fn sequence(&self) -> u64 {
+        u64_at(self.head, 32)
+    }
+
+    pub fn timestamp(&self) -> Timestamp {
+        Timestamp(u64_at(self.head, 16))
+    }
+}
+
 /// The record at the front of `body`, and what follows it. `None` when the bytes are not a record, which a matching checksum makes a
 /// bug of the writer.
 #[inline]
-pub(crate) fn split_record(body: &[u8], position: Position) -> Option<(Record<'_>, &[u8])> {
+pub(crate) fn split_raw(body: &[u8]) -> Option<(RawRecord<'_>, &[u8])> {
     let head = body.first_chunk::<RECORD_HEADER_SIZE>()?;
     let (record, rest) = body.split_at_checked(u32_at(head, 0) as usize)?;
     let kind = RecordKind::from_number(head[4])?;
@@ -250,17 +273,24 @@ pub(crate) fn split_record(body: &[u8], position: Position) -> Option<(Record<'_
         .get(RECORD_HEADER_SIZE..)?
         .split_at_checked(usize::from(u16::from_le_bytes([head[6], head[7]])))?;
     let (correlation_id, data) = tail.split_at_checked(usize::from(head[8]))?;
+    Some((RawRecord { head, kind, topic, correlation_id, data }, rest))
+}
+
+/// As [`split_raw`], whole.
+#[inline]
+pub(crate) fn split_record(body: &[u8], position: Position) -> Option<(Record<'_>, &[u8])> {
+    let (raw, rest) = split_raw(body)?;
     let record = Record {
         position,
-        kind,
-        message_type: head[5],
-        publisher: PublisherId(u64_at(head, 24)),
-        sequence: u64_at(head, 32),
-        timestamp: Timestamp(u64_at(head, 16)),
-        topic: std::str::from_utf8(topic).ok()?,
-        correlation_id,
-        expiration_s: (head[9] & FLAG_EXPIRATION != 0).then(|| u32_at(head, 12)),
-        data,
+        kind: raw.kind,
+        message_type: raw.head[5],
+        publisher: raw.publisher(),
+        sequence: raw.sequence(),
+        timestamp: raw.timestamp(),
+        topic: std::str::from_utf8(raw.topic).ok()?,
+        correlation_id: raw.correlation_id,
+        expiration_s: (raw.head[9] & FLAG_EXPIRATION != 0).then(|| u32_at(raw.head, 12)),
+        data: raw.data,
     };
     Some((record, rest))
 }

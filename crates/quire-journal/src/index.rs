@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::format::{BATCH_BODY_TARGET, BatchHeader, split_record};
+use crate::format::{BATCH_BODY_TARGET, BatchHeader, split_raw};
 use crate::record::{Position, PublisherId};
 use crate::timestamp::Timestamp;
 
@@ -115,22 +115,24 @@ impl Index {
             summary.first_timestamp = header.first_timestamp;
         }
         let block = (self.blocks.len() - 1) as u32;
-        let mut before: Option<(PublisherId, &str)> = None;
+        let mut topic: Option<&[u8]> = None;
         let mut run: Option<(PublisherId, u64)> = None;
-        for i in 0..u64::from(header.count) {
-            let Some((record, rest)) = split_record(body, Position(header.first.0 + i)) else { return false };
+        for _ in 0..header.count {
+            let Some((record, rest)) = split_raw(body) else { return false };
             body = rest;
-            summary.last_timestamp = record.timestamp;
-            if before.is_none_or(|(_, topic)| topic != record.topic) {
-                note_topic(&mut self.topics, record.topic, block, names);
+            summary.last_timestamp = record.timestamp();
+            // Neighbours mostly have one topic, which is known to be text then.
+            if topic != Some(record.topic) {
+                let Ok(name) = std::str::from_utf8(record.topic) else { return false };
+                note_topic(&mut self.topics, name, block, names);
+                topic = Some(record.topic);
             }
             if let Some((publisher, sequence)) = run
-                && publisher != record.publisher
+                && publisher != record.publisher()
             {
                 note_publisher(&mut self.publishers, publisher, Mark { sequence, block });
             }
-            run = Some((record.publisher, record.sequence));
-            before = Some((record.publisher, record.topic));
+            run = Some((record.publisher(), record.sequence()));
         }
         if let Some((publisher, sequence)) = run {
             note_publisher(&mut self.publishers, publisher, Mark { sequence, block });
