@@ -2,10 +2,10 @@
 
     python benches/fan_out.py [--messages 100000] [--rounds 5]
 
-Each message of 300 B is JSON and matches one subscription, by equality or by range. Server, publisher and consumer are processes of
-their own, every message is synced. The counts take turns, so that what else the machine does falls on all; the medians of
-the rates are printed, and each as a ratio to that with one subscription: `published` until persisted, `delivered` until the consumer
-has all of them.
+Each message of 300 B is JSON and matches one subscription: by equality, by range, or by a pattern of topics. Server, publisher
+and consumer are processes of their own, every message is synced. The counts take turns, so that what else the machine does falls
+on all; the medians of the rates are printed, and each as a ratio to that with one subscription: `published` until persisted,
+`delivered` until the consumer has all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ import quire
 from end_to_end import Served
 
 COUNTS = (1, 100, 10_000)
-KINDS = {"equality": "/symbol = 'S{0}'", "range": "/id >= {0} AND /id < {0}.5"}
+#: What a subscription asks for: a filter, or where there is none, a pattern that one topic matches.
+KINDS = {"equality": "/symbol = 'S{0}'", "range": "/id >= {0} AND /id < {0}.5", "pattern": None}
 _SIZE = 300
 _TIMEOUT = 600.0
 
@@ -91,10 +92,10 @@ def _messages(count: int) -> Iterator[bytes]:
 def _round(
     client: quire.Client, consumer: Connection, kind: str, count: int, messages: list[bytes]
 ) -> tuple[float, float]:
-    topic = f"{kind}/{count}"
+    topics = [f"{kind}/{count}" if KINDS[kind] else f"{kind}/{count}/{number}" for number in range(count)]
     consumer.send(len(messages))
     start = time.monotonic()
-    for data in messages:
+    for topic, data in zip(cycle(topics), messages, strict=False):
         client.publish(topic, data)
     client.flush(timeout=_TIMEOUT)
     published = time.monotonic()
@@ -116,7 +117,8 @@ def _consume(publisher: Connection, url: str) -> None:
         for at, ((kind, text), count) in enumerate(product(KINDS.items(), COUNTS)):
             client = clients.enter_context(quire.Client(url, name=f"consumer-{at}"))
             for number in range(count):
-                client.subscribe(f"{kind}/{count}", filter=text.format(number), on_message=counter(at))
+                topic = f"{kind}/{count}" if text else f"^{kind}/{count}/{number}$"
+                client.subscribe(topic, filter=text and text.format(number), on_message=counter(at))
         publisher.send(None)
         expected = 0
         while (announced := publisher.recv()) is not None:
