@@ -206,12 +206,6 @@ impl Reader {
         Ok(found)
     }
 
-    /// Where the record with this position lies.
-    pub fn place(&self, position: Position) -> Option<Place> {
-        let mut cursor = self.cursor(Position(position.0.checked_sub(1)?));
-        Some(cursor.next(position, &AllTopics).ok()??.place())
-    }
-
     /// A cursor that gives what comes after the position.
     pub fn cursor(&self, after: Position) -> Cursor {
         let after = after.max(Position(self.first().0 - 1));

@@ -4,7 +4,7 @@ use quire_journal::{Array, Memory};
 
 /// Numbers kept as distances from the smallest of them, all in the same width of 0, 1, 2, 4 or 8 bytes. A column of equal numbers
 /// holds no bytes at all.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Column {
     base: u64,
     width: u8,
@@ -128,7 +128,7 @@ mod tests {
             changes in prop::collection::vec((any::<prop::sample::Index>(), any_size()), 0..20),
         ) {
             let mut model = values.clone();
-            let mut column = Column::default();
+            let mut column = Column::new(&Memory::heap());
             for (len, value) in values.into_iter().enumerate() {
                 column.push(len, value);
             }

@@ -151,13 +151,6 @@ impl<T: Copy> Clone for Array<T> {
     }
 }
 
-impl<T: Copy> Default for Array<T> {
-    /// On the heap.
-    fn default() -> Self {
-        Array::new(&Memory::heap())
-    }
-}
-
 impl<T: Copy> Deref for Array<T> {
     type Target = [T];
 

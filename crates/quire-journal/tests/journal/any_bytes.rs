@@ -186,7 +186,7 @@ fn use_all_of_it(disk: &MemoryDisk) {
             let _found = reader.position_before(Timestamp(instant));
         }
         for position in [0, 1, 4, 1 << 62, u64::MAX] {
-            let _place = reader.place(Position(position));
+            let _place = place_of(reader, Position(position));
             let mut cursor = reader.cursor(Position(position));
             let _batch = cursor.next(Position(u64::MAX), &AllTopics);
         }

@@ -15,9 +15,9 @@ fn damage_before_the_tail_is_refused_with_file_and_offset_and_nothing_is_changed
         append(&mut journal, round * 10 + 1..=round * 10 + 10);
     }
     let reader = journal.reader();
-    let place = reader.place(Position(15)).unwrap();
+    let place = place_of(&reader, Position(15)).unwrap();
     let readable_to =
-        Position(reader.place(Position(14)).map_or(10, |before| if before == place { 10 } else { 14 }));
+        Position(place_of(&reader, Position(14)).map_or(10, |before| if before == place { 10 } else { 14 }));
     journal.close().unwrap();
     let before = fs::read(&place.path).unwrap();
     let mut flipped = before.clone();
@@ -39,7 +39,7 @@ fn after_a_clean_stop_a_stray_byte_at_the_end_is_damage() {
     let directory = tempfile::tempdir().unwrap();
     let (mut journal, _) = open(directory.path());
     append(&mut journal, 1..=5);
-    let path = journal.reader().place(Position(5)).unwrap().path;
+    let path = place_of(&journal.reader(), Position(5)).unwrap().path;
     journal.close().unwrap();
     write_at(&path, &[1], 50_000);
     assert!(matches!(
@@ -87,7 +87,7 @@ fn a_flipped_bit_in_a_sealed_segment_is_found_by_verify_and_by_the_reader() {
     let (mut journal, _) = open(directory.path());
     append(&mut journal, 1..=500);
     assert_eq!(journal.reader().verify(), []);
-    let place = journal.reader().place(Position(20)).unwrap();
+    let place = place_of(&journal.reader(), Position(20)).unwrap();
     journal.close().unwrap();
     let mut bytes = fs::read(&place.path).unwrap();
     bytes[place.offset as usize + 200] ^= 4;
@@ -124,7 +124,7 @@ fn an_active_segment_that_lost_its_header_or_its_end_is_damage() {
         for round in 0..15 {
             append(&mut journal, round * 10 + 1..=round * 10 + 10);
         }
-        let path = journal.reader().place(Position(150)).unwrap().path;
+        let path = place_of(&journal.reader(), Position(150)).unwrap().path;
         journal.close().unwrap();
         damage(&path);
         let error = Journal::open(directory.path(), &small(), &mut |_| ()).err();
@@ -194,7 +194,7 @@ fn verify_names_damage_in_headers_between_batches_behind_the_last_and_in_the_sma
     let reader = journal.reader();
     let segments = reader.segments();
     let path = segments[1].path.clone();
-    let second = reader.place(Position(segments[1].positions.unwrap().0.get() + 1)).unwrap().offset;
+    let second = place_of(&reader, Position(segments[1].positions.unwrap().0.get() + 1)).unwrap().offset;
     let whole = fs::read(&path).unwrap();
     let end = whole.iter().rposition(|byte| *byte != 0).unwrap() as u64;
     for (offset, named) in [(5, 0), (20, 0), (46, 0), (60, 60), (4095, 4095), (second + 3, second)] {

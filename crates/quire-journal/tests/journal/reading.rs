@@ -19,7 +19,7 @@ fn bookmarks_times_and_positions_are_found() {
         assert_eq!(reader.find(bookmark).unwrap(), Some(Position(sequence)));
         assert_eq!(reader.position_before(Timestamp(sequence * 1000)).unwrap(), Position(sequence));
         assert_eq!(reader.position_before(Timestamp(sequence * 1000 + 999)).unwrap(), Position(sequence));
-        let place = reader.place(Position(sequence)).unwrap();
+        let place = place_of(&reader, Position(sequence)).unwrap();
         let (segment, offset) = reader.find_place(bookmark).unwrap().unwrap();
         assert_eq!((&segment.path, offset), (&place.path, place.offset));
         assert!(reader.segments().contains(&segment));

@@ -39,7 +39,7 @@ fn a_torn_tail_is_cut_and_reported_and_appending_goes_on() {
     let directory = tempfile::tempdir().unwrap();
     let (mut journal, _) = open(directory.path());
     append(&mut journal, 1..=50);
-    let end = journal.reader().place(Position(50)).unwrap();
+    let end = place_of(&journal.reader(), Position(50)).unwrap();
     // The process ends without a word: a copy of the directory is what it leaves.
     let crashed = tempfile::tempdir().unwrap();
     for file in fs::read_dir(directory.path()).unwrap() {
@@ -101,7 +101,7 @@ fn a_log_whose_newest_files_were_lost_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let (mut journal, _) = open(directory.path());
     append(&mut journal, 1..=500);
-    let last = journal.reader().place(Position(500)).unwrap().path;
+    let last = place_of(&journal.reader(), Position(500)).unwrap().path;
     journal.close().unwrap();
     for file in files(directory.path()).iter().filter(|file| **file >= last) {
         fs::remove_file(file).unwrap();

@@ -47,7 +47,7 @@ impl House {
             let bookmark = Bookmark { publisher: PublisherId(7), sequence };
             assert_eq!(reader.find(bookmark).unwrap(), Some(Position(sequence)));
             assert_eq!(reader.position_before(Timestamp(sequence * 1000)).unwrap(), Position(sequence));
-            assert!(reader.place(Position(sequence)).is_some());
+            assert!(place_of(&reader, Position(sequence)).is_some());
         }
         assert_eq!(reader.verify(), []);
         let archive = self.directory.path().join("archive");

@@ -34,7 +34,6 @@ pub(super) struct Keeping {
     due: Option<Instant>,
     /// What the states of these queues lie in.
     memory: Memory,
-    heap: Memory,
     /// Why that is the heap, until it is told.
     unpaged: Option<io::Error>,
 }
@@ -67,14 +66,13 @@ impl Keeping {
             is_under_way: false,
             due: None,
             memory,
-            heap: Memory::heap(),
             unpaged,
         }
     }
 
     /// What the state of a queue lies in.
-    pub fn memory_of(&self, definition: &Definition) -> &Memory {
-        if definition.keeps_state() { &self.memory } else { &self.heap }
+    pub fn memory_of(&self, definition: &Definition) -> Memory {
+        if definition.keeps_state() { self.memory.clone() } else { Memory::heap() }
     }
 
     /// When to begin again.

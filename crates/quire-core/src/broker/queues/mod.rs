@@ -122,7 +122,7 @@ impl BrokerQueues {
         let mut by_name = BTreeMap::new();
         let keeping = Keeping::new(journal, &definitions);
         for definition in &definitions {
-            let queue = engine.add_queue_in(definition.config.clone(), keeping.memory_of(definition))?;
+            let queue = engine.add_queue_in(definition.config.clone(), &keeping.memory_of(definition))?;
             by_name.insert(definition.name.clone(), queue);
         }
         let has_target =
