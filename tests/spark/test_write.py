@@ -131,10 +131,10 @@ class Copy:
 
 def test_a_query_copies_every_message_once(spark: SparkSession, tmp_path: Path) -> None:
     copy = Copy(spark, tmp_path)
-    journals.write(tmp_path / "source", journals.trades(1000))
+    journals.write(tmp_path / "source", journals.trades(2000))
     copy.run()
     copy.run()
-    assert copy.numbers() == Counter(range(1000))
+    assert copy.numbers() == Counter(range(2000))
 
 
 def test_a_batch_whose_commit_was_forgotten_is_not_published_again(
