@@ -185,6 +185,8 @@ class Queue(_Model):
     #: The topic or queue that gets what expires.
     dead_letter_topic: str | None = None
     file_backed_metadata: Literal["enabled", "disabled"] = "disabled"
+    #: The journal also says who held which message, for an audit.
+    record_leases: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -426,6 +428,7 @@ message_type = "json"
 # recovery_point = "epoch"            # or "now", a bookmark, a time
 # dead_letter_topic = "ORDERS_DEAD"   # gets what expires
 # file_backed_metadata = "enabled"    # the state in a file: a faster restart, and less memory when it is short
+# record_leases = true                # the journal also says who held which message, for `quire pipeline queue-audit`
 """
 
 

@@ -334,7 +334,7 @@ class Record:
         """Its number in the log, from 1."""
     @property
     def kind(self) -> str:
-        """`"publish"`, `"acknowledge"` or `"noop"`."""
+        """`"publish"`, or of a queue `"acknowledge"` (what became of messages) or `"lease"` (who held them)."""
     @property
     def message_type(self) -> str: ...
     @property

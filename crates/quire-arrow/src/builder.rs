@@ -66,7 +66,7 @@ fn kind_name(kind: RecordKind) -> &'static str {
     match kind {
         RecordKind::Publish => "publish",
         RecordKind::Acknowledge => "acknowledge",
-        RecordKind::Noop => "noop",
+        RecordKind::Lease => "lease",
     }
 }
 
@@ -85,10 +85,12 @@ pub(crate) fn attribute_value<'a>(
 /// The value of an attribute that is a number; of any other `None`.
 #[inline]
 fn attribute_number(attribute: Attribute, record: &Record<'_>, event: Option<&Event>) -> Option<i64> {
+    // What a record of leases tells was before it was written.
+    let time = || event.and_then(|event| event.time).unwrap_or(record.timestamp);
     match attribute {
         Attribute::Position => Some(record.position.get() as i64),
-        Attribute::Timestamp => Some((record.timestamp.as_ns() / 1000) as i64),
-        Attribute::TimestampNs => i64::try_from(record.timestamp.as_ns()).ok(),
+        Attribute::Timestamp => Some((time().as_ns() / 1000) as i64),
+        Attribute::TimestampNs => i64::try_from(time().as_ns()).ok(),
         Attribute::Sequence => i64::try_from(record.sequence).ok(),
         Attribute::FirstPosition => Some(event?.first.get() as i64),
         Attribute::LastPosition => Some(event?.last.get() as i64),
@@ -112,6 +114,7 @@ fn attribute_text<'a>(
         Attribute::Publisher => Some(texts.publisher()),
         Attribute::Kind => Some(event.map_or(kind_name(record.kind), |event| event.kind)),
         Attribute::Reasons => event?.reasons.as_deref(),
+        Attribute::Consumer => event?.consumer.as_deref(),
         // The data of an event is for the queue.
         Attribute::Data if event.is_some() => None,
         Attribute::Data => std::str::from_utf8(record.data).ok(),

@@ -53,7 +53,8 @@ impl Attribute {
             | Attribute::CorrelationId
             | Attribute::MessageType
             | Attribute::Data
-            | Attribute::Reasons => DataType::Utf8,
+            | Attribute::Reasons
+            | Attribute::Consumer => DataType::Utf8,
         }
     }
 }

@@ -1,7 +1,9 @@
-//! What became of the messages of a queue, as rows: one for every run of neighbours to which the same happened.
+//! What became of the messages of a queue, and who held them, as rows: one for every run of neighbours to which the same happened.
 
-use quire_core::queue::{ChangeKind, Logged};
-use quire_journal::{Position, Record};
+use std::sync::Arc;
+
+use quire_core::queue::{ChangeKind, LeaseEventKind, LeaseRun, Logged};
+use quire_journal::{Position, Record, RecordKind, Timestamp};
 
 /// One entry of a record of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,21 +14,41 @@ pub(crate) struct Event {
     pub last: Position,
     pub deliveries: Option<u32>,
     pub cancels: Option<u32>,
-    /// Why it expired.
-    pub reasons: Option<String>,
+    /// Why it expired, or how the lease ended.
+    pub reasons: Option<Arc<str>>,
+    pub consumer: Option<Arc<str>>,
+    /// When it was, if that is not the time of the record.
+    pub time: Option<Timestamp>,
 }
 
 impl Event {
     /// The entries of a record; what is no list of entries ends it.
     pub fn of<'a>(record: &Record<'a>) -> impl Iterator<Item = Event> + use<'a> {
-        Logged::read(record.data, record.position).map_while(Result::ok).filter_map(|logged| match logged {
+        let is_of = |kind| if record.kind == kind { record.data } else { b"" };
+        let changes = Logged::read(is_of(RecordKind::Acknowledge), record.position).map_while(Result::ok);
+        let leases = LeaseRun::read(is_of(RecordKind::Lease), record.position).map_while(Result::ok);
+        let changes = changes.filter_map(|logged| match logged {
             Logged::Changed { first, last, kind } => Some(Event::changed(first, last, kind)),
             Logged::Begins { .. } => None,
-        })
+        });
+        changes.chain(leases.map(|run| Event::leased(&run)))
+    }
+
+    fn new(kind: &'static str, first: Position, last: Position) -> Self {
+        Event {
+            kind,
+            first,
+            last,
+            deliveries: None,
+            cancels: None,
+            reasons: None,
+            consumer: None,
+            time: None,
+        }
     }
 
     fn changed(first: Position, last: Position, kind: ChangeKind) -> Self {
-        let event = |kind| Event { kind, first, last, deliveries: None, cancels: None, reasons: None };
+        let event = |kind| Event::new(kind, first, last);
         match kind {
             ChangeKind::Acknowledged => event("acknowledged"),
             ChangeKind::Taken => event("taken"),
@@ -35,9 +57,29 @@ impl Event {
             ChangeKind::Expired { reasons, deliveries, cancels } => Event {
                 deliveries: Some(deliveries),
                 cancels: Some(cancels),
-                reasons: Some(reasons.to_string()),
+                reasons: Some(reasons.to_string().into()),
                 ..event("expired")
             },
+        }
+    }
+
+    fn leased(run: &LeaseRun<'_>) -> Self {
+        let (kind, how) = match run.kind {
+            LeaseEventKind::Delivered => ("delivered", None),
+            LeaseEventKind::Acknowledged => ("lease_ended", Some("acknowledged")),
+            LeaseEventKind::Cancelled => ("lease_ended", Some("cancelled")),
+            LeaseEventKind::Expired => ("lease_ended", Some("expired")),
+            LeaseEventKind::RanOut => ("lease_ended", Some("ran_out")),
+            LeaseEventKind::Left => ("lease_ended", Some("left")),
+            LeaseEventKind::Lost => ("lease_ended", Some("lost")),
+            LeaseEventKind::AcknowledgedUnheld => ("settled_unheld", Some("acknowledged")),
+            LeaseEventKind::ExpiredUnheld => ("settled_unheld", Some("expired")),
+        };
+        Event {
+            reasons: how.map(Into::into),
+            consumer: Some(run.consumer.into()),
+            time: Some(run.time),
+            ..Event::new(kind, run.first, run.last)
         }
     }
 }

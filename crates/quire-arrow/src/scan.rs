@@ -134,12 +134,12 @@ impl Scan {
             for record in batch.records() {
                 match record.kind {
                     RecordKind::Publish => self.matcher.row(compiled, &record, None, &mut self.table),
-                    RecordKind::Acknowledge if compiled.includes_events => {
+                    RecordKind::Acknowledge | RecordKind::Lease if compiled.includes_events => {
                         for event in Event::of(&record) {
                             self.matcher.row(compiled, &record, Some(&event), &mut self.table);
                         }
                     }
-                    RecordKind::Acknowledge | RecordKind::Noop => (),
+                    RecordKind::Acknowledge | RecordKind::Lease => (),
                 }
             }
         }

@@ -114,8 +114,10 @@ pub enum Attribute {
     Deliveries,
     /// Of an expiry or a cancel: how often the message was cancelled.
     Cancels,
-    /// Of an expiry: why, separated by commas.
+    /// Of an expiry: why, separated by commas; of the end of a lease: how.
     Reasons,
+    /// Of a delivery and the end of a lease: the client name of the consumer.
+    Consumer,
 }
 
 /// The type of a column that is taken from the data.

@@ -9,7 +9,9 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array, RecordBatch};
 use quire_arrow::{Bounds, Plan, ScanError, ScanSpec};
-use quire_core::queue::{ChangeKind, ChangesWriter, Reasons};
+use quire_core::queue::{
+    ChangeKind, ChangesWriter, ConnectionId, LeaseEvent, LeaseEventKind, LeasesWriter, QueueId, Reasons,
+};
 use quire_journal::{Journal, NewRecord, Options, Position, PublisherId, Reader, RecordKind, Timestamp};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -332,4 +334,57 @@ fn what_became_of_queue_messages_comes_when_it_is_asked_for() {
     );
     assert_eq!((batch.column(3).null_count(), batch.column(5).null_count()), (1, 2));
     assert_eq!(batch.column(4).as_string::<i32>().value(1), "time_limit,max_cancels");
+}
+
+#[test]
+fn who_held_queue_messages_comes_with_its_own_times() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let mut leases = LeasesWriter::default();
+    let mut push = |position, kind, connection, time| {
+        let (queue, position) = (QueueId::new(0), Position::new(position));
+        let event = LeaseEvent { queue, position, connection: ConnectionId::new(connection), kind };
+        leases.push(event, Timestamp(time), || ["ann", "bob"][connection as usize]);
+    };
+    (5..=7).for_each(|position| push(position, LeaseEventKind::Delivered, 0, 7_000_000));
+    push(6, LeaseEventKind::Lost, 0, 8_000_000);
+    push(6, LeaseEventKind::ExpiredUnheld, 1, 8_000_000);
+    let options = Options { segment_size: 64 * 1024, ..Options::default() };
+    let (mut journal, _) = Journal::open(directory.path(), &options, &mut |_| ()).unwrap();
+    let record = NewRecord {
+        kind: RecordKind::Lease,
+        message_type: 0,
+        publisher: PublisherId(8),
+        sequence: 1,
+        timestamp: Timestamp(9_000_000),
+        topic: "queue",
+        correlation_id: b"",
+        expiration_s: None,
+        data: leases.finish(),
+    };
+    journal.append(&record).unwrap();
+    journal.append(&NewRecord { data: b"\x0f no list of leases", sequence: 2, ..record }).unwrap();
+    journal.flush(SOON).unwrap();
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    let spec = r#"{"columns": [{"name": "first", "attribute": "first_position"}, {"name": "last", "attribute": "last_position"},
+        {"name": "time", "attribute": "timestamp_ns"}, {"name": "kind", "attribute": "kind"},
+        {"name": "consumer", "attribute": "consumer"}, {"name": "reasons", "attribute": "reasons"}],
+        "topics": {"names": ["queue"]}, "includes_events": true}"#;
+    let plan = Plan::new(ScanSpec::from_json(spec).unwrap()).unwrap();
+    let batch = &read(&plan, &reader, all(&reader))[0];
+    let numbers = |column: usize| batch.column(column).as_primitive::<Int64Type>().values().to_vec();
+    let texts = |column: usize| {
+        let texts = batch.column(column).as_string::<i32>().iter();
+        texts.map(|text| text.unwrap_or("-").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!((numbers(0), numbers(1)), (vec![5, 6, 6], vec![7, 6, 6]));
+    assert_eq!(numbers(2), [7_000_000, 8_000_000, 8_000_000]);
+    assert_eq!(texts(3), ["delivered", "lease_ended", "settled_unheld"]);
+    assert_eq!(
+        (texts(4), texts(5)),
+        (
+            ["ann", "ann", "bob"].map(String::from).to_vec(),
+            ["-", "lost", "expired"].map(String::from).to_vec(),
+        )
+    );
 }

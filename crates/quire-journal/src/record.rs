@@ -111,8 +111,8 @@ pub enum RecordKind {
     Publish = 1,
     /// Messages of a queue were acknowledged, cancelled or expired.
     Acknowledge = 2,
-    /// Nothing; takes a position.
-    Noop = 3,
+    /// Who held messages of a queue. Nothing depends on it.
+    Lease = 3,
 }
 
 impl RecordKind {
@@ -121,7 +121,7 @@ impl RecordKind {
         match number {
             1 => Some(RecordKind::Publish),
             2 => Some(RecordKind::Acknowledge),
-            3 => Some(RecordKind::Noop),
+            3 => Some(RecordKind::Lease),
             _ => None,
         }
     }

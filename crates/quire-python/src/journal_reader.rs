@@ -269,7 +269,7 @@ impl Record {
         match self.kind {
             RecordKind::Publish => "publish",
             RecordKind::Acknowledge => "acknowledge",
-            RecordKind::Noop => "noop",
+            RecordKind::Lease => "lease",
         }
     }
 

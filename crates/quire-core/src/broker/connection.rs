@@ -248,6 +248,8 @@ impl Broker {
 
     /// Lets go of the name.
     fn release(&mut self, id: SessionId) {
+        // What the consumer did is noted under it.
+        self.note_leases();
         if let Some(identity) = &self.sessions[id.0 as usize].identity {
             let key = identity.publisher;
             if self.publishers.get(key).session == Some(id) {

@@ -324,6 +324,7 @@ impl Broker {
     pub fn close(mut self) -> Result<(), JournalError> {
         if self.queues.any() {
             self.log_changes();
+            self.log_leases(true);
             self.journal.flush(FLUSH_AT_CLOSE_MAX)?;
             self.save_at_end()?;
             self.keep_at_end()?;
@@ -378,6 +379,7 @@ impl Broker {
 
     /// Hands the open batch to the journal, after noting for every publisher what it was about.
     fn submit(&mut self) {
+        self.log_leases(false);
         self.publishers.note();
         self.places.submitted();
         self.journal.submit();

@@ -81,6 +81,8 @@ pub struct QueueConfig {
     pub barrier: bool,
     /// The most messages that are active at a time.
     pub target_queue_depth: Option<u64>,
+    /// Whether [`Queues::poll_lease_event`](super::Queues::poll_lease_event) tells who held what.
+    pub record_leases: bool,
 }
 
 /// A combination of settings that no queue can have.

@@ -187,6 +187,67 @@ pub enum LostCause {
     Settled,
 }
 
+/// What happened between a message and a consumer, of a queue that records its leases (docs/queues.md section 15).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseEvent {
+    /// The queue.
+    pub queue: QueueId,
+    /// The message.
+    pub position: Position,
+    /// The consumer's connection.
+    pub connection: ConnectionId,
+    /// What happened.
+    pub kind: LeaseEventKind,
+}
+
+/// How a lease begins and ends. The numbers are those of the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LeaseEventKind {
+    /// The consumer got the message; from at-most-once queues for good.
+    Delivered = 2,
+    /// Acknowledged by its holder.
+    Acknowledged = 3,
+    /// Cancelled by its holder.
+    Cancelled = 4,
+    /// Expired by its holder.
+    Expired = 5,
+    /// Its time was over.
+    RanOut = 6,
+    /// The holder disconnected or unsubscribed.
+    Left = 7,
+    /// Another consumer settled the message.
+    Lost = 8,
+    /// Acknowledged by a consumer that did not hold it.
+    AcknowledgedUnheld = 9,
+    /// Expired by a consumer that did not hold it.
+    ExpiredUnheld = 10,
+}
+
+impl LeaseEventKind {
+    const ALL: [LeaseEventKind; 9] = [
+        LeaseEventKind::Delivered,
+        LeaseEventKind::Acknowledged,
+        LeaseEventKind::Cancelled,
+        LeaseEventKind::Expired,
+        LeaseEventKind::RanOut,
+        LeaseEventKind::Left,
+        LeaseEventKind::Lost,
+        LeaseEventKind::AcknowledgedUnheld,
+        LeaseEventKind::ExpiredUnheld,
+    ];
+
+    /// The number in the journal.
+    pub(super) fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// From the journal; `None` for a number without a meaning.
+    pub(super) fn from_number(number: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| u64::from(kind.number()) == number)
+    }
+}
+
 /// What a subscription asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriptionSpec {

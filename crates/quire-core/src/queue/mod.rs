@@ -10,7 +10,8 @@
 //!
 //! **What the caller must do.** Offer persisted messages in log order ([`enqueue`](Queues::enqueue)), pass on what connections ask for,
 //! and after every input poll until nothing comes: [`poll_delivery`](Queues::poll_delivery) for what to send and
-//! [`poll_change`](Queues::poll_change) for what to log, [`poll_lost`](Queues::poll_lost) for whom to tell. A `Taken` must be durable before its message is sent. Call
+//! [`poll_change`](Queues::poll_change) for what to log, [`poll_lost`](Queues::poll_lost) for whom to tell, and where leases are recorded
+//! [`poll_lease_event`](Queues::poll_lease_event) for who held what. A `Taken` must be durable before its message is sent. Call
 //! [`advance`](Queues::advance) by [`poll_timeout`](Queues::poll_timeout). After a restart, feed messages and logged changes again in log
 //! order ([`restore`](Queues::restore)) before anything else.
 //!
@@ -28,6 +29,7 @@ mod config;
 mod event;
 mod id;
 mod lease;
+mod lease_record;
 mod members;
 mod messages;
 mod ordinal_set;
@@ -41,10 +43,11 @@ mod subscription;
 
 pub use config::{ConfigError, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics};
 pub use event::{
-    Change, ChangeKind, Delivery, Enqueued, Entry, LostCause, LostLease, Matcher, QueueStats, Reasons,
-    SubscriptionSpec, Verdict,
+    Change, ChangeKind, Delivery, Enqueued, Entry, LeaseEvent, LeaseEventKind, LostCause, LostLease, Matcher,
+    QueueStats, Reasons, SubscriptionSpec, Verdict,
 };
 pub use id::{ConnectionId, FilterId, QueueId, SubscriptionId, Time};
+pub use lease_record::{LeaseRun, LeasesWriter};
 pub use queues::{ENDS_PER_PORTION_MAX, QUESTIONS_PER_POLL_MAX, QUEUES_MAX, Queues};
 pub use quire_journal::Position;
 pub use record::{BadChanges, ChangesWriter, Logged};

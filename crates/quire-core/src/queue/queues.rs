@@ -5,7 +5,9 @@ use std::collections::{HashMap, VecDeque};
 use rustc_hash::FxBuildHasher;
 
 use super::config::{ConfigError, QueueConfig, Semantics};
-use super::event::{Change, ChangeKind, Delivery, Enqueued, Entry, LostLease, Matcher};
+use super::event::{
+    Change, ChangeKind, Delivery, Enqueued, Entry, LeaseEvent, LeaseEventKind, LostLease, Matcher,
+};
 use super::id::{ConnectionId, QueueId, Time};
 use super::lease::{Lease, Leases};
 use super::messages::{NEVER, NewMessage};
@@ -41,6 +43,7 @@ pub struct Queues {
     barriers: VecDeque<Delivery>,
     pub(super) changes: VecDeque<Change>,
     pub(super) lost: VecDeque<LostLease>,
+    lease_events: VecDeque<LeaseEvent>,
     pub(super) next_order: u64,
     pub(super) now: u64,
     /// No later than the next time at which something must happen.
@@ -248,6 +251,12 @@ impl Queues {
         self.lost.pop_front()
     }
 
+    /// What happened between a message and a consumer, in order, of queues with
+    /// [`record_leases`](super::QueueConfig::record_leases).
+    pub fn poll_lease_event(&mut self) -> Option<LeaseEvent> {
+        self.lease_events.pop_front()
+    }
+
     /// When the engine next wants to be called (by [`advance`](Self::advance) or any input) though nothing happened: no later than the
     /// next end of a lease or of a message's time. A time that has passed means that there is work to go on with.
     pub fn poll_timeout(&self) -> Option<Time> {
@@ -321,6 +330,12 @@ impl Queues {
         self.leases.insert(lease, &mut state.leases, &mut subscription.leases);
         self.reload(pick.subscription);
         self.wake_by(deadline);
+        self.note(
+            queue,
+            position,
+            self.subscriptions[pick.subscription as usize].connection,
+            LeaseEventKind::Delivered,
+        );
         self.audit(queue);
         Some(Delivery {
             queue: QueueId::new(queue),
@@ -391,6 +406,15 @@ impl Queues {
     pub(super) fn wake_by(&mut self, time: u64) {
         if time != u64::MAX {
             self.due = Some(self.due.map_or(time, |due| due.min(time)));
+        }
+    }
+
+    /// Notes what happened between a message and a consumer, where that is recorded.
+    #[inline]
+    pub(super) fn note(&mut self, queue: u32, position: u64, connection: ConnectionId, kind: LeaseEventKind) {
+        if self.queues[queue as usize].config.record_leases {
+            let (queue, position) = (QueueId::new(queue), Position::new(position));
+            self.lease_events.push_back(LeaseEvent { queue, position, connection, kind });
         }
     }
 

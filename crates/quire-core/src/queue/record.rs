@@ -53,9 +53,9 @@ pub enum Logged<'a> {
     },
 }
 
-/// The bytes are not what a [`ChangesWriter`] writes.
+/// The bytes are not what a [`ChangesWriter`] or a [`LeasesWriter`](super::LeasesWriter) writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a list of changes of a queue")]
+#[error("not a list of changes or leases of a queue")]
 pub struct BadChanges;
 
 impl ChangesWriter {
@@ -125,8 +125,7 @@ impl ChangesWriter {
 
     fn put_head(&mut self, kind: u64, first: u64, count: u64) {
         put_number(&mut self.bytes, (count - 1) << KIND_BITS | kind);
-        let distance = first.wrapping_sub(self.behind) as i64;
-        put_number(&mut self.bytes, (distance << 1 ^ distance >> 63) as u64);
+        put_distance(&mut self.bytes, self.behind, first);
         self.behind = first + count;
     }
 }
@@ -161,9 +160,7 @@ impl<'a> Logged<'a> {
 
 fn read_one<'a>(rest: &mut &'a [u8], behind: &mut u64, limit: u64) -> Option<Logged<'a>> {
     let head = take_number(rest)?;
-    let zigzag = take_number(rest)?;
-    let distance = (zigzag >> 1) as i64 ^ -((zigzag & 1) as i64);
-    let first = behind.wrapping_add_signed(distance);
+    let first = take_distance(rest, *behind)?;
     let last = first.checked_add(head >> KIND_BITS).filter(|last| *last < limit)?;
     *behind = last + 1;
     let kind = match head & ((1 << KIND_BITS) - 1) {
@@ -189,7 +186,12 @@ fn read_one<'a>(rest: &mut &'a [u8], behind: &mut u64, limit: u64) -> Option<Log
     Some(Logged::Changed { first: Position::new(first), last: Position::new(last), kind })
 }
 
-fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
+pub(super) fn put_distance(bytes: &mut Vec<u8>, from: u64, to: u64) {
+    let distance = to.wrapping_sub(from) as i64;
+    put_number(bytes, (distance << 1 ^ distance >> 63) as u64);
+}
+
+pub(super) fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
         number >>= 7;
@@ -197,7 +199,13 @@ fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-fn take_number(rest: &mut &[u8]) -> Option<u64> {
+pub(super) fn take_distance(rest: &mut &[u8], from: u64) -> Option<u64> {
+    let zigzag = take_number(rest)?;
+    let distance = (zigzag >> 1) as i64 ^ -((zigzag & 1) as i64);
+    Some(from.wrapping_add_signed(distance))
+}
+
+pub(super) fn take_number(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for shift in (0..64).step_by(7) {
         let (byte, after) = rest.split_first()?;

@@ -1,7 +1,7 @@
 //! Settling: acknowledged, cancelled, expired, or back in the queue because a lease is over.
 
 use super::config::Leasing;
-use super::event::{Change, ChangeKind, LostCause, LostLease, Matcher, Reasons, Verdict};
+use super::event::{Change, ChangeKind, LeaseEventKind, LostCause, LostLease, Matcher, Reasons, Verdict};
 use super::id::{ConnectionId, FilterId, QueueId, Time};
 use super::lease::{Ended, Lease};
 use super::queues::Queues;
@@ -98,16 +98,25 @@ impl Queues {
             }
             if !is_own && !taken {
                 self.lose(slot, LostCause::Settled);
+                self.note_end(slot, LeaseEventKind::Lost);
             }
             match verdict {
                 _ if taken => drop(self.take_lease(slot)),
-                Verdict::Cancel => self.fail(slot, true),
+                Verdict::Cancel => self.fail(slot, LeaseEventKind::Cancelled),
                 Verdict::Acknowledge => {
                     let lease = self.take_lease(slot);
+                    let kind = if is_own {
+                        LeaseEventKind::Acknowledged
+                    } else {
+                        LeaseEventKind::AcknowledgedUnheld
+                    };
+                    self.note(queue, position, connection, kind);
                     self.remove(queue, lease.ordinal, position, ChangeKind::Acknowledged);
                 }
                 Verdict::Expire => {
                     let lease = self.take_lease(slot);
+                    let kind = if is_own { LeaseEventKind::Expired } else { LeaseEventKind::ExpiredUnheld };
+                    self.note(queue, position, connection, kind);
                     self.expire(
                         queue,
                         lease.ordinal,
@@ -125,6 +134,7 @@ impl Queues {
         let Some(ordinal) = state.messages.find(position) else {
             let deferred = verdict == Verdict::Acknowledge && defer(state, position);
             if deferred {
+                self.note(queue, position, connection, LeaseEventKind::AcknowledgedUnheld);
                 let (queue, position) = (QueueId::new(queue), Position::new(position));
                 self.changes.push_back(Change { queue, position, kind: ChangeKind::Acknowledged });
             }
@@ -132,23 +142,29 @@ impl Queues {
         };
         if verdict == Verdict::Expire {
             let (deliveries, cancels) = state.messages.counts(ordinal);
+            self.note(queue, position, connection, LeaseEventKind::ExpiredUnheld);
             self.expire(queue, ordinal, Reasons::FORCED_EXPIRE, deliveries, cancels);
             return true;
         }
         let is_barrier = state.barriers.binary_search(&ordinal).is_ok();
         if !is_barrier {
+            self.note(queue, position, connection, LeaseEventKind::AcknowledgedUnheld);
             self.remove(queue, ordinal, position, ChangeKind::Acknowledged);
         }
         !is_barrier
     }
 
     /// Ends a lease without success: the message waits again, or is expired when a limit is reached (reference: 1.9 X1 to X4).
-    pub(super) fn fail(&mut self, slot: u32, cancelled: bool) {
-        let Lease { queue, position, .. } = *self.leases.get(slot);
+    pub(super) fn fail(&mut self, slot: u32, end: LeaseEventKind) {
+        let Lease { queue, position, taken, .. } = *self.leases.get(slot);
+        if !taken {
+            self.note_end(slot, end);
+        }
         let Ended { ordinal, deliveries, cancels, taken, classes } = self.take_lease(slot);
         if taken {
             return;
         }
+        let cancelled = end == LeaseEventKind::Cancelled;
         let cancels = cancels.saturating_add(u32::from(cancelled));
         let state = &mut self.queues[queue as usize];
         let mut reasons = Reasons::default();
@@ -241,7 +257,7 @@ impl Queues {
         self.queues[queue].totals.expired_leases += 1;
         let expired = self.queues[queue].totals.expired;
         self.lose(slot, LostCause::Returned);
-        self.fail(slot, false);
+        self.fail(slot, LeaseEventKind::RanOut);
         if self.queues[queue].totals.expired > expired
             && let Some(lost) = self.lost.back_mut()
         {
@@ -255,6 +271,13 @@ impl Queues {
         let (queue, position) = (QueueId::new(queue), Position::new(position));
         let subscription = self.id(subscription);
         self.lost.push_back(LostLease { queue, position, subscription, cause });
+    }
+
+    /// Notes how a lease ends for its holder, where that is recorded.
+    #[inline]
+    fn note_end(&mut self, slot: u32, kind: LeaseEventKind) {
+        let Lease { queue, subscription, position, .. } = *self.leases.get(slot);
+        self.note(queue, position, self.subscriptions[subscription as usize].connection, kind);
     }
 
     /// Expires the waiting messages of a queue whose time has come, about as many as are `left` of this portion.

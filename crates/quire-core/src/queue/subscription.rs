@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use super::event::SubscriptionSpec;
+use super::event::{LeaseEventKind, SubscriptionSpec};
 use super::id::{ConnectionId, QueueId, SubscriptionId, Time};
 use super::lease::{List, NONE};
 use super::members::Load;
@@ -241,7 +241,7 @@ impl Queues {
     /// Ends a subscription: its leases first, then its memberships.
     fn end(&mut self, slot: u32) {
         while self.subscriptions[slot as usize].leases.first != NONE {
-            self.fail(self.subscriptions[slot as usize].leases.first, false);
+            self.fail(self.subscriptions[slot as usize].leases.first, LeaseEventKind::Left);
         }
         let memberships = self.part(slot);
         self.drop_classes(&memberships);

@@ -13,6 +13,7 @@ mod publishing;
 mod queue_basics;
 mod queue_delivery;
 mod queue_keeping;
+mod queue_leases;
 mod queue_model;
 mod queue_pair;
 mod queue_query;

@@ -1,7 +1,7 @@
 //! Random operations on the engine and on the model side by side: after each, they must agree on every delivery, every change that is
-//! logged, every figure, and on what a query sees. proptest prints the failing case and its seed.
+//! logged, every figure, who holds what, and on what a query sees. proptest prints the failing case and its seed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -85,6 +85,7 @@ fn config() -> impl Strategy<Value = QueueConfig> {
                     priority: kind == 1 || kind == 3,
                     barrier: kind == 2 || kind == 3,
                     target_queue_depth: (kind == 0 && depth < 6).then_some(depth),
+                    record_leases: true,
                 }
             },
         )
@@ -99,6 +100,8 @@ struct Pair {
     log: Vec<Logged>,
     position: u64,
     barriers: VecDeque<(u64, SubscriptionId)>,
+    /// The connections that hold messages, by queue and position, as the lease events say.
+    holders: BTreeMap<(u32, u64), u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -131,7 +134,7 @@ impl Pair {
             model.queues.push(crate::model::Queue { config: config.clone(), ..Default::default() });
         }
         let (memory, barriers) = (memory.clone(), VecDeque::new());
-        Pair { engine, memory, model, log: Vec::new(), position: 0, barriers }
+        Pair { engine, memory, model, log: Vec::new(), position: 0, barriers, holders: BTreeMap::new() }
     }
 
     fn now(&self) -> Time {
@@ -315,6 +318,7 @@ impl Pair {
             }
         }
         self.barriers.clear();
+        self.holders.clear();
         self.model.subscriptions.clear();
         self.model.orders = 0;
         for queue in &mut self.model.queues {
@@ -349,6 +353,7 @@ impl Pair {
     fn compare(&mut self) {
         let changes: Vec<Change> = std::iter::from_fn(|| self.engine.poll_change()).collect();
         self.compare_changes(changes);
+        self.follow_leases();
         for queue in 0..self.model.queues.len() {
             let id = QueueId::new(queue as u32);
             let stats = self.engine.stats(id, self.now()).unwrap();
@@ -381,6 +386,40 @@ impl Pair {
         changes.sort_by_key(key);
         self.model.changes.sort_by_key(key);
         assert_eq!(changes, std::mem::take(&mut self.model.changes));
+    }
+
+    /// A message is delivered to whom it is not with yet, and only its holder can cease to be that.
+    fn follow_leases(&mut self) {
+        while let Some(LeaseEvent { queue, position, connection, kind }) = self.engine.poll_lease_event() {
+            let key = (queue.get(), position.get());
+            let holder = self.holders.get(&key).copied();
+            match kind {
+                LeaseEventKind::Delivered => {
+                    assert_eq!(holder, None, "{key:?} has two holders");
+                    let config = &self.model.queues[queue.get() as usize].config;
+                    if config.semantics == Semantics::AtLeastOnce {
+                        self.holders.insert(key, connection.get());
+                    }
+                }
+                LeaseEventKind::AcknowledgedUnheld | LeaseEventKind::ExpiredUnheld => {
+                    assert_eq!(holder, None, "{key:?} was settled before it was lost");
+                }
+                _ => {
+                    assert_eq!(holder, Some(connection.get()), "{kind:?} of {key:?}");
+                    self.holders.remove(&key);
+                }
+            }
+        }
+        let mut expected = BTreeMap::new();
+        for (queue, state) in (0..).zip(&self.model.queues) {
+            for message in &state.messages {
+                if let Some(holder) = message.holder {
+                    let connection = self.model.subscriptions[holder.subscription].connection;
+                    expected.insert((queue, message.position), connection);
+                }
+            }
+        }
+        assert_eq!(self.holders, expected);
     }
 
     fn live(&self, which: usize) -> Option<usize> {

@@ -168,6 +168,7 @@ fn at_least_once(random: &mut Random) -> QueueSettings {
         max_per_subscription_backlog: Some(1 + random.below(50) as u32),
         // From start to start the state is kept or not, and a file may be there or not.
         file_backed_metadata: random.below(2) == 0,
+        record_leases: true,
         ..QueueSettings::default()
     }
 }
@@ -179,6 +180,7 @@ fn at_most_once(random: &mut Random) -> QueueSettings {
         underlying_topic: Some("recorded/a".into()),
         semantics: Semantics::AtMostOnce,
         file_backed_metadata: random.below(2) == 0,
+        record_leases: true,
         ..QueueSettings::default()
     }
 }

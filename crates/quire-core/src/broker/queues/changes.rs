@@ -1,16 +1,18 @@
 //! What happened to messages goes into the log: one record per queue and turn.
 
-use quire_journal::{NewRecord, RecordKind};
+use quire_journal::{NewRecord, RecordKind, Timestamp};
 
+use super::{BrokerQueues, Definition};
 use crate::broker::Broker;
 use crate::queue::{ChangeKind, QueueId};
 
-/// Bytes of changes after which a record ends: a batch of the journal.
-const RECORD_SIZE_MAX: usize = 32 * 1024;
+/// Bytes of changes, or of leases, after which a record ends: half a batch of the journal.
+pub(super) const RECORD_SIZE_MAX: usize = 32 * 1024;
 
 impl Broker {
     /// Logs what happened since the last call. Whoever asks for the journal's end afterwards asks for that, too.
     pub(in crate::broker) fn log_changes(&mut self) {
+        self.note_leases();
         let mut is_any = false;
         while let Some(change) = self.queues.engine.poll_change() {
             is_any = true;
@@ -51,26 +53,37 @@ impl Broker {
     pub(super) fn log_record(&mut self, queue: QueueId) {
         self.stamped = self.stamped.max(self.now.wall);
         let definition = self.queues.definition(queue).clone();
-        let publisher = self.queues.publisher;
+        let record = self.queues.record_of(&definition, RecordKind::Acknowledge, self.stamped);
         let writer = &mut self.queues.writers[queue.get() as usize];
         if writer.is_empty() {
             return;
         }
-        let record = NewRecord {
-            kind: RecordKind::Acknowledge,
-            message_type: 0,
-            publisher,
-            sequence: 0,
-            timestamp: self.stamped,
-            topic: &definition.name,
-            correlation_id: b"",
-            expiration_s: None,
-            data: writer.finish(),
-        };
-        let appended = self.journal.append(&record);
+        let appended = self.journal.append(&NewRecord { data: writer.finish(), ..record });
         writer.clear();
         if let Err(error) = appended {
             self.fail(&error);
+        }
+    }
+}
+
+impl BrokerQueues {
+    /// What a queue writes into the log, without its data.
+    pub(super) fn record_of<'a>(
+        &self,
+        definition: &'a Definition,
+        kind: RecordKind,
+        timestamp: Timestamp,
+    ) -> NewRecord<'a> {
+        NewRecord {
+            kind,
+            message_type: 0,
+            publisher: self.publisher,
+            sequence: 0,
+            timestamp,
+            topic: &definition.name,
+            correlation_id: b"",
+            expiration_s: None,
+            data: b"",
         }
     }
 }

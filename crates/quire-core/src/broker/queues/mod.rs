@@ -3,7 +3,7 @@
 //! The engine decides who gets which message; here its messages come from the log and its deliveries go to sessions. What happens in
 //! a turn: persisted records enter ([`Broker::enqueue`], from the shared pass of `edge.rs`); what connections ask for goes to the engine
 //! at once (`settle.rs`, `subscribe.rs`); at the end [`Broker::serve_queues`] (`deliver.rs`) sends what can be delivered and
-//! [`Broker::log_changes`] (`changes.rs`) logs what happened. Whatever may wait for the disk is a [`QueueWork`] (`work.rs`) for the reader
+//! [`Broker::log_changes`] (`changes.rs`) logs what happened, and [`Broker::note_leases`] (`lease_log.rs`) who held what. Whatever may wait for the disk is a [`QueueWork`] (`work.rs`) for the reader
 //! threads, and whoever needs it waits: a subscription with its deliveries, a connection with its commands, a queue with its questions.
 
 mod changes;
@@ -11,6 +11,7 @@ mod dead_letter;
 mod deliver;
 mod filters;
 mod keep;
+mod lease_log;
 mod lookup;
 mod outstanding;
 mod point;
@@ -48,6 +49,7 @@ use crate::topic::TopicId;
 use dead_letter::DeadLetters;
 use filters::Filters;
 use keep::Keeping;
+use lease_log::LeaseLog;
 use outstanding::Outstanding;
 use point::Saving;
 use query::QueryJob;
@@ -88,7 +90,8 @@ pub(super) struct BrokerQueues {
     /// What is to be logged for each queue, and the queues of which something is.
     writers: Vec<ChangesWriter>,
     to_log: Vec<QueueId>,
-    /// The publisher of the records of changes.
+    lease_log: LeaseLog,
+    /// The publisher of these records.
     publisher: PublisherId,
     /// What the engine's clock shows when that of the broker shows zero.
     origin: Option<u64>,
@@ -148,6 +151,7 @@ impl BrokerQueues {
             under_way: BTreeMap::new(),
             writers: definitions.iter().map(|_| ChangesWriter::default()).collect(),
             to_log: Vec::new(),
+            lease_log: LeaseLog::new(definitions.len()),
             publisher: PublisherId::derived(PublisherId::new(0), instance),
             origin: None,
             arena: Arena::default(),
@@ -195,7 +199,7 @@ impl BrokerQueues {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let due = self.engine.poll_timeout().zip(self.origin);
         let due = due.map(|(due, origin)| Instant::from_ns(due.get().saturating_sub(origin)));
-        [due, self.saving.due(), self.keeping.due()].into_iter().flatten().min()
+        [due, self.saving.due(), self.keeping.due(), self.lease_log.due()].into_iter().flatten().min()
     }
 
     /// The session may take something again; whether anything waits for that.

@@ -135,7 +135,7 @@ impl Broker {
                 self.queues.restore_dead_letter(record);
             }
             RecordKind::Acknowledge => self.queues.restore_changes(record),
-            RecordKind::Noop => (),
+            RecordKind::Lease => (),
         }
     }
 
@@ -146,20 +146,10 @@ impl Broker {
         if !beginning.is_changed && text == "epoch" {
             return Ok(());
         }
+        let record = self.queues.record_of(&definition, RecordKind::Acknowledge, self.stamped);
         let writer = &mut self.queues.writers[queue.get() as usize];
         writer.push_beginning(beginning.after, text);
-        let record = NewRecord {
-            kind: RecordKind::Acknowledge,
-            message_type: 0,
-            publisher: self.queues.publisher,
-            sequence: 0,
-            timestamp: self.stamped,
-            topic: &definition.name,
-            correlation_id: b"",
-            expiration_s: None,
-            data: writer.finish(),
-        };
-        let appended = self.journal.append(&record);
+        let appended = self.journal.append(&NewRecord { data: writer.finish(), ..record });
         writer.clear();
         appended.map(drop)
     }

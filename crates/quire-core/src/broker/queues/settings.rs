@@ -60,6 +60,8 @@ pub struct QueueSettings {
     pub dead_letter_topic: Option<String>,
     /// The queue's state is kept in a file, so that a restart need not read the log for it.
     pub file_backed_metadata: bool,
+    /// The journal also says who held which message.
+    pub record_leases: bool,
 }
 
 /// A queue whose settings were found good.
@@ -281,6 +283,7 @@ impl QueueSettings {
             priority: self.priority.is_some(),
             barrier: self.barrier_expression.is_some(),
             target_queue_depth: self.target_queue_depth,
+            record_leases: self.record_leases,
         }
     }
 }
