@@ -24,6 +24,7 @@ QUEUE = {
     "underlying_topic": "flights",
     "lease_period": "60s",
     "max_per_subscription_backlog": BACKLOG,
+    "record_leases": True,
 }
 #: What each worker publishes for a flight that it has handled.
 DONE = "flights/done"

@@ -9,9 +9,13 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
 
 #: What is shown of carriers and hours.
 ROWS = 5
@@ -49,14 +53,16 @@ def act(console: Console, journal: Path, topic: str, flights: list[bytes], queue
         count = frame.count()
         console.print(f"{count:,} flights in {time.perf_counter() - begun:.1f} s")
         console.print(_table(delays))
-        acknowledged = len(flights)
+        acknowledged, by_workers = len(flights), len(flights)
         if queue is not None:
             (audit,) = quire.spark.queue_audit(spark, str(journal), queues=queue).collect()
-            acknowledged = audit.acknowledged
+            workers = quire.spark.queue_audit(spark, str(journal), queues=queue, by="consumer").collect()
+            acknowledged, by_workers = audit.acknowledged, sum(worker.acknowledged for worker in workers)
             console.print(
                 f"audit of {queue}: {acknowledged:,} jobs acknowledged, {audit.expired:,} expired; from the publish to the "
                 f"acknowledgement half took less than {audit.p50:.1f} s, the longest {audit.longest:.1f} s"
             )
+            console.print(_audit_table(workers))
         begun = time.perf_counter()
         target = journal.parent / "archive"
         archived = quire.spark.archive(spark, str(journal), str(target), topics=topic)
@@ -67,7 +73,7 @@ def act(console: Console, journal: Path, topic: str, flights: list[bytes], queue
         )
     finally:
         spark.stop()
-    counts = {count, archived.messages, acknowledged, len(flights)}
+    counts = {count, archived.messages, acknowledged, by_workers, len(flights)}
     is_right = delays == _expected(flights) and len(counts) == 1 and again.messages == 0
     console.print(
         "[bold green]every sum is that of the data set[/]"
@@ -90,6 +96,19 @@ def _expected(flights: Iterable[bytes]) -> dict[str, dict[str, tuple[int, float]
             count, total = sums[name][key]
             sums[name][key] = (count, total) if delay is None else (count + 1, total + delay)
     return {name: dict(groups) for name, groups in sums.items()}
+
+
+def _audit_table(workers: Iterable[Row]) -> Table:
+    """Who had the jobs, and how long they were in hand."""
+    table = Table(title="the jobs by worker, as the journal says")
+    table.add_column("worker")
+    for column in ("given", "acknowledged", "left behind", "half in hand for", "the longest"):
+        table.add_column(column, justify="right")
+    for worker in workers:
+        counts = [f"{count:,}" for count in (worker.delivered, worker.acknowledged, worker.left)]
+        times = ["" if time is None else f"{time:.3f} s" for time in (worker.p50, worker.longest)]
+        table.add_row(worker.consumer, *counts, *times)
+    return table
 
 
 def _table(delays: dict[str, dict[str, tuple[int, float]]]) -> Table:

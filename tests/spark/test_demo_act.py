@@ -34,3 +34,25 @@ def test_the_numbers_are_those_of_the_data_set(
     assert _demo_spark.act(console, tmp_path / "journal", "flights", flights(200), None)
     assert "every sum is that of the data set" in page.getvalue()
     assert not _demo_spark.act(console, tmp_path / "journal", "flights", flights(201), None)
+
+
+def test_the_jobs_are_those_that_the_workers_acknowledged(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
+    for number, records_leases in enumerate((True, False)):
+        place = tmp_path / str(number)
+        settings = {"name": "JOBS", "message_type": "json", "underlying_topic": "flights"}
+        config = quire.Config(queue=settings | {"record_leases": records_leases})
+        with quire.Client(f"file:{place}/journal", name="worker-1", config=config) as client:
+            for flight in flights(50):
+                client.publish("flights", flight)
+            jobs = client.subscribe("JOBS", max_backlog=50)
+            for _ in range(50):
+                jobs.get(timeout=30).ack()
+            client.flush(timeout=30)
+        page = io.StringIO()
+        console = Console(file=page, width=100)
+        is_right = _demo_spark.act(console, place / "journal", "flights", flights(50), "JOBS")
+        # Without leases the workers have done nothing, as far as the journal says.
+        assert (is_right, "worker-1" in page.getvalue()) == (records_leases, records_leases)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -189,15 +189,19 @@ def queue_audit(
     *,
     queues: str | None = None,
     dead_letters: str | None = None,
+    by: Literal["queue", "consumer", "message"] = "queue",
     output: Output = None,
     master: Master = None,
     memory: Memory = "1g",
     json: Json = False,
 ) -> int:
-    """What became of the messages of every queue, and how long they waited.
+    """What became of the messages of every queue, who held them, and how long it took.
+
+    Who held them is known of queues with record_leases.
 
     For example:
       quire pipeline queue-audit quire-data/journal --output queues.html
+      quire pipeline queue-audit quire-data/journal --by consumer
 
     Parameters
     ----------
@@ -205,12 +209,23 @@ def queue_audit(
         Only these, separated by commas.
     dead_letters
         The dead letter topics, separated by commas: an expired message leaves its trace there.
+    by
+        What a row is about.
     """
     _check_output(output)
     with _spark(master, memory, json) as spark:
         from quire.spark import queue_audit as run
 
-        return _table(run(spark, journal, queues=queues, dead_letters=dead_letters), json, output, "queues")
+        frame = run(spark, journal, queues=queues, dead_letters=dead_letters, by=by)
+        rows = _show(frame, json, output, "queues" if by == "queue" else f"queues by {by}")
+        unknown = [row["queue"] for row in rows if by == "queue" and row["delivered"] is None]
+        if unknown or (by == "consumer" and not rows):
+            of = f"messages of {', '.join(unknown)}" if unknown else "messages"
+            print(
+                f"quire: the journal does not say who held {of}; queues with record_leases do",
+                file=sys.stderr,
+            )
+        return 0
 
 
 @app.command
@@ -329,6 +344,11 @@ def _summary(title: str, fields: dict[str, Any], as_json: bool) -> int:
 
 
 def _table(frame: DataFrame, as_json: bool, output: Path | None, title: str) -> int:
+    _show(frame, as_json, output, title)
+    return 0
+
+
+def _show(frame: DataFrame, as_json: bool, output: Path | None, title: str) -> list[dict[str, Any]]:
     rows = [{name: _in_utc(value) for name, value in row.asDict().items()} for row in frame.collect()]
     if output is not None:
         from quire.spark._picture import write_html
@@ -342,7 +362,7 @@ def _table(frame: DataFrame, as_json: bool, output: Path | None, title: str) -> 
             print_json(**row)
     else:
         print_table(frame.columns, [tuple(row.values()) for row in rows])
-    return 0
+    return rows
 
 
 def _in_utc(value: Any) -> Any:

@@ -18,7 +18,7 @@ ATTRIBUTES = (
 )
 
 #: What the events of queues have on top.
-EVENT_ATTRIBUTES = "first_position bigint, last_position bigint, deliveries int, cancels int, reasons string"
+EVENT_ATTRIBUTES = "first_position bigint, last_position bigint, deliveries int, cancels int, reasons string, consumer string"
 
 #: What only the log itself says.
 NOT_FROM_A_SERVER = frozenset({"position", "message_type"})

@@ -37,7 +37,7 @@ _STYLE = (
 
 
 def write_html(path: Path, title: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """Writes the rows as a table; above it candles of bars, or the waiting times of queues."""
+    """Writes the rows as a table; above it candles of bars, the waiting times of queues, or the leases of their consumers."""
     pictures = _candles(rows) if "open" in columns else _waits(rows) if "p50" in columns else ""
     head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
     body = "".join(
@@ -124,12 +124,13 @@ def _moments(starts: Sequence[datetime], left: float, step: float, y: float) -> 
 
 
 def _waits(rows: Sequence[Row]) -> str:
-    """A line for each queue: within which time half, nine tenths, 99 % and all of the messages left it."""
+    """A line for each queue: within which time half, nine tenths, 99 % and all of the messages left it; or of the leases of each
+    consumer ended."""
     known = [row for row in rows if row["p50"] is not None]
     if not known:
         return ""
     shown = sorted(known, key=lambda row: -row["p99"])[:_QUEUES_MAX]
-    left = 20 + _LETTER * min(max(len(row["queue"]) for row in shown), _NAME_MAX)
+    left = 20 + _LETTER * min(max(len(_whose(row)) for row in shown), _NAME_MAX)
     times = [max(row[wait], _SHORTEST) for row in shown for wait in _WAITS]
     axis = Axis.logarithmic(min(times), max(times), left, _WIDTH - 30, _seconds)
     bottom = _TOP + _LINE * len(shown)
@@ -139,16 +140,25 @@ def _waits(rows: Sequence[Row]) -> str:
         f'<text x="{left + 90 * number + 15}" y="{bottom + 40}">{name}</text>'
         for number, (wait, name) in enumerate(_WAITS.items())
     )
-    caption = "from when the log took the message to when it left the queue"
-    if len(shown) < len(known):
-        caption += f"; the {len(shown)} slowest of {len(known):,} queues"
-    return _figure(
-        "Time in the queue", caption, bottom + 46, axis.vertical_lines(_TOP, bottom) + "".join(lines) + legend
+    title, caption, whose = (
+        "Time in the queue",
+        "from when the log took the message to when it left the queue",
+        "queues",
     )
+    if "consumer" in shown[0]:
+        title, caption, whose = (
+            "Leases",
+            "from the delivery of a message to the end of its lease",
+            "consumers",
+        )
+    if len(shown) < len(known):
+        caption += f"; the {len(shown)} slowest of {len(known):,} {whose}"
+    return _figure(title, caption, bottom + 46, axis.vertical_lines(_TOP, bottom) + "".join(lines) + legend)
 
 
 def _wait(row: Row, y: float, left: float, axis: Axis) -> str:
-    name = row["queue"] if len(row["queue"]) <= _NAME_MAX else row["queue"][: _NAME_MAX - 1] + "…"
+    whose = _whose(row)
+    name = whose if len(whose) <= _NAME_MAX else whose[: _NAME_MAX - 1] + "…"
     places = {wait: axis.at(max(row[wait], _SHORTEST)) for wait in _WAITS}
     # The shortest last: it is what is seen where they lie upon each other.
     circles = "".join(
@@ -156,9 +166,13 @@ def _wait(row: Row, y: float, left: float, axis: Axis) -> str:
         for wait in reversed(_WAITS)
     )
     return (
-        f'<text text-anchor="end" x="{left}" y="{y + 4:.1f}">{html.escape(name)}<title>{html.escape(row["queue"])}</title></text>'
+        f'<text text-anchor="end" x="{left}" y="{y + 4:.1f}">{html.escape(name)}<title>{html.escape(whose)}</title></text>'
         f'<line class="range" x1="{places["p50"]:.1f}" x2="{places["longest"]:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>{circles}'
     )
+
+
+def _whose(row: Row) -> str:
+    return f"{row['queue']}: {row['consumer']}" if "consumer" in row else str(row["queue"])
 
 
 def _seconds(value: float) -> str:
