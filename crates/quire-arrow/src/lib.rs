@@ -2,7 +2,8 @@
 //!
 //! A [`ScanSpec`] says what is wanted: columns, which may be attributes of a record or typed fields of its JSON, and which records. A [`Plan`]
 //! is the spec, checked and compiled. [`Plan::split`] cuts a range of the log into parts that can be read in parallel, from the indexes
-//! alone; [`Plan::scan`] reads one part. A [`Collector`] makes the same of messages that came from a server. Records that are not wanted are dropped before anything is built for them, and blocks that hold no
+//! alone; [`Plan::scan`] reads one part. A [`Collector`] makes the same of messages that came from a server, and
+//! [`Messages`] are the way back: rows that are published. Records that are not wanted are dropped before anything is built for them, and blocks that hold no
 //! wanted topic are not read.
 //!
 //! Every column is nullable and of a type that Spark accepts as it is (`docs/spark.md`, "Columns").
@@ -12,12 +13,14 @@ mod collector;
 mod column;
 mod event;
 mod field;
+mod messages;
 mod plan;
 mod predicate;
 mod scan;
 mod spec;
 
 pub use collector::Collector;
+pub use messages::{Messages, MessagesError};
 pub use plan::{Bounds, Part, Plan};
 pub use scan::{Scan, ScanError, Skipped};
 pub use spec::{

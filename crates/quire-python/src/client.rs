@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
+use quire_arrow::Messages;
 use quire_core::client::{
     ClientConfig, CommandId, Failure, Message as Received, NewMessage, PublishError, QuerySpec, Reconnect,
     Sequence, State, SubscriptionSpec,
@@ -20,6 +22,7 @@ use quire_core::wire::SubscribeOptions;
 use quire_driver::client::{self as driver, Link, NO_SUBSCRIPTION, Options, Queue, Subscribed, Taken};
 use quire_journal::Bookmark;
 
+use crate::arrow_rows::ArrowRows;
 use crate::embedded::LinkArgument;
 use crate::errors;
 use crate::fork;
@@ -47,6 +50,9 @@ pub struct Client {
     handled_progress: Mutex<HashMap<u32, Arc<Progress>>>,
     ready: Arc<Ready>,
 }
+
+/// Rows that are taken under one lock: the thread of the client gets to send in between.
+const ROWS_MAX: usize = 256;
 
 /// What a subscription asks for: `quire._options.Spec`, member by member.
 #[derive(FromPyObject)]
@@ -162,6 +168,38 @@ impl Client {
             result => result,
         }
         .map_err(|error| errors::refused(py, &error))
+    }
+
+    /// Takes the rows of a record batch as messages: topic, data, and correlation id or NULL. The first gets the sequence behind `after`, the
+    /// others those after it; gives the last. Waits while the store is full. When a row is refused, those before it were taken.
+    fn publish_rows(&self, py: Python<'_>, rows: ArrowRows, after: u64) -> PyResult<u64> {
+        self.handle.check_fork(py)?;
+        let messages =
+            Messages::new(&rows.0).map_err(|error| PyValueError::new_err(format!("rows: {error}")))?;
+        let count = messages.count();
+        let last = after.checked_add(count as u64);
+        let last =
+            last.ok_or_else(|| PyValueError::new_err("after: the sequences end before the rows do"))?;
+        let client = self.handle.client();
+        let mut row = 0;
+        while row < count {
+            let taken = interpreter::wait(py, None, |slice| {
+                let seen = client.released();
+                let run = messages.from_row(row, after + 1 + row as u64).take(ROWS_MAX);
+                match client.publish_many(run) {
+                    Err(PublishError::Full { .. }) => {
+                        client.wait_room(seen, slice);
+                        None
+                    }
+                    result => Some(result),
+                }
+            })?;
+            // A wait without a bound ends with a result or an exception.
+            if let Some(taken) = taken {
+                row += taken.map_err(|error| errors::refused(py, &error))?.0;
+            }
+        }
+        Ok(last)
     }
 
     /// Whether it was logged on within `timeout` seconds.

@@ -1,6 +1,7 @@
 //! The extension module `quire._quire`: registration only.
 
 mod arrow;
+mod arrow_rows;
 mod arrow_stretch;
 mod client;
 mod embedded;

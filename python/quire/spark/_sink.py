@@ -170,10 +170,7 @@ def _publish(options: WriteOptions, sink: str, batch: StagedBatch, parts: Sequen
 def _send(client: Client, batches: Iterable[pa.RecordBatch], first: int) -> None:
     sequence = first
     for rows in batches:
-        topics, data, ids = (rows.column(index).to_pylist() for index in range(3))
-        for topic, message, correlation_id in zip(topics, data, ids, strict=True):
-            sequence += 1
-            client.publish(topic, message, sequence=sequence, correlation_id=correlation_id)
+        sequence = client._core.publish_rows(rows, sequence)
 
 
 def _parts(messages: Iterable[Any]) -> list[Part]:

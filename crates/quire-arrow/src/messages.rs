@@ -1,0 +1,80 @@
+//! Arrow rows on their way to be messages: what the data source for Spark publishes.
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, BinaryArray, RecordBatch, StringArray};
+use arrow_schema::DataType;
+use quire_core::client::{NewMessage, Sequence};
+
+/// The rows of a batch as messages, without a copy of what they hold.
+///
+/// The first three columns are topic (text), data (binary) and correlation id (text, NULL for none); what they are called does not matter.
+pub struct Messages {
+    topics: StringArray,
+    data: BinaryArray,
+    correlation_ids: StringArray,
+}
+
+/// Why rows cannot be messages.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MessagesError {
+    /// A column is missing or of another type.
+    #[error("column {column} is {found}, not {expected}")]
+    Column {
+        /// Its place, from 0.
+        column: usize,
+        /// Its type.
+        found: String,
+        /// What it has to be.
+        expected: DataType,
+    },
+    /// There is no topic, or no data.
+    #[error("column {column} has NULL in it")]
+    Null {
+        /// Its place, from 0.
+        column: usize,
+    },
+}
+
+impl Messages {
+    /// # Errors
+    /// When the columns are not those of messages.
+    pub fn new(rows: &RecordBatch) -> Result<Self, MessagesError> {
+        let column = |column: usize, expected: DataType| match rows.columns().get(column) {
+            Some(array) if *array.data_type() == expected => Ok(array),
+            array => {
+                let found = array.map_or_else(|| "not there".into(), |array| array.data_type().to_string());
+                Err(MessagesError::Column { column, found, expected })
+            }
+        };
+        let messages = Messages {
+            topics: column(0, DataType::Utf8)?.as_string().clone(),
+            data: column(1, DataType::Binary)?.as_binary().clone(),
+            correlation_ids: column(2, DataType::Utf8)?.as_string().clone(),
+        };
+        for (column, null_count) in [(0, messages.topics.null_count()), (1, messages.data.null_count())] {
+            if null_count > 0 {
+                return Err(MessagesError::Null { column });
+            }
+        }
+        Ok(messages)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.data.len()
+    }
+
+    /// The messages from the row `first` on, of which the first gets the number `sequence`, the others those after it.
+    pub fn from_row(&self, first: usize, sequence: u64) -> impl Iterator<Item = NewMessage<'_>> {
+        (first..self.count()).zip(sequence..).map(|(row, sequence)| NewMessage {
+            topic: self.topics.value(row),
+            data: self.data.value(row),
+            sequence: Sequence::Given(sequence),
+            expiration_s: None,
+            correlation_id: match self.correlation_ids.is_valid(row) {
+                true => self.correlation_ids.value(row).as_bytes(),
+                false => b"",
+            },
+        })
+    }
+}

@@ -1,0 +1,45 @@
+//! Rows that come from Python through the Arrow C data interface.
+
+#![allow(unsafe_code)] // taking over what another library exports: see the SAFETY notes
+
+use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi};
+use arrow_array::{RecordBatch, StructArray};
+use arrow_schema::{ArrowError, DataType};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+
+/// A record batch of any library, without a copy. What it holds is checked: text is UTF-8, and no value lies outside of its column.
+pub struct ArrowRows(pub RecordBatch);
+
+impl<'py> FromPyObject<'_, 'py> for ArrowRows {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let exported = object.call_method0("__arrow_c_array__")?;
+        let (schema, array): (Bound<'_, PyCapsule>, Bound<'_, PyCapsule>) = exported.extract()?;
+        let schema = schema.pointer_checked(Some(c"arrow_schema"))?.cast::<FFI_ArrowSchema>();
+        let array = array.pointer_checked(Some(c"arrow_array"))?.cast::<FFI_ArrowArray>();
+        // SAFETY: a capsule of this name holds such a struct, which lives as long as the capsule, and no other thread looks at it.
+        let array = unsafe { FFI_ArrowArray::from_raw(array.as_ptr()) };
+        // SAFETY: as above; it is only looked at while the capsule is held.
+        let schema = unsafe { schema.as_ref() };
+        // Before the import, which panics where the two do not agree.
+        if !matches!(DataType::try_from(schema).map_err(of_arrow)?, DataType::Struct(fields) if fields.len() == array.num_children())
+        {
+            return Err(PyTypeError::new_err("rows must be a record batch"));
+        }
+        // SAFETY: the exporter promises with the names of the capsules that the array is what the schema says; what is in the buffers is
+        // checked next.
+        let data = unsafe { from_ffi(array, schema) }.map_err(of_arrow)?;
+        data.validate_full().map_err(of_arrow)?;
+        if data.null_count() > 0 {
+            return Err(PyValueError::new_err("a row of a record batch cannot be NULL"));
+        }
+        Ok(ArrowRows(RecordBatch::from(StructArray::from(data))))
+    }
+}
+
+fn of_arrow(error: ArrowError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
