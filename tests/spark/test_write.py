@@ -194,6 +194,22 @@ def test_a_batch_is_what_its_first_manifest_says(tmp_path: Path) -> None:
         ids(again, parts)
 
 
+def test_nothing_of_a_batch_is_given_when_one_of_its_parts_is_damaged(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    batch = StagedBatch(tmp_path, "sink", "batch")
+    rows = pa.record_batch([["one", "two"]], names=["data"])
+    parts = batch.settle([batch.write(partition, [rows], rows.schema) for partition in range(9)])
+    assert sum(rows.num_rows for rows in batch.read(parts)) == 18
+    path = next(tmp_path.rglob(parts[-1].name))
+    path.write_bytes(path.read_bytes().replace(b"two", b"six"))
+    given = batch.read(parts)
+    with pytest.raises(quire.QuireError, match=f"{path.name}: it is not what the task wrote"):
+        next(given)
+    batch.discard_parts()
+    assert not list(tmp_path.rglob("part-*"))
+
+
 def test_a_publish_that_stops_anywhere_is_completed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
