@@ -25,11 +25,14 @@ from typing import Any
 
 import quire
 import quire.spark
+import variants
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 #: Messages of the rare topic, in a thousand.
 RARE = 1
+#: Messages that are published, if there are so many.
+PUBLISHED_MAX = 1_000_000
 #: Micro-batches of a thousand messages.
 ADD_BATCHES = 30
 JSON_SCHEMA = "symbol string, price double, qty int"
@@ -64,6 +67,9 @@ def run(directory: Path, arguments: argparse.Namespace) -> None:
         "spark.python.unix.domain.socket.enabled": str(not arguments.tcp).lower(),
     }
     spark = quire.spark.session(f"local[{arguments.cores}]", memory="3g", config=config)
+    spark.sparkContext.addPyFile(variants.__file__)
+    spark.dataSource.register(variants.TuplesDataSource)
+    spark.dataSource.register(variants.CountingDataSource)
     if not parquet.exists():
         frame = spark.read.format("quire").load(str(journal))
         frame.write.option("compression", "none").parquet(str(parquet))
@@ -103,8 +109,17 @@ RATIOS = [
     ("all columns by two tasks : by one task", "two_tasks", "one_task", ""),
     ("all columns by three tasks : by one task", "three_tasks", "one_task", ""),
     ("all columns : the same in micro-batches of a million", "all", "stream", ">= 0.5"),
-    ("publishing a tenth of them into a directory : all columns", "publish", "all", ""),
-    ("a tenth from Parquet published : to nowhere", "publish_parquet", "nowhere_parquet", "<= 3.5"),
+    ("publishing a million of them into a directory : all columns", "publish", "all", ""),
+    ("a million from Parquet published : to nowhere", "publish_parquet", "nowhere_parquet", "<= 3.5"),
+    (
+        "a million from Parquet counted by Python as Arrow : to nowhere",
+        "count_parquet",
+        "nowhere_parquet",
+        "",
+    ),
+    ("a million from Parquet published : counted", "publish_parquet", "count_parquet", ""),
+    ("counted row by row : as Arrow", "count_rows_parquet", "count_parquet", ">= 4"),
+    ("a million by tuples : as Arrow", "tuples", "million", ">= 5"),
     ("the same in micro-batches of 100,000 : published at once", "publish_stream", "publish_parquet", ""),
 ]
 
@@ -129,22 +144,34 @@ def cases(
             writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
             writer.trigger(availableNow=True).start().awaitTermination()
 
-    def publish() -> None:
-        tenth = read("topic string, data string, position long", pushConditions="true")
-        publish_rows(tenth.where(f"position <= {count // 10}").select("topic", "data"))
+    published = min(count, PUBLISHED_MAX)
 
-    def publish_rows(rows: DataFrame) -> None:
+    def publish() -> float:
+        first = read("topic string, data string, position long", pushConditions="true")
+        return publish_rows(first.where(f"position <= {published}").select("topic", "data"))
+
+    def publish_rows(rows: DataFrame) -> float:
         with tempfile.TemporaryDirectory(dir=journal.parent) as target:
+            begun = time.perf_counter()
             rows.write.format("quire").mode("append").save(str(Path(target) / "journal"))
+            return time.perf_counter() - begun  # without removing it again
 
-    def tenth_of_parquet() -> DataFrame:
-        return spark.read.parquet(str(parquet)).where(f"position <= {count // 10}").select("topic", "data")
+    def first_of_parquet() -> DataFrame:
+        return spark.read.parquet(str(parquet)).where(f"position <= {published}").select("topic", "data")
 
-    def publish_stream() -> None:
-        frame = tail(count // 10, 100_000).select("topic", "data")
+    def last_million(source: str) -> DataFrame:
+        return spark.read.format(source).option("startingOffsets", f"-{published}").load(str(journal))
+
+    def count_rows(rows: str) -> None:
+        first_of_parquet().write.format("counting").mode("append").option("rows", rows).save()
+
+    def publish_stream() -> float:
+        frame = tail(published, 100_000).select("topic", "data")
         with tempfile.TemporaryDirectory(dir=journal.parent) as target:
             writer = frame.writeStream.format("quire").option("checkpointLocation", f"{target}/checkpoint")
+            begun = time.perf_counter()
             writer.trigger(availableNow=True).start(f"{target}/journal").awaitTermination()
+            return time.perf_counter() - begun
 
     def tail(rows: int, rows_of_batch: int) -> DataFrame:
         reader = spark.readStream.format("quire").option("startingOffsets", f"-{rows}")
@@ -198,12 +225,16 @@ def cases(
         "one_task": lambda: read(partitionBytes="100g"),
         "two_tasks": lambda: read(partitionBytes=str(size // 2 + 65536)),
         "three_tasks": lambda: read(partitionBytes=str(size // 3 + 65536)),
-        "nowhere_parquet": tenth_of_parquet,
+        "nowhere_parquet": first_of_parquet,
+        "million": lambda: last_million("quire"),
+        "tuples": lambda: last_million("quire-tuples"),
     }
     return {name: drain(frame) for name, frame in frames.items()} | {
         "stream": stream,
         "publish": publish,
-        "publish_parquet": lambda: publish_rows(tenth_of_parquet()),
+        "publish_parquet": lambda: publish_rows(first_of_parquet()),
+        "count_parquet": lambda: count_rows("false"),
+        "count_rows_parquet": lambda: count_rows("true"),
         "publish_stream": publish_stream,
         "add_batch": lambda: add_batch(thousands(), "noop"),
         "add_batch_jvm": lambda: add_batch(jvm(), "noop"),
