@@ -26,10 +26,14 @@ impl Default for Bench {
 impl Bench {
     /// A broker without connections, over an empty journal.
     pub fn new() -> Self {
+        Bench::with(BrokerConfig::default())
+    }
+
+    /// The same, configured.
+    pub fn with(mut config: BrokerConfig) -> Self {
         let disk = Arc::new(MemoryDisk::new(4 << 30));
         let options = Options { segment_size: 64 << 20, ..Options::default() };
         let (journal, _) = Journal::driven_by_hand(disk, Path::new("journal"), &options).unwrap();
-        let mut config = BrokerConfig::default();
         config.limits.max_client_backlog = 1 << 40;
         config.limits.max_subscriptions_per_connection = 1 << 20;
         Bench { broker: Broker::new(config, journal).unwrap(), sequence: 0 }

@@ -4,8 +4,8 @@
     python benches/end_to_end.py replay [--messages 5000000] [--size 256] [--rounds 3]
     python benches/end_to_end.py latency [--rate 5000] [--seconds 10]
     python benches/end_to_end.py slow-reader [--gigabytes 5]
-    python benches/end_to_end.py queue [--publishers 1] [--consumers 1] [--messages 2000000] [--size 512]
-    python benches/end_to_end.py queue-latency [--rate 2000] [--seconds 10]
+    python benches/end_to_end.py queue [--publishers 1] [--consumers 1] [--messages 2000000] [--size 512] [--record-leases]
+    python benches/end_to_end.py queue-latency [--rate 2000] [--seconds 10] [--record-leases]
 
 Each prints one JSON object. Where hardware sets a bound, it is measured in the same run and the figure is given as a ratio to it too:
 rates on a shared machine mean little on their own. The journal is below `--directory` (a temporary directory otherwise), synced.
@@ -77,6 +77,10 @@ def main() -> None:
     queue_latency.add_argument("--rate", type=int, default=2_000, help="messages a second")
     queue_latency.add_argument("--seconds", type=int, default=10)
     queue_latency.set_defaults(bench=bench_queue_latency)
+    for parser_of_queues in (queue, queue_latency):
+        parser_of_queues.add_argument(
+            "--record-leases", action="store_true", help="the journal says who held what"
+        )
 
     options = parser.parse_args()
     with bench_directory(options.directory) as directory:
@@ -184,7 +188,7 @@ def bench_queue(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Publishers and consumers at the same time; acknowledgements in batches of 80, a backlog of 100, proportional."""
     each = options.messages // options.publishers
     count = each * options.publishers
-    with Served(directory, _queue_config(directory)) as server:
+    with Served(directory, _queue_config(directory, options)) as server:
         left = _SPAWN.Value("q", count)
         roles = [(_publish, (server.url, each, options.size))] * options.publishers
         roles += [(_consume, (server.url, left))] * options.consumers
@@ -205,7 +209,7 @@ def bench_queue(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 def bench_queue_latency(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     count = options.rate * options.seconds
-    with Served(directory, _queue_config(directory)) as server:
+    with Served(directory, _queue_config(directory, options)) as server:
         barrier, results = _SPAWN.Barrier(2), _SPAWN.SimpleQueue()
         process = _SPAWN.Process(target=_consume_timed, args=(results, barrier, server.url, count))
         process.start()
@@ -223,10 +227,10 @@ def bench_queue_latency(directory: Path, options: argparse.Namespace) -> dict[st
     }
 
 
-def _queue_config(directory: Path) -> Path:
+def _queue_config(directory: Path, options: argparse.Namespace) -> Path:
     path = directory / "queue.toml"
     path.write_text(
-        """
+        f"""
         [[transaction_log.topic]]
         name = "bench"
         message_type = "binary"
@@ -238,6 +242,7 @@ def _queue_config(directory: Path) -> Path:
         fairness_model = "proportional"
         lease_period = "60s"
         max_per_subscription_backlog = 100
+        record_leases = {str(options.record_leases).lower()}
         """
     )
     return path

@@ -12,10 +12,12 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use quire_benches::context;
 use quire_benches::driven_broker::Bench;
+use quire_core::broker::{BrokerConfig, QueueSettings};
 use quire_core::filter::{Filter, FilterOptions};
 use quire_core::message_type::{Arena, MessageType};
 use quire_core::queue::*;
-use quire_core::wire::{Acks, ClientFrame, Subscribe};
+use quire_core::wire::{Acks, Bookmarks, ClientFrame, Selection, Settle, Subscribe, put_bookmark};
+use quire_journal::PublisherId;
 
 /// A path from its beginning to its end, what is counted between two calls of [`measured`].
 struct Path {
@@ -26,7 +28,7 @@ struct Path {
     limit: u64,
 }
 
-const PATHS: [Path; 6] = [
+const PATHS: [Path; 8] = [
     Path { name: "take a publish of 512 B", run: publish, messages: 60, limit: 2_300 },
     Path {
         name: "hand a message to one of 100 filtered subscriptions",
@@ -38,6 +40,8 @@ const PATHS: [Path; 6] = [
     Path { name: "evaluate two fields of 300 B of JSON", run: evaluate, messages: 20, limit: 5_050 },
     Path { name: "lease and acknowledge, round robin", run: round_robin, messages: 60, limit: 2_700 },
     Path { name: "lease and acknowledge, proportional", run: proportional, messages: 60, limit: 3_050 },
+    Path { name: "a message of 512 B through a queue", run: through_queue, messages: 60, limit: 12_450 },
+    Path { name: "the same, its leases recorded", run: through_recording_queue, messages: 60, limit: 13_200 },
 ];
 
 /// Marks both ends of what is counted.
@@ -252,4 +256,70 @@ fn work_off(model: FairnessModel) {
     };
     round(1, 2_000);
     measured(|| round(2_001, 60));
+}
+
+fn through_queue() {
+    publish_to_acknowledge(false);
+}
+
+fn through_recording_queue() {
+    publish_to_acknowledge(true);
+}
+
+/// Published, delivered to three workers in turn, acknowledged in three commands.
+fn publish_to_acknowledge(record_leases: bool) {
+    const WORKERS: u64 = 3;
+    const COUNT: u64 = 60;
+    let queue = QueueSettings {
+        name: "jobs".into(),
+        message_type: "json".into(),
+        fairness_model: Some(FairnessModel::RoundRobin),
+        leasing: Leasing::Strict,
+        record_leases,
+        ..QueueSettings::default()
+    };
+    let mut bench = Bench::with(BrokerConfig { queues: vec![queue], ..BrokerConfig::default() });
+    bench.connect(1, "publisher");
+    for worker in 0..WORKERS {
+        bench.connect(10 + worker, &format!("worker-{worker}"));
+        let max_backlog = Some(COUNT as u32);
+        let subscribe = Subscribe { subscription: 1, topic: "jobs", max_backlog, ..Subscribe::default() };
+        bench.subscribe(10 + worker, subscribe);
+    }
+    let publisher = PublisherId::of_client_name("publisher").get();
+    let mut round = |number: u64, counts: bool| {
+        let (mut publishes, first) = (Vec::new(), number * COUNT + 1);
+        (0..COUNT).for_each(|_| bench.publish(&mut publishes, "jobs", &[b'x'; 512]));
+        let settle = |worker: u64| {
+            let (mut bookmarks, mut bytes) = (Vec::new(), Vec::new());
+            let sequences = (first + worker..first + COUNT).step_by(WORKERS as usize);
+            sequences.for_each(|sequence| put_bookmark(&mut bookmarks, publisher, sequence));
+            let messages = Selection::Bookmarks(Bookmarks::from_bytes(&bookmarks).unwrap());
+            let (verdict, acks) = (Verdict::Acknowledge, Acks::default());
+            let settle = Settle { verdict, command: 0, acks, queue: "jobs", messages };
+            ClientFrame::Settle(settle).encode(&mut bytes);
+            bytes
+        };
+        let settles: Vec<_> = (0..WORKERS).map(settle).collect();
+        let mut part = || {
+            bench.receive(1, &publishes);
+            bench.turn();
+            bench.broker.write_journal();
+            bench.turn();
+            for (worker, bytes) in (0..).zip(&settles) {
+                bench.receive(10 + worker, bytes);
+            }
+            bench.turn();
+        };
+        if counts {
+            measured(part)
+        } else {
+            part()
+        }
+        bench.broker.write_journal();
+        bench.turn();
+        assert_eq!(bench.broker.queue_stats()["jobs"]["depth"], 0);
+    };
+    (0..3).for_each(|number| round(number, false));
+    round(3, true);
 }

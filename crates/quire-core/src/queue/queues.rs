@@ -325,17 +325,16 @@ impl Queues {
             lease.deadline = state.lease_ns.map_or(u64::MAX, |period| self.now.saturating_add(period));
         }
         let deadline = lease.deadline;
+        let records_leases = state.config.record_leases;
         let subscription = &mut self.subscriptions[pick.subscription as usize];
         subscription.outstanding += 1;
         self.leases.insert(lease, &mut state.leases, &mut subscription.leases);
         self.reload(pick.subscription);
         self.wake_by(deadline);
-        self.note(
-            queue,
-            position,
-            self.subscriptions[pick.subscription as usize].connection,
-            LeaseEventKind::Delivered,
-        );
+        if records_leases {
+            let connection = self.subscriptions[pick.subscription as usize].connection;
+            self.note(queue, position, connection, LeaseEventKind::Delivered);
+        }
         self.audit(queue);
         Some(Delivery {
             queue: QueueId::new(queue),
