@@ -57,6 +57,23 @@ def test_ls_lists_the_segments(command: Command, directory: Path) -> None:
     assert [row.split("\t")[2] for row in table[1:]] == [str(segment["count"]) for segment in segments]
 
 
+def test_dump_shows_what_queues_write_by_its_kind_and_size(command: Command, tmp_path: Path) -> None:
+    config = quire.Config(queue={"name": "work", "message_type": "json", "record_leases": True})
+    with quire.Client(f"file:{tmp_path}", name="worker", config=config) as client:
+        client.publish("work", {"n": 1})
+        client.subscribe("work").get(timeout=30).ack()
+        client.flush(timeout=30)
+    rows = [row.split() for row in command("dump", tmp_path).out.splitlines()[1:]]
+    # Who held it goes with what became of it; the name of the consumer is not made to look like a message.
+    assert [(row[3], row[4]) for row in rows] == [
+        ("publish", "work"),
+        ("acknowledge", "work"),
+        ("lease", "work"),
+    ]
+    assert [row[6:] for row in rows[:2]] == [['{"n":1}'], ["(2", "bytes)"]]
+    assert rows[2][7:] == ["bytes)"]
+
+
 def test_dump_prints_a_stretch(command: Command, directory: Path) -> None:
     records = lines(
         command("dump", directory, "--topic", "odd", "--from", "17|10|", "--until", "17|16|", "--json")

@@ -315,7 +315,9 @@ def _print(record: quire.Record, style: Format, *, is_first: bool) -> None:
         return
     if is_first:
         print(f"{'position':>10}  {'time (UTC)':<26}  {'kind':<11}  {'topic':<24}  {'bookmark':<30}  data")
-    kind, text = record.kind, record.data.decode(errors="replace")
+    # What queues write is for queues: `quire pipeline queue-audit` shows it.
+    kind, size = record.kind, len(record.data)
+    text = record.data.decode(errors="replace") if kind == "publish" else f"({size:,} bytes)"
     print(
         f"{record.position:>10}  {record.timestamp:%Y-%m-%d %H:%M:%S.%f}  {kind:<11}  {record.topic:<24}"
         f"  {record.bookmark:<30}  {text}"
