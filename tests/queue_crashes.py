@@ -41,7 +41,7 @@ _ROUND_TIMEOUT = 90.0
 _RECONNECT = quire.Reconnect(initial="5ms", maximum="50ms")
 _TRANSACTION_LOG = {"journal_size": "256KB", "topic": [{"name": "^jobs$", "message_type": "json"}]}
 #: A lease ends with its connection only: then nobody is given what another has acknowledged.
-_QUEUE = {"name": "JOBS", "message_type": "json", "underlying_topic": "jobs"}
+_QUEUE = {"name": "JOBS", "message_type": "json", "underlying_topic": "jobs", "record_leases": True}
 
 
 class Worker:

@@ -79,6 +79,7 @@ fn settings(file_backed_metadata: bool) -> BrokerConfig {
     let over = |name: &str| QueueSettings {
         underlying_topic: Some("t".into()),
         file_backed_metadata,
+        record_leases: true,
         ..queue(name)
     };
     queue_config([
