@@ -3,10 +3,11 @@
 //! A seed draws the cast and its own mix of faults. In the first phase everything goes wrong that can: connections are cut, go silent, are
 //! slow, bring bytes one by one; server and clients are killed; the power fails; syncs and writes fail or hang; the wall clock jumps. In the
 //! second nothing does, and all must be well: what was acknowledged is in the log once and in order, and every reader has seen exactly the log.
-//! What is checked is in [`auditor`]; it sees what users see, never the state of a server.
+//! What is checked is in [`auditor`], which sees what users see, never the state of a server, and of the journal in [`holders`].
 
 mod auditor;
 mod client;
+mod holders;
 mod network;
 mod server;
 
@@ -46,6 +47,8 @@ pub struct Played {
     pub delivered: u64,
     /// Messages of a queue that workers acknowledged, and were told so.
     pub acknowledged: u64,
+    /// Deliveries and ends of leases in the journal.
+    pub leases: u64,
     /// Power cuts.
     pub power_cuts: u64,
     /// Servers that ended without one.
@@ -77,11 +80,12 @@ impl Played {
         }
     }
 
-    fn counters(&mut self) -> [&mut u64; 13] {
+    fn counters(&mut self) -> [&mut u64; 14] {
         [
             &mut self.published,
             &mut self.delivered,
             &mut self.acknowledged,
+            &mut self.leases,
             &mut self.power_cuts,
             &mut self.kills,
             &mut self.stops,
@@ -98,11 +102,12 @@ impl Played {
 
 impl std::fmt::Display for Played {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Played { published, delivered, acknowledged, power_cuts, kills, stops, poisoned, .. } = self;
+        let Played { published, delivered, acknowledged, leases, power_cuts, kills, stops, poisoned, .. } =
+            self;
         let Played { hung_syncs, cuts, silences, client_kills, clock_steps, stalls, .. } = self;
         write!(
             f,
-            "{published} messages published, {delivered} delivered, {acknowledged} acknowledged in queues; {power_cuts} power cuts, {kills} kills and {stops} stops of the server, \
+            "{published} messages published, {delivered} delivered, {acknowledged} acknowledged in queues, {leases} words of their holders; {power_cuts} power cuts, {kills} kills and {stops} stops of the server, \
              {poisoned} failed disks, {hung_syncs} hung syncs, {cuts} cut and {silences} silent connections, {client_kills} killed clients, \
              {clock_steps} clock steps, {stalls} stalls"
         )
@@ -162,6 +167,7 @@ pub fn play(seed: u64, canary: Option<Canary>) -> Result<Played, String> {
     world.trouble(&mix)?;
     world.peace()?;
     world.auditor.verdict(&world.clients)?;
+    world.played.leases = world.server.judge_leases()?;
     Ok(world.played())
 }
 

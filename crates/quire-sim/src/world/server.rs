@@ -10,10 +10,10 @@ use quire_core::broker::{
 use quire_core::queue::Semantics;
 use quire_core::replay::ReadDone;
 use quire_core::time::Now;
-use quire_journal::{Journal, Options};
+use quire_journal::{Journal, Options, Position};
 
 use super::network::{Arrival, Network};
-use super::{SECOND_NS, ns};
+use super::{SECOND_NS, holders, ns};
 use crate::disk::SimulatedDisk;
 use crate::random::Random;
 
@@ -26,6 +26,8 @@ const DIRECTORY: &str = "journal";
 pub(super) struct Server {
     disk: SimulatedDisk,
     running: Option<Running>,
+    /// The ends of the journal when a broker began with it.
+    lives: Vec<Position>,
     poisoned: u64,
     hung: u64,
 }
@@ -43,7 +45,7 @@ struct Running {
 
 impl Server {
     pub fn new(disk: SimulatedDisk) -> Self {
-        Server { disk, running: None, poisoned: 0, hung: 0 }
+        Server { disk, running: None, lives: Vec::new(), poisoned: 0, hung: 0 }
     }
 
     pub fn is_running(&self) -> bool {
@@ -86,6 +88,9 @@ impl Server {
         let (journal, _) =
             Journal::driven_by_hand(Arc::new(self.disk.clone()), Path::new(DIRECTORY), &options)
                 .map_err(|error| format!("the journal does not open again: {error}"))?;
+        // What nobody was told of may be gone, and its positions are used again.
+        self.lives.retain(|begin| *begin <= journal.appended());
+        self.lives.push(journal.appended());
         let broker =
             Broker::new(config, journal).map_err(|error| format!("the broker does not start: {error}"))?;
         self.running = Some(Running {
@@ -96,6 +101,15 @@ impl Server {
             is_touched: false,
         });
         Ok(())
+    }
+
+    /// Whether the journal tells a possible story of who held what; how long it is.
+    ///
+    /// # Errors
+    /// What cannot have been.
+    pub fn judge_leases(&self) -> Result<u64, String> {
+        let running = self.running.as_ref().ok_or("no server is left")?;
+        holders::follow(&running.broker.journal().reader(), &self.lives)
     }
 
     /// The process is gone between two instructions.

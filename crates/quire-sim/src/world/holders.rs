@@ -1,0 +1,75 @@
+//! Who held which message of a queue, as the journal says it: true to the rules, whatever happened to the server.
+//!
+//! Checked (the names are those of the reliability invariants):
+//! - Q2: a message is delivered to nobody while somebody holds it, only its holder's lease ends, and the word about one that did not hold
+//!   it comes when nobody does. Who held something when a server ended holds nothing under the next.
+//! - Q3: of a queue that delivers at most once the journal has one delivery for each message.
+
+use std::collections::HashMap;
+
+use quire_core::queue::{LeaseEventKind, LeaseRun};
+use quire_journal::{AllTopics, Position, Reader, Record, RecordKind};
+
+use super::server::AT_MOST_ONCE;
+
+/// What the journal has said so far.
+#[derive(Default)]
+struct Holders {
+    /// By queue and message.
+    holders: HashMap<(String, u64), String>,
+    counted: u64,
+}
+
+/// Reads the journal; `lives`: its ends when its servers began. Gives how many deliveries and ends of leases it has.
+///
+/// # Errors
+/// What cannot have been, and what of the journal cannot be read.
+pub(super) fn follow(reader: &Reader, lives: &[Position]) -> Result<u64, String> {
+    let (mut all, mut lives) = (Holders::default(), lives.iter().peekable());
+    let mut cursor = reader.cursor(Position::ZERO);
+    let mut next = || cursor.next(reader.persisted(), &AllTopics);
+    while let Some(batch) = next().map_err(|error| format!("the journal cannot be read: {error}"))? {
+        for record in batch.records() {
+            while lives.next_if(|begin| record.position > **begin).is_some() {
+                all.holders.retain(|(queue, _), _| queue == AT_MOST_ONCE);
+            }
+            if record.kind == RecordKind::Lease {
+                all.take(&record)?;
+            }
+        }
+    }
+    Ok(all.counted)
+}
+
+impl Holders {
+    fn take(&mut self, record: &Record<'_>) -> Result<(), String> {
+        for run in LeaseRun::read(record.data, record.position) {
+            let run = run.map_err(|error| format!("record {}: {error}", record.position))?;
+            for position in run.first.get()..=run.last.get() {
+                self.counted += 1;
+                self.take_one(record.topic, position, &run)
+                    .map_err(|reason| format!("record {}: message {position} {reason}", record.position))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_one(&mut self, queue: &str, position: u64, run: &LeaseRun<'_>) -> Result<(), String> {
+        let key = (queue.to_owned(), position);
+        let holder = self.holders.get(&key).map(String::as_str);
+        let is_right = match run.kind {
+            LeaseEventKind::Delivered
+            | LeaseEventKind::AcknowledgedUnheld
+            | LeaseEventKind::ExpiredUnheld => holder.is_none(),
+            _ => holder == Some(run.consumer) && queue != AT_MOST_ONCE,
+        };
+        if !is_right {
+            return Err(format!("is held by {holder:?}, and {:?} by {}", run.kind, run.consumer));
+        }
+        match run.kind {
+            LeaseEventKind::Delivered => drop(self.holders.insert(key, run.consumer.to_owned())),
+            _ => drop(self.holders.remove(&key)),
+        }
+        Ok(())
+    }
+}
