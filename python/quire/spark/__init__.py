@@ -56,6 +56,8 @@ def session(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         # Nobody else has to reach this driver, and looking up the name of the machine can take long.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # Workers that are dismissed do not fill the terminal. Elsewhere it goes to logs, and a cluster may have another version of quire.
+        settings["spark.python.daemon.module"] = "quire.spark._daemon"
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
     settings.update(config or {})
     builder: Any = SparkSession.builder

@@ -1,0 +1,96 @@
+"""A worker that Spark dismisses ends without a word; what fails in its work is told as ever."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from quire.spark import _daemon
+
+
+@pytest.fixture
+def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """That of Spark, and that of the worker."""
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
+    spark, worker = socket.socketpair()
+    with spark, worker:
+        yield spark, worker
+
+
+def work(monkeypatch: pytest.MonkeyPatch, does: Callable[[socket.socket], int]) -> list[Any]:
+    """Has the worker do this; gives what it is called with."""
+    calls: list[Any] = []
+
+    def worker(sock: socket.socket, authenticated: bool) -> int:
+        calls.append(authenticated)
+        return does(sock)
+
+    monkeypatch.setattr(_daemon, "_work", worker)
+    return calls
+
+
+def test_a_worker_finds_all_of_its_work_and_is_used_again(
+    monkeypatch: pytest.MonkeyPatch, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    spark, mine = sockets
+    found: list[bytes] = []
+
+    def does(sock: socket.socket) -> int:
+        found.append(sock.recv(100))
+        return 0
+
+    calls = work(monkeypatch, does)
+    for piece in (b"one", b"two"):
+        spark.sendall(piece)
+        assert _daemon.worker(mine, True) == 0
+    assert found == [b"one", b"two"]
+    assert calls == [True, True]
+
+
+def test_a_worker_without_more_work_ends(
+    monkeypatch: pytest.MonkeyPatch, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    spark, mine = sockets
+    calls = work(monkeypatch, lambda sock: 0)
+    spark.close()
+    assert _daemon.worker(mine, True) == _daemon.DISMISSED
+    assert not calls, "there is nothing to be done"
+
+
+def test_a_worker_that_nobody_listens_to_ends(
+    monkeypatch: pytest.MonkeyPatch, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    spark, mine = sockets
+
+    def does(sock: socket.socket) -> int:
+        sock.recv(100)
+        spark.close()
+        sock.sendall(b"rows")
+        return 0
+
+    calls = work(monkeypatch, does)
+    spark.sendall(b"work")
+    assert _daemon.worker(mine, False) == _daemon.DISMISSED
+    assert calls == [False]
+
+
+def test_what_else_fails_is_not_hidden(
+    monkeypatch: pytest.MonkeyPatch, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    spark, mine = sockets
+
+    def does(sock: socket.socket) -> int:
+        raise FileNotFoundError("no such directory")
+
+    work(monkeypatch, does)
+    spark.sendall(b"work")
+    with pytest.raises(FileNotFoundError):
+        _daemon.worker(mine, True)
+
+
+def test_a_local_session_has_it(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.python.daemon.module") == _daemon.__name__
+    assert spark.sparkContext.parallelize([1, 2, 3]).map(lambda number: number + 1).collect() == [2, 3, 4]
