@@ -167,8 +167,9 @@ def _with_leases(events: DataFrame) -> DataFrame:
     A message has one holder at a time: what follows a delivery in the log, of what is said of its leases, is the end of that lease.
     """
     is_lease = f.col("kind").isin("delivered", "lease_ended")
-    of_message = Window.partitionBy("queue", "message")
-    in_order = Window.partitionBy("queue", "message", "is_lease").orderBy("order")
+    # What is said of leases comes last, so that only that follows a delivery. One order for both: events are sorted once.
+    in_order = Window.partitionBy("queue", "message").orderBy("is_lease", "order")
+    of_message = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
 
     def following(column: str) -> Column:
         return f.lead(column).over(in_order)
