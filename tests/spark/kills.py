@@ -94,14 +94,22 @@ def kill(driver: subprocess.Popen[bytes], whole: bool, chance: random.Random) ->
     if whole:
         # The workers have process groups of their own, but one session.
         for pid in (pids := _group(driver.pid)):
-            os.kill(pid, signal.SIGKILL)
+            _kill(pid)
         return "everything" if pids else "nothing"
-    workers = [pid for pid in _group(driver.pid) if b"pyspark.daemon" in _command(pid)]
+    workers = [pid for pid in _group(driver.pid) if b"quire.spark._daemon" in _command(pid)]
     # The first is the daemon that forks them.
     if len(workers) < 2:
         return "nothing"
-    os.kill(chance.choice(workers[1:]), signal.SIGKILL)
-    return "a worker"
+    return "a worker" if _kill(chance.choice(workers[1:])) else "nothing"
+
+
+def _kill(pid: int) -> bool:
+    """Kills a process, unless it has ended by itself since it was seen: workers do when their driver does."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def length(target: Path) -> int:
