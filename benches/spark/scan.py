@@ -277,7 +277,7 @@ def _worker_peaks(spark: SparkSession, journal: Path) -> tuple[float, float]:
         while not is_done.wait(0.05):
             for directory in Path("/proc").glob("[0-9]*"):
                 with suppress(OSError):
-                    if b"quire.spark._daemon" not in (directory / "cmdline").read_bytes():
+                    if b"\0-m\0quire.spark._daemon\0" not in (directory / "cmdline").read_bytes():
                         continue
                     for line in (directory / "status").read_text().splitlines():
                         name, _, size = line.partition(":")

@@ -96,7 +96,8 @@ def kill(driver: subprocess.Popen[bytes], whole: bool, chance: random.Random) ->
         for pid in (pids := _group(driver.pid)):
             _kill(pid)
         return "everything" if pids else "nothing"
-    workers = [pid for pid in _group(driver.pid) if b"quire.spark._daemon" in _command(pid)]
+    # The command of the Java machine names the module too.
+    workers = [pid for pid in _group(driver.pid) if b"\0-m\0quire.spark._daemon\0" in _command(pid)]
     # The first is the daemon that forks them.
     if len(workers) < 2:
         return "nothing"
