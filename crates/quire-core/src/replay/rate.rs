@@ -120,12 +120,13 @@ impl Pace {
     }
 
     /// When a message that was taken at `timestamp` may go, seen from `now`; not after `now` = it may go now. Messages go in groups: whoever
-    /// asks for the next one with a later `now` gets an instant a millisecond later at least.
+    /// asks for the next one with a later `now` gets an instant a millisecond later at least, unless it was due with the group before, when it
+    /// had not been read.
     pub fn opens_at(&self, now: Instant, timestamp: Timestamp) -> Instant {
         let Some(last) = &self.last else { return now };
         let due =
             Instant(u64::try_from(self.due_ps(last, timestamp).div_ceil(PS_PER_NS)).unwrap_or(u64::MAX));
-        if last.went_at == now { due } else { due.max(last.went_at + GROUP_INTERVAL) }
+        if last.went_at == now || due <= last.went_at { due } else { due.max(last.went_at + GROUP_INTERVAL) }
     }
 
     /// When to look again, if a message may go at `opens_at` and not now.

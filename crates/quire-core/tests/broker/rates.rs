@@ -327,6 +327,27 @@ fn a_high_rate_holds_when_every_read_takes_a_millisecond() {
     assert!((45_000..=50_001).contains(&count), "{count} in 125 ms");
 }
 
+/// A read brings 256 KiB at most: were each of them a group, no replay would be faster than one of them in a millisecond.
+#[test]
+fn a_rate_of_more_than_a_read_brings_in_a_millisecond_holds() {
+    let mut pair = log_of(0, 0);
+    let data = "x".repeat(64 * 1024);
+    for sequence in 1..=1200 {
+        pair.publish(1, sequence, "orders", &data);
+        pair.turn();
+    }
+    pair.reads_at_once = false;
+    pair.subscribe(2, &paced(7, "orders", "1000MB"));
+    let mut count = 0;
+    for _ in 0..500 {
+        pair.run_reads();
+        pair.turn();
+        pair.pass(Duration::from_micros(100));
+        count += pair.take_timed(2).len();
+    }
+    assert!((790..=801).contains(&count), "{count} of 64 KiB in 50 ms");
+}
+
 proptest! {
     /// However the messages lie and whatever the rate: none comes before its time, and the last comes at it.
     #[test]
