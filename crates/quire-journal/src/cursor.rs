@@ -11,7 +11,7 @@ use crate::reader::Place;
 use crate::record::{Position, Record};
 use crate::recover;
 use crate::segment::{Segment, holds_records};
-use crate::view::View;
+use crate::view::{Reads, View};
 
 /// Which topics a cursor is for; it may skip what holds no other.
 pub trait TopicFilter {
@@ -35,6 +35,7 @@ pub struct Cursor {
     after: Position,
     place: Option<CursorPlace>,
     wanted: Wanted,
+    reads: Reads,
     /// Keeps the segments from `after` on from being removed.
     pin: Pin,
 }
@@ -52,7 +53,14 @@ struct CursorPlace {
 impl Cursor {
     pub(crate) fn new(log: Arc<Log>, after: Position) -> Self {
         let pin = log.pins.pin(|| after.max(log.before_first()));
-        Cursor { log, after: pin.after(), place: None, wanted: Wanted::default(), pin }
+        Cursor { log, after: pin.after(), place: None, wanted: Wanted::default(), reads: Reads::Ahead, pin }
+    }
+
+    /// Reads from the disk little more than what it gives out, however much the system would read ahead: for who reads beside others, who
+    /// wait for the same disk, or has few records of many.
+    pub fn sparingly(mut self) -> Self {
+        self.reads = Reads::Sparingly;
+        self
     }
 
     /// Everything up to here was given out or skipped.
@@ -97,7 +105,7 @@ impl Cursor {
             }
             let (segment, offset) = (place.segment.clone(), place.offset);
             let corrupt = |reason| segment.corrupt(offset, reason, self.after);
-            let view = place.view().map_err(corrupt)?;
+            let view = place.view(self.reads).map_err(corrupt)?;
             let (header, body) = view.batch(offset).map_err(corrupt)?;
             if header.count == 0 || header.last() <= self.after {
                 place.offset += header.batch_size() as u64;
@@ -106,10 +114,11 @@ impl Cursor {
             if !holds_records(&header, body) {
                 return Err(corrupt("the batch does not hold the records that it counts"));
             }
+            let size = body.len();
             let batch = Batch {
                 view: view.clone(),
                 offset,
-                size: body.len(),
+                size,
                 batch_first: header.first,
                 first: self.after.next(),
                 last: header.last().min(limit),
@@ -141,10 +150,10 @@ impl Cursor {
 
 impl CursorPlace {
     /// The part of the segment in which the next batch lies.
-    fn view(&mut self) -> Result<&View, &'static str> {
+    fn view(&mut self, reads: Reads) -> Result<&mut View, &'static str> {
         let view = match self.view.take() {
             Some(view) if view.covers(self.offset) => view,
-            _ => View::of(&self.segment, self.offset)?,
+            _ => View::of(&self.segment, self.offset, reads)?,
         };
         Ok(self.view.insert(view))
     }

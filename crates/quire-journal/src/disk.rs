@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,11 +78,11 @@ pub struct Mapping {
     base: *const u8,
     size: usize,
     /// Keeps the memory behind `base` alive.
-    _owner: Owner,
+    owner: Owner,
 }
 
 enum Owner {
-    Map(#[allow(dead_code)] memmap2::MmapRaw),
+    Map(memmap2::MmapRaw),
     Memory(#[allow(dead_code)] Arc<MemoryBytes>),
     None,
 }
@@ -95,6 +96,29 @@ impl Mapping {
     /// Bytes that are mapped.
     pub fn size(&self) -> usize {
         self.size
+    }
+
+    /// The system reads from the disk what is touched or was said to [`Mapping::will_need`], and nothing around it.
+    pub fn expect_jumps(&self) {
+        if let Owner::Map(map) = &self.owner {
+            // A hint: without it more is read than is needed.
+            let _ = map.advise(memmap2::Advice::Random);
+        }
+    }
+
+    /// The system reads these bytes, as far as they are there and not in memory, and nobody waits for it.
+    pub fn will_need(&self, range: Range<u64>) {
+        let end = range.end.min(self.size as u64);
+        if let Owner::Map(map) = &self.owner
+            && range.start < end
+        {
+            // A hint: without it each page is read when it is touched.
+            let _ = map.advise_range(
+                memmap2::Advice::WillNeed,
+                range.start as usize,
+                (end - range.start) as usize,
+            );
+        }
     }
 
     /// The bytes from `offset`, `size` of them; `None` when the file does not reach that far.
@@ -231,14 +255,10 @@ impl File for fs::File {
 
     fn map(&self) -> io::Result<Mapping> {
         if self.metadata()?.len() == 0 {
-            return Ok(Mapping {
-                base: std::ptr::NonNull::dangling().as_ptr(),
-                size: 0,
-                _owner: Owner::None,
-            });
+            return Ok(Mapping { base: std::ptr::NonNull::dangling().as_ptr(), size: 0, owner: Owner::None });
         }
         let map = memmap2::MmapOptions::new().map_raw_read_only(self)?;
-        Ok(Mapping { base: map.as_ptr(), size: map.len(), _owner: Owner::Map(map) })
+        Ok(Mapping { base: map.as_ptr(), size: map.len(), owner: Owner::Map(map) })
     }
 }
 
@@ -366,6 +386,6 @@ impl File for Arc<MemoryBytes> {
     }
 
     fn map(&self) -> io::Result<Mapping> {
-        Ok(Mapping { base: self.base, size: self.size, _owner: Owner::Memory(self.clone()) })
+        Ok(Mapping { base: self.base, size: self.size, owner: Owner::Memory(self.clone()) })
     }
 }

@@ -46,7 +46,9 @@ impl FrameEntry {
 
     /// The frame as it stands in the file.
     fn packed<'a>(&self, mapping: &'a Mapping) -> Option<&'a [u8]> {
-        mapping.bytes(self.file_offset, self.file_size as usize)
+        let (offset, size) = (self.file_offset, self.file_size as usize);
+        mapping.will_need(offset..offset.saturating_add(size as u64));
+        mapping.bytes(offset, size)
     }
 
     /// The bytes that it holds.

@@ -15,7 +15,7 @@ use crate::format::{
 use crate::index::{Index, Names, Summary};
 use crate::packed::FrameTable;
 use crate::record::{Bookmark, Position};
-use crate::view::View;
+use crate::view::{Reads, View};
 
 pub(crate) struct Segment {
     pub number: u32,
@@ -25,6 +25,8 @@ pub(crate) struct Segment {
     /// Size that offsets in it are below, in bytes: that of the file before it was compressed.
     pub size: u64,
     pub mapping: Mapping,
+    /// The same bytes, of which the disk reads only what it is asked for ([`Mapping::expect_jumps`]).
+    pub sparing: Mapping,
     /// Of a compressed segment.
     pub frames: Option<FrameTable>,
     /// It lies in the archive directory.
@@ -58,6 +60,8 @@ impl Segment {
         is_archived: bool,
     ) -> Result<Self, JournalError> {
         let mapping = file.map().map_err(|error| JournalError::io(&path, "mapping the segment", &error))?;
+        let sparing = file.map().map_err(|error| JournalError::io(&path, "mapping the segment", &error))?;
+        sparing.expect_jumps();
         let SegmentHeader { number, first, .. } = *header;
         let frames = match header.table {
             0 => None,
@@ -69,7 +73,20 @@ impl Segment {
         let size = if frames.is_some() { header.size } else { mapping.size() as u64 };
         let (sealed, durable) = (AtomicBool::new(false), AtomicBool::new(false));
         let ends = OnceLock::new();
-        Ok(Segment { number, path, first, size, mapping, frames, is_archived, index, sealed, ends, durable })
+        Ok(Segment {
+            number,
+            path,
+            first,
+            size,
+            mapping,
+            sparing,
+            frames,
+            is_archived,
+            index,
+            sealed,
+            ends,
+            durable,
+        })
     }
 
     /// The same sealed segment in another file.
@@ -143,7 +160,7 @@ impl Segment {
         names: &Names,
         mut each: impl FnMut(&BatchHeader),
     ) -> &'static str {
-        let mut view = match View::of(self, index.summary.end) {
+        let mut view = match View::of(self, index.summary.end, Reads::Ahead) {
             Ok(view) => view,
             Err(reason) => return reason,
         };

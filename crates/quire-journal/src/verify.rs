@@ -15,7 +15,7 @@ use crate::publishers::{ClientsFile, ClientsFound, clients_path};
 use crate::reader::Reader;
 use crate::record::Position;
 use crate::segment::{Segment, empty_index, index_path};
-use crate::view::View;
+use crate::view::{Reads, View};
 
 /// A place at which the bytes are not what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ impl Check<'_> {
     ) -> Result<BatchHeader, &'static str> {
         let view = match view.take().filter(|view| view.covers(offset)) {
             Some(known) => view.insert(known),
-            None => view.insert(View::of(self.segment, offset)?),
+            None => view.insert(View::of(self.segment, offset, Reads::Ahead)?),
         };
         let (header, body) = view.batch(offset)?;
         if end.is_some_and(|(_, checksum)| checksum != header.previous) {
