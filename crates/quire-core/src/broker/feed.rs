@@ -7,8 +7,12 @@
 //!
 //! A replay with a rate hands its messages on one by one, and sets an alarm for the next of them. A replay of several subscriptions never
 //! ends: at the edge it waits for more, so that their messages stay in the order of the log and share one rate.
+//!
+//! A replay stands back while a publish that came alone waits for the disk: whoever publishes one message after the other waits for each of
+//! them, and the replay is in the way of all that it waits for: the disk, the loop and the processors.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use quire_journal::{JournalError, Position};
 
@@ -34,6 +38,17 @@ pub(super) const FEED_SIZE_MAX: usize = 512 * 1024;
 
 /// A stretch of at most this many records before the live edge is read on the loop.
 const INLINE_RECORDS_MAX: u64 = 256;
+
+/// What waits for the disk is a publish that came alone up to this many bytes. More of them come from publishers that do not wait for each
+/// message, and who reads behind those must keep up with them.
+const LONE_SIZE_MAX: usize = 8 * 1024;
+
+/// The longest that a replay stands back. With full chunks 256 MB/s are left to it, more than lone publishes can bring meanwhile.
+const STAND_BACK_MAX: Duration = Duration::from_millis(1);
+
+/// From here the chunks of a replay that stood back grow again, twice as large with each that goes whole: the next publish finds the loop
+/// and the disk busy for less long.
+const CHUNK_SIZE_BESIDE: usize = 64 * 1024;
 
 /// Reads on the loop in one turn.
 const INLINE_READS_MAX: usize = 64;
@@ -187,6 +202,7 @@ impl Broker {
         let replay = self.replays.remove(id.0 as usize);
         self.session(replay.session).replays.retain(|other| *other != id);
         self.tails.retain(|other| *other != id);
+        self.standing_back.remove(&id);
         self.alarms.clear(Alarm::Replay(id));
         if replay.in_line {
             self.read_line.waiting.retain(|other| *other != id);
@@ -217,6 +233,13 @@ impl Broker {
     /// Takes every replay as far as it can go, then those in line for as long as there is room.
     pub(super) fn feed_replays(&mut self) {
         self.to_feed.extend(std::mem::take(&mut self.fed_later));
+        if !self.standing_back.is_empty() && !self.has_lone_publish() {
+            for id in std::mem::take(&mut self.standing_back) {
+                self.alarms.clear(Alarm::Replay(id));
+                self.replay(id).chunk_size_max = CHUNK_SIZE_BESIDE;
+                self.to_feed.push_back(id);
+            }
+        }
         let mut inline_reads_left = INLINE_READS_MAX;
         loop {
             while let Some(id) = self.to_feed.pop_front() {
@@ -235,7 +258,7 @@ impl Broker {
     /// Takes a replay as far as it can go for now.
     fn feed(&mut self, id: ReplayId, inline_reads_left: &mut usize) {
         // One that gave its chunk back while it waits reads again when its time has come.
-        if self.alarms.is_set(Alarm::Replay(id)) {
+        if self.alarms.is_set(Alarm::Replay(id)) || self.stands_back(id) {
             return;
         }
         loop {
@@ -256,7 +279,7 @@ impl Broker {
                 let replay = &mut self.replays[id.0 as usize];
                 self.read_line.remove(replay, &chunk);
                 if is_new && chunk.size >= replay.chunk_size_max {
-                    // All of it was due when it came: more at a time keeps the rate up.
+                    // All of it went when it came: more at a time keeps a rate up, and costs less.
                     replay.chunk_size_max = CHUNK_SIZE_MAX.min(replay.chunk_size_max * 2);
                 }
                 replay.place = chunk.next;
@@ -298,6 +321,28 @@ impl Broker {
                 return;
             }
         }
+    }
+
+    /// Whether something small waits for the disk.
+    fn has_lone_publish(&self) -> bool {
+        let size = self.journal.unpersisted_bytes();
+        0 < size && size <= LONE_SIZE_MAX && self.failure.is_none()
+    }
+
+    /// Whether the replay waits until a lone publish is persistent. It is looked at again when that is so, or when it has stood back for long
+    /// enough. Not one with a rate, which leaves time to others by itself, nor one that is about to arrive at the edge.
+    fn stands_back(&mut self, id: ReplayId) -> bool {
+        let Some(replay) = self.replays.get(id.0 as usize) else { return false };
+        if replay.pace.is_some() || !self.has_lone_publish() || self.is_near_edge(id) {
+            return false;
+        }
+        // One that is there already has heard its alarm.
+        let begins = !self.standing_back.remove(&id);
+        if begins {
+            self.standing_back.insert(id);
+            self.alarms.set(Alarm::Replay(id), self.now.instant + STAND_BACK_MAX);
+        }
+        begins
     }
 
     /// Hands what may go now of a chunk to the connection, or to what is held for it; false when there is a rest, for which an alarm is set.
@@ -375,8 +420,10 @@ impl Broker {
         let now = self.now.wall;
         let reader = &self.reader;
         let replay = &mut self.replays[id.0 as usize];
-        let source =
-            replay.source.take().unwrap_or_else(|| Source { cursor: reader.cursor(place.after), rest: None });
+        let source = replay
+            .source
+            .take()
+            .unwrap_or_else(|| Source { cursor: reader.cursor(place.after).sparingly(), rest: None });
         let members = replay.members.clone();
         let is_itemized = replay.pace.is_some() || members.iter().any(|m| m.conflation_key.is_some());
         let chunk_size_max = replay.chunk_size_max;
@@ -406,7 +453,10 @@ impl Broker {
             }
             self.to_feed.push_back(id);
             if self.read_line.paced_size > PACED_SIZE_MAX {
-                let has_chunk = |other: &ReplayId| self.replays[other.0 as usize].ready.is_some();
+                let has_chunk = |other: &ReplayId| {
+                    let other = &self.replays[other.0 as usize];
+                    other.pace.is_some() && other.ready.is_some()
+                };
                 let longest = self.alarms.waiting_replays().find(has_chunk);
                 longest.into_iter().for_each(|longest| self.rewind(longest));
             }

@@ -96,6 +96,8 @@ pub struct Broker {
     to_feed: VecDeque<ReplayId>,
     /// Those that must wait for the next turn.
     fed_later: Vec<ReplayId>,
+    /// They wait, each with an alarm, for a publish that waits for the disk.
+    standing_back: BTreeSet<ReplayId>,
     /// Those of several subscriptions that have caught up: they go on together.
     tails: Vec<ReplayId>,
     read_line: ReadLine,
@@ -204,6 +206,7 @@ impl Broker {
             replays: Slab::new(),
             to_feed: VecDeque::new(),
             fed_later: Vec::new(),
+            standing_back: BTreeSet::new(),
             tails: Vec::new(),
             read_line: ReadLine::default(),
             pending: HashMap::default(),

@@ -152,7 +152,7 @@ impl Broker {
 fn last_message(journal: &Journal) -> Option<Bookmark> {
     let last = journal.persisted();
     let Some(before) = last.get().checked_sub(1) else { return Some(BEGINNING) };
-    let mut cursor = journal.reader().cursor(Position::new(before));
+    let mut cursor = journal.reader().cursor(Position::new(before)).sparingly();
     // What cannot be read is found out by whoever reads it next; a place is a convenience.
     let batch = cursor.next(last, &quire_journal::AllTopics).ok().flatten()?;
     let record = batch.records().find(|record| record.position == last)?;

@@ -225,7 +225,7 @@ const PLACE_SIZE: usize = 32;
 fn place_of(reader: &Reader, position: Position) -> Option<[u8; PLACE_SIZE]> {
     let mut numbers = [position.get(), 0, 0, 0];
     if position > Position::ZERO {
-        let mut cursor = reader.cursor(Position::new(position.get() - 1));
+        let mut cursor = reader.cursor(Position::new(position.get() - 1)).sparingly();
         let batch = cursor.next(position, &AllTopics).ok()??;
         let record = batch.records().last().filter(|record| record.position == position)?;
         numbers[1..].copy_from_slice(&[record.timestamp.as_ns(), record.publisher.get(), record.sequence]);

@@ -21,7 +21,7 @@ impl Lookup {
         let is_here = |(batch, _): &(Batch, Vec<u32>)| batch.first() <= position && position <= batch.last();
         if !self.stretch.as_ref().is_some_and(is_here) {
             let Some(before) = position.get().checked_sub(1) else { return Ok(None) };
-            let mut cursor = self.reader.cursor(Position::new(before));
+            let mut cursor = self.reader.cursor(Position::new(before)).sparingly();
             let batch = cursor.next(self.reader.persisted(), &AllTopics)?;
             self.stretch = batch.map(|batch| {
                 let offsets = batch.offsets();

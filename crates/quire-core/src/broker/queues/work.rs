@@ -95,7 +95,7 @@ impl QueueWork {
 }
 
 fn fetch(reader: &Reader, from: Position, limit: Position, definitions: &[Arc<Definition>]) -> Fetched {
-    let mut cursor = reader.cursor(Position::new(from.get().saturating_sub(1)));
+    let mut cursor = reader.cursor(Position::new(from.get().saturating_sub(1))).sparingly();
     let mut fetched = Fetched::default();
     let mut size = 0;
     while size < FETCH_SIZE_MAX {
@@ -118,7 +118,7 @@ fn fetch(reader: &Reader, from: Position, limit: Position, definitions: &[Arc<De
 /// The position of a message, if it can be one of the queue's. What cannot be read is not found.
 fn find(reader: &Reader, bookmark: Bookmark, definition: &Definition) -> Option<Position> {
     let position = reader.find(bookmark).ok()??;
-    let mut cursor = reader.cursor(Position::new(position.get() - 1));
+    let mut cursor = reader.cursor(Position::new(position.get() - 1)).sparingly();
     let batch = cursor.next(position, &quire_journal::AllTopics).ok()??;
     let record = batch.records().last()?;
     definition.takes(&record).then_some(position)
@@ -139,7 +139,7 @@ impl Refill {
     fn run(self) -> Result<Vec<(Position, Entry)>, JournalError> {
         let mut arena = Arena::default();
         let mut entries = Vec::new();
-        let mut cursor = self.reader.cursor(self.after);
+        let mut cursor = self.reader.cursor(self.after).sparingly();
         let wanted = [self.definition.clone()];
         while let Some(batch) = cursor.next(self.limit, &Entering(&wanted))? {
             for record in batch.records() {
