@@ -170,7 +170,8 @@ impl Plan {
         });
         let part_size = part_size.min(total / part_count_min.max(1)).max(total / PARTS_MAX).max(1);
         let mut parts: Vec<Part> = Vec::new();
-        let mut is_full = true;
+        // Cut where the sum passes a multiple of the size: what one part has too much the next has less, so there are not too few.
+        let (mut size, mut is_full) = (0, true);
         reader.for_each_stretch(after, limit, &self.0.topics, |stretch| {
             match parts.last_mut() {
                 Some(part) if !is_full => {
@@ -182,7 +183,9 @@ impl Plan {
                     size: stretch.size,
                 }),
             }
-            is_full = parts.last().is_some_and(|part| part.size >= part_size);
+            let before = size;
+            size += stretch.size;
+            is_full = size / part_size > before / part_size;
             ControlFlow::Continue(())
         });
         parts

@@ -102,6 +102,22 @@ fn parts_of_any_size_join_to_the_whole() {
 }
 
 #[test]
+fn there_are_as_many_parts_as_asked_for_unless_blocks_are_larger() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    let plan = plan("");
+    let blocks: Vec<u64> = plan.split(&reader, all(&reader), 1, 1).iter().map(|part| part.size).collect();
+    let (total, largest) = (blocks.iter().sum::<u64>(), *blocks.iter().max().unwrap());
+    let counts = 1..=total / largest;
+    assert!(counts.clone().count() > 3, "{blocks:?}");
+    for count in counts {
+        let parts = plan.split(&reader, all(&reader), 1 << 40, count);
+        assert_eq!(parts.len() as u64, count, "{blocks:?}");
+    }
+}
+
+#[test]
 fn a_rare_topic_costs_the_blocks_that_hold_it() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path());
