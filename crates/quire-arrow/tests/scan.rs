@@ -301,6 +301,27 @@ fn segment_files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// What a queue writes, with each of the data.
+fn append_of_queue(directory: &Path, kind: RecordKind, data: [&[u8]; 2]) {
+    let options = Options { segment_size: 64 * 1024, ..Options::default() };
+    let (mut journal, _) = Journal::open(directory, &options, &mut |_| ()).unwrap();
+    for (sequence, data) in (1..).zip(data) {
+        let record = NewRecord {
+            kind,
+            message_type: 0,
+            publisher: PublisherId(8),
+            sequence,
+            timestamp: Timestamp(9_000_000),
+            topic: "queue",
+            correlation_id: b"",
+            expiration_s: None,
+            data,
+        };
+        journal.append(&record).unwrap();
+    }
+    journal.flush(SOON).unwrap();
+}
+
 #[test]
 fn what_became_of_queue_messages_comes_when_it_is_asked_for() {
     let directory = tempfile::tempdir().unwrap();
@@ -315,22 +336,11 @@ fn what_became_of_queue_messages_comes_when_it_is_asked_for() {
         cancels: 2,
     };
     changes.push(Position::new(11), expired);
-    let options = Options { segment_size: 64 * 1024, ..Options::default() };
-    let (mut journal, _) = Journal::open(directory.path(), &options, &mut |_| ()).unwrap();
-    let record = NewRecord {
-        kind: RecordKind::Acknowledge,
-        message_type: 2,
-        publisher: PublisherId(8),
-        sequence: 1,
-        timestamp: Timestamp(9_000_000),
-        topic: "queue",
-        correlation_id: b"",
-        expiration_s: None,
-        data: changes.finish(),
-    };
-    journal.append(&record).unwrap();
-    journal.append(&NewRecord { data: b"\xff\xff no list of changes", sequence: 2, ..record }).unwrap();
-    journal.flush(SOON).unwrap();
+    append_of_queue(
+        directory.path(),
+        RecordKind::Acknowledge,
+        [changes.finish(), b"\xff\xff no list of changes"],
+    );
     let reader = Reader::open_read_only(directory.path()).unwrap();
     let columns = r#"{"columns": [{"name": "first", "attribute": "first_position"}, {"name": "last", "attribute": "last_position"},
         {"name": "kind", "attribute": "kind"}, {"name": "deliveries", "attribute": "deliveries"},
@@ -365,22 +375,7 @@ fn who_held_queue_messages_comes_with_its_own_times() {
     (5..=7).for_each(|position| push(position, LeaseEventKind::Delivered, 0, 7_000_000));
     push(6, LeaseEventKind::Lost, 0, 8_000_000);
     push(6, LeaseEventKind::ExpiredUnheld, 1, 8_000_000);
-    let options = Options { segment_size: 64 * 1024, ..Options::default() };
-    let (mut journal, _) = Journal::open(directory.path(), &options, &mut |_| ()).unwrap();
-    let record = NewRecord {
-        kind: RecordKind::Lease,
-        message_type: 0,
-        publisher: PublisherId(8),
-        sequence: 1,
-        timestamp: Timestamp(9_000_000),
-        topic: "queue",
-        correlation_id: b"",
-        expiration_s: None,
-        data: leases.finish(),
-    };
-    journal.append(&record).unwrap();
-    journal.append(&NewRecord { data: b"\x0f no list of leases", sequence: 2, ..record }).unwrap();
-    journal.flush(SOON).unwrap();
+    append_of_queue(directory.path(), RecordKind::Lease, [leases.finish(), b"\x0f no list of leases"]);
     let reader = Reader::open_read_only(directory.path()).unwrap();
     let spec = r#"{"columns": [{"name": "first", "attribute": "first_position"}, {"name": "last", "attribute": "last_position"},
         {"name": "time", "attribute": "timestamp_ns"}, {"name": "kind", "attribute": "kind"},

@@ -225,7 +225,8 @@ pub enum LeaseEventKind {
 }
 
 impl LeaseEventKind {
-    const ALL: [LeaseEventKind; 9] = [
+    /// All of them.
+    pub const ALL: [LeaseEventKind; 9] = [
         LeaseEventKind::Delivered,
         LeaseEventKind::Acknowledged,
         LeaseEventKind::Cancelled,

@@ -52,7 +52,8 @@ pub struct LeaseRun<'a> {
 }
 
 impl LeasesWriter {
-    /// Adds what happened at `time`, or when what was added last did if that is later, whatever queue it names. `name` is asked for the client name of a connection that is new here.
+    /// Adds what happened at `time`, or when what was added last did if that is later, whatever queue it names. `name` is asked for the
+    /// client name of a connection that is new here.
     pub fn push<'a>(&mut self, event: LeaseEvent, time: Timestamp, name: impl FnOnce() -> &'a str) {
         let (position, kind) = (event.position.get(), event.kind);
         let elapsed_ns = time.as_ns().saturating_sub(self.time_ns);

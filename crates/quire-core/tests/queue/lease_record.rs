@@ -6,18 +6,6 @@ use proptest::prelude::*;
 use quire_core::queue::*;
 use quire_journal::Timestamp;
 
-const KINDS: [LeaseEventKind; 9] = [
-    LeaseEventKind::Delivered,
-    LeaseEventKind::Acknowledged,
-    LeaseEventKind::Cancelled,
-    LeaseEventKind::Expired,
-    LeaseEventKind::RanOut,
-    LeaseEventKind::Left,
-    LeaseEventKind::Lost,
-    LeaseEventKind::AcknowledgedUnheld,
-    LeaseEventKind::ExpiredUnheld,
-];
-
 /// Written by the build that introduced the records; as in `tests/golden/filters.txt`, lines that begin with `#` are remarks.
 const GOLDEN: &str = include_str!("../../../../tests/golden/lease-record-v1.txt");
 
@@ -27,7 +15,7 @@ type Step = (u64, LeaseEventKind, u64, u64);
 fn step() -> impl Strategy<Value = Step> {
     let position = prop_oneof![8 => 1u64..40, 1 => 1u64..u64::MAX - 1];
     let elapsed = prop_oneof![6 => Just(0u64), 2 => 1u64..1000, 1 => 0u64..1 << 50];
-    (position, prop::sample::select(&KINDS[..]), 0u64..4, elapsed)
+    (position, prop::sample::select(&LeaseEventKind::ALL[..]), 0u64..4, elapsed)
 }
 
 fn name_of(connection: u64) -> &'static str {

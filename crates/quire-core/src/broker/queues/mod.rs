@@ -3,8 +3,8 @@
 //! The engine decides who gets which message; here its messages come from the log and its deliveries go to sessions. What happens in
 //! a turn: persisted records enter ([`Broker::enqueue`], from the shared pass of `edge.rs`); what connections ask for goes to the engine
 //! at once (`settle.rs`, `subscribe.rs`); at the end [`Broker::serve_queues`] (`deliver.rs`) sends what can be delivered and
-//! [`Broker::log_changes`] (`changes.rs`) logs what happened, and [`Broker::note_leases`] (`lease_log.rs`) who held what. Whatever may wait for the disk is a [`QueueWork`] (`work.rs`) for the reader
-//! threads, and whoever needs it waits: a subscription with its deliveries, a connection with its commands, a queue with its questions.
+//! [`Broker::log_changes`] (`changes.rs`) logs what happened, and [`Broker::note_leases`] (`lease_log.rs`) who held what. Whatever may
+//! wait for the disk is a [`QueueWork`] (`work.rs`) for the reader threads, and whoever needs it waits: a subscription with its deliveries, a connection with its commands, a queue with its questions.
 
 mod changes;
 mod dead_letter;
