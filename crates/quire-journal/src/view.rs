@@ -8,10 +8,9 @@ use crate::format::{BATCH_HEADER_SIZE, BatchHeader};
 use crate::segment::Segment;
 
 /// How the bytes come from the disk when they are not in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reads {
     /// As the system reads ahead, which may be many MiB: the fastest way through all of it.
-    #[default]
     Ahead,
     /// What is looked at and little more, for who jumps, or must not keep the disk from others.
     Sparingly,
