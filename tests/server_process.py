@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import quire.testing
@@ -38,3 +39,10 @@ class Deadline:
         left = self._end - time.monotonic()
         assert left > 0, "what had to come did not come in time"
         return left
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 20) -> None:
+    """Returns when it is so; an error when it is not so in time."""
+    deadline = Deadline(seconds)
+    while not is_so():
+        time.sleep(min(0.01, deadline.left))

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import pytest
 import quire
 from scripted_server import ScriptedServer
+from server_process import wait_until
 
 SOON = 10.0
 FAST = quire.Reconnect(initial=0.01, maximum=0.05, jitter=0.0)
@@ -137,9 +138,7 @@ def test_a_drain_that_runs_out_of_time_says_what_was_left(server: ScriptedServer
     client.flush(SOON)
     assert started.wait(SOON)
     taken.get(SOON)
-    deadline = time.monotonic() + SOON
-    while sum_of_unprocessed(client) < 6:
-        assert time.monotonic() < deadline
+    wait_until(lambda: sum_of_unprocessed(client) == 6, SOON)
     server.stop()
     client.publish("orders", b"unpersisted")
     before = time.monotonic()

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import quire
 from quire.testing import ServerProcess, server
+from server_process import wait_until
 
 TIMEOUT = 20.0
 QUEUES = (
@@ -65,13 +66,6 @@ def publish(client: quire.Client, count: int, topic: str = "tasks") -> None:
 
 def numbers(messages: list[quire.Message]) -> list[int]:
     return [message.json()["n"] for message in messages]
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not is_so():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
 
 
 def depth(client: quire.Client, queue: str = "JOBS") -> int:
