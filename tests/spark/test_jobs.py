@@ -223,6 +223,11 @@ def test_what_happened_to_messages_that_were_removed_is_counted(spark: SparkSess
     (row,) = quire.spark.queue_audit(spark, str(tmp_path)).collect()
     assert row.acknowledged == 40
     assert 0 < row.p50 <= row.longest < 60
+    messages = quire.spark.queue_audit(spark, str(tmp_path), by="message").collect()
+    assert [each.outcome for each in messages] == ["acknowledged"] * 40
+    of_removed = [each for each in messages if each.published is None]
+    assert of_removed
+    assert {each.stay for each in of_removed} == {None}, "nobody knows how long it took"
 
 
 def test_dead_letters_are_expiries_of_their_queue(spark: SparkSession, tmp_path: Path) -> None:

@@ -210,5 +210,5 @@ def _moment(nanoseconds: Column) -> Column:
 
 
 def _seconds(nanoseconds: Column) -> Column:
-    """Never less than nothing, also when the clock of the server was set back between two starts."""
-    return f.greatest(nanoseconds, f.lit(0)) / 1e9
+    """Never less than nothing, also when the clock of the server was set back between two starts; null when nobody knows."""
+    return f.when(nanoseconds < 0, 0).otherwise(nanoseconds) / 1e9
