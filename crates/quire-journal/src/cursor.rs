@@ -11,7 +11,7 @@ use crate::reader::Place;
 use crate::record::{Position, Record};
 use crate::recover;
 use crate::segment::{Segment, holds_records};
-use crate::view::{Reads, View};
+use crate::view::{READ_STEP, Reads, View};
 
 /// Which topics a cursor is for; it may skip what holds no other.
 pub trait TopicFilter {
@@ -59,8 +59,17 @@ impl Cursor {
     /// Reads from the disk little more than what it gives out, however much the system would read ahead: for who reads beside others, who
     /// wait for the same disk, or has few records of many.
     pub fn sparingly(mut self) -> Self {
-        self.reads = Reads::Sparingly;
+        self.reads = Reads::Sparingly { step: READ_STEP };
         self
+    }
+
+    /// As [`Cursor::sparingly`], and asks the disk for `step` bytes at a time, 256 KiB where nothing else was said: a sync of somebody else
+    /// waits behind what was asked for before it.
+    pub fn set_read_step(&mut self, step: usize) {
+        self.reads = Reads::Sparingly { step };
+        if let Some(view) = self.place.as_mut().and_then(|place| place.view.as_mut()) {
+            view.set_step(step);
+        }
     }
 
     /// Everything up to here was given out or skipped.

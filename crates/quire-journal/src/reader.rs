@@ -16,7 +16,7 @@ use crate::record::{Bookmark, Position};
 use crate::recover;
 use crate::segment::Segment;
 use crate::timestamp::Timestamp;
-use crate::view::{Reads, View};
+use crate::view::{READ_STEP, Reads, View};
 
 /// Read access to a journal. Cloning is cheap.
 #[derive(Clone)]
@@ -163,8 +163,8 @@ impl Reader {
         let mut offset = index.blocks[block as usize].offset;
         drop(index);
         let corrupt = |offset, reason| segment.corrupt(offset, reason, Position::ZERO);
-        let mut view =
-            View::of(&segment, offset, Reads::Sparingly).map_err(|reason| corrupt(offset, reason))?;
+        let mut view = View::of(&segment, offset, Reads::Sparingly { step: READ_STEP })
+            .map_err(|reason| corrupt(offset, reason))?;
         while offset < block_end {
             let (header, body) = view.batch(offset).map_err(|reason| corrupt(offset, reason))?;
             if let Some(at) = find_record(body, publisher, sequence) {

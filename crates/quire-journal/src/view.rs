@@ -12,9 +12,12 @@ use crate::segment::Segment;
 pub(crate) enum Reads {
     /// As the system reads ahead, which may be many MiB: the fastest way through all of it.
     Ahead,
-    /// What is looked at and little more, for who jumps, or must not keep the disk from others.
-    Sparingly,
+    /// What is looked at and little more, for who jumps, or must not keep the disk from others; of what comes next so many bytes at a time.
+    Sparingly { step: usize },
 }
+
+/// Enough for a disk to be busy while what it brought is looked at.
+pub(crate) const READ_STEP: usize = 256 * 1024;
 
 /// A part of a segment, readable for as long as this lives: all of it, or what one frame of a compressed one holds.
 #[derive(Clone)]
@@ -27,19 +30,21 @@ pub(crate) struct View {
 }
 
 /// What to ask the disk for when somebody reads batch after batch, or jumps. Pure: [`View`] asks.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct ReadAhead {
+    /// Bytes to ask for at a time.
+    step: u64,
     /// Where the last batch ended.
     next: u64,
     /// Everything from there up to here was asked for.
     to: u64,
 }
 
-/// Enough for a disk to be busy while what it brought is looked at, little enough that a sync, which waits behind it, waits for a fraction of a
-/// millisecond.
-const AHEAD_SIZE: u64 = 256 * 1024;
-
 impl ReadAhead {
+    fn new(step: usize) -> Self {
+        ReadAhead { step: step as u64, next: 0, to: 0 }
+    }
+
     /// The bytes to ask for before the batch at `offset` is looked at: those that come next, for who goes on where the last one ended.
     fn before(&mut self, offset: u64) -> Range<u64> {
         if offset != self.next {
@@ -47,8 +52,8 @@ impl ReadAhead {
             return offset..offset;
         }
         let from = self.to.max(offset);
-        if from - offset < AHEAD_SIZE / 2 {
-            self.to = from + AHEAD_SIZE;
+        if from - offset < self.step / 2 {
+            self.to = from + self.step;
         }
         from..self.to
     }
@@ -65,7 +70,10 @@ impl ReadAhead {
 impl View {
     /// The part in which the batch at `offset` lies.
     pub fn of(segment: &Arc<Segment>, offset: u64, reads: Reads) -> Result<Self, &'static str> {
-        let ahead = (reads == Reads::Sparingly).then(ReadAhead::default);
+        let ahead = match reads {
+            Reads::Ahead => None,
+            Reads::Sparingly { step } => Some(ReadAhead::new(step)),
+        };
         let mut view = View { segment: segment.clone(), unpacked: None, ahead };
         if let Some(frames) = &segment.frames {
             let frame = frames.entry_at(offset).ok_or("the segment ends here")?;
@@ -92,10 +100,18 @@ impl View {
     /// Moves to the part in which the batch at `offset` lies, if that is another one.
     pub fn move_to(&mut self, offset: u64) -> Result<(), &'static str> {
         if !self.covers(offset) {
-            let reads = if self.ahead.is_some() { Reads::Sparingly } else { Reads::Ahead };
+            let reads =
+                self.ahead.map_or(Reads::Ahead, |ahead| Reads::Sparingly { step: ahead.step as usize });
             *self = View::of(&self.segment, offset, reads)?;
         }
         Ok(())
+    }
+
+    /// Who reads sparingly asks for so many bytes at a time from now on.
+    pub fn set_step(&mut self, step: usize) {
+        if let Some(ahead) = &mut self.ahead {
+            ahead.step = step as u64;
+        }
     }
 
     pub fn segment(&self) -> &Arc<Segment> {
@@ -139,10 +155,11 @@ mod tests {
     use super::*;
 
     const KB: u64 = 1024;
+    const STEP: u64 = READ_STEP as u64;
 
     /// What is asked for by reading batches of these offsets and sizes.
     fn asked(batches: &[(u64, u64)]) -> Vec<Range<u64>> {
-        let mut ahead = ReadAhead::default();
+        let mut ahead = ReadAhead::new(READ_STEP);
         let ranges =
             batches.iter().flat_map(|(offset, size)| [ahead.before(*offset), ahead.within(offset + size)]);
         ranges.filter(|range| !range.is_empty()).collect()
@@ -161,14 +178,14 @@ mod tests {
         assert_eq!(ranges[0], 4 * KB..14 * KB);
         for (before, range) in ranges.iter().zip(&ranges[1..]) {
             assert_eq!(before.end, range.start);
-            assert_eq!(range.end - range.start, AHEAD_SIZE);
+            assert_eq!(range.end - range.start, STEP);
         }
         let end = ranges.last().map(|range| range.end).unwrap();
-        assert!((2004 * KB + AHEAD_SIZE / 2..=2004 * KB + 2 * AHEAD_SIZE).contains(&end), "{end}");
+        assert!((2004 * KB + STEP / 2..=2004 * KB + 2 * STEP).contains(&end), "{end}");
     }
 
     #[test]
     fn a_batch_that_is_larger_than_what_was_asked_for_is_asked_for_whole() {
-        assert_eq!(asked(&[(0, 900 * KB)]), [0..AHEAD_SIZE, AHEAD_SIZE..900 * KB]);
+        assert_eq!(asked(&[(0, 900 * KB)]), [0..STEP, STEP..900 * KB]);
     }
 }

@@ -46,9 +46,12 @@ const LONE_SIZE_MAX: usize = 8 * 1024;
 /// The longest that a replay stands back. With full chunks 256 MB/s are left to it, more than lone publishes can bring meanwhile.
 const STAND_BACK_MAX: Duration = Duration::from_millis(1);
 
-/// From here the chunks of a replay that stood back grow again, twice as large with each that goes whole: the next publish finds the loop
-/// and the disk busy for less long.
+/// The chunks of a replay that stood back, and what it asks the disk for at a time: the next publish finds the loop and the disk busy for
+/// less long. A sync that waits behind 256 KiB of reads takes half a millisecond.
 const CHUNK_SIZE_BESIDE: usize = 64 * 1024;
+
+/// For so long another lone publish is expected. Then the chunks grow again, twice as large with each that goes whole.
+const BESIDE_TIME: Duration = Duration::from_millis(100);
 
 /// Reads on the loop in one turn.
 const INLINE_READS_MAX: usize = 64;
@@ -137,6 +140,7 @@ impl Broker {
             in_line: false,
             error: None,
             chunk_size_max: if pace.is_some() { PACED_CHUNK_SIZE_MIN } else { CHUNK_SIZE_MAX },
+            beside_until: self.now.instant,
             pace,
         };
         let id = ReplayId(self.replays.insert(replay) as u32);
@@ -236,7 +240,10 @@ impl Broker {
         if !self.standing_back.is_empty() && !self.has_lone_publish() {
             for id in std::mem::take(&mut self.standing_back) {
                 self.alarms.clear(Alarm::Replay(id));
-                self.replay(id).chunk_size_max = CHUNK_SIZE_BESIDE;
+                let beside_until = self.now.instant + BESIDE_TIME;
+                let replay = self.replay(id);
+                replay.chunk_size_max = CHUNK_SIZE_BESIDE;
+                replay.beside_until = beside_until;
                 self.to_feed.push_back(id);
             }
         }
@@ -278,8 +285,10 @@ impl Broker {
                 }
                 let replay = &mut self.replays[id.0 as usize];
                 self.read_line.remove(replay, &chunk);
-                if is_new && chunk.size >= replay.chunk_size_max {
-                    // All of it went when it came: more at a time keeps a rate up, and costs less.
+                // What goes whole when it comes may be more at a time, which costs less. A rate asks for no more than keeps it up.
+                let may_grow = self.now.instant >= replay.beside_until
+                    && (replay.pace.is_none() || chunk.size >= replay.chunk_size_max);
+                if is_new && may_grow {
                     replay.chunk_size_max = CHUNK_SIZE_MAX.min(replay.chunk_size_max * 2);
                 }
                 replay.place = chunk.next;
@@ -420,10 +429,8 @@ impl Broker {
         let now = self.now.wall;
         let reader = &self.reader;
         let replay = &mut self.replays[id.0 as usize];
-        let source = replay
-            .source
-            .take()
-            .unwrap_or_else(|| Source { cursor: reader.cursor(place.after).sparingly(), rest: None });
+        let source =
+            replay.source.take().unwrap_or_else(|| Source { cursor: reader.cursor(place.after), rest: None });
         let members = replay.members.clone();
         let is_itemized = replay.pace.is_some() || members.iter().any(|m| m.conflation_key.is_some());
         let chunk_size_max = replay.chunk_size_max;

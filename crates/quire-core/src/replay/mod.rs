@@ -15,6 +15,7 @@ pub use read::{ReadDone, ReadRequest, ReadTicket};
 
 use crate::session::SessionId;
 use crate::subscription::{Members, SubscriptionId};
+use crate::time::Instant;
 
 /// Bytes of frames after which a read ends: large enough that a read costs little beside its bytes.
 pub(crate) const CHUNK_SIZE_MAX: usize = 256 * 1024;
@@ -61,6 +62,8 @@ pub(crate) struct Replay {
     pub(crate) pace: Option<Box<Pace>>,
     /// Bytes of frames after which its reads end.
     pub(crate) chunk_size_max: usize,
+    /// Until then they do not become more.
+    pub(crate) beside_until: Instant,
 }
 
 /// Where a reader stands: the cursor, and the batch that it was in the middle of.

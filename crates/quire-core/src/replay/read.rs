@@ -140,6 +140,8 @@ impl Reading {
     pub(crate) fn run(self) -> Found {
         let Reading { source, place, limit, members, chunk_size_max, is_itemized, now } = self;
         let Source { mut cursor, mut rest } = source;
+        // Who takes little at a time, because of others or of a rate, is not to have much read ahead either.
+        cursor.set_read_step(chunk_size_max);
         let mut matcher = Matcher::new(&members, now);
         let mut chunk = Chunk { next: place, ..Chunk::default() };
         let mut scanned_size = 0;
