@@ -20,8 +20,7 @@ use crate::spec::{Attribute, FieldType};
 
 /// A record that becomes a row.
 pub(crate) struct Row<'a> {
-    pub record: &'a Record<'a>,
-    pub texts: &'a Texts,
+    pub record: Record<'a>,
     /// What was read from the data, when it could be.
     pub fields: Option<&'a [Read<'a>]>,
     /// What the row is about when it is not the record as a whole.
@@ -38,25 +37,23 @@ pub(crate) struct Texts {
 }
 
 impl Texts {
-    pub fn set(&mut self, record: &Record<'_>) {
-        if self.publisher != record.publisher || self.bookmark.is_empty() {
-            self.publisher = record.publisher;
-            self.bookmark.clear();
-            // Writing to a string cannot fail.
-            let _ = write!(self.bookmark, "{}", record.publisher);
-            self.publisher_size = self.bookmark.len();
-        }
+    fn bookmark(&mut self, record: &Record<'_>) -> &str {
+        self.publisher(record.publisher);
         self.bookmark.truncate(self.publisher_size);
         self.bookmark.push('|');
         self.bookmark.push_str(itoa::Buffer::new().format(record.sequence));
         self.bookmark.push('|');
-    }
-
-    fn bookmark(&self) -> &str {
         &self.bookmark
     }
 
-    fn publisher(&self) -> &str {
+    fn publisher(&mut self, publisher: PublisherId) -> &str {
+        if self.publisher != publisher || self.bookmark.is_empty() {
+            self.publisher = publisher;
+            self.bookmark.clear();
+            // Writing to a string cannot fail.
+            let _ = write!(self.bookmark, "{publisher}");
+            self.publisher_size = self.bookmark.len();
+        }
         &self.bookmark[..self.publisher_size]
     }
 }
@@ -74,7 +71,7 @@ fn kind_name(kind: RecordKind) -> &'static str {
 pub(crate) fn attribute_value<'a>(
     attribute: Attribute,
     record: &Record<'a>,
-    texts: &'a Texts,
+    texts: &'a mut Texts,
     event: Option<&'a Event>,
 ) -> Option<Value<'a>> {
     attribute_number(attribute, record, event)
@@ -105,24 +102,53 @@ fn attribute_number(attribute: Attribute, record: &Record<'_>, event: Option<&Ev
 fn attribute_text<'a>(
     attribute: Attribute,
     record: &Record<'a>,
-    texts: &'a Texts,
+    texts: &'a mut Texts,
     event: Option<&'a Event>,
 ) -> Option<&'a str> {
     match attribute {
-        Attribute::Bookmark => Some(texts.bookmark()),
+        Attribute::Bookmark => Some(texts.bookmark(record)),
         Attribute::Topic => Some(record.topic),
-        Attribute::Publisher => Some(texts.publisher()),
+        Attribute::Publisher => Some(texts.publisher(record.publisher)),
         Attribute::Kind => Some(event.map_or(kind_name(record.kind), |event| event.kind)),
         Attribute::Reasons => event?.reasons.as_deref(),
         Attribute::Consumer => event?.consumer.as_deref(),
         // The data of an event is for the queue.
         Attribute::Data if event.is_some() => None,
-        Attribute::Data => std::str::from_utf8(record.data).ok(),
+        Attribute::Data => text_of(record.data),
         Attribute::CorrelationId if record.correlation_id.is_empty() => None,
         Attribute::CorrelationId => std::str::from_utf8(record.correlation_id).ok(),
         Attribute::MessageType => MessageType::from_code(record.message_type).map(MessageType::name),
         _ => None,
     }
+}
+
+/// Whether the attribute, which is text, is the same for both, as far as that is cheap to say.
+#[inline]
+fn has_same_text(attribute: Attribute, row: &Row<'_>, next: &Row<'_>) -> bool {
+    row.event.is_none()
+        && next.event.is_none()
+        && match attribute {
+            Attribute::Topic => row.record.topic == next.record.topic,
+            Attribute::Publisher => row.record.publisher == next.record.publisher,
+            Attribute::Kind => row.record.kind == next.record.kind,
+            Attribute::MessageType => row.record.message_type == next.record.message_type,
+            Attribute::CorrelationId => {
+                row.record.correlation_id.is_empty() && next.record.correlation_id.is_empty()
+            }
+            _ => false,
+        }
+}
+
+/// The data as text, if it is. Most is ASCII, which is checked several times as fast.
+fn text_of(data: &[u8]) -> Option<&str> {
+    // The standard library looks at 64 bytes at once, and at each of those that are left.
+    let (fast, end) = (data.len() & !63, data.len().saturating_sub(64));
+    if data[..fast].is_ascii() && data[end..].is_ascii() {
+        // SAFETY: the two parts are all of it, and ASCII is UTF-8.
+        #[allow(unsafe_code)]
+        return Some(unsafe { std::str::from_utf8_unchecked(data) });
+    }
+    std::str::from_utf8(data).ok()
 }
 
 /// The rows of the batch that is being built.
@@ -131,13 +157,20 @@ pub(crate) struct Table {
     row_count: usize,
     /// Bytes of their data.
     size: usize,
-    room: String,
+    room: Room,
+}
+
+/// Where values are made that no record holds as they are.
+#[derive(Default)]
+struct Room {
+    texts: Texts,
+    text: String,
 }
 
 impl Table {
     pub fn new(compiled: &Compiled) -> Self {
         let builders = compiled.columns.iter().map(Builder::new).collect();
-        Table { builders, row_count: 0, size: 0, room: String::new() }
+        Table { builders, row_count: 0, size: 0, room: Room::default() }
     }
 
     pub fn row_count(&self) -> usize {
@@ -148,12 +181,13 @@ impl Table {
         self.row_count >= compiled.batch_rows || self.size >= compiled.batch_bytes
     }
 
-    pub fn append(&mut self, compiled: &Compiled, row: &Row<'_>) {
-        self.row_count += 1;
-        // Topics and what is made from numbers come on top, and are small beside a row of a table.
-        self.size += row.record.data.len() + row.record.topic.len();
+    /// Adds rows, column by column: the more at once, the less each costs.
+    pub fn append(&mut self, compiled: &Compiled, rows: &[Row<'_>]) {
+        self.row_count += rows.len();
+        // What is made from numbers comes on top, and is small beside a row of a table.
+        self.size += rows.iter().map(|row| row.record.data.len() + row.record.topic.len()).sum::<usize>();
         for (builder, column) in self.builders.iter_mut().zip(&compiled.columns) {
-            builder.append(&column.content, row, &mut self.room);
+            builder.append(&column.content, rows, &mut self.room);
         }
     }
 
@@ -218,38 +252,51 @@ impl Builder {
         Builder::Timestamp(TimestampMicrosecondBuilder::new().with_timezone("UTC"))
     }
 
-    fn append(&mut self, content: &Content, row: &Row<'_>, room: &mut String) {
-        let value = match (content, &mut *self) {
+    fn append(&mut self, content: &Content, rows: &[Row<'_>], room: &mut Room) {
+        match (content, &mut *self) {
             (Content::Struct(columns), Builder::Struct(builders, _)) => {
                 for (builder, column) in builders.iter_mut().zip(columns) {
-                    builder.append(&column.content, row, room);
+                    builder.append(&column.content, rows, room);
                 }
-                return;
             }
             (Content::Attribute(Attribute::DataBinary), Builder::Bytes(bytes)) => {
-                return bytes.append_option(row.event.is_none().then_some(row.record.data));
+                rows.iter()
+                    .for_each(|row| bytes.append_option(row.event.is_none().then_some(row.record.data)));
             }
             // Most of what most scans build: without the detour through a value of any type.
             (Content::Attribute(attribute), Builder::Text(text)) => {
-                return text.append_option(attribute_text(*attribute, row.record, row.texts, row.event));
+                // Neighbours often have the same.
+                for run in rows.chunk_by(|row, next| has_same_text(*attribute, row, next)) {
+                    let Row { record, event, .. } = &run[0];
+                    match attribute_text(*attribute, record, &mut room.texts, *event) {
+                        Some(value) => text.append_value_n(value, run.len()),
+                        None => text.append_nulls(run.len()),
+                    }
+                }
             }
             (Content::Attribute(attribute), Builder::Long(long)) => {
-                return long.append_option(attribute_number(*attribute, row.record, row.event));
+                rows.iter()
+                    .for_each(|row| long.append_option(attribute_number(*attribute, &row.record, row.event)));
             }
             (Content::Attribute(attribute), Builder::Timestamp(timestamp)) => {
-                return timestamp.append_option(attribute_number(*attribute, row.record, row.event));
+                rows.iter().for_each(|row| {
+                    timestamp.append_option(attribute_number(*attribute, &row.record, row.event))
+                });
             }
             (Content::Attribute(attribute), _) => {
-                attribute_value(*attribute, row.record, row.texts, row.event)
+                for Row { record, event, .. } in rows {
+                    self.push(attribute_value(*attribute, record, &mut room.texts, *event));
+                }
             }
-            (Content::Constant(text), _) => Some(Value::Text(text)),
+            (Content::Constant(text), _) => rows.iter().for_each(|_| self.push(Some(Value::Text(text)))),
             (Content::Field(path, kind), _) => {
-                let read = row.fields.and_then(|fields| fields.get(path.index()));
-                read.and_then(|read| kind.convert(*read, room))
+                for row in rows {
+                    let read = row.fields.and_then(|fields| fields.get(path.index()));
+                    self.push(read.and_then(|read| kind.convert(*read, &mut room.text)));
+                }
             }
-            (Content::Struct(_), _) => None,
-        };
-        self.push(value);
+            (Content::Struct(_), _) => rows.iter().for_each(|_| self.push(None)),
+        }
     }
 
     /// Appends a value that has the type of the builder; anything else is NULL.
@@ -312,6 +359,29 @@ impl Builder {
                 match StructArray::try_new(fields.clone(), arrays, None) {
                     Ok(array) => Arc::new(array),
                     Err(_) => Arc::new(StructArray::new_null(fields.clone(), row_count)),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_text_exactly_when_it_is_utf8() {
+        for size in 0..200 {
+            let ascii = vec![b'x'; size];
+            assert_eq!(text_of(&ascii), std::str::from_utf8(&ascii).ok());
+            for at in 0..size {
+                let mut data = ascii.clone();
+                data[at] = 0xc3;
+                assert_eq!(text_of(&data), None, "{at} of {size}");
+                if let Some(second) = data.get_mut(at + 1) {
+                    *second = 0xa4;
+                    assert_eq!(text_of(&data), std::str::from_utf8(&data).ok(), "{at} of {size}");
+                    assert!(text_of(&data).is_some());
                 }
             }
         }

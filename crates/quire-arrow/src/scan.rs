@@ -131,6 +131,11 @@ impl Scan {
                     continue;
                 }
             };
+            if compiled.fields.is_empty() && !compiled.includes_events {
+                let messages = batch.records().filter(|record| record.kind == RecordKind::Publish);
+                self.matcher.rows(compiled, messages, &mut self.table);
+                continue;
+            }
             for record in batch.records() {
                 match record.kind {
                     RecordKind::Publish => self.matcher.row(compiled, &record, None, &mut self.table),
@@ -187,6 +192,9 @@ impl Iterator for Scan {
     }
 }
 
+/// Rows of which the columns are made together: few enough that the records stay in the cache until the last column is made.
+const ROWS_AT_ONCE: usize = 256;
+
 /// Decides which records become rows, and reads what their columns need from the data.
 #[derive(Default)]
 pub(crate) struct Matcher {
@@ -201,6 +209,26 @@ pub(crate) struct Matcher {
 }
 
 impl Matcher {
+    /// Makes rows of the records that are wanted. For a plan that reads nothing from the data.
+    fn rows<'a>(
+        &mut self,
+        compiled: &Compiled,
+        records: impl Iterator<Item = Record<'a>>,
+        table: &mut Table,
+    ) {
+        let mut rows = Vec::with_capacity(ROWS_AT_ONCE);
+        for record in records {
+            if self.wants(compiled, &record, None) {
+                rows.push(Row { record, fields: None, event: None });
+            }
+            if rows.len() == ROWS_AT_ONCE {
+                table.append(compiled, &rows);
+                rows.clear();
+            }
+        }
+        table.append(compiled, &rows);
+    }
+
     /// Makes a row of the record, or of one event in it, if it is wanted.
     pub fn row(
         &mut self,
@@ -209,41 +237,12 @@ impl Matcher {
         event: Option<&Event>,
         table: &mut Table,
     ) {
-        if self.topic != record.topic || self.topic.is_empty() {
-            self.topic.clear();
-            self.topic.push_str(record.topic);
-            self.is_topic_wanted = compiled.topics.wants(record.topic);
-        }
-        if !self.is_topic_wanted {
+        if !self.wants(compiled, record, event) {
             return;
-        }
-        self.texts.set(record);
-        for (attribute, predicate) in &compiled.attribute_predicates {
-            if *attribute != Attribute::DataBinary
-                && !predicate.holds(attribute_value(*attribute, record, &self.texts, event))
-            {
-                return;
-            }
-        }
-        let message_type = MessageType::from_code(record.message_type);
-        if let Some(filter) = &compiled.filter {
-            let (Some(message_type), None) = (message_type, event) else { return };
-            let context = MessageContext {
-                message_type,
-                data: record.data,
-                topic: record.topic,
-                bookmark: Some(record.bookmark()),
-                correlation_id: record.correlation_id,
-                timestamp: record.timestamp,
-                now: compiled.now,
-            };
-            if !filter.matches_with(&context, &mut self.filtering) {
-                return;
-            }
         }
         self.fields.reset();
         let arena = &self.fields;
-        let fields = match message_type {
+        let fields = match MessageType::from_code(record.message_type) {
             Some(known) if event.is_none() && !compiled.fields.is_empty() => {
                 known.read(record.data, &compiled.fields, arena).ok()
             }
@@ -256,6 +255,41 @@ impl Matcher {
                 return;
             }
         }
-        table.append(compiled, &Row { record, texts: &self.texts, fields, event });
+        table.append(compiled, &[Row { record: *record, fields, event }]);
+    }
+
+    /// Whether topic, attributes and content are those that are wanted.
+    fn wants(&mut self, compiled: &Compiled, record: &Record<'_>, event: Option<&Event>) -> bool {
+        if self.topic != record.topic || self.topic.is_empty() {
+            self.topic.clear();
+            self.topic.push_str(record.topic);
+            self.is_topic_wanted = compiled.topics.wants(record.topic);
+        }
+        if !self.is_topic_wanted {
+            return false;
+        }
+        for (attribute, predicate) in &compiled.attribute_predicates {
+            if *attribute != Attribute::DataBinary
+                && !predicate.holds(attribute_value(*attribute, record, &mut self.texts, event))
+            {
+                return false;
+            }
+        }
+        if let Some(filter) = &compiled.filter {
+            let (Some(message_type), None) = (MessageType::from_code(record.message_type), event) else {
+                return false;
+            };
+            let context = MessageContext {
+                message_type,
+                data: record.data,
+                topic: record.topic,
+                bookmark: Some(record.bookmark()),
+                correlation_id: record.correlation_id,
+                timestamp: record.timestamp,
+                now: compiled.now,
+            };
+            return filter.matches_with(&context, &mut self.filtering);
+        }
+        true
     }
 }
