@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +19,7 @@ def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, so
     spark, worker = socket.socketpair()
     with spark, worker:
         yield spark, worker
+    gc.unfreeze()
 
 
 def work(monkeypatch: pytest.MonkeyPatch, does: Callable[[socket.socket], int]) -> list[Any]:
@@ -48,6 +50,28 @@ def test_a_worker_finds_all_of_its_work_and_is_used_again(
         assert _daemon.worker(mine, True) == 0
     assert found == [b"one", b"two"]
     assert calls == [True, True]
+
+
+def test_what_the_first_task_loaded_is_no_garbage_to_look_for(
+    monkeypatch: pytest.MonkeyPatch, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    spark, mine = sockets
+    kept: list[Any] = []
+
+    def does(sock: socket.socket) -> int:
+        kept.append([sock.recv(100)])
+        return 0
+
+    work(monkeypatch, does)
+    assert gc.get_freeze_count() == 0
+    counts = []
+    for piece in (b"one", b"two"):
+        spark.sendall(piece)
+        _daemon.worker(mine, True)
+        counts.append(gc.get_freeze_count())
+    assert counts[0] == counts[1] > 0, "once, so that garbage of later tasks is found"
+    assert any(found is kept[1] for found in gc.get_objects())
+    assert not any(found is kept[0] for found in gc.get_objects())
 
 
 def test_a_worker_without_more_work_ends(
