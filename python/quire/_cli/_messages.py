@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import quire
+from quire._cli._csv import json_rows
 from quire._cli._output import Format, data_of, print_json, print_raw, show_filter_mistake, to_bookmark
 from quire._options import DEFAULT_CONNECT_TIMEOUT
 
@@ -24,7 +24,7 @@ def publish(
     count = size = 0
     with _opened(file) as (source, total), quire.Client(url, name=name) as client:
         with _progress(total) as advance:
-            for data, position in _lines(source, as_csv):
+            for data, position in _lines(source, file, as_csv):
                 if rate is not None:
                     _wait_until(started + count / rate)
                 client.publish(topic, data)
@@ -143,7 +143,7 @@ def _opened(file: str) -> Iterator[tuple[BinaryIO, int | None]]:
         yield source, total
 
 
-def _lines(source: BinaryIO, as_csv: bool) -> Iterator[tuple[bytes, int]]:
+def _lines(source: BinaryIO, file: str, as_csv: bool) -> Iterator[tuple[bytes, int]]:
     """Messages, and how far into the source they reach. Empty lines are skipped."""
     position = 0
 
@@ -154,25 +154,12 @@ def _lines(source: BinaryIO, as_csv: bool) -> Iterator[tuple[bytes, int]]:
             yield line
 
     if as_csv:
-        rows: Iterable[dict[str, str | None]] = csv.DictReader(line.decode() for line in read())
-        for row in rows:
-            yield json.dumps({key: _value(text) for key, text in row.items()}).encode(), position
+        for row in json_rows(read(), file=file):
+            yield row, position
         return
     for line in read():
         if data := line.rstrip(b"\r\n"):
             yield data, position
-
-
-def _value(text: str | None) -> str | int | float | None:
-    """A cell as the number that it is, NULL when it is empty, else the text."""
-    if not text:
-        return None
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _wait_until(instant: float) -> None:
