@@ -394,6 +394,28 @@ async def test_a_cancelled_worker_gives_back_what_it_handles(place: tuple[str, q
         assert (again.delivery_count, again.cancel_count) == (2, 0)
 
 
+def test_a_worker_on_what_is_no_queue_says_so(
+    connect: Connect, place: tuple[str, quire.Config | None]
+) -> None:
+    client = connect()
+    with pytest.raises(quire.UnknownQueueError, match='"JOBZ"'):
+        client.process("JOBZ", lambda message: client.close())
+    # The topic below a queue is none, either.
+    client.publish("tasks", {"n": 1})
+    client.flush(TIMEOUT)
+    with pytest.raises(quire.UnknownQueueError, match='"tasks"'):
+        client.process("tasks", lambda message: client.close())
+    assert not client.health().subscriptions
+
+    async def work() -> None:
+        url, config = place
+        async with quire.AsyncClient(url, config=config) as awaiting:
+            with pytest.raises(quire.UnknownQueueError, match='"JOBZ"'):
+                await asyncio.wait_for(awaiting.process("JOBZ", lambda message: None), TIMEOUT)
+
+    asyncio.run(work())
+
+
 WORKER = """
 import sys, quire
 client = quire.Client(sys.argv[1])

@@ -17,7 +17,7 @@ from quire._message import Message
 from quire._options import Spec, backlog_to_core, selection_to_core, verdict_to_core
 from quire._queue_calls import BOOKMARKS_PER_COMMAND, queues_of
 from quire._subscription import DEFAULT_BATCH_COUNT, check_count
-from quire._worker import FLUSH_TIMEOUT, WorkerBase, WorkReport, backlog_of
+from quire._worker import FLUSH_TIMEOUT, WorkerBase, WorkReport, backlog_of, refusal_of
 
 if TYPE_CHECKING:
     from quire._aio import AsyncClient, AsyncSubscription
@@ -105,6 +105,9 @@ class AsyncQueueCalls:
         client = self._client()
         spec = Spec(topic=queue, max_backlog=backlog_to_core(backlog))
         subscription = await client._enter(await client._connected(), spec, auto_ack=False)
+        if refusal := refusal_of(queue, subscription._core, backlog):
+            await subscription.unsubscribe()
+            raise refusal
         worker = AsyncWorker(client, subscription, handler, concurrency, extend)
         self._workers.add(worker)
         try:

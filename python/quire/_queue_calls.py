@@ -12,7 +12,7 @@ from quire import _quire
 from quire._message import Message
 from quire._options import Spec, backlog_to_core, selection_to_core, verdict_to_core
 from quire._subscription import DEFAULT_BATCH_COUNT, check_count
-from quire._worker import Worker, WorkReport, backlog_of
+from quire._worker import Worker, WorkReport, backlog_of, refusal_of
 
 if TYPE_CHECKING:
     from quire._client import Client
@@ -106,10 +106,15 @@ class QueueCalls:
           thread
         - `max_backlog`: messages that the server may hand out ahead; two for each handler when left out
         - `extend`: renew the lease of what is being handled, every third of its period
+
+        Raises `UnknownQueueError` when no queue has this name.
         """
         backlog = backlog_of(concurrency, max_backlog)
         client = cast("Client", self)
         subscription = client._enter(Spec(topic=queue, max_backlog=backlog_to_core(backlog)), auto_ack=False)
+        if refusal := refusal_of(queue, subscription._core, backlog):
+            subscription.unsubscribe()
+            raise refusal
         worker = Worker(client, subscription, handler, concurrency, extend)
         with self._workers_lock:
             self._workers.add(worker)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quire._client_base import logger
-from quire._errors import ConfigError, QuireError
+from quire._errors import ConfigError, QuireError, UnknownQueueError
 from quire._message import Message
 
 if TYPE_CHECKING:
+    from quire import _quire
     from quire._client import Client
     from quire._subscription import Subscription
 
@@ -44,6 +45,14 @@ def backlog_of(concurrency: int, max_backlog: int | None) -> int:
     if concurrency < 1:
         raise ConfigError(f"concurrency: {concurrency} is not at least 1")
     return 2 * concurrency if max_backlog is None else max_backlog
+
+
+def refusal_of(queue: str, core: _quire.Subscription, backlog: int) -> UnknownQueueError | None:
+    """Why a worker cannot work on what it has subscribed to: a topic grants no backlog, and a worker on one, perhaps a
+    queue's name that is misspelt, would settle messages that nobody asked it to settle, or wait for ever."""
+    if backlog == 0 or core.granted_backlog > 0:
+        return None
+    return UnknownQueueError(f'no queue has the name "{queue}"')
 
 
 class WorkerBase:
