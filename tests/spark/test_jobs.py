@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import quire
 import quire.spark
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrameReader, SparkSession
 from quire._cli import run as command
 from quire._cli._pipeline import _own
 from quire.spark import _replay
@@ -84,6 +84,41 @@ def test_the_last_value_of_every_key(spark: SparkSession, tmp_path: Path) -> Non
     assert table(second.path) == {0: 9, 1: 100, 2: 8, 7: 101}
     with pytest.raises(quire.ConfigError, match="keys"):
         quire.spark.last_value(spark, str(journal), target, keys="v int")
+
+
+def test_last_values_are_found_before_what_queues_write_behind_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    config = quire.Config.model_validate({"queue": [{"name": "work", "message_type": "json"}]})
+    with quire.Client(f"file:{tmp_path / 'j'}", name="worker", config=config) as client:
+        for n in range(4):
+            client.publish("work", {"id": n % 2})
+        client.flush(timeout=30)
+        jobs = client.subscribe("work", max_backlog=4)
+        for _ in range(4):
+            jobs.get(timeout=30).ack()
+        client.flush(timeout=30)
+    found = quire.spark.last_value(spark, str(tmp_path / "j"), str(tmp_path / "last"), keys="id int")
+    assert (found.messages, found.keys) == (4, 2)
+
+
+def test_last_values_miss_nothing_of_a_journal_that_grows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, target = tmp_path / "j", str(tmp_path / "last")
+    journals.write(journal, [("t", {"id": 1})])
+    load = DataFrameReader.load
+
+    def grows(reader: DataFrameReader, *arguments: Any) -> Any:
+        frame = load(reader, *arguments)
+        monkeypatch.setattr(DataFrameReader, "load", load)
+        journals.write(journal, [("t", {"id": 2})], name="meanwhile")
+        return frame
+
+    monkeypatch.setattr(DataFrameReader, "load", grows)
+    runs = [quire.spark.last_value(spark, str(journal), target, keys="id int") for _ in range(2)]
+    assert [run.messages for run in runs] == [1, 1]
+    assert runs[-1].keys == 2
 
 
 @pytest.mark.parametrize("text", ["id", "", "string", "id strin", "id int; x int"])

@@ -10,8 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from quire._errors import ConfigError
+from quire._quire import ArrowReader
 from quire.spark import _columns
+from quire.spark._directory import locate
 from quire.spark._files import Files
+from quire.spark._options import read_options
 
 _STATE = "_state.json"
 
@@ -43,19 +46,14 @@ def last_value(
             f"keys, topics: {target} was made with {state['keys']!r} of {state['topics'] or 'all topics'}"
         )
     columns = _columns.defined("keys", keys)
+    # How far it goes is in the journal, not in its rows: the newest record may be of another topic, or no message. What comes after
+    # this is for the next run, also when the frame, which is a snapshot of later, has it.
+    (directory,) = read_options({"path": journal}).directories
+    position = max(state["position"], ArrowReader(locate(directory)).refresh())
     reader = spark.read.format("quire").option("fields", keys)
     # Every use of the frame has the conditions below.
     reader = reader.option("pushConditions", "true")
     everything = (reader.option("topics", topics) if topics else reader).load(journal)
-    # A frame is a snapshot, but how far it goes is in the journal, not in its rows: the newest may be of another topic.
-    head = (
-        spark.read.format("quire")
-        .schema("position long")
-        .option("startingOffsets", "-1")
-        .load(journal)
-        .first()
-    )
-    position = max(state["position"], 0 if head is None else head.position)
     new = everything.where(f"position > {state['position']} AND position <= {position}")
     new = new.where(reduce(lambda both, each: both & each, (f.col(name).isNotNull() for name in columns)))
     new = new.where("kind = 'publish'")
