@@ -68,6 +68,23 @@ def test_a_compaction_that_was_stopped_is_completed(
     ]
 
 
+def test_dates_of_an_archive_are_those_of_utc(spark: SparkSession, tmp_path: Path) -> None:
+    journal, target = tmp_path / "j", tmp_path / "archive"
+    journals.write(journal, [("t", {"n": 1})])
+    with quire.Journal(journal, read_only=True) as written:
+        (message,) = written.read()
+    own = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        # Somewhere it is always another day than in UTC.
+        for zone in ("Etc/GMT+12", "Etc/GMT-12"):
+            spark.conf.set("spark.sql.session.timeZone", zone)
+            quire.spark.archive(spark, str(journal), str(target / zone[-3:]))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(own))
+    found = {path.name for path in target.glob("*/batch=*/topic=*/date=*")}
+    assert found == {f"date={message.timestamp:%Y-%m-%d}"}
+
+
 def test_the_last_value_of_every_key(spark: SparkSession, tmp_path: Path) -> None:
     journal, target = tmp_path / "j", str(tmp_path / "last")
     journals.write(journal, [("t", {"id": n % 3, "v": n}) for n in range(10)] + [("t", {"v": 1})])

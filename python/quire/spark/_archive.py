@@ -73,7 +73,9 @@ def archive(
     counts: list[int] = []
 
     def write(frame: DataFrame, batch: int) -> None:
-        dated = frame.withColumn("date", f.to_date("timestamp"))
+        # That of UTC, whatever the zone of the session is.
+        days = f.floor(f.unix_seconds("timestamp") / 86_400).cast("int")
+        dated = frame.withColumn("date", f.date_from_unix_date(days))
         path = f"{target.rstrip('/')}/batch={batch:09d}"
         writer = dated.sortWithinPartitions("position").write.mode("overwrite").option("compression", "zstd")
         writer.partitionBy("topic", "date").parquet(path)
