@@ -85,6 +85,18 @@ def test_dates_of_an_archive_are_those_of_utc(spark: SparkSession, tmp_path: Pat
     assert found == {f"date={message.timestamp:%Y-%m-%d}"}
 
 
+def test_batches_without_messages_are_compacted(spark: SparkSession, tmp_path: Path) -> None:
+    journal, target = tmp_path / "j", str(tmp_path / "archive")
+    counts = []
+    for number, topics in enumerate(("none", "none", "none", "t", "none")):
+        journals.write(journal, [("t", {"n": number})], name=f"p{number}")
+        quire.spark.archive(spark, str(journal), target, topics=topics)
+        if number >= 2:
+            counts.append(quire.spark.compact(spark, target).messages)
+    assert counts == [0, 0, 1]
+    assert [row.position for row in spark.read.parquet(target).select("position").collect()] == [4]
+
+
 def test_the_last_value_of_every_key(spark: SparkSession, tmp_path: Path) -> None:
     journal, target = tmp_path / "j", str(tmp_path / "last")
     journals.write(journal, [("t", {"id": n % 3, "v": n}) for n in range(10)] + [("t", {"v": 1})])

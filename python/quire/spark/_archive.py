@@ -79,7 +79,7 @@ def archive(
         path = f"{target.rstrip('/')}/batch={batch:09d}"
         writer = dated.sortWithinPartitions("position").write.mode("overwrite").option("compression", "zstd")
         writer.partitionBy("topic", "date").parquet(path)
-        counts.append(spark.read.parquet(path).count() if Files(spark, path).names() != ["_SUCCESS"] else 0)
+        counts.append(spark.read.parquet(path).count() if _has_messages(Files(spark, path)) else 0)
 
     stream = spark.readStream.format("quire").options(**options).load(journal)
     query = (
@@ -104,16 +104,22 @@ def compact(spark: SparkSession, target: str) -> Compacted:
     _change_places(files)
     # The newest may be written again, if its run was killed before Spark noted it.
     batches = [name for name in files.names() if name.startswith("batch=")][:-1]
-    if len(batches) < 2:
+    filled = [name for name in batches if _has_messages(files, name)]
+    if len(batches) < 2 or not filled:
         return Compacted(0, 0, target)
     files.remove(_JOINED)
-    frame = _as_written(spark, files, batches)
+    frame = _as_written(spark, files, filled)
     joined = frame.drop("batch").repartition("topic", "date").sortWithinPartitions("position")
     joined.write.option("compression", "zstd").partitionBy("topic", "date").parquet(files.path(_JOINED))
     count = spark.read.parquet(files.path(_JOINED)).count()
     files.write(_PLAN, json.dumps({"replaces": batches}))
     _change_places(files)
     return Compacted(len(batches), count, target)
+
+
+def _has_messages(files: Files, batch: str = "") -> bool:
+    """Whether the directory of a batch has more in it than the note of Spark that it is whole."""
+    return any(name.startswith("topic=") for name in files.names(batch))
 
 
 def _as_written(spark: SparkSession, files: Files, batches: list[str]) -> DataFrame:
