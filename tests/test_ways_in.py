@@ -38,6 +38,7 @@ def test_two_clients_of_one_url_share_what_is_published(url: str) -> None:
         message = subscription.get(timeout=20)
         assert message is not None
         assert (message.topic, message.data, message.correlation_id) == ("orders/1", b"\x00\xff", "c-1")
+        assert (message.command, message.sow_key) == ("publish", None)
 
 
 def test_mistakes_are_the_same_errors_everywhere(url: str) -> None:

@@ -49,6 +49,9 @@ class Message:
     def correlation_id(self) -> str | None:
         """As published."""
     @property
+    def sow_key(self) -> str | None:
+        """The key in a last-value topic; `None` for messages of the log and of queues, which have none."""
+    @property
     def command(self) -> str:
         """`"publish"`, or `"sow"` for an answer to a query."""
     @property

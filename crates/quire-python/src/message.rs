@@ -211,6 +211,12 @@ impl Message {
         (!id.is_empty()).then(|| String::from_utf8_lossy(id).into_owned())
     }
 
+    /// The key of a last-value topic. Messages of the log, and so those of queues, have none, as `SOW_KEY()` says.
+    #[getter]
+    fn sow_key(&self) -> Option<&'static str> {
+        None
+    }
+
     #[getter]
     fn command(&self) -> &'static str {
         self.progress.command
