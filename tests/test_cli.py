@@ -71,6 +71,16 @@ def test_what_was_flushed_survives_a_kill(tmp_path: Path) -> None:
         assert [json.loads(text)["data"]["n"] for text in read.stdout.splitlines()] == list(range(2000))
 
 
+def test_machines_may_ask_for_json_where_it_is_the_rule_anyway(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'log'}"
+    assert quire("publish", "t", stdin='{"n": 1}\n', url=url).returncode == 0
+    read = ("subscribe", "t", "--bookmark", "epoch", "--count", "1")
+    plain = quire(*read, url=url)
+    assert json.loads(plain.stdout)["data"] == {"n": 1}
+    assert quire(*read, "--json", url=url).stdout == plain.stdout
+    assert quire(*read, "--json", "--format", "table", url=url).stdout == plain.stdout
+
+
 def test_csv_rows_become_json_objects(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("symbol,qty,price\nIBM,100,1.5\nHPQ,,x\n")
     with serving(tmp_path) as (_, line):
@@ -137,6 +147,10 @@ def test_a_configuration_is_checked_without_starting_anything(tmp_path: Path) ->
     result = quire("config", "check", str(bad))
     assert result.returncode == 2
     assert "line 2: transaction_log.journal_sise: unknown key" in result.stderr
+    told = json.loads(quire("config", "check", str(bad), "--json").stdout)
+    assert (told["is_sound"], told["line"], told["key"]) == (False, 2, "transaction_log.journal_sise")
+    told = quire("config", "check", str(good), "--json")
+    assert (told.returncode, json.loads(told.stdout)["is_sound"]) == (0, True)
     bad.write_text("[[transaction_log.topic]]\nname = 't'\nmessage_type = 'json'\nfilter = '/a ='\n")
     result = quire("config", "check", str(bad))
     assert result.returncode == 2

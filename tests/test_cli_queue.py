@@ -81,6 +81,9 @@ def test_peek_shows_and_takes_nothing(url: str) -> None:
     said = run("queue", "peek", "JOBS", "--filter", "/n > 1", "--count", "2", url=url)
     assert said.returncode == 0, said.stderr
     assert [line["data"] for line in lines(said.stdout)] == [{"n": 2}, {"n": 3}]
+    for command in (("queue", "peek"), ("sow",)):
+        asked = run(*command, "JOBS", "--filter", "/n IN (2, 3)", "--json", url=url)
+        assert asked.stdout == said.stdout, asked.stderr
     assert depth(url, "JOBS") == 5
 
 

@@ -40,6 +40,7 @@ Url = Annotated[
     str | None, Parameter(help="Server, or file:DIRECTORY. Default: $QUIRE_URL, else quire://127.0.0.1:9007.")
 ]
 Json = Annotated[bool, Parameter(negative="", help="Output for machines: one JSON object per line.")]
+JsonFormat = Annotated[bool, Parameter(negative="", help="The same as --format json.")]
 
 
 @app.command
@@ -126,6 +127,7 @@ def subscribe(
     count: int | None = None,
     timeout: float | None = None,
     format: Literal["json", "raw", "table"] = "json",
+    json: JsonFormat = False,
 ) -> int:
     """Print messages as they come, or from any point of the log.
 
@@ -173,7 +175,7 @@ def subscribe(
         select=select,
         count=count,
         timeout=timeout,
-        style=format,
+        style="json" if json else format,
         max_backlog=max_backlog,
         ack=ack,
     )
@@ -188,6 +190,7 @@ def sow(
     order_by: str | None = None,
     top_n: int | None = None,
     format: Literal["json", "raw", "table"] = "json",
+    json: JsonFormat = False,
 ) -> int:
     """Print the messages that a queue could deliver now, in the order of their delivery; nothing changes by it.
 
@@ -210,7 +213,8 @@ def sow(
     """
     from quire._cli._messages import sow as run
 
-    return run(topic, url=url or default_url(), filter=filter, order_by=order_by, top_n=top_n, style=format)
+    style = "json" if json else format
+    return run(topic, url=url or default_url(), filter=filter, order_by=order_by, top_n=top_n, style=style)
 
 
 @app.command
@@ -305,22 +309,16 @@ def demo(*, directory: Path | None = None, flights: int | None = None, spark: bo
 
 
 @config_app.command
-def check(file: Path) -> int:
+def check(file: Path, *, json: Json = False) -> int:
     """Say what is wrong with a configuration file, without starting anything. Exit code 2 when something is.
 
     For example:
       quire config check orders.toml
+      quire config check orders.toml --json | jq .line
     """
-    from quire._config import Config
-    from quire._errors import ConfigError
+    from quire._cli._config import check as run
 
-    try:
-        config = Config.load(file)
-    except OSError as error:
-        raise ConfigError(error.strerror or str(error), file=file) from None
-    config.check()
-    print(f"{file}: sound; listens on {config.address}, journal in {config.journal_directory}")
-    return 0
+    return run(file, as_json=json)
 
 
 @config_app.command

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 import quire
 from quire._cli import default_url
-from quire._cli._app import Json, Url
+from quire._cli._app import Json, JsonFormat, Url
 from quire._cli._messages import sow
 from quire._cli._output import Format, print_json, print_table
 
@@ -79,6 +79,7 @@ def peek(
     order_by: str | None = None,
     count: int = 10,
     format: Format = "json",
+    json: JsonFormat = False,
 ) -> int:
     """Show the messages that are delivered next, without taking them.
 
@@ -95,7 +96,8 @@ def peek(
     count
         The most messages to show.
     """
-    return sow(queue, url=url or default_url(), filter=filter, order_by=order_by, top_n=count, style=format)
+    style = "json" if json else format
+    return sow(queue, url=url or default_url(), filter=filter, order_by=order_by, top_n=count, style=style)
 
 
 @app.command
