@@ -11,6 +11,9 @@ import pytest
 import quire
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+from quire.spark import _batch, _directory
+from quire.spark._options import read_options
 
 from spark import journals
 
@@ -104,6 +107,20 @@ def test_parallel_tasks_read_everything_once(read: Any, trades: Path) -> None:
         assert sorted(row.position for row in frame.collect()) == list(range(1, journals.COUNT + 1)), options
     assert read().option("minPartitions", 4).load(str(trades)).rdd.getNumPartitions() >= 4
     assert read().load(str(trades)).rdd.getNumPartitions() == 1, "small segments are joined"
+
+
+def test_every_core_gets_as_many_tasks_as_the_others(trades: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_batch, "PARTITION_BYTES", 150_000)
+    monkeypatch.setattr(_batch, "PARTITION_BYTES_MIN", 80_000)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    options = read_options({"path": str(trades)})
+    reader = _batch.BatchReader(options, StructType(), [_directory.span(str(trades), options)])
+    parts = [partition.value for partition in reader.partitions()]
+    size = sum(segment.stat().st_size for segment in journals.segments(trades))
+    assert 3 < len(parts) <= 3 * -(-size // 450_000)
+    assert len(parts) % 3 == 0
+    assert [part.after for part in parts] == [0, *(part.limit for part in parts[:-1])]
+    assert parts[-1].limit == journals.COUNT
 
 
 def test_several_directories_are_one_frame(read: Any, trades: Path, tmp_path: Path) -> None:

@@ -69,9 +69,11 @@ def _cut(
 ) -> list[tuple[int, int]]:
     size = options.partition_bytes
     if size is None:
-        # Every core gets something to do, as long as that is worth a task.
+        # Every core gets something to do, and as many tasks as the others, as long as that is worth a task.
+        cores = os.cpu_count() or 1
         total = sum(part[2] for part in reader.split(spec, after, limit, 1 << 62, 1))
-        size = min(PARTITION_BYTES, max(PARTITION_BYTES_MIN, total // (os.cpu_count() or 1)))
+        rounds = max(-(-total // (PARTITION_BYTES * cores)), 1)
+        size = max(total // (rounds * cores), PARTITION_BYTES_MIN)
     return [(first, last) for first, last, _ in reader.split(spec, after, limit, size, wanted)]
 
 
