@@ -291,7 +291,7 @@ class AsyncClient(AsyncQueueCalls, ClientBase[AsyncSubscription, AsyncHandler]):
         """Waits until everything published so far is persisted. See `Client.flush`."""
         core = await self._connected()
         if not await self._flush(core, timeout_to_core(timeout)):
-            raise TimeoutError(f"{core.unpersisted_count} publishes are not persisted yet")
+            raise self._not_flushed(core)
         failure = failure_of_publishes(core.take_failed_publishes())
         if failure is not None:
             raise failure

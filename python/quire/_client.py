@@ -161,7 +161,7 @@ class Client(QueueCalls, ClientBase[Subscription, Handler]):
         Raises `TimeoutError`, and the error of a publish that the server refused since the last flush.
         """
         if not self._flush(timeout_to_core(timeout)):
-            raise TimeoutError(f"{self._core.unpersisted_count} publishes are not persisted yet")
+            raise self._not_flushed(self._core)
         failure = failure_of_publishes(self._core.take_failed_publishes())
         if failure is not None:
             raise failure

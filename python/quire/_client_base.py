@@ -92,6 +92,15 @@ class ClientBase(Generic[S, H]):
             return list(subscriptions)
         return [s for s in self._subscriptions.values() if s._spec.bookmark is not None]
 
+    def _not_flushed(self, core: _quire.Client) -> TimeoutError:
+        """What to raise when a flush was not answered in time: what waits, and for what."""
+        count = core.unpersisted_count
+        waiting = f"{count} publishes are not persisted yet" if count else "the flush is not answered yet"
+        if core.state == "connected":
+            return TimeoutError(waiting)
+        because = "" if core.last_error is None else f": {core.last_error}"
+        return TimeoutError(f"{waiting}, and there is no connection{because}")
+
     def _health_of(self, core: _quire.Client) -> Health:
         heard, by_number = core.heard()
         missed = core.missed()
