@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from quire._cli import run
 from quire._cli._output import print_table
 
 COLUMNS = [f"no {number}" for number in range(12)]
@@ -57,3 +58,11 @@ def test_a_table_that_fits_in_no_way_keeps_its_rows(
     assert sum(word.count("x") for words in lines for word in words) == 100 * sum(range(12))
     assert len(lines) > 100
     assert len(printed([], 200, capsys, monkeypatch)) == 1
+
+
+def test_a_standard_input_that_is_closed_is_said_to_be(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert run(["publish", "t", "--url", "memory:"]) == 2
+    assert capsys.readouterr().err == "quire: FILE: the standard input is closed\n"

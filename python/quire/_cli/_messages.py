@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import quire
 from quire._cli._csv import json_rows
@@ -134,6 +134,9 @@ def print_message(message: quire.Message, style: Format, *, is_first: bool) -> N
 def _opened(file: str) -> Iterator[tuple[BinaryIO, int | None]]:
     """The source and its size; that of the standard input is not known."""
     if file == "-":
+        # Python leaves out what is closed when it starts.
+        if cast("object", sys.stdin) is None:
+            raise quire.ConfigError("the standard input is closed", key="FILE")
         yield sys.stdin.buffer, None
         return
     with open(file, "rb") as source:
