@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+from quire.spark import _stream
+from quire.spark._options import read_options
 from server_process import Deadline
 
 from spark import journals
@@ -162,6 +165,29 @@ def test_another_journal_under_the_same_path_is_noticed(spark: SparkSession, tmp
     journals.write(tmp_path / "j", journals.trades(40), name="another")
     with pytest.raises(StreamingQueryException, match="not the journal"):
         batches.run()
+
+
+def test_a_directory_that_is_added_begins_where_it_was_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_stream, "REFRESH_SECONDS", -1.0)
+    schema = StructType().add("position", "long")
+    paths = [str(tmp_path / name) for name in "ab"]
+    for path in paths:
+        journals.write(Path(path), journals.trades(10))
+
+    def of(*paths: str) -> _stream.StreamReader:
+        options = read_options({"paths": json.dumps(paths), "startingOffsets": "latest"})
+        return _stream.StreamReader(options, schema)
+
+    start = of(paths[0]).initialOffset()
+    both = of(*paths)
+    limit = both.getDefaultReadLimit()
+    assert both.latestOffset(start, limit) == start
+    # Only the one that the checkpoint does not know gets something.
+    journals.write(Path(paths[1]), journals.trades(3), name="later")
+    found = both.latestOffset(start, limit)["journals"]
+    assert [(found[path]["from"], found[path]["to"]) for path in paths] == [(10, 10), (10, 13)]
 
 
 def test_a_stream_says_what_is_wrong_with_its_options(spark: SparkSession, trades: Path) -> None:

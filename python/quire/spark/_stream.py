@@ -41,6 +41,8 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
         self._scan = ScanBuilder(options, schema)
         #: With `AvailableNow`: nothing behind this is read.
         self._head: dict[str, int] | None = None
+        #: Where directories begin that the checkpoint does not know.
+        self._added: dict[str, int] = {}
         self._refreshed = 0.0
         self._last_batch = time.monotonic()
 
@@ -102,7 +104,10 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
         for directory in self._directories:
             place = places.get(directory)
             if place is None:
-                begun[directory] = _directory.span(directory, self._options).after
+                # Once: what `latest` means moves, and no message may pass while no batch has noted it.
+                if directory not in self._added:
+                    self._added[directory] = _directory.span(directory, self._options).after
+                begun[directory] = self._added[directory]
                 continue
             begun[directory] = int(place["to"])
             if place["at"] is not None:
