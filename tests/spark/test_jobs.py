@@ -305,6 +305,10 @@ def test_dead_letters_are_expiries_of_their_queue(spark: SparkSession, tmp_path:
     assert row.reasons == "max_deliveries,time_limit"
     assert 0 < row.p50 <= row.longest < 60
     assert quire.spark.queue_audit(spark, str(tmp_path)).collect() == []
+    # Others may publish there too.
+    journals.write(tmp_path, [("dead", {"n": 1}), ("dead", {"queue": "work"})], name="other")
+    (row,) = quire.spark.queue_audit(spark, str(tmp_path), dead_letters="dead").collect()
+    assert (row.queue, row.expired) == ("work", 2)
 
 
 def test_commands_print_what_they_did(

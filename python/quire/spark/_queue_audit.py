@@ -153,6 +153,8 @@ def _events(spark: SparkSession, journal: str, queues: str | None) -> DataFrame:
 def _dead_letters(spark: SparkSession, journal: str, queues: str | None, topics: str) -> DataFrame:
     reader = spark.read.format("quire").schema("queue string, message long, timestamp_ns long, data string")
     letters = reader.options(topics=topics, **{"field.message": "/position"}).load(journal)
+    # Others may publish there too.
+    letters = letters.where(f.col("queue").isNotNull() & f.col("message").isNotNull())
     if queues is not None:
         letters = letters.where(f.col("queue").isin([name.strip() for name in queues.split(",")]))
     reasons = f.array_join(f.from_json(f.get_json_object("data", "$.reason"), "array<string>"), ",")
