@@ -51,6 +51,22 @@ def test_a_batch_waits_for_its_messages_but_not_for_ever(tmp_path: Path) -> None
     assert at_once.latestOffset(at_once.initialOffset(), limit)["journals"][str(tmp_path)]["to"] == 11
 
 
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("2026-01-02T03:04:05.123456789Z", 1_767_323_045_123_456_789),
+        ("2026-01-02T04:04:05.1234567+01:00", 1_767_323_045_123_456_700),
+        ("2026-01-02 03:04:05.12", 1_767_323_045_120_000_000),
+        ("2999-01-01", (1 << 63) - 1),
+        ("9" * 30, (1 << 63) - 1),
+    ],
+)
+def test_a_time_is_read_to_the_nanosecond(trades: Path, text: str, ns: int) -> None:
+    options = read_options({"path": str(trades), "endingTimestamp": text})
+    assert options.ending_ns == ns
+    assert span(str(trades), options).limit == (journals.COUNT if ns == (1 << 63) - 1 else 0)
+
+
 def test_a_stream_reads_archived_segments(spark: SparkSession, trades: Path, tmp_path: Path) -> None:
     shutil.copytree(trades, tmp_path / "j")
     with quire.Journal(tmp_path / "j", archive_directory=tmp_path / "a", journal_size="64KB") as journal:

@@ -29,6 +29,9 @@ PARTITION_BYTES: Final = 128 << 20
 #: Below this a task costs more to start than to run.
 PARTITION_BYTES_MIN: Final = 16 << 20
 
+#: The last time that a column `timestamp_ns` can hold, in 2262.
+_NS_MAX: Final = (1 << 63) - 1
+
 
 @dataclass(frozen=True)
 class ReadOptions:
@@ -230,12 +233,16 @@ def password(file: str | None) -> str | None:
 
 
 def timestamp_ns(text: str) -> int:
-    """Nanoseconds since 1970 of ISO 8601 text (UTC where it names no zone), or of milliseconds."""
+    """Nanoseconds since 1970 of ISO 8601 text (UTC where it names no zone), or of milliseconds; of a later time than those of messages
+    can be, the last that can."""
     if re.fullmatch(r"-?\d+", text):
-        return int(text) * 1_000_000
+        return min(int(text) * 1_000_000, _NS_MAX)
     moment = datetime.fromisoformat(text)
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+    ns = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+    # `datetime` drops what is behind the microseconds.
+    finer = re.search(r":\d\d[.,]\d{6}(\d{1,3})", text)
+    return min(ns + (int(finer[1].ljust(3, "0")) if finer else 0), _NS_MAX)
 
 
 def time_ago_ns(key: str, text: str) -> int | None:
