@@ -10,7 +10,9 @@ import pytest
 import quire
 import quire.spark
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 from quire._cli import run as command
+from quire.spark._queue_audit import _moment
 from quire.testing import ServerProcess
 
 TIMEOUT = 30.0
@@ -190,3 +192,10 @@ def test_the_command_shows_consumers_and_draws_their_leases(
     assert "work: ann" in text
     with pytest.raises(quire.ConfigError, match="by: 'topic'"):
         quire.spark.queue_audit(spark, str(place), by="topic")  # type: ignore[arg-type]
+
+
+def test_moments_are_cut_to_the_microsecond(spark: SparkSession) -> None:
+    ns = 1_767_225_600_123_456_000
+    moments = [_moment(f.lit(ns + rest)) for rest in (0, 999)]
+    cut = spark.range(1).select(*[f.unix_micros(moment) for moment in moments]).first()
+    assert cut == (ns // 1000, ns // 1000), "as the column timestamp of the message"

@@ -208,7 +208,8 @@ def _first_and_last() -> Sequence[Column]:
 
 
 def _moment(nanoseconds: Column) -> Column:
-    return f.timestamp_micros((nanoseconds / 1000).cast("long"))
+    # Division of whole numbers: as a fraction it would be rounded, and up.
+    return f.timestamp_micros(f.call_function("div", nanoseconds, f.lit(1000)))
 
 
 def _seconds(nanoseconds: Column) -> Column:
