@@ -66,3 +66,18 @@ def test_a_standard_input_that_is_closed_is_said_to_be(
     monkeypatch.setattr(sys, "stdin", None)
     assert run(["publish", "t", "--url", "memory:"]) == 2
     assert capsys.readouterr().err == "quire: FILE: the standard input is closed\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        (["queue", "peek", "q", "--count", "-1"], "top_n: -1 is not between 0 and 2**32 - 1"),
+        (["sow", "q", "--top-n", "-1"], "top_n: -1 is not between 0 and 2**32 - 1"),
+        (["subscribe", "t", "--count", "-1"], "--count: -1 is below 0"),
+    ],
+)
+def test_less_than_no_message_is_a_mistake(
+    command: list[str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command, "--url", "memory:"]) == 2
+    assert capsys.readouterr().err == f"quire: {what}\n"

@@ -14,7 +14,7 @@ from quire import _quire
 from quire._client_base import logger
 from quire._errors import QuireError
 from quire._message import Message
-from quire._options import Spec, backlog_to_core, selection_to_core, verdict_to_core
+from quire._options import Spec, backlog_to_core, count_to_core, selection_to_core, verdict_to_core
 from quire._queue_calls import BOOKMARKS_PER_COMMAND, queues_of
 from quire._subscription import DEFAULT_BATCH_COUNT, check_count
 from quire._worker import FLUSH_TIMEOUT, WorkerBase, WorkReport, backlog_of, refusal_of
@@ -66,7 +66,7 @@ class AsyncQueueCalls:
         check_count(count)
         client = self._client()
         core = await client._connected()
-        answers = core.query(topic, filter, order_by, top_n)
+        answers = core.query(topic, filter, order_by, count_to_core(top_n, "top_n"))
         await self._answered(core, answers.command)
 
         def look() -> tuple[list[Message] | None] | None:

@@ -353,9 +353,14 @@ def delta_to_core(value: Duration | None, key: str) -> timedelta | None:
 
 def backlog_to_core(max_backlog: int | None) -> int | None:
     """The most messages of queues that a subscription may have outstanding; the server takes 1 for `None`."""
-    if max_backlog is not None and not 0 <= max_backlog < 2**32:
-        raise ConfigError(f"{max_backlog} is not between 0 and 2**32 - 1", key="max_backlog")
-    return max_backlog
+    return count_to_core(max_backlog, "max_backlog")
+
+
+def count_to_core(count: int | None, key: str) -> int | None:
+    """A number of messages as the protocol has it."""
+    if count is not None and not 0 <= count < 2**32:
+        raise ConfigError(f"{count} is not between 0 and 2**32 - 1", key=key)
+    return count
 
 
 def verdict_to_core(cancel: bool, expire: bool) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from quire import _quire
 from quire._message import Message
-from quire._options import Spec, backlog_to_core, selection_to_core, verdict_to_core
+from quire._options import Spec, backlog_to_core, count_to_core, selection_to_core, verdict_to_core
 from quire._subscription import DEFAULT_BATCH_COUNT, check_count
 from quire._worker import Worker, WorkReport, backlog_of, refusal_of
 
@@ -73,7 +73,7 @@ class QueueCalls:
         """
         count = DEFAULT_BATCH_COUNT if batch_size is None else batch_size
         check_count(count)
-        core = self._core.query(topic, filter, order_by, top_n)
+        core = self._core.query(topic, filter, order_by, count_to_core(top_n, "top_n"))
         self._answered(core.command)
         return _answers(core, count)
 
