@@ -374,3 +374,25 @@ def test_an_error_of_quire_is_found_in_that_of_spark() -> None:
 def test_what_is_no_archive_is_not_compacted(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(quire.ConfigError, match="no archive"):
         quire.spark.compact(spark, str(tmp_path / "nowhere"))
+
+
+def test_a_small_file_is_replaced_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    files = Files(spark, str(tmp_path))
+    files.write("_state.json", "before")
+    system = files._system
+
+    class Watched:
+        """Whoever is killed behind any of these calls leaves a state."""
+
+        def __getattr__(self, name: str) -> Any:
+            def call(*arguments: Any) -> Any:
+                result = getattr(system, name)(*arguments)
+                assert (tmp_path / "_state.json").read_text() in ("before", "after"), name
+                return result
+
+            return call
+
+    files._system = Watched()
+    files.write("_state.json", "after")
+    assert files.read("_state.json") == "after"
+    assert files.names() == ["_state.json"]

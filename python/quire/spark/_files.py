@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 
@@ -13,9 +14,10 @@ class Files:
     def __init__(self, spark: SparkSession, root: str) -> None:
         # Spark's own classes have no Python face for this.
         session: Any = spark
-        self._jvm = session._jvm
+        self._jvm, self._gateway = session._jvm, session.sparkContext._gateway
+        self._configuration = session._jsc.hadoopConfiguration()
         self._root = self._path(root)
-        self._system = self._root.getFileSystem(session._jsc.hadoopConfiguration())
+        self._system = self._root.getFileSystem(self._configuration)
 
     def exists(self, name: str) -> bool:
         """Whether there is something of this name."""
@@ -57,13 +59,26 @@ class Files:
             stream.hsync()
         finally:
             stream.close()
-        self._system.delete(self._below(name), False)
-        if not self._system.rename(temporary, self._below(name)):
-            raise OSError(f"{self.path(name)} cannot be written")
+        self._replace(temporary, self._below(name))
 
     def path(self, name: str) -> str:
         """The whole path of a name."""
         return str(self._below(name).toString())
+
+    def _replace(self, old: Any, new: Any) -> None:
+        """Moves a file to a name that may be taken: in one step, where the file system has such a thing."""
+        hadoop = self._jvm.org.apache.hadoop.fs
+        try:
+            context = hadoop.FileContext.getFileContext(self._system.getUri(), self._configuration)
+        except Py4JJavaError:  # it has no other face than that of `_system`
+            self._system.delete(new, False)
+            if not self._system.rename(old, new):
+                raise OSError(f"{new.toString()} cannot be written") from None
+            return
+        option = getattr(self._jvm, "org.apache.hadoop.fs.Options$Rename")
+        options = self._gateway.new_array(option, 1)
+        options[0] = option.OVERWRITE
+        context.rename(self._system.makeQualified(old), self._system.makeQualified(new), options)
 
     def _below(self, name: str) -> Any:
         path = self._jvm.org.apache.hadoop.fs.Path
