@@ -74,10 +74,16 @@ def test_a_standard_input_that_is_closed_is_said_to_be(
         (["queue", "peek", "q", "--count", "-1"], "top_n: -1 is not between 0 and 2**32 - 1"),
         (["sow", "q", "--top-n", "-1"], "top_n: -1 is not between 0 and 2**32 - 1"),
         (["subscribe", "t", "--count", "-1"], "--count: -1 is below 0"),
+        (["subscribe", "t", "--timeout", "-1"], "--timeout: -1 is below 0"),
     ],
 )
-def test_less_than_no_message_is_a_mistake(
+def test_less_than_nothing_is_a_mistake(
     command: list[str], what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*command, "--url", "memory:"]) == 2
     assert capsys.readouterr().err == f"quire: {what}\n"
+
+
+def test_the_demo_without_a_flight_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "--flights", "0"]) == 2
+    assert capsys.readouterr().err == "quire: --flights: 0 is below 1\n"

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 import quire
@@ -477,6 +478,12 @@ def test_urls_are_read(url: str, expected: tuple[str, int]) -> None:
 def test_bad_urls_are_explained(url: str) -> None:
     with pytest.raises(quire.ConfigError, match="url"):
         parse_url(url)
+
+
+@pytest.mark.parametrize("reconnect", [False, 5, "5s"])
+def test_what_does_not_say_how_to_reconnect_is_refused(reconnect: Any) -> None:
+    with pytest.raises(quire.ConfigError, match="reconnect"):
+        quire.Client("quire://127.0.0.1:1", reconnect=reconnect)
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 256])

@@ -29,6 +29,7 @@ from rich.table import Table
 import quire
 from quire._demo_jobs import QUEUE, run_jobs
 from quire._demo_spark import act as act_spark
+from quire._errors import ConfigError
 from quire._message import Message
 from quire.testing import ServerProcess
 
@@ -42,6 +43,8 @@ _TEXT = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 def run(directory: Path | None, count: int | None, spark: bool) -> int:
     """Runs the demo; gives the exit code, 1 when anything was lost, doubled or out of order, or a job was not done."""
+    if count is not None and count < 1:
+        raise ConfigError(f"{count} is below 1", key="--flights")
     console = Console()
     console.rule("[bold]quire demo")
     started = time.perf_counter()

@@ -185,7 +185,9 @@ class ClientOptions:
             raise ConfigError("it must have 1 to 255 bytes and no control characters", key="name")
         if not 1 <= ack_batch_size < 2**32:
             raise ConfigError(f"{ack_batch_size} is not between 1 and 2**32 - 1", key="ack_batch_size")
-        reconnect = reconnect or Reconnect()
+        reconnect = Reconnect() if reconnect is None else reconnect
+        if not isinstance(reconnect, Reconnect):
+            raise ConfigError(f"{reconnect!r} is no quire.Reconnect", key="reconnect")
         reconnect.to_core()
         return cls(
             urls=urls,

@@ -59,6 +59,8 @@ def subscribe(
 ) -> int:
     if count is not None and count < 0:
         raise quire.ConfigError(f"{count} is below 0", key="--count")
+    if timeout is not None and timeout < 0:
+        raise quire.ConfigError(f"{timeout:g} is below 0", key="--timeout")
     begin = None if bookmark is None else to_bookmark(bookmark)
     connect_timeout = DEFAULT_CONNECT_TIMEOUT if timeout is None else min(timeout, DEFAULT_CONNECT_TIMEOUT)
     with quire.Client(url, connect_timeout=connect_timeout) as client:
