@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -129,6 +130,18 @@ def test_last_values_are_found_before_what_queues_write_behind_them(
         client.flush(timeout=30)
     found = quire.spark.last_value(spark, str(tmp_path / "j"), str(tmp_path / "last"), keys="id int")
     assert (found.messages, found.keys) == (4, 2)
+
+
+def test_last_values_of_another_journal_under_the_same_path_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    journal, target = tmp_path / "j", str(tmp_path / "last")
+    journals.write(journal, [("t", {"id": n}) for n in range(3)])
+    quire.spark.last_value(spark, str(journal), target, keys="id int")
+    shutil.rmtree(journal)
+    journals.write(journal, [("t", {"id": n}) for n in range(5)], name="another")
+    with pytest.raises(quire.BadBookmarkError, match="not the journal"):
+        quire.spark.last_value(spark, str(journal), target, keys="id int")
 
 
 def test_last_values_miss_nothing_of_a_journal_that_grows(

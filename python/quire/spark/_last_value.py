@@ -10,9 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from quire._errors import ConfigError
-from quire._quire import ArrowReader
-from quire.spark import _columns
-from quire.spark._directory import locate
+from quire.spark import _columns, _directory
 from quire.spark._files import Files
 from quire.spark._options import read_options
 
@@ -38,6 +36,8 @@ def last_value(
 
     `keys` are columns from the data, `"id string"` or `"account string, symbol string"`. The first run reads the journal from its
     beginning, later ones what came since; the table before stays until the new one is whole.
+
+    Raises `BadBookmarkError` when the journal is another than that of the run before.
     """
     files = Files(spark, target)
     state = json.loads(files.read(_STATE) or '{"position": 0, "version": 0}')
@@ -48,8 +48,12 @@ def last_value(
     columns = _columns.defined("keys", keys)
     # How far it goes is in the journal, not in its rows: the newest record may be of another topic, or no message. What comes after
     # this is for the next run, also when the frame, which is a snapshot of later, has it.
-    (directory,) = read_options({"path": journal}).directories
-    position = max(state["position"], ArrowReader(locate(directory)).refresh())
+    (given,) = read_options({"path": journal}).directories
+    directory, at = _directory.locate(given), state.get("at")
+    known = None if at is None else (str(at[0]), int(at[1]))
+    # Raises when the record that the table ends with is another now: what is new could not be told.
+    found = _directory.reader_of(_directory.Range(directory, 0, state["position"], known))
+    position = max(state["position"], found.refresh())
     reader = spark.read.format("quire").option("fields", keys)
     # Every use of the frame has the conditions below.
     reader = reader.option("pushConditions", "true")
@@ -62,9 +66,8 @@ def last_value(
     _newest(spark, new, files, state["version"], columns).write.mode("overwrite").parquet(
         files.path(f"version={version}")
     )
-    files.write(
-        _STATE, json.dumps({"position": position, "version": version, "keys": keys, "topics": topics})
-    )
+    after = {"position": position, "at": _directory.identity(found, position), "version": version}
+    files.write(_STATE, json.dumps({**after, "keys": keys, "topics": topics}))
     files.remove(f"version={state['version']}")
     path = files.path(f"version={version}")
     return LastValues(looked_at, spark.read.parquet(path).count(), path)
