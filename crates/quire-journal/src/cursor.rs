@@ -67,9 +67,6 @@ impl Cursor {
     /// waits behind what was asked for before it.
     pub fn set_read_step(&mut self, step: usize) {
         self.reads = Reads::Sparingly { step };
-        if let Some(view) = self.place.as_mut().and_then(|place| place.view.as_mut()) {
-            view.set_step(step);
-        }
     }
 
     /// Everything up to here was given out or skipped.
@@ -164,7 +161,9 @@ impl CursorPlace {
             Some(view) if view.covers(self.offset) => view,
             _ => View::of(&self.segment, self.offset, reads)?,
         };
-        Ok(self.view.insert(view))
+        let view = self.view.insert(view);
+        view.set_reads(reads);
+        Ok(view)
     }
 
     /// Moves on to the next block that holds a wanted topic; gives the position before it when that is a skip.

@@ -107,10 +107,13 @@ impl View {
         Ok(())
     }
 
-    /// Who reads sparingly asks for so many bytes at a time from now on.
-    pub fn set_step(&mut self, step: usize) {
-        if let Some(ahead) = &mut self.ahead {
-            ahead.step = step as u64;
+    /// Reads in this way from now on.
+    pub fn set_reads(&mut self, reads: Reads) {
+        match reads {
+            Reads::Ahead => self.ahead = None,
+            Reads::Sparingly { step } => {
+                self.ahead.get_or_insert_with(|| ReadAhead::new(step)).step = step as u64;
+            }
         }
     }
 
