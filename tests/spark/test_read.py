@@ -49,6 +49,14 @@ def test_a_schema_names_attributes_and_fields_of_the_data(read: Any, trades: Pat
     assert _microseconds(fifth.at) == _microseconds(datetime(2026, 1, 2, 3, 4, 4, tzinfo=UTC))
 
 
+def test_a_schema_may_say_that_a_column_is_not_null(read: Any, trades: Path) -> None:
+    schema = "position long NOT NULL, n int NOT NULL, order struct<qty: byte NOT NULL, account: string> NOT NULL"
+    frame = read().schema(schema).load(str(trades))
+    assert not frame.schema["n"].nullable
+    assert frame.where("position = 5").first() == (5, 4, (4, "a4"))
+    assert frame.count() == journals.COUNT
+
+
 def test_fields_come_on_top_and_may_have_paths_of_their_own(read: Any, trades: Path) -> None:
     frame = (
         read().options(fields="Qty short, topic_length int", **{"field.Qty": "/order/qty"}).load(str(trades))
@@ -247,6 +255,7 @@ def test_another_journal_under_the_same_path_is_noticed(spark: SparkSession, tmp
         ({}, "price decimal(10,2)", "decimal"),
         ({"field.x": "/y"}, "n int", "field.x"),
         ({"field.n": "y"}, "n int", "'y'|\"y\""),
+        ({}, "n int, symbol string NOT NULL", "symbol: it is NOT NULL"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_name(

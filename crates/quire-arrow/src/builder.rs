@@ -7,8 +7,8 @@ use arrow_array::builder::{
     BinaryBuilder, BooleanBuilder, Date32Builder, Float32Builder, Float64Builder, Int8Builder, Int16Builder,
     Int32Builder, Int64Builder, StringBuilder, TimestampMicrosecondBuilder,
 };
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, StructArray};
-use arrow_schema::ArrowError;
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StructArray};
+use arrow_schema::{FieldRef, Fields};
 use quire_core::message_type::{MessageType, Value as Read};
 use quire_journal::{PublisherId, Record, RecordKind};
 
@@ -16,6 +16,7 @@ use crate::column::{Column, Content};
 use crate::event::Event;
 use crate::field::Value;
 use crate::plan::Compiled;
+use crate::scan::ScanError;
 use crate::spec::{Attribute, FieldType};
 
 /// A record that becomes a row.
@@ -192,11 +193,11 @@ impl Table {
     }
 
     /// The rows as a batch; the table is empty again.
-    pub fn finish(&mut self, compiled: &Compiled) -> Result<RecordBatch, ArrowError> {
-        let arrays = self.builders.iter_mut().map(|builder| builder.finish(self.row_count)).collect();
+    pub fn finish(&mut self, compiled: &Compiled) -> Result<RecordBatch, ScanError> {
+        let arrays = finish_all(&mut self.builders, compiled.schema.fields(), self.row_count)?;
         let options = RecordBatchOptions::new().with_row_count(Some(self.row_count));
         (self.row_count, self.size) = (0, 0);
-        RecordBatch::try_new_with_options(compiled.schema.clone(), arrays, &options)
+        Ok(RecordBatch::try_new_with_options(compiled.schema.clone(), arrays, &options)?)
     }
 }
 
@@ -212,7 +213,7 @@ enum Builder {
     Date(Date32Builder),
     Text(StringBuilder),
     Bytes(BinaryBuilder),
-    Struct(Vec<Builder>, arrow_schema::Fields),
+    Struct(Vec<Builder>, Fields),
 }
 
 impl Builder {
@@ -331,8 +332,8 @@ impl Builder {
         }
     }
 
-    fn finish(&mut self, row_count: usize) -> ArrayRef {
-        match self {
+    fn finish(&mut self, row_count: usize) -> Result<ArrayRef, ScanError> {
+        Ok(match self {
             Builder::Boolean(builder) => Arc::new(builder.finish()),
             Builder::Byte(builder) => Arc::new(builder.finish()),
             Builder::Short(builder) => Arc::new(builder.finish()),
@@ -354,15 +355,28 @@ impl Builder {
                 Arc::new(array)
             }
             Builder::Struct(builders, fields) => {
-                let arrays = builders.iter_mut().map(|builder| builder.finish(row_count)).collect();
-                // The arrays were built from these fields and have one length.
-                match StructArray::try_new(fields.clone(), arrays, None) {
-                    Ok(array) => Arc::new(array),
-                    Err(_) => Arc::new(StructArray::new_null(fields.clone(), row_count)),
-                }
+                let arrays = finish_all(builders, fields, row_count)?;
+                Arc::new(StructArray::try_new(fields.clone(), arrays, None)?)
             }
-        }
+        })
     }
+}
+
+fn finish_all(
+    builders: &mut [Builder],
+    fields: &Fields,
+    row_count: usize,
+) -> Result<Vec<ArrayRef>, ScanError> {
+    let finish = |(builder, field): (&mut Builder, &FieldRef)| {
+        let array = builder.finish(row_count)?;
+        match array.null_count() {
+            null_count if null_count > 0 && !field.is_nullable() => {
+                Err(ScanError::Null { column: field.name().clone(), null_count, row_count })
+            }
+            _ => Ok(array),
+        }
+    };
+    builders.iter_mut().zip(fields).map(finish).collect()
 }
 
 #[cfg(test)]

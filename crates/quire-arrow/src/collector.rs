@@ -41,14 +41,11 @@ impl Collector {
     /// The rows so far, if there are any; the next ones begin another batch.
     ///
     /// # Errors
-    /// [`ScanError::Batch`].
+    /// [`ScanError::Null`], [`ScanError::Batch`].
     pub fn take(&mut self) -> Result<Option<RecordBatch>, ScanError> {
         if self.table.row_count() == 0 {
             return Ok(None);
         }
-        self.table
-            .finish(&self.plan.0)
-            .map(Some)
-            .map_err(|error| ScanError::Batch { reason: error.to_string() })
+        self.table.finish(&self.plan.0).map(Some)
     }
 }

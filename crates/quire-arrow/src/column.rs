@@ -11,6 +11,7 @@ use crate::spec::{Attribute, FieldType};
 #[derive(Clone, Debug)]
 pub(crate) struct Column {
     pub name: String,
+    pub nullable: bool,
     pub content: Content,
 }
 
@@ -32,9 +33,8 @@ impl Column {
         }
     }
 
-    /// Nullable throughout: Spark takes no column that claims not to be.
     pub fn fields(columns: &[Column]) -> Fields {
-        columns.iter().map(|column| Field::new(&column.name, column.data_type(), true)).collect()
+        columns.iter().map(|column| Field::new(&column.name, column.data_type(), column.nullable)).collect()
     }
 }
 

@@ -6,7 +6,7 @@
 //! [`Messages`] are the way back: rows that are published. Records that are not wanted are dropped before anything is built for them, and blocks that hold no
 //! wanted topic are not read.
 //!
-//! Every column is nullable and of a type that Spark accepts as it is (`docs/spark.md`, "Columns").
+//! Every column is of a type that Spark accepts as it is (`docs/spark.md`, "Columns").
 
 mod builder;
 mod collector;

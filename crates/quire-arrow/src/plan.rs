@@ -236,7 +236,9 @@ impl Compiler {
         in_range("columns", self.column_count.max(1), COLUMNS_MAX)?;
         specs
             .iter()
-            .map(|spec| Ok(Column { name: spec.name.clone(), content: self.content(spec)? }))
+            .map(|spec| {
+                Ok(Column { name: spec.name.clone(), nullable: spec.nullable, content: self.content(spec)? })
+            })
             .collect()
     }
 

@@ -64,12 +64,31 @@ pub enum ScanError {
         /// The last position of the log.
         ends: Position,
     },
+    /// A column has no value although the spec says that it always has one.
+    #[error(
+        "column {column}: it is NOT NULL in the schema, but {null_count} of {row_count} messages have no value of its type; \
+         leave out NOT NULL, or those messages by a filter"
+    )]
+    Null {
+        /// Its name.
+        column: String,
+        /// Rows without a value, of one batch.
+        null_count: usize,
+        /// Rows of the batch.
+        row_count: usize,
+    },
     /// The columns do not form a batch.
     #[error("the batch cannot be built: {reason}")]
     Batch {
         /// What Arrow says.
         reason: String,
     },
+}
+
+impl From<ArrowError> for ScanError {
+    fn from(error: ArrowError) -> Self {
+        ScanError::Batch { reason: error.to_string() }
+    }
 }
 
 impl From<ScanError> for ArrowError {
@@ -188,7 +207,8 @@ impl Iterator for Scan {
             return None;
         }
         let batch = self.table.finish(&self.plan.0);
-        Some(batch.map_err(|error| ScanError::Batch { reason: error.to_string() }))
+        self.is_done |= batch.is_err();
+        Some(batch)
     }
 }
 

@@ -54,6 +54,9 @@ pub struct ScanSpec {
 pub struct ColumnSpec {
     /// Its name.
     pub name: String,
+    /// Whether it may be NULL. A row in which it is although it may not is an error.
+    #[serde(default = "nullable")]
+    pub nullable: bool,
     /// Where its values come from.
     #[serde(flatten)]
     pub source: Source,
@@ -76,6 +79,10 @@ pub enum Source {
     Struct(Vec<ColumnSpec>),
     /// The same text in every row.
     Constant(String),
+}
+
+fn nullable() -> bool {
+    true
 }
 
 /// What every record has.

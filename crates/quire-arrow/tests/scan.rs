@@ -193,6 +193,35 @@ fn fields_are_read_and_filtered_before_a_row_is_built() {
 }
 
 #[test]
+fn a_column_that_is_not_null_has_a_value_in_every_row_or_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    let scan = |columns: &str| {
+        let spec = format!(r#"{{"columns": [{columns}], "batch_rows": 100}}"#);
+        let plan = Plan::new(ScanSpec::from_json(&spec).unwrap()).unwrap();
+        plan.scan(&reader, all(&reader)).unwrap().collect::<Vec<_>>()
+    };
+    let there = scan(
+        r#"{"name": "position", "nullable": false, "attribute": "position"},
+           {"name": "both", "nullable": false, "struct": [{"name": "n", "nullable": false, "field": {"path": "/n", "type": "long"}}]}"#,
+    );
+    let batch = there[0].as_ref().unwrap();
+    assert!(batch.schema().fields().iter().all(|field| !field.is_nullable()));
+    assert!(!batch.column(1).as_struct().fields()[0].is_nullable());
+    let absent = r#"{"name": "absent", "nullable": false, "field": {"path": "/absent", "type": "long"}}"#;
+    for columns in [absent.to_owned(), format!(r#"{{"name": "both", "struct": [{absent}]}}"#)] {
+        let results = scan(&columns);
+        assert_eq!(results.len(), 1);
+        assert!(
+            matches!(&results[0], Err(ScanError::Null { column, .. }) if column == "absent"),
+            "{:?}",
+            results[0]
+        );
+    }
+}
+
+#[test]
 fn no_column_still_counts_its_rows() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path());

@@ -268,6 +268,7 @@ fn of_scan(py: Python<'_>, error: &ScanError) -> PyErr {
     let code = match error {
         ScanError::Journal(error) => journal_code(error),
         ScanError::Removed { .. } | ScanError::Short { .. } => "bookmark_not_found",
+        ScanError::Null { .. } => "bad_option",
         ScanError::Batch { .. } => "internal",
     };
     errors::new_error(py, code, &error.to_string(), 0)

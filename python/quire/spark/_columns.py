@@ -74,7 +74,7 @@ def source(
         return None
     if len(path) == 1:
         read = _column(column, options)
-        return {key: value for key, value in read.items() if key != "name"}, inner
+        return {key: value for key, value in read.items() if key not in ("name", "nullable")}, inner
     root = _root(schema[path[0]], options)
     return {"field": {"path": "/".join([root, *path[1:]]), "type": _field_type(column, column.name)}}, inner
 
@@ -97,8 +97,12 @@ def _column(column: t.StructField, options: ReadOptions) -> dict[str, Any]:
     if name in known and name.lower() not in options.field_paths:
         if options.url is not None and name in NOT_FROM_A_SERVER:
             raise ConfigError(f"column {name}: a server does not say it; read its directory")
-        return {"name": name, "attribute": _attribute(name, data_type, known[name])}
-    return {"name": name, **_field(column, _root(column, options), name)}
+        return _named(column, {"attribute": _attribute(name, data_type, known[name])})
+    return _named(column, _field(column, _root(column, options), name))
+
+
+def _named(column: t.StructField, source: dict[str, Any]) -> dict[str, Any]:
+    return {"name": column.name, "nullable": column.nullable, **source}
 
 
 def _root(column: t.StructField, options: ReadOptions) -> str:
@@ -129,7 +133,7 @@ def _field(column: t.StructField, path: str, whole: str) -> dict[str, Any]:
 
 def _inner(struct: t.StructType, path: str, whole: str) -> Iterator[dict[str, Any]]:
     for column in struct.fields:
-        yield {"name": column.name, **_field(column, f"{path}/{column.name}", f"{whole}.{column.name}")}
+        yield _named(column, _field(column, f"{path}/{column.name}", f"{whole}.{column.name}"))
 
 
 def _field_type(column: t.StructField, whole: str) -> str:
