@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -113,6 +115,25 @@ def test_what_else_fails_is_not_hidden(
     spark.sendall(b"work")
     with pytest.raises(FileNotFoundError):
         _daemon.worker(mine, True)
+
+
+@pytest.mark.parametrize("name", ["pyspark.daemon", "quire.spark._daemon", None])
+def test_a_worker_that_spark_plans_with_is_adopted(name: str | None) -> None:
+    script = """
+import sys
+from importlib.machinery import ModuleSpec
+
+main, name = sys.modules["__main__"], sys.argv[1]
+main.__spec__ = ModuleSpec(name, None) if name else None
+main.worker = "their own"
+import quire.spark._source
+from quire.spark import _daemon
+
+print(main.worker is _daemon.worker, main.worker)
+"""
+    run = [sys.executable, "-c", script, name or ""]
+    said = subprocess.run(run, check=True, capture_output=True, text=True).stdout
+    assert said.startswith("True") if name == "pyspark.daemon" else said == "False their own\n"
 
 
 def test_a_local_session_has_it(spark: SparkSession) -> None:

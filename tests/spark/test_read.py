@@ -50,7 +50,9 @@ def test_a_schema_names_attributes_and_fields_of_the_data(read: Any, trades: Pat
 
 
 def test_a_schema_may_say_that_a_column_is_not_null(read: Any, trades: Path) -> None:
-    schema = "position long NOT NULL, n int NOT NULL, order struct<qty: byte NOT NULL, account: string> NOT NULL"
+    schema = (
+        "position long NOT NULL, n int NOT NULL, order struct<qty: byte NOT NULL, account: string> NOT NULL"
+    )
     frame = read().schema(schema).load(str(trades))
     assert not frame.schema["n"].nullable
     assert frame.where("position = 5").first() == (5, 4, (4, "a4"))

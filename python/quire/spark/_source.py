@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import MutableMapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from quire.spark._server import ServerRange
 
 # Spark imports this module in every worker: what needs the compiled core, pyarrow or the rest is imported where it is used.
+_main = sys.modules["__main__"]
+if _main.__spec__ is not None and _main.__spec__.name == "pyspark.daemon":
+    from quire.spark import _daemon
+
+    _daemon.adopt(_main)
 
 #: Options that only a sink has: nothing is looked up for it.
 _OF_A_SINK = frozenset(
