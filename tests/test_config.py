@@ -71,6 +71,10 @@ def test_sizes_intervals_and_directories_are_read(tmp_path: Path) -> None:
         ),
         ("[transaction_log]\njournal_size = '1KB'", "line 2: transaction_log.journal_size: .*65536"),
         (
+            f"[transaction_log]\njournal_size = '{'9' * 400}'",
+            "line 2: transaction_log.journal_size: .* is not a size",
+        ),
+        (
             "[transaction_log]\njournal_size = 'large'",
             "line 2: transaction_log.journal_size: 'large' is not a size",
         ),

@@ -12,6 +12,8 @@ Size = int | str
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4}
+#: No file and no memory has as many bytes: 2^63, as a signed number of 64 bits ends.
+_SIZE_END = 1 << 63
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -39,10 +41,14 @@ def seconds(value: Duration, key: str) -> float:
 def size(value: Size, key: str) -> int:
     """The bytes of a number or of text such as "500KB" (KB = 1024 bytes)."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    if isinstance(value, str) and (match := _QUANTITY.fullmatch(value)) and match[2].upper() in _BYTES:
-        return int(float(match[1]) * _BYTES[match[2].upper()])
-    raise ConfigError(f"{value!r} is not a size: bytes, or text such as '64MB'", key=key)
+        result: float = value
+    elif isinstance(value, str) and (match := _QUANTITY.fullmatch(value)) and match[2].upper() in _BYTES:
+        result = float(match[1]) * _BYTES[match[2].upper()]
+    else:
+        raise ConfigError(f"{value!r} is not a size: bytes, or text such as '64MB'", key=key)
+    if result >= _SIZE_END:
+        raise ConfigError(f"{value!r} is not below 8388608TB", key=key)
+    return int(result)
 
 
 def number_text(value: float) -> str:

@@ -40,6 +40,15 @@ def test_an_archive_grows_by_what_is_new(spark: SparkSession, tmp_path: Path) ->
     assert quire.spark.compact(spark, target).joined == 0
 
 
+def test_a_batch_of_an_archive_has_a_message_at_least(
+    spark: SparkSession, trades: Path, tmp_path: Path
+) -> None:
+    for count in (0, -1, 1 << 63):
+        with pytest.raises(quire.ConfigError, match="max_messages"):
+            quire.spark.archive(spark, str(trades), str(tmp_path / "archive"), max_messages=count)
+    assert not (tmp_path / "archive").exists()
+
+
 def test_a_compaction_that_was_stopped_is_completed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +252,22 @@ def test_a_pace_is_that_from_the_first_message_on(pace: str, monkeypatch: pytest
         gone.append(now[0])
         now[0] += 0.1
     assert gone == pytest.approx([160, 160.5, 161, 161.5])
+
+
+def test_a_pace_may_be_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(_replay, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=sleep))
+    wait = _replay._pace("0.000000000000001")
+    wait(0, 0)
+    with pytest.raises(KeyboardInterrupt):
+        wait(1, 0)
+    assert slept == [3600.0] * 3, "the system takes no sleep of centuries"
 
 
 def test_a_replay_keeps_its_pace(spark: SparkSession, tmp_path: Path) -> None:

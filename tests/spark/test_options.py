@@ -144,6 +144,50 @@ def test_another_epoch_publishes_everything_again(tmp_path: Path) -> None:
         assert len(list(journal.read())) == 4
 
 
+#: No option has numbers like these.
+HUGE = ("9" * 20, "9" * 400, "9" * 5000)
+COUNTS = (
+    "maxMessagesPerTrigger",
+    "minMessagesPerTrigger",
+    "minPartitions",
+    "batchRows",
+    "maxBytesPerTrigger",
+    "partitionBytes",
+    "batchBytes",
+)
+
+
+@pytest.mark.parametrize("key", [*COUNTS, "sinkEpoch", "maxTriggerDelay", "flushTimeout"])
+def test_a_number_that_cannot_be_is_refused_with_its_name(key: str) -> None:
+    is_written = key in ("sinkEpoch", "flushTimeout")
+    for text in ("-1", *HUGE, "-" + HUGE[0], "many", "1e3", "nan", *(["0"] if key != "sinkEpoch" else [])):
+        with pytest.raises(quire.ConfigError, match=key):
+            (write_options if is_written else read_options)({"path": "/j", key: text})
+
+
+def test_what_is_left_empty_and_numbers_at_their_bounds_are_taken() -> None:
+    bounds = dict.fromkeys(COUNTS[:2], str((1 << 63) - 1)) | {"minPartitions": "100000"}
+    options = read_options({"path": "/j", **bounds, "batchRows": str((1 << 31) - 1), "batchBytes": "256MB"})
+    assert (options.max_messages, options.min_partitions) == ((1 << 63) - 1, 100_000)
+    assert read_options({"path": "/j", **dict.fromkeys(COUNTS, "")}) == read_options({"path": "/j"})
+    assert write_options({"path": "/j", "sinkEpoch": "0"}).epoch == 0
+
+
+def test_a_place_before_or_behind_all_messages_is_the_first_or_the_last(trades: Path) -> None:
+    def bounds(**options: str) -> tuple[int, int]:
+        found = span(str(trades), read_options({"path": str(trades), **options}))
+        return found.after, found.limit
+
+    count = journals.COUNT
+    for huge in HUGE:
+        assert bounds(startingOffsets=f"-{huge}") == (0, count)
+        assert bounds(endingOffsets=f"-{huge}") == (0, 0)
+        assert bounds(startingTimestamp=f"-{huge}", endingTimestamp=huge) == (0, count)
+        with pytest.raises(quire.ConfigError, match="startingOffsets"):
+            bounds(startingOffsets=f"-{huge} days")
+    assert bounds(startingTimestamp="0001-01-01", endingTimestamp="0001-01-01") == (0, 0)
+
+
 def test_durations_are_more_than_nothing() -> None:
     assert write_options({"path": "/j", "flushTimeout": "90s"}).flush_timeout.total_seconds() == 90
     for wrong in ("soon", "0s"):

@@ -63,6 +63,8 @@ def archive(
 
     Topics and fields may change from run to run. They hold for what a run adds: what it passes over, no later one comes back to.
     """
+    if not 1 <= max_messages < 1 << 63:
+        raise ConfigError(f"max_messages: {max_messages} is not from 1 to {(1 << 63) - 1}")
     if fields:
         own = _OWN_COLUMNS.intersection(name.lower() for name in _columns.defined("fields", fields))
         if own:

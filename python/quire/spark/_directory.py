@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 from quire._arrow import batches
 from quire._errors import BadBookmarkError, ConfigError, QuireError
 from quire._quire import ArrowReader
-from quire.spark._options import EARLIEST, LATEST, ReadOptions, time_ago_ns
+from quire.spark._options import EARLIEST, LATEST, ReadOptions, time_ago_ns, whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -139,8 +138,8 @@ def _offset(found: ArrowReader, key: str, text: str, options: ReadOptions, last:
     """The position that `latest`, `-1000`, `-10 minutes` or a bookmark means."""
     if text == LATEST:
         return last
-    if match := re.fullmatch(r"-(\d+)", text):
-        return max(last - int(match[1]), 0)
+    if text.startswith("-") and (back := whole(text)) is not None:
+        return max(last + back, 0)
     if (ago_ns := time_ago_ns(key, text)) is not None:
         return found.position_before(ago_ns)
     if len(options.directories) != 1:

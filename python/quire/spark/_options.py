@@ -31,6 +31,13 @@ PARTITION_BYTES_MIN: Final = 16 << 20
 
 #: The last time that a column `timestamp_ns` can hold, in 2262.
 _NS_MAX: Final = (1 << 63) - 1
+#: What the core and Spark can count to.
+_COUNT_MAX: Final = (1 << 63) - 1
+#: Tasks of one read: more cost more to hand out than to run, and a server is asked for every cut.
+PARTITIONS_MAX: Final = 100_000
+#: Those of the core: offsets in an Arrow batch have 32 bits.
+BATCH_ROWS_MAX: Final = (1 << 31) - 1
+BATCH_BYTES_MAX: Final = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -193,9 +200,9 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         min_messages=given.count("minMessagesPerTrigger"),
         max_trigger_delay=given.duration("maxTriggerDelay", timedelta(minutes=15)),
         partition_bytes=given.size("partitionBytes"),
-        min_partitions=given.count("minPartitions"),
-        batch_rows=given.count("batchRows") or 10_000,
-        batch_bytes=given.size("batchBytes") or 4 << 20,
+        min_partitions=given.count("minPartitions", most=PARTITIONS_MAX),
+        batch_rows=given.count("batchRows", most=BATCH_ROWS_MAX) or 10_000,
+        batch_bytes=given.size("batchBytes", most=BATCH_BYTES_MAX) or 4 << 20,
         fields=given.text("fields"),
         field_paths=given.prefixed(),
         includes_events=includes_events,
@@ -218,7 +225,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         topic=given.text("topic"),
         publisher=given.text("publisher") or "spark",
         transaction=given.text("txnId"),
-        epoch=given.count("sinkEpoch") or 0,
+        epoch=given.count("sinkEpoch", least=0) or 0,
         staging=given.text("stagingDirectory"),
         checkpoint=given.text("checkpointLocation"),
         flush_timeout=given.duration("flushTimeout", timedelta(minutes=5)),
@@ -233,16 +240,24 @@ def password(file: str | None) -> str | None:
 
 
 def timestamp_ns(text: str) -> int:
-    """Nanoseconds since 1970 of ISO 8601 text (UTC where it names no zone), or of milliseconds; of a later time than those of messages
-    can be, the last that can."""
-    if re.fullmatch(r"-?\d+", text):
-        return min(int(text) * 1_000_000, _NS_MAX)
+    """Nanoseconds since 1970 of ISO 8601 text (UTC where it names no zone), or of milliseconds; of an earlier or a later time than those of
+    messages can be, the first or the last that can."""
+    if (milliseconds := whole(text)) is not None:
+        return min(max(milliseconds * 1_000_000, 0), _NS_MAX)
     moment = datetime.fromisoformat(text)
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     ns = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
     # `datetime` drops what is behind the microseconds.
     finer = re.search(r":\d\d[.,]\d{6}(\d{1,3})", text)
-    return min(ns + (int(finer[1].ljust(3, "0")) if finer else 0), _NS_MAX)
+    return min(max(ns + (int(finer[1].ljust(3, "0")) if finer else 0), 0), _NS_MAX)
+
+
+def whole(text: str) -> int | None:
+    """The whole number that the text is, if it is one."""
+    if re.fullmatch(r"\s*[+-]?[0-9]+\s*", text) is None:
+        return None
+    # Python refuses to read thousands of digits; nothing here can count as far as these.
+    return int(text.strip()[:100])
 
 
 def time_ago_ns(key: str, text: str) -> int | None:
@@ -295,12 +310,13 @@ class _Given:
         except (ValueError, OverflowError, ConfigError) as error:
             raise ConfigError(f"{key}: {text!r} cannot be read: {error}") from None
 
-    def count(self, key: str) -> int | None:
-        return self.convert(key, _positive)
-
-    def size(self, key: str) -> int | None:
+    def count(self, key: str, *, least: int = 1, most: int = _COUNT_MAX) -> int | None:
         text = self.text(key)
-        return None if text is None else max(_units.size(_spark_size(text), key), 1)
+        return None if text is None else _within(key, text, whole(text), least, most)
+
+    def size(self, key: str, *, most: int = _COUNT_MAX) -> int | None:
+        text = self.text(key)
+        return None if text is None else _within(key, text, _units.size(_spark_size(text), key), 1, most)
 
     def duration(self, key: str, default: timedelta) -> timedelta:
         text = self.text(key)
@@ -344,10 +360,9 @@ def _topics(given: _Given) -> Mapping[str, Any] | None:
     return None if prefix is None else {"prefix": prefix}
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError("it must be at least 1")
+def _within(key: str, text: str, number: int | None, least: int, most: int) -> int:
+    if number is None or not least <= number <= most:
+        raise ConfigError(f"{key}: {text!r} is no whole number from {least} to {most}")
     return number
 
 

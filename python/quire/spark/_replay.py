@@ -13,6 +13,9 @@ from pyspark.sql import Row, SparkSession
 from quire._client import Client
 from quire._errors import ConfigError
 
+#: Seconds. The system takes no sleep of centuries, which a small pace can ask for.
+_SLEEP_MAX = 3600.0
+
 
 @dataclass(frozen=True)
 class Replayed:
@@ -91,8 +94,7 @@ def _pace(text: str) -> Any:
         if begun is None:
             begun, first_ns = time.monotonic(), timestamp_ns
         due = (timestamp_ns - first_ns) / 1e9 / factor if match[2] else count / factor
-        left = begun + due - time.monotonic()
-        if left > 0:
-            time.sleep(left)
+        while (left := begun + due - time.monotonic()) > 0:
+            time.sleep(min(left, _SLEEP_MAX))
 
     return wait
