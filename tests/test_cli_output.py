@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+import quire
 from quire._cli import run
 from quire._cli._output import print_table
 
@@ -58,6 +62,20 @@ def test_a_table_that_fits_in_no_way_keeps_its_rows(
     assert sum(word.count("x") for words in lines for word in words) == 100 * sum(range(12))
     assert len(lines) > 100
     assert len(printed([], 200, capsys, monkeypatch)) == 1
+
+
+def test_what_the_encoding_of_the_output_does_not_have_is_shown_by_its_number(tmp_path: Path) -> None:
+    with quire.Journal(tmp_path) as journal:
+        journal.append("übung", "日", publisher="p", sequence=1)
+    done = subprocess.run(
+        [sys.executable, "-m", "quire", "journal", "dump", str(tmp_path)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"\xfcbung" in done.stdout
+    assert rb"\u65e5" in done.stdout
 
 
 def test_a_standard_input_that_is_closed_is_said_to_be(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -14,6 +15,9 @@ FAILURE = 1
 def main() -> None:
     """Runs the command line of this process."""
     signal.signal(signal.SIGTERM, _terminated)
+    # What the encoding of the terminal does not have is shown as its number.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 
