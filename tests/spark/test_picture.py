@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import subprocess
+import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -112,3 +115,23 @@ def test_labels_are_round() -> None:
         "1,750",
         "2,000",
     ]
+
+
+WRITES_TABLES = r"""
+import sys
+from pathlib import Path
+from quire._cli._pipeline import _write_csv
+from quire.spark._picture import write_html
+_write_csv(Path("t.csv"), ["key"], [{"key": "\u00fc\u65e5"}])
+write_html(Path("t.html"), "bars", ["key"], [{"key": "\u00fc\u65e5"}])
+"""
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_tables_are_written_in_utf8_in_any_locale(tmp_path: Path, locale: str) -> None:
+    environment = {**os.environ, "LC_ALL": locale, "PYTHONUTF8": "0"}
+    subprocess.run([sys.executable, "-c", WRITES_TABLES], cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "t.csv").read_text(encoding="utf-8") == "key\n\u00fc\u65e5\n"
+    page = (tmp_path / "t.html").read_text(encoding="utf-8")
+    assert "<meta charset=utf-8>" in page
+    assert "<td>\u00fc\u65e5</td>" in page

@@ -381,7 +381,7 @@ def _check_output(output: Path | None) -> None:
 def _write_csv(path: Path, columns: list[str], rows: list[dict[str, Any]]) -> None:
     import csv
 
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
         writer.writerows(rows)

@@ -235,7 +235,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 def password(file: str | None) -> str | None:
     """The password from its file, else from the environment: an option would show it in plans and logs."""
     if file is not None:
-        return Path(file).read_text().strip()
+        return Path(file).read_text(encoding="utf-8").strip()
     return os.environ.get("QUIRE_PASSWORD")
 
 

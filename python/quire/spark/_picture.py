@@ -46,7 +46,8 @@ def write_html(path: Path, title: str, columns: Sequence[str], rows: Sequence[Ro
     )
     path.write_text(
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(title)}</title><style>{_STYLE}</style>"
-        f"<h1>{html.escape(title)}</h1>\n{pictures}<table><tr>{head}</tr>\n{body}</table></html>\n"
+        f"<h1>{html.escape(title)}</h1>\n{pictures}<table><tr>{head}</tr>\n{body}</table></html>\n",
+        encoding="utf-8",
     )
 
 
