@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +17,7 @@ import quire.spark
 from pyspark.sql import DataFrameReader, SparkSession
 from quire._cli import run as command
 from quire._cli._pipeline import _own
-from quire.spark import _replay
+from quire.spark import _archive, _replay
 from quire.spark._files import Files
 
 from spark import journals
@@ -47,6 +50,77 @@ def test_a_batch_of_an_archive_has_a_message_at_least(
         with pytest.raises(quire.ConfigError, match="max_messages"):
             quire.spark.archive(spark, str(trades), str(tmp_path / "archive"), max_messages=count)
     assert not (tmp_path / "archive").exists()
+
+
+LONGEST = "/" * 82 + "abc"
+
+
+def test_a_topic_whose_directory_would_have_too_long_a_name_is_refused_before_anything_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    journal, target = tmp_path / "j", tmp_path / "archive"
+    journals.write(journal, [("t", {"n": 1}), (LONGEST, {"n": 2}), ("ü" * 124, {"n": 3})])
+    assert quire.spark.archive(spark, str(journal), str(target)).messages == 3
+    rows = spark.read.parquet(str(target)).collect()
+    assert {row.topic for row in rows} == {"t", LONGEST, "ü" * 124}
+    for topic in (LONGEST + "d", "ü" * 125, "日" * 83 + "a"):
+        with pytest.raises(quire.ConfigError, match=r"topics: .* name of 25[67] bytes"):
+            quire.spark.archive(spark, str(journal), str(tmp_path / "new"), topics=f"t, {topic}")
+    journals.write(journal, [("t", {"n": 4}), ("x\n" * 500, {"n": 5})], name="later")
+    for new in (target, tmp_path / "new"):
+        before = sorted(new.rglob("*"))
+        with pytest.raises(quire.ConfigError, match=r"topics: .* name of 2006 bytes"):
+            quire.spark.archive(spark, str(journal), str(new))
+        assert sorted(new.rglob("*")) == before
+    assert quire.spark.archive(spark, str(journal), str(target), topics="t").messages == 1
+    # What a run has passed over is no concern of later ones.
+    assert quire.spark.archive(spark, str(journal), str(target)).messages == 0
+
+
+def test_names_of_topics_are_measured_as_spark_writes_them(spark: SparkSession) -> None:
+    session: Any = spark
+    utils = session._jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils
+    for number in (*range(1, 0x180), 0x2028, 0xD7FF, 0xE000, 0x1F600):
+        character = chr(number)
+        spark_writes = utils.escapePathName(character)
+        assert (spark_writes != character) == bool(_archive._ESCAPED.match(character)), hex(number)
+        assert spark_writes == character or len(spark_writes) == 3
+
+
+def test_a_topic_that_java_cannot_write_as_a_name_is_refused_before_anything_is_written(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Files(spark, str(tmp_path)).encoding() is None
+    monkeypatch.setattr(Files, "encoding", lambda _self: "ANSI_X3.4-1968")
+    journals.write(tmp_path / "j", [("t", {"n": 1}), ("übung", {"n": 2})])
+    for target in (tmp_path / "archive", tmp_path / "Archiv für Übungen"):
+        with pytest.raises(quire.ConfigError, match=r"target: .* ANSI_X3.4-1968, .* LC_ALL=C.UTF-8"):
+            quire.spark.archive(spark, str(tmp_path / "j"), str(target))
+        assert not target.exists()
+    assert (
+        quire.spark.archive(spark, str(tmp_path / "j"), str(tmp_path / "archive"), topics="t").messages == 1
+    )
+
+
+def test_topics_in_any_language_are_archived_in_any_locale(tmp_path: Path) -> None:
+    journals.write(tmp_path / "j", [("übung/日本", {"n": 1, "s": "日"})])
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("LC_")}
+    arguments = [
+        sys.executable,
+        "-m",
+        "quire",
+        "pipeline",
+        "archive",
+        "j",
+        "archiv-ü",
+        "--master",
+        "local[1]",
+    ]
+    environment |= {"LC_ALL": "C"}
+    done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()
+    assert "archiv-ü" in done.stdout.decode()
+    assert list((tmp_path / "archiv-ü").glob("batch=*/topic=übung%2F日本/date=*/*.parquet"))
 
 
 def test_a_compaction_that_was_stopped_is_completed(

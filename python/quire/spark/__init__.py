@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import locale
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from quire._errors import ConfigError
@@ -64,9 +67,34 @@ def session(
     builder = builder.appName(name) if master is None else builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    spark: SparkSession = builder.getOrCreate()
+    with _names_in_utf8():
+        spark: SparkSession = builder.getOrCreate()
     register(spark)
     return spark
+
+
+#: What Python makes of `LC_CTYPE` when it finds no locale that it can use.
+_FALLBACKS = ("C.UTF-8", "C.utf8", "UTF-8")
+
+
+@contextmanager
+def _names_in_utf8() -> Iterator[None]:
+    """Java writes the names of files as the locale says that it is started in, and in that of C only those in ASCII.
+
+    Python helps itself there, by a setting that Java does not look at when another is against it."""
+    before = os.environ.get("LC_ALL")
+    is_helped = not before and os.environ.get("LC_CTYPE") in _FALLBACKS
+    if locale.getencoding().lower() in ("utf-8", "utf8") and not is_helped:
+        yield
+        return
+    os.environ["LC_ALL"] = "C.UTF-8"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["LC_ALL"]
+        else:
+            os.environ["LC_ALL"] = before
 
 
 __all__ = [

@@ -7,18 +7,33 @@ anywhere is completed by the next one. `compact` joins the directories of many r
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
 from quire._errors import ConfigError
-from quire.spark import _columns
+from quire.spark import _columns, _directory
 from quire.spark._files import Files
+from quire.spark._options import read_options
+from quire.spark._scan import ScanBuilder
 
 _CHECKPOINT = "_checkpoint"
 _JOINED = "_joined"
 _PLAN = "_plan.json"
+
+#: Bytes of a name in the file systems that there are; `topic=` is a part of it.
+_NAME_MAX = 255
+_PREFIX = "topic="
+#: What Spark writes as `%` and two digits into the names of directories.
+_ESCAPED = re.compile(r"[\x01-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
+#: Topics whose directory could have too long a name: no character has more than four bytes, escaped or not.
+_LONG = f"(?s)^.{{{(_NAME_MAX - len(_PREFIX)) // 4},}}$"
+_NOT_ASCII = "[^\\x00-\\x7f]"
 
 #: Columns of the directories that messages do not have.
 _OWN_COLUMNS = frozenset({"batch", "date"})
@@ -62,6 +77,9 @@ def archive(
     - `max_messages`: of one batch, which is one directory
 
     Topics and fields may change from run to run. They hold for what a run adds: what it passes over, no later one comes back to.
+
+    Raises `ConfigError`, before anything is written, when the name of a directory would be longer than file systems take, or hold
+    characters that Java cannot write there.
     """
     if not 1 <= max_messages < 1 << 63:
         raise ConfigError(f"max_messages: {max_messages} is not from 1 to {(1 << 63) - 1}")
@@ -74,7 +92,11 @@ def archive(
     options |= {"fields": fields} if fields else {}
     counts: list[int] = []
 
+    names = _Names(spark, journal, target, topics)
+    names.check()
+
     def write(frame: DataFrame, batch: int) -> None:
+        names.check()  # what came since the last time
         # That of UTC, whatever the zone of the session is.
         days = f.floor(f.unix_seconds("timestamp") / 86_400).cast("int")
         dated = frame.withColumn("date", f.date_from_unix_date(days))
@@ -92,6 +114,64 @@ def archive(
     )
     query.awaitTermination()
     return Archived(sum(counts), len(counts), target)
+
+
+class _Names:
+    """The directories that a run is about to make, looked at before it makes them: Spark would fail in the middle of a batch."""
+
+    def __init__(self, spark: SparkSession, journal: str, target: str, topics: str | None) -> None:
+        self._files = Files(spark, target)
+        self._encoding = self._files.encoding()
+        if self._encoding is not None and not target.isascii():
+            raise self._not_written(target)
+        self._topics = topics
+        pattern = f"{_LONG}|{_NOT_ASCII}" if self._encoding is not None else _LONG
+        self._options = read_options({"path": journal, "topicPattern": pattern})
+        self._directory = _directory.locate(self._options.directories[0])
+        self._after = self._begin()
+
+    def check(self) -> None:
+        """Looks at what the journal has gained since the last time."""
+        given = self._topics and [name.strip() for name in self._topics.split(",")]
+        for topic in given or self._unusual():
+            size = len((_PREFIX + _ESCAPED.sub("%00", topic)).encode())
+            if size > _NAME_MAX:
+                raise ConfigError(
+                    f"topics: the directory of {topic[:40]!r}... would have a name of {size} bytes, and file systems take {_NAME_MAX}; "
+                    "name the topics to archive, without it"
+                )
+            if self._encoding is not None and not topic.isascii():
+                raise self._not_written(topic)
+
+    def _unusual(self) -> Iterator[str]:
+        """The topics of new messages of which the name has to be looked at: the scan skips all others."""
+        options, reader = self._options, _directory.reader(self._directory)
+        last = reader.refresh()
+        # Where the journal begins later than the run would, the stream says what that means.
+        self._after = min(max(self._after, reader.first - 1), last)
+        spec = ScanBuilder(options, t.StructType([t.StructField("topic", t.StringType())])).spec
+        for batch in _directory.scan(_directory.Range(self._directory, self._after, last, None), spec):
+            yield from batch.column(0).unique().to_pylist()
+        self._after = last
+
+    def _begin(self) -> int:
+        """Where the run begins: behind the last batch that Spark has noted to be whole."""
+        offsets, commits = (f"{_CHECKPOINT}/{name}" for name in ("offsets", "commits"))
+        numbers = [int(name) for name in self._files.names(offsets) if name.isdigit()]
+        if not numbers:
+            return 0
+        newest = str(max(numbers))
+        lines = (self._files.read(f"{offsets}/{newest}") or "").splitlines()
+        place: Any = json.loads(lines[-1])["journals"].get(self._directory) if lines else None
+        if place is None:
+            return 0
+        return int(place["to" if self._files.exists(f"{commits}/{newest}") else "from"])
+
+    def _not_written(self, name: str) -> ConfigError:
+        return ConfigError(
+            f"target: Java writes the names of files in {self._encoding}, which {name[:40]!r} cannot be written in; start it in a "
+            "locale with UTF-8, such as LC_ALL=C.UTF-8"
+        )
 
 
 def compact(spark: SparkSession, target: str) -> Compacted:

@@ -6,6 +6,10 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+#: The property of Java that says how it encodes the names of files.
+_ENCODING = "sun.jnu.encoding"
 
 
 class Files:
@@ -14,10 +18,22 @@ class Files:
     def __init__(self, spark: SparkSession, root: str) -> None:
         # Spark's own classes have no Python face for this.
         session: Any = spark
+        self._spark = spark
         self._jvm, self._gateway = session._jvm, session.sparkContext._gateway
         self._configuration = session._jsc.hadoopConfiguration()
         self._root = self._path(root)
         self._system = self._root.getFileSystem(self._configuration)
+
+    def encoding(self) -> str | None:
+        """In which encoding names are written, where that is another than UTF-8: on this machine and on those of the executors, Java
+        does it as the locale says that it was started in. File systems of other kinds always take UTF-8."""
+        if str(self._system.getUri().getScheme()) != "file":
+            return None
+        of_driver = str(self._jvm.java.lang.System.getProperty(_ENCODING))
+        tasks = self._spark.sparkContext.defaultParallelism
+        said = f.java_method(f.lit("java.lang.System"), f.lit("getProperty"), f.lit(_ENCODING))
+        of_executors = {str(row[0]) for row in self._spark.range(0, tasks, 1, tasks).select(said).collect()}
+        return min((name for name in {of_driver, *of_executors} if name.upper() != "UTF-8"), default=None)
 
     def exists(self, name: str) -> bool:
         """Whether there is something of this name."""
