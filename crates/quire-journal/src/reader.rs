@@ -46,6 +46,18 @@ pub enum SegmentState {
     Compressed,
 }
 
+impl SegmentState {
+    /// As programs and people read it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SegmentState::Active => "active",
+            SegmentState::Sealed => "sealed",
+            SegmentState::Archived => "archived",
+            SegmentState::Compressed => "compressed",
+        }
+    }
+}
+
 /// What a segment holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {

@@ -35,6 +35,26 @@ pub enum Action {
     Remove,
 }
 
+impl Action {
+    /// As in "cannot archive".
+    pub const fn verb(self) -> &'static str {
+        match self {
+            Action::Archive => "archive",
+            Action::Compress => "compress",
+            Action::Remove => "remove",
+        }
+    }
+
+    /// As in "it was archived".
+    pub const fn done(self) -> &'static str {
+        match self {
+            Action::Archive => "archived",
+            Action::Compress => "compressed",
+            Action::Remove => "removed",
+        }
+    }
+}
+
 /// Which sealed segments are meant. Always the oldest: a segment that is not meant, or must stay, keeps all behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {

@@ -12,7 +12,7 @@ use quire_core::client::Message as Received;
 use quire_core::message_type::MessageType;
 use quire_core::scan::{Scan, ScanError, Stretch, bounds};
 use quire_driver::Clock;
-use quire_journal::{Batch, JournalError, Reader, Record as Stored, RecordKind, SegmentInfo, SegmentState};
+use quire_journal::{Batch, JournalError, Reader, Record as Stored, RecordKind, SegmentInfo};
 
 use crate::errors;
 use crate::journal::to_python;
@@ -329,12 +329,7 @@ pub fn fields_of(segment: SegmentInfo) -> SegmentFields {
         last_timestamp.map(|timestamp| timestamp.as_ns()),
         segment.count,
         segment.size,
-        match segment.state {
-            SegmentState::Active => "active",
-            SegmentState::Sealed => "sealed",
-            SegmentState::Archived => "archived",
-            SegmentState::Compressed => "compressed",
-        },
+        segment.state.name(),
     )
 }
 

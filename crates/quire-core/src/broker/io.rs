@@ -232,20 +232,10 @@ impl fmt::Display for Event {
                 write!(f, "the states of the queues stay in memory: they cannot be paged out, {reason}")
             }
             Event::JournalFilesTaken { action, count } => {
-                let done = match action {
-                    Action::Archive => "archived",
-                    Action::Compress => "compressed",
-                    Action::Remove => "removed",
-                };
-                write!(f, "{count} journal files {done}")
+                write!(f, "{count} journal files {}", action.done())
             }
             Event::UpkeepFailed { action, reason } => {
-                let verb = match action {
-                    Action::Archive => "archive",
-                    Action::Compress => "compress",
-                    Action::Remove => "remove",
-                };
-                write!(f, "cannot {verb} journal files: {reason}")
+                write!(f, "cannot {} journal files: {reason}", action.verb())
             }
             Event::QueueSettingIgnored { queue, key } => write!(f, "queue {queue:?}: {key} has no effect"),
             Event::ShuttingDown => f.write_str("shutting down"),
