@@ -31,6 +31,7 @@ _NAMES = {
     12: "extend",
     13: "query",
     14: "stats",
+    15: "upkeep",
     64: "logged_on",
     66: "persisted",
     67: "publish_failed",
@@ -40,6 +41,7 @@ _NAMES = {
     72: "figures",
     73: "lease_lost",
     74: "place",
+    75: "journal_file",
 }
 _ACK, _MESSAGE, _SETTLE = 65, 68, 11
 _ACKS = ("received", "processed", "completed", "persisted")

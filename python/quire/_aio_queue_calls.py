@@ -83,7 +83,7 @@ class AsyncQueueCalls:
         command = core.queue_stats(queue)
         try:
             await self._client()._answer(core, command)
-            return queues_of(core.take_stats(command))
+            return queues_of(core.take_told(command))
         finally:
             core.abandon(command)
 

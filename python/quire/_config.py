@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -59,6 +60,14 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only programs on the same machine reach it."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     @classmethod
     def parse(cls, text: str) -> Address:
@@ -123,9 +132,14 @@ class Upkeep(_Model):
     #: The oldest go until all are this large at most; those that somebody still needs stay.
     remove_size_max: Size | None = None
     interval: Annotated[Duration, Field(ge=0.01)] = 600.0
+    #: What clients may ask for; without it everything on a loopback address, and anywhere else what loses nothing.
+    by_clients: tuple[Literal["archive", "compress", "remove"], ...] | None = None
 
-    def to_core(self) -> dict[str, int | None]:
-        """In nanoseconds and bytes."""
+    def to_core(self, *, is_local: bool) -> dict[str, Any]:
+        """In nanoseconds and bytes. `is_local`: clients are on the machine of the server."""
+        loses_nothing = ("archive", "compress")
+        unsaid = (*loses_nothing, "remove") if is_local else loses_nothing
+        by_clients: tuple[str, ...] = unsaid if self.by_clients is None else self.by_clients
         ages = {"archive": self.archive_after, "compress": self.compress_after, "remove": self.remove_after}
         core = {
             f"{action}_after_ns": None if age is None else round(age * 1e9) for action, age in ages.items()
@@ -136,6 +150,7 @@ class Upkeep(_Model):
             "compress_size_max": self.compress_size_max,
             "remove_size_max": self.remove_size_max,
             "interval_ns": round(self.interval * 1e9),
+            "by_clients": {action: action in by_clients for action in ages},
         }
 
 
@@ -346,7 +361,7 @@ class Config(_Model):
                 "transaction_log": {
                     "journal_directory": None if in_memory else str(self.journal_directory),
                     "journal_archive_directory": None if archive is None else str(archive),
-                    "upkeep": log.upkeep.to_core(),
+                    "upkeep": log.upkeep.to_core(is_local=self.address.is_loopback),
                     "journal_size": log.journal_size,
                     "preallocated_journal_files": log.preallocated_journal_files,
                     "flush_interval_ns": round(log.flush_interval * 1e9),
@@ -400,6 +415,7 @@ durability = "fsync"                  # "os" survives the process, not the machi
 # compress_size_max = "50GB"          # what may stay as it is
 # remove_size_max = "2TB"             # what may stay at all
 # interval = "10m"
+# by_clients = ["archive", "compress"] # what clients may ask for; on a loopback address also "remove", when nothing is said
 
 # What is recorded. A file with a transaction_log but without an entry records nothing.
 [[transaction_log.topic]]

@@ -400,15 +400,20 @@ def take(
     keep_from: Callable[[], int | None] = lambda: None,
 ) -> Iterator[_quire.SegmentFields]:
     """Archives, compresses or removes one file after the other, and gives each when it is done."""
-    if (age is None) == (size_max is None):
-        raise ConfigError("either age or size_max says which files", key="age")
-    older = None if age is None else timedelta(seconds=seconds(age, "age"))
-    beyond = None if size_max is None else size(size_max, "size_max")
+    older, beyond = which_to_core(age, size_max)
     if dry_run:
         yield from upkeep.plan(action, older, beyond, keep_from())
         return
     while (fields := upkeep.take_next(action, older, beyond, keep_from())) is not None:
         yield fields
+
+
+def which_to_core(age: Duration | None, size_max: Size | None) -> tuple[timedelta | None, int | None]:
+    """Which files are meant. Raises `ConfigError` unless one of both says so."""
+    if (age is None) == (size_max is None):
+        raise ConfigError("either age or size_max says which files", key="age")
+    older = None if age is None else timedelta(seconds=seconds(age, "age"))
+    return older, None if size_max is None else size(size_max, "size_max")
 
 
 def check_is_journal(directory: Path) -> None:

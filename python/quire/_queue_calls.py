@@ -82,7 +82,7 @@ class QueueCalls:
         command = self._core.queue_stats(queue)
         try:
             self._core.wait(command)
-            return queues_of(self._core.take_stats(command))
+            return queues_of(self._core.take_told(command))
         finally:
             self._core.abandon(command)
 
@@ -143,9 +143,9 @@ class QueueCalls:
             self._core.abandon(command)
 
 
-def queues_of(answer: str | None) -> dict[str, dict[str, Any]]:
+def queues_of(told: list[str]) -> dict[str, dict[str, Any]]:
     """The figures in an answer of the server."""
-    return {} if answer is None else json.loads(answer)["queues"]
+    return json.loads(told[0])["queues"] if told else {}
 
 
 def _answers(core: _quire.Subscription, count: int) -> Iterator[Message]:

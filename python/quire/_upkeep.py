@@ -1,8 +1,9 @@
 """Taking care of the files of a journal from outside of the process that has it open.
 
-A running server listens on a socket without a file, named after the directory of its journal: whoever names the directory finds the server,
-and nothing is left behind by a kill. A request is one line of JSON; the answer is one line for each file as it is done, and one at the
-end. See docs/operations.md.
+A server whose URL is known is asked as any client asks it for something, for one file after the other. For whoever knows only the
+directory of the journal, a running server listens on a socket without a file, named after that: whoever names the directory finds the
+server, and nothing is left behind by a kill. A request is one line of JSON; the answer is one line for each file as it is done, and one
+at the end. See docs/operations.md.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from quire import _quire
+from quire._client import Client
 from quire._errors import (
     ConfigError,
     DisconnectedError,
     JournalLockedError,
     NotEntitledError,
+    ProtocolError,
     QuireError,
     from_code,
 )
-from quire._journal import Segment, check_is_journal, segment_of, take
+from quire._journal import Segment, check_is_journal, segment_of, take, which_to_core
 
 _log = logging.getLogger("quire.server")
 
@@ -76,6 +79,38 @@ def take_care(
         raise ConfigError("--archive-directory says where to: no server runs that would know it")
     for fields in take(upkeep, action, age, size_max, dry_run, upkeep.queues_need):
         yield segment_of(fields)
+
+
+def ask_for_care(
+    url: str, action: str, age: str | None, size_max: str | None, dry_run: bool
+) -> Iterator[Segment]:
+    """Has a server archive, compress or remove files, and gives each when it is done, with its path on the server's machine.
+
+    Raises `ConfigError` for what cannot be meant, `NotEntitledError` when the server does not let clients do that,
+    `DisconnectedError` when there is none, or not any more: what was given is done then.
+    """
+    if not url.startswith(("quire://", "quires://")):
+        raise ConfigError(f"{url!r} is not that of a server; for a directory, leave --url out", key="--url")
+    older, beyond = which_to_core(age, size_max)
+    with Client(url) as client:
+        while files := _files_of(client._core, client._core.upkeep(action, older, beyond, dry_run)):
+            yield from files
+            if dry_run:
+                return
+
+
+def _files_of(core: _quire.Client, command: int) -> list[Segment]:
+    try:
+        core.wait(command)
+        told = [json.loads(text) for text in core.take_told(command)]
+    except ProtocolError as error:
+        raise ProtocolError(
+            f"the server does not understand this: it is older than the command, and takes a directory only ({error.reason})"
+        ) from None
+    finally:
+        core.abandon(command)
+    names = ("number", "first", "last", "first_ns", "last_ns", "count", "size", "state")
+    return [segment_of((Path(file["path"]), *(file[name] for name in names))) for file in told]
 
 
 class UpkeepListener:

@@ -5,6 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use quire_core::queue::Verdict;
 use quire_core::wire::*;
+use quire_journal::Action;
 
 fn text(size_max: usize) -> impl Strategy<Value = String> {
     vec(any::<char>(), 0..size_max / 4).prop_map(String::from_iter)
@@ -115,6 +116,16 @@ proptest! {
     }
 
     #[test]
+    fn the_care_of_journal_files_survives_the_wire(command in 1u32.., number: u64, dry_run: bool, json in text(400)) {
+        for action in [Action::Archive, Action::Compress, Action::Remove] {
+            for files in [Files::OlderThan(number), Files::Beyond(number)] {
+                client_round_trip(&ClientFrame::Upkeep(Upkeep { command, action, files, dry_run }));
+            }
+        }
+        server_round_trip(&ServerFrame::JournalFile { command, json: &json });
+    }
+
+    #[test]
     fn an_acknowledgement_survives_the_wire(code in 0usize..Code::ALL.len(), command: u32, subscription: u32, detail: u32, reason in text(200)) {
         let code = Code::ALL[code];
         for kind in [AckKind::Received, AckKind::Processed, AckKind::Completed, AckKind::Persisted] {
@@ -133,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn a_frame_with_one_byte_changed_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..11) {
+    fn a_frame_with_one_byte_changed_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..12) {
         let logon = Logon { version: 1, client_name: "loader", user: Some("u"), ..Logon::default() };
         let publish = Publish { sequence: 7, expiration_s: Some(1), topic: b"orders", correlation_id: b"c", data: b"{}" };
         let subscribe = Subscribe { command: 1, topic: "orders", filter: Some("/a = 1"), ..Subscribe::default() };
@@ -150,6 +161,7 @@ proptest! {
                 .encode(&mut bytes),
             8 => ClientFrame::Query(Query { command: 1, topic: "jobs", top_n: Some(3), ..Query::default() }).encode(&mut bytes),
             9 => QUEUED.encode(&mut bytes),
+            10 => ClientFrame::Upkeep(UPKEEP).encode(&mut bytes),
             _ => ClientFrame::Unsubscribe { command: 3, acks: Acks::PROCESSED, subscription: 4 }.encode(&mut bytes),
         }
         let at = LENGTH_SIZE + at.index(bytes.len() - LENGTH_SIZE);
@@ -188,6 +200,9 @@ const QUEUED: Message<'static> = Message {
     correlation_id: b"c",
     data: b"{}",
 };
+
+const UPKEEP: Upkeep =
+    Upkeep { command: 3, action: Action::Remove, files: Files::Beyond(0x0102), dry_run: true };
 
 fn bookmarks(bytes: &[u8]) -> Bookmarks<'_> {
     Bookmarks::from_bytes(bytes).unwrap()
@@ -228,6 +243,45 @@ fn the_frames_of_queues_have_the_documented_layout() {
     let subscriptions = SubscriptionNumbers::from_bytes(&[1, 0, 0, 0]).unwrap();
     ServerFrame::Place { publisher: 3, sequence: 4, subscriptions }.encode(&mut bytes);
     assert_eq!(bytes, [&[21, 0, 0, 0, 74][..], &fixed(3), &fixed(4), &[1, 0, 0, 0]].concat());
+}
+
+#[test]
+fn the_frames_about_journal_files_have_the_documented_layout() {
+    let field = |tag: u8, value: &[u8]| [&[tag, value.len() as u8, 0, 0, 0], value].concat();
+    let frame = |kind: u8, body: &[u8]| [&[body.len() as u8 + 1, 0, 0, 0, kind], body].concat();
+    let mut bytes = Vec::new();
+    ClientFrame::Upkeep(UPKEEP).encode(&mut bytes);
+    let (command, action) = (field(1, &[3, 0, 0, 0]), |number| field(3, &[number]));
+    let number = [2, 1, 0, 0, 0, 0, 0, 0];
+    let body = [&*command, &action(2), &field(5, &number), &field(6, &[1])].concat();
+    assert_eq!(bytes, frame(15, &body));
+    bytes.clear();
+    ServerFrame::JournalFile { command: 3, json: "{}" }.encode(&mut bytes);
+    assert_eq!(bytes, frame(75, b"\x03\0\0\0{}"));
+    let decoded = |body: &[u8]| match ClientFrame::decode(RawFrame { kind: 15, body }) {
+        Ok(ClientFrame::Upkeep(upkeep)) => Some(upkeep),
+        Err(WireError::Malformed { frame: "upkeep", .. }) => None,
+        other => panic!("{other:?}"),
+    };
+    let (age, size_max) = (field(4, &number), field(5, &number));
+    let said = Upkeep { files: Files::OlderThan(0x0102), action: Action::Archive, dry_run: false, ..UPKEEP };
+    assert_eq!(decoded(&[&*command, &action(0), &age].concat()), Some(said));
+    assert_eq!(
+        decoded(&[&*age, &field(6, &[0]), &command, &action(0), &field(200, b"later")].concat()),
+        Some(said)
+    );
+    for body in [
+        [&*action(0), &age].concat(),
+        [&*field(1, &[0; 4]), &action(0), &age].concat(),
+        [&*command, &age].concat(),
+        [&*command, &action(3), &age].concat(),
+        [&*command, &action(0)].concat(),
+        [&*command, &action(0), &age, &size_max].concat(),
+        [&*command, &action(0), &age, &field(6, &[2])].concat(),
+        [&*command, &action(0), &age, &field(7, &[1])].concat(),
+    ] {
+        assert_eq!(decoded(&body), None, "{body:?}");
+    }
 }
 
 #[test]

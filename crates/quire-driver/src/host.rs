@@ -3,10 +3,10 @@
 //! Both loops that carry a broker use it, the thread of an embedded [`crate::Engine`] and the asyncio server, so that what a turn
 //! is stands in one place:
 //!
-//! 1. [`Host::begin_turn`]: the journal's wake-up, finished reads and due timers go in.
+//! 1. [`Host::begin_turn`]: the journal's wake-up, finished reads and upkeep, and due timers go in.
 //! 2. [`Host::handle`] for everything that the loop's transports have to say.
 //! 3. [`Host::end_turn`]: the journal batch goes to its writer, replays are fed.
-//! 4. [`Host::poll_output`] until it gives `None`; reads go to the pool on the way and are not seen by the loop.
+//! 4. [`Host::poll_output`] until it gives `None`; reads and upkeep go to threads on the way and are not seen by the loop.
 //! 5. Sleep until the waker rings, a transport is ready, or [`Host::sleep`] is over.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use quire_journal::{Journal, JournalError, Position, Progress, Reader, Recovery,
 use crate::clock::Clock;
 use crate::error::EngineError;
 use crate::reader_pool::ReaderPool;
-use crate::upkeep::Housekeeper;
+use crate::upkeep::{Errands, Housekeeper};
 use crate::waker::{Wake, Waker};
 
 /// What a loop has to do with its transports after a turn.
@@ -56,6 +56,7 @@ pub struct Host {
     broker: Broker,
     pool: ReaderPool,
     housekeeper: Option<Housekeeper>,
+    errands: Errands,
     waker: Arc<Waker>,
     clock: Clock,
     now: Now,
@@ -91,7 +92,9 @@ impl Host {
         let (upkeep, upkeep_config) = (journal.upkeep(), config.transaction_log.upkeep);
         let broker = Broker::open(config, journal, on_progress)?;
         let housekeeper = Housekeeper::start(upkeep, upkeep_config, &waker)?;
-        Ok((Host { broker, pool, housekeeper, waker, clock, now, connections_made: 0 }, recovery))
+        let errands = Errands::new(&waker);
+        let host = Host { broker, pool, housekeeper, errands, waker, clock, now, connections_made: 0 };
+        Ok((host, recovery))
     }
 
     /// A number for a new connection; tell the broker with [`Input::Connected`].
@@ -111,6 +114,9 @@ impl Host {
         }
         while let Some(done) = self.pool.poll() {
             self.handle(Input::ReadDone(done));
+        }
+        while let Some(done) = self.errands.poll() {
+            self.handle(Input::UpkeepDone(done));
         }
         if self.broker.next_timeout().is_some_and(|deadline| deadline <= self.now.instant) {
             self.handle(Input::Timeout);
@@ -141,6 +147,10 @@ impl Host {
                 Output::Log(event) => Deed::Log(event),
                 Output::Read(request) => {
                     self.pool.submit(request);
+                    continue;
+                }
+                Output::Upkeep(request) => {
+                    self.errands.submit(request);
                     continue;
                 }
             });
@@ -189,6 +199,7 @@ impl Host {
     pub fn close(self) -> Result<(), JournalError> {
         drop(self.pool);
         drop(self.housekeeper);
+        drop(self.errands);
         self.broker.close()
     }
 }

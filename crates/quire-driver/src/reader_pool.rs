@@ -82,7 +82,7 @@ fn read(waiting: &Receiver<ReadRequest>, finished: &Sender<ReadDone>, waker: &Wa
 }
 
 /// What `run` gives; `None` when it panicked, which the panic hook has logged. Nothing of the request is looked at afterwards.
-fn caught<T>(run: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn caught<T>(run: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(run)).ok()
 }
 

@@ -1,15 +1,17 @@
-//! The thread that archives, compresses and removes full journal files as configured, off the loop that carries the broker.
+//! The threads that archive, compress and remove full journal files, off the loop that carries the broker: as configured
+//! ([`Housekeeper`]), and as clients ask for it ([`Errands`]).
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
-use quire_core::broker::{Event, UpkeepConfig};
+use quire_core::broker::{Event, UpkeepConfig, UpkeepDone, UpkeepRequest};
 use quire_journal::{Action, JournalError, Position, Upkeep, Which};
 
 use crate::clock::Clock;
 use crate::error::EngineError;
+use crate::reader_pool::caught;
 use crate::waker::Waker;
 
 /// The longest that the thread waits for the loop to say what must stay; a loop that takes longer is ending.
@@ -113,5 +115,61 @@ impl Drop for Housekeeper {
             // It has nothing more to report.
             let _ = thread.join();
         }
+    }
+}
+
+/// Does what clients ask for, on a thread for each request: that costs nothing beside the file, and a server that nobody asks has none.
+pub(crate) struct Errands {
+    done: Receiver<UpkeepDone>,
+    finished: Sender<UpkeepDone>,
+    waker: Arc<Waker>,
+    /// Of the last request; the broker hands out one at a time.
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Errands {
+    pub fn new(waker: &Arc<Waker>) -> Self {
+        let (finished, done) = unbounded();
+        Errands { done, finished, waker: Arc::clone(waker), thread: None }
+    }
+
+    /// Does it, and rings the waker when it is done.
+    pub fn submit(&mut self, request: UpkeepRequest) {
+        self.wait();
+        let (finished, waker) = (self.finished.clone(), Arc::clone(&self.waker));
+        let run = move || {
+            let done = caught(|| request.run());
+            let done = done.unwrap_or_else(|| UpkeepDone::failed("it panicked, which is a bug in quire"));
+            // Nobody listens only when the loop is ending.
+            let _ = finished.send(done);
+            waker.ring();
+        };
+        match std::thread::Builder::new().name("quire-errand".into()).spawn(run) {
+            Ok(thread) => self.thread = Some(thread),
+            Err(error) => {
+                // The receiver is our own.
+                let _ = self.finished.send(UpkeepDone::failed(&format!("no thread for it: {error}")));
+                self.waker.ring();
+            }
+        }
+    }
+
+    /// What was done since.
+    pub fn poll(&self) -> Option<UpkeepDone> {
+        self.done.try_recv().ok()
+    }
+
+    /// Waits for the thread: before the next request it has nothing left to do but to ring, at the end it finishes its file.
+    fn wait(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // It has sent what it did; panics are caught in it.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Errands {
+    fn drop(&mut self) {
+        self.wait();
     }
 }

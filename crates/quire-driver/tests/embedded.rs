@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use quire_core::broker::BrokerConfig;
 use quire_core::client::{ClientConfig, Message, NewMessage, Reconnect, Sequence, State, SubscriptionSpec};
-use quire_core::wire::Code;
+use quire_core::wire::{Code, Files};
 use quire_driver::client::{Client, Link, Options, Queue, Subscribed, Taken};
 use quire_driver::store::BookmarkStore;
 use quire_driver::{Engine, EngineError};
+use quire_journal::Action;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -305,4 +306,30 @@ fn a_client_that_may_not_wait_ends_although_nobody_reads_what_it_says() {
     client.begin_close();
     client.close(Duration::ZERO);
     assert!(client.wait_closed(SOON), "the thread goes on");
+}
+
+#[test]
+fn an_engine_takes_care_of_its_files_when_a_client_asks_and_stops_beside_that() {
+    let directory = tempfile::tempdir().unwrap();
+    for directory in [Some(directory.path()), None] {
+        let engine = engine(directory);
+        let keeper = client(&engine, "keeper");
+        let filler = "x".repeat(300_000);
+        for _ in 0..20 {
+            publish(&keeper, "recorded", &filler);
+        }
+        flush(&keeper);
+        let full = engine.reader().segments().len() - 1;
+        assert!(full > 2, "{full}");
+        let ask = |dry_run| {
+            let command = keeper.upkeep(Action::Remove, Files::OlderThan(0), dry_run).unwrap();
+            keeper.wait(command, SOON).expect("in time").unwrap();
+            keeper.take_told(command)
+        };
+        assert_eq!(ask(true).len(), full);
+        assert_eq!(ask(false).len(), 1);
+        assert_eq!(engine.reader().segments().len(), full);
+        keeper.upkeep(Action::Compress, Files::OlderThan(0), false).unwrap();
+        engine.close().unwrap();
+    }
 }

@@ -31,6 +31,7 @@ use crate::message::{Message, Progress};
 use crate::queue::verdict_of;
 use crate::store::BookmarkStore;
 use crate::subscription::{Subscription, Taker};
+use crate::upkeep::{action_of, files_of};
 
 /// A driver's client that knows whether it came through a fork.
 pub type Handle = fork::Handle<driver::Client>;
@@ -342,9 +343,23 @@ impl Client {
         number_of(py, self.handle.client().queue_stats(queue))
     }
 
-    /// What `queue_stats` was answered with, once: JSON.
-    fn take_stats(&self, command: u32) -> Option<String> {
-        self.handle.client().take_stats(CommandId(command))
+    /// Has a full journal file of the server taken care of, or asks which are meant; gives the command.
+    fn upkeep(
+        &self,
+        py: Python<'_>,
+        action: &str,
+        age: Option<Duration>,
+        size_max: Option<u64>,
+        dry_run: bool,
+    ) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        let (action, files) = (action_of(action)?, files_of(age, size_max)?);
+        number_of(py, self.handle.client().upkeep(action, files, dry_run))
+    }
+
+    /// What `queue_stats` or `upkeep` was told, once: JSON.
+    fn take_told(&self, command: u32) -> Vec<String> {
+        self.handle.client().take_told(CommandId(command))
     }
 
     /// Messages that were settled, of which it is not known yet that this is durable.

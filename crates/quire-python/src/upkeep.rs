@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use quire_core::wire::Files;
 use quire_driver::Clock;
 use quire_journal::{Action, Position, Which};
 
@@ -72,15 +73,23 @@ impl Upkeep {
 
 /// Those older than an age, or those beyond a size in all.
 fn which_of(age: Option<Duration>, size_max: Option<u64>) -> PyResult<Which> {
+    Ok(match files_of(age, size_max)? {
+        Files::OlderThan(ns) => Which::older_than(Duration::from_nanos(ns), Clock::start().now().wall),
+        Files::Beyond(size_max) => Which::Beyond { size_max },
+    })
+}
+
+/// The same as it is said to a server.
+pub fn files_of(age: Option<Duration>, size_max: Option<u64>) -> PyResult<Files> {
     match (age, size_max) {
-        (Some(age), None) => Ok(Which::older_than(age, Clock::start().now().wall)),
-        (None, Some(size_max)) => Ok(Which::Beyond { size_max }),
+        (Some(age), None) => Ok(Files::OlderThan(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX))),
+        (None, Some(size_max)) => Ok(Files::Beyond(size_max)),
         _ => Err(PyValueError::new_err("either age or size_max")),
     }
 }
 
 /// `"archive"`, `"compress"` or `"remove"`.
-fn action_of(name: &str) -> PyResult<Action> {
+pub fn action_of(name: &str) -> PyResult<Action> {
     match name {
         "archive" => Ok(Action::Archive),
         "compress" => Ok(Action::Compress),

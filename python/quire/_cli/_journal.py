@@ -1,7 +1,7 @@
 """`quire journal`: what the files of a journal hold, and what becomes of old ones.
 
 Reading locks and changes nothing, so that it is safe beside a running server. Archiving, compressing and removing are done by the server
-that runs on the journal, if there is one.
+that is named by its URL, or that runs on the journal in a directory, if there is one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quire._cli._output import (
     show_filter_mistake,
     to_bookmark,
 )
-from quire._upkeep import take_care
+from quire._upkeep import ask_for_care, take_care
 
 app = App(
     name="journal",
@@ -44,6 +44,10 @@ Age = Annotated[
 SizeMax = Annotated[
     str | None,
     Parameter(help='Instead of --age: the oldest until the rest is this large at most, as in "50GB".'),
+]
+Url = Annotated[
+    str | None,
+    Parameter(help="Instead of DIR: the server that does the work, as in quire://127.0.0.1:9007."),
 ]
 DryRun = Annotated[bool, Parameter(negative="", help="Only say which.")]
 Json = Annotated[bool, Parameter(negative="", help="Output for machines: one JSON object per line.")]
@@ -181,9 +185,10 @@ def verify(directory: Directory, /, *, archive_directory: Archive = None, json: 
 
 @app.command
 def archive(
-    directory: Directory,
+    directory: Directory | None = None,
     /,
     *,
+    url: Url = None,
     archive_directory: Annotated[
         Path | None,
         Parameter(
@@ -199,15 +204,17 @@ def archive(
 
     For example:
       quire journal archive quire-data/journal --archive-directory /archive/quire --age 1d
+      quire journal archive --url quire://orders:9007 --age 1d
     """
-    return _take("archive", directory, archive_directory, age, size_max, dry_run, json)
+    return _take("archive", directory, url, archive_directory, age, size_max, dry_run, json)
 
 
 @app.command
 def compress(
-    directory: Directory,
+    directory: Directory | None = None,
     /,
     *,
+    url: Url = None,
     archive_directory: Archive = None,
     age: Age = None,
     size_max: SizeMax = None,
@@ -218,15 +225,17 @@ def compress(
 
     For example:
       quire journal compress quire-data/journal --age 7d
+      quire journal compress --url quire://orders:9007 --size-max 50GB
     """
-    return _take("compress", directory, archive_directory, age, size_max, dry_run, json)
+    return _take("compress", directory, url, archive_directory, age, size_max, dry_run, json)
 
 
 @app.command
 def remove(
-    directory: Directory,
+    directory: Directory | None = None,
     /,
     *,
+    url: Url = None,
     archive_directory: Archive = None,
     age: Age = None,
     size_max: SizeMax = None,
@@ -237,14 +246,16 @@ def remove(
 
     For example:
       quire journal remove quire-data/journal --age 30d --dry-run
+      quire journal remove --url quire://orders:9007 --age 30d --dry-run
       quire journal remove quire-data/journal --size-max 50GB
     """
-    return _take("remove", directory, archive_directory, age, size_max, dry_run, json)
+    return _take("remove", directory, url, archive_directory, age, size_max, dry_run, json)
 
 
 def _take(
     action: str,
-    directory: Path,
+    directory: Path | None,
+    url: str | None,
     archive_directory: Path | None,
     age: str | None,
     size_max: str | None,
@@ -252,8 +263,21 @@ def _take(
     json: bool,
 ) -> int:
     """Prints each file when it is done, so that an end in the middle leaves a true account."""
+    if url is not None and directory is None:
+        if archive_directory is not None:
+            raise quire.ConfigError(
+                "the server knows its own; leave it out with --url", key="--archive-directory"
+            )
+        taken = ask_for_care(url, action, age, size_max, dry_run)
+    elif directory is not None and url is None:
+        taken = take_care(directory, archive_directory, action, age, size_max, dry_run)
+    else:
+        # $QUIRE_URL does not count here: it may have been set for something else, and what is removed is gone.
+        raise quire.ConfigError(
+            f"say either the directory of the journal or, with --url, which server is to {action} its files"
+        )
     count = total = 0
-    for segment in take_care(directory, archive_directory, action, age, size_max, dry_run):
+    for segment in taken:
         count, total = count + 1, total + segment.size
         if json:
             print_json(**asdict(segment))

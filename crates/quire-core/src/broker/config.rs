@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use quire_journal::JournalError;
+use quire_journal::{Action, JournalError};
 use serde::Deserialize;
 
 use super::queues::{Definition, QueueSettings};
@@ -67,6 +67,37 @@ pub struct UpkeepConfig {
     pub remove_size_max: Option<u64>,
     /// The time between two looks at all of them, in nanoseconds.
     pub interval_ns: u64,
+    /// What clients may ask for.
+    pub by_clients: ByClients,
+}
+
+/// What clients may have done with full journal files. From here everything: who may reach the server is known where it listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ByClients {
+    /// They may archive them.
+    pub archive: bool,
+    /// They may compress them.
+    pub compress: bool,
+    /// They may remove them, as far as nobody needs them.
+    pub remove: bool,
+}
+
+impl ByClients {
+    /// Whether it is among what they may ask for.
+    pub fn allows(&self, action: Action) -> bool {
+        match action {
+            Action::Archive => self.archive,
+            Action::Compress => self.compress,
+            Action::Remove => self.remove,
+        }
+    }
+}
+
+impl Default for ByClients {
+    fn default() -> Self {
+        ByClients { archive: true, compress: true, remove: true }
+    }
 }
 
 impl Default for UpkeepConfig {
@@ -79,6 +110,7 @@ impl Default for UpkeepConfig {
             compress_size_max: None,
             remove_size_max: None,
             interval_ns: 600_000_000_000,
+            by_clients: ByClients::default(),
         }
     }
 }

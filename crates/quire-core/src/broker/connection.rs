@@ -117,6 +117,7 @@ impl Broker {
             (_, ClientFrame::Extend(extend)) => self.extend(id, &extend),
             (_, ClientFrame::Query(query)) => self.query(id, &query),
             (_, ClientFrame::Stats { command, queue }) => self.tell_stats(id, command, queue),
+            (_, ClientFrame::Upkeep(what)) => self.ask_upkeep(id, what),
         }
     }
 

@@ -1,9 +1,11 @@
 //! What goes into a broker and what comes out.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use quire_journal::Action;
 
+use super::upkeep::{UpkeepDone, UpkeepRequest};
 use crate::replay::{ReadDone, ReadRequest};
 use crate::wire::Code;
 
@@ -43,6 +45,8 @@ pub enum Input<'a> {
     Flushed,
     /// A [`ReadRequest`] was run.
     ReadDone(ReadDone),
+    /// The [`UpkeepRequest`] was run.
+    UpkeepDone(UpkeepDone),
     /// The time given by `next_timeout` has come.
     Timeout,
     /// Stop: what was taken is flushed and acknowledged, everybody is told, all connections are closed.
@@ -75,6 +79,8 @@ pub enum Output {
     },
     /// Run it where blocking does no harm, then hand in what it gives as [`Input::ReadDone`].
     Read(ReadRequest),
+    /// Run it where blocking does no harm, then hand in what it gives as [`Input::UpkeepDone`]. There is one at a time.
+    Upkeep(UpkeepRequest),
     /// For the log.
     Log(Event),
 }
@@ -165,6 +171,17 @@ pub enum Event {
         /// With how many.
         count: usize,
     },
+    /// A full journal file was archived, compressed or removed because a client asked for it.
+    JournalFileTaken {
+        /// The client's connection; it may be gone.
+        connection: ConnectionId,
+        /// The client's name.
+        client_name: Option<String>,
+        /// What was done.
+        action: Action,
+        /// Where the file is, or was.
+        path: PathBuf,
+    },
     /// Full journal files could not be taken care of; it is tried again.
     UpkeepFailed {
         /// What was to be done.
@@ -190,6 +207,7 @@ impl Event {
             Event::LoggedOn { .. }
             | Event::Disconnected { .. }
             | Event::JournalFilesTaken { .. }
+            | Event::JournalFileTaken { .. }
             | Event::ShuttingDown => Level::Info,
             Event::Ended { code: Code::ShuttingDown, .. } => Level::Info,
             Event::Ended { .. }
@@ -233,6 +251,10 @@ impl fmt::Display for Event {
             }
             Event::JournalFilesTaken { action, count } => {
                 write!(f, "{count} journal files {}", action.done())
+            }
+            Event::JournalFileTaken { connection, client_name, action, path } => {
+                let (name, done) = (Named(client_name), action.done());
+                write!(f, "connection {connection}{name}: {} {done}, as asked for", path.display())
             }
             Event::UpkeepFailed { action, reason } => {
                 write!(f, "cannot {} journal files: {reason}", action.verb())

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The broker has no socket, clock, thread or file: bytes come in as [`Input`], what is to be done comes out as [`Output`], time is an
-//! argument, and what may block is a [`ReadRequest`](crate::replay::ReadRequest) that the driver runs elsewhere. Equal inputs at equal times give equal outputs.
+//! argument, and what may block is a [`ReadRequest`](crate::replay::ReadRequest) or an [`UpkeepRequest`] that the driver runs elsewhere. Equal inputs at equal times give equal outputs.
 //!
 //! What it promises is docs/protocol.md. How it works: a publish is appended to the journal's open batch and goes to ordinary
 //! subscriptions at once, straight from the received frame (`publish.rs`). The end of a turn submits the batch. When the journal has
@@ -43,13 +43,14 @@ use rustc_hash::FxBuildHasher;
 use slab::Slab;
 
 pub use config::{
-    BrokerConfig, ConfigError, Durability, Limits, OpenError, RecordedTopic, TransactionLogConfig,
+    BrokerConfig, ByClients, ConfigError, Durability, Limits, OpenError, RecordedTopic, TransactionLogConfig,
     UpkeepConfig,
 };
 pub use io::{ConnectionId, ConnectionStats, Event, Input, Level, Output, Stats};
 pub use queues::{Expired, QueueSettings, StandaloneError, StandaloneQueue};
 pub(crate) use queues::{QueueCourse, QueueFound, QueueWork};
 pub(crate) use timer::{Alarm, Alarms, TIMER_COUNT, Timer, Timers};
+pub use upkeep::{UpkeepDone, UpkeepRequest};
 
 use crate::message_type::Arena;
 use crate::replay::{Replay, ReplayId, Source};
@@ -65,6 +66,7 @@ use place::Places;
 use publishers::Publishers;
 use queues::{BrokerQueues, Definition};
 use subscribe::PendingSubscribe;
+use upkeep::Upkeeps;
 
 /// Bytes of buffers kept for the next turn's output: enough for a fan-out to a thousand connections.
 const SPARES_SIZE_MAX: usize = 16 * 1024 * 1024;
@@ -90,6 +92,7 @@ pub struct Broker {
     places: Places,
     publishers: Publishers,
     queues: BrokerQueues,
+    upkeeps: Upkeeps,
     subscriptions: Slab<Subscription>,
     replays: Slab<Replay>,
     /// Replays to look at before the turn ends.
@@ -202,6 +205,7 @@ impl Broker {
             by_connection: HashMap::default(),
             unfinished_size: 0,
             waiting_size: 0,
+            upkeeps: Upkeeps::default(),
             subscriptions: Slab::new(),
             replays: Slab::new(),
             to_feed: VecDeque::new(),
@@ -264,6 +268,7 @@ impl Broker {
                 }
             }
             Input::ReadDone(done) => self.read_done(done),
+            Input::UpkeepDone(done) => self.upkeep_done(done),
             // What these stand for is looked at by the end of every turn.
             Input::Flushed | Input::Timeout => (),
             Input::Shutdown => self.begin_shutdown(),

@@ -164,8 +164,11 @@ impl Connection {
             ServerFrame::Stats { command, json } => {
                 let ClientCore { commands, subscriptions, events, .. } = core;
                 let command = CommandId(command);
-                events.push_back(Event::Stats { command, json: json.to_owned() });
+                events.push_back(Event::Told { command, json: json.to_owned() });
                 commands.answered(command, Ok(()), subscriptions, events);
+            }
+            ServerFrame::JournalFile { command, json } => {
+                core.events.push_back(Event::Told { command: CommandId(command), json: json.to_owned() });
             }
             ServerFrame::Persisted { sequence } => core.persisted_up_to(sequence),
             ServerFrame::Ack(ack) => {

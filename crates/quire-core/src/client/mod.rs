@@ -28,6 +28,7 @@ mod reconnect;
 mod room;
 mod store;
 mod subscription;
+mod upkeep;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -170,11 +171,11 @@ pub enum Event {
         /// At least one.
         messages: Vec<Message>,
     },
-    /// What the server says about its queues; [`Event::Answered`] follows.
-    Stats {
+    /// What the server says about its queues, or a file of its journal; [`Event::Answered`] follows.
+    Told {
         /// Which command asked.
         command: CommandId,
-        /// As in protocol.md, `stats`.
+        /// As in protocol.md, `stats` and `journal_file`.
         json: String,
     },
     /// The replay of a subscription has caught up with the live stream, or a query is answered.

@@ -106,7 +106,7 @@ impl ClientCore {
         Ok((number, command))
     }
 
-    /// Asks for the figures of a queue, or of all: [`Event::Stats`](super::Event::Stats).
+    /// Asks for the figures of a queue, or of all: [`Event::Told`](super::Event::Told).
     ///
     /// # Errors
     /// When the client is closed.

@@ -2,6 +2,7 @@
 
 use super::frame::{Body, Fields, RawFrame, WireError, put_field, put_frame};
 use super::settle::{Extend, Settle};
+use super::upkeep::Upkeep;
 use super::{CLIENT_NAME_SIZE_MAX, TOPIC_SIZE_MAX};
 
 /// The first field of a logon, so that a stray peer is told apart at once.
@@ -21,6 +22,7 @@ pub(super) const SETTLE: u8 = 11;
 pub(super) const EXTEND: u8 = 12;
 const QUERY: u8 = 13;
 const STATS: u8 = 14;
+pub(super) const UPKEEP: u8 = 15;
 
 const FLAG_EXPIRATION: u8 = 1;
 
@@ -42,6 +44,7 @@ pub enum ClientFrame<'a> {
     Extend(Extend<'a>),
     Query(Query<'a>),
     Stats { command: u32, queue: Option<&'a str> },
+    Upkeep(Upkeep),
 }
 
 /// Who a connection belongs to and what it wants of it.
@@ -273,6 +276,7 @@ impl<'a> ClientFrame<'a> {
                 let Command { command, topic: queue, .. } = Command::decode("stats", frame.body)?;
                 Ok(ClientFrame::Stats { command, queue })
             }
+            UPKEEP => Upkeep::decode(frame.body).map(ClientFrame::Upkeep),
             kind => Err(WireError::UnknownKind { kind }),
         }
     }
@@ -314,6 +318,7 @@ impl<'a> ClientFrame<'a> {
                     put_field(out, 4, queue.as_bytes());
                 }
             }),
+            ClientFrame::Upkeep(upkeep) => upkeep.encode(out),
         }
     }
 }

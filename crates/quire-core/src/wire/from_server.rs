@@ -15,6 +15,7 @@ const SUBSCRIPTION_ENDED: u8 = 71;
 const STATS: u8 = 72;
 const LEASE_LOST: u8 = 73;
 const PLACE: u8 = 74;
+const JOURNAL_FILE: u8 = 75;
 
 const FLAG_BOOKMARK: u8 = 1;
 const FLAG_QUEUED: u8 = 2;
@@ -41,6 +42,7 @@ pub enum ServerFrame<'a> {
     Stats { command: u32, json: &'a str },
     LeaseLost { subscription: u32, reason: LeaseEnd, publisher: u64, sequence: u64 },
     Place { publisher: u64, sequence: u64, subscriptions: SubscriptionNumbers<'a> },
+    JournalFile { command: u32, json: &'a str },
 }
 
 /// Why a lease ended without its holder's doing.
@@ -187,9 +189,8 @@ impl<'a> ServerFrame<'a> {
                 Ok(ServerFrame::SubscriptionEnded { subscription, code, reason: decode_reason(body)? })
             }
             STATS => {
-                let mut body = Body::new("stats", frame.body);
-                let command = body.u32("command")?;
-                Ok(ServerFrame::Stats { command, json: decode_reason(body)? })
+                let (command, json) = decode_answer("stats", frame.body)?;
+                Ok(ServerFrame::Stats { command, json })
             }
             LEASE_LOST => {
                 let mut body = Body::new("lease_lost", frame.body);
@@ -210,6 +211,10 @@ impl<'a> ServerFrame<'a> {
                 let bad = body.bad("subscriptions");
                 let subscriptions = SubscriptionNumbers::from_bytes(body.rest()).ok_or(bad)?;
                 Ok(ServerFrame::Place { publisher, sequence, subscriptions })
+            }
+            JOURNAL_FILE => {
+                let (command, json) = decode_answer("journal_file", frame.body)?;
+                Ok(ServerFrame::JournalFile { command, json })
             }
             kind => Err(WireError::UnknownKind { kind }),
         }
@@ -246,10 +251,7 @@ impl<'a> ServerFrame<'a> {
                     out.extend_from_slice(reason.as_bytes());
                 })
             }
-            ServerFrame::Stats { command, json } => put_frame(out, STATS, |out| {
-                out.extend_from_slice(&command.to_le_bytes());
-                out.extend_from_slice(json.as_bytes());
-            }),
+            ServerFrame::Stats { command, json } => put_answer(out, STATS, command, json),
             ServerFrame::LeaseLost { subscription, reason, publisher, sequence } => {
                 put_frame(out, LEASE_LOST, |out| {
                     out.extend_from_slice(&subscription.to_le_bytes());
@@ -263,6 +265,7 @@ impl<'a> ServerFrame<'a> {
                 out.extend_from_slice(&sequence.to_le_bytes());
                 out.extend_from_slice(subscriptions.as_bytes());
             }),
+            ServerFrame::JournalFile { command, json } => put_answer(out, JOURNAL_FILE, command, json),
         }
     }
 }
@@ -433,6 +436,19 @@ impl<'a> LoggedOn<'a> {
 fn decode_code(body: &mut Body<'_>) -> Result<Code, WireError> {
     let number = body.u16("code")?;
     Code::from_number(number).ok_or_else(|| body.bad("code"))
+}
+
+/// The command that is answered, and the answer.
+fn decode_answer<'a>(frame: &'static str, body: &'a [u8]) -> Result<(u32, &'a str), WireError> {
+    let mut body = Body::new(frame, body);
+    Ok((body.u32("command")?, decode_reason(body)?))
+}
+
+fn put_answer(out: &mut Vec<u8>, kind: u8, command: u32, json: &str) {
+    put_frame(out, kind, |out| {
+        out.extend_from_slice(&command.to_le_bytes());
+        out.extend_from_slice(json.as_bytes());
+    });
 }
 
 fn decode_reason(body: Body<'_>) -> Result<&str, WireError> {

@@ -8,6 +8,7 @@ mod frame;
 mod from_client;
 mod from_server;
 mod settle;
+mod upkeep;
 
 pub use code::Code;
 pub use frame::{FRAME_OVERHEAD_MAX, Inbox, LENGTH_SIZE, LOGON_FRAME_SIZE_MAX, RawFrame, WireError};
@@ -18,6 +19,7 @@ pub use from_client::{
 pub(crate) use from_server::copy_bookmark;
 pub use from_server::{Ack, AckKind, FailureScope, LeaseEnd, LoggedOn, Message, Queued, ServerFrame};
 pub use settle::{Bookmarks, Extend, SETTLE_BOOKMARKS_MAX, Selection, Settle, put_bookmark};
+pub use upkeep::{Files, Upkeep};
 
 /// The protocol version that this build speaks.
 pub const VERSION: u16 = 1;

@@ -25,3 +25,4 @@ mod ranges;
 mod rates;
 mod selecting;
 mod subscribing;
+mod upkeep;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quire_core::broker::{Broker, BrokerConfig, ConnectionId, Event, Input, Output};
+use quire_core::broker::{Broker, BrokerConfig, ConnectionId, Event, Input, Output, UpkeepRequest};
 use quire_core::replay::ReadRequest;
 use quire_core::time::{Instant, Now};
 use quire_core::wire::*;
@@ -25,6 +25,7 @@ pub enum Said {
     Ended { subscription: u32, code: Code },
     Queued(FromQueue),
     Stats { command: u32, json: String },
+    JournalFile { command: u32, json: String },
     LeaseLost { subscription: u32, reason: LeaseEnd, bookmark: (u64, u64) },
     Place { bookmark: (u64, u64), subscriptions: Vec<u32> },
     Closed,
@@ -73,6 +74,8 @@ pub struct Pair {
     pub disk: Arc<MemoryDisk>,
     pub clients: BTreeMap<u64, Client>,
     pub reads: VecDeque<ReadRequest>,
+    /// What is to be done with journal files; the test does it.
+    pub upkeeps: VecDeque<UpkeepRequest>,
     pub log: Vec<Event>,
     pub now_ns: u64,
     /// Whether the journal is written at the end of every turn.
@@ -111,6 +114,7 @@ impl Pair {
             disk,
             clients: BTreeMap::new(),
             reads: VecDeque::new(),
+            upkeeps: VecDeque::new(),
             log: Vec::new(),
             now_ns: 0,
             writes_at_once: true,
@@ -262,6 +266,7 @@ impl Pair {
                     }
                 }
                 Output::Read(request) => self.reads.push_back(request),
+                Output::Upkeep(request) => self.upkeeps.push_back(request),
                 Output::Log(event) => self.log.push(event),
             }
         }
@@ -336,6 +341,9 @@ impl Client {
                     }),
                 },
                 ServerFrame::Stats { command, json } => Said::Stats { command, json: json.to_owned() },
+                ServerFrame::JournalFile { command, json } => {
+                    Said::JournalFile { command, json: json.to_owned() }
+                }
                 ServerFrame::LeaseLost { subscription, reason, publisher, sequence } => {
                     Said::LeaseLost { subscription, reason, bookmark: (publisher, sequence) }
                 }

@@ -26,6 +26,8 @@ pub struct Side {
     pub messages: Vec<(u32, String)>,
     pub answers: BTreeMap<u32, Result<(), Failure>>,
     pub completed: Vec<u32>,
+    /// What commands were told, JSON.
+    pub told: Vec<(u32, String)>,
     pub ended: Vec<(u32, Option<Failure>)>,
 }
 
@@ -115,6 +117,7 @@ impl Link {
             messages: Vec::new(),
             answers: BTreeMap::new(),
             completed: Vec::new(),
+            told: Vec::new(),
             ended: Vec::new(),
         });
         self.run();
@@ -267,6 +270,10 @@ impl Link {
                     is_busy = true;
                     broker.handle(now, Input::ReadDone(request.run()));
                 }
+                Output::Upkeep(request) => {
+                    is_busy = true;
+                    broker.handle(now, Input::UpkeepDone(request.run()));
+                }
                 Output::PauseReading { .. } | Output::ResumeReading { .. } | Output::Log(_) => (),
             }
         }
@@ -293,6 +300,7 @@ impl Side {
                 self.answers.insert(command.0, result);
             }
             Event::Completed { subscription } => self.completed.push(subscription),
+            Event::Told { command, json } => self.told.push((command.0, json)),
             Event::Ended { subscription, failure } => self.ended.push((subscription, failure)),
             _ => (),
         }

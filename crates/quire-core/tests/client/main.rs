@@ -6,3 +6,4 @@ mod logon;
 mod places;
 mod queues;
 mod rooms;
+mod upkeep;

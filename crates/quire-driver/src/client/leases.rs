@@ -77,17 +77,12 @@ impl Client {
         Ok(Subscribed { number, command, queue, progress })
     }
 
-    /// Asks for the figures of a queue, or of all; take them with [`take_stats`](Self::take_stats) when the command is answered.
+    /// Asks for the figures of a queue, or of all; take them with [`take_told`](Self::take_told) when the command is answered.
     ///
     /// # Errors
     /// See [`quire_core::client::ClientCore::queue_stats`].
     pub fn queue_stats(&self, queue: Option<&str>) -> Result<CommandId, Failure> {
         self.command(|core| core.queue_stats(queue))
-    }
-
-    /// What a command of [`queue_stats`](Self::queue_stats) was answered with, once: JSON.
-    pub fn take_stats(&self, command: CommandId) -> Option<String> {
-        self.shared.inner.lock().stats.remove(&command)
     }
 
     /// Messages that were settled, of which it is not known yet that this is durable.

@@ -27,8 +27,8 @@ use quire_core::client::{
     self as core, ClientConfig, ClientCore, CommandId, Event, Failure, NewMessage, PublishError, State,
     SubscriptionSpec,
 };
-use quire_core::wire::Code;
-use quire_journal::Bookmark;
+use quire_core::wire::{Code, Files};
+use quire_journal::{Action, Bookmark};
 
 use crate::store::{BookmarkStore, PublishFile, StoreError};
 pub use link::Link;
@@ -117,8 +117,8 @@ struct Inner {
     answers: HashMap<CommandId, Result<(), Failure>>,
     /// Commands whose answer nobody will take.
     abandoned: HashSet<CommandId>,
-    /// What servers said about their queues, and nobody has taken yet.
-    stats: HashMap<CommandId, String>,
+    /// What servers said about their queues and journal files, and nobody has taken yet.
+    told: HashMap<CommandId, Vec<String>>,
     feeds: HashMap<u32, Feed>,
     /// The numbers of those that are full.
     full: Vec<u32>,
@@ -176,7 +176,7 @@ impl Client {
                 core,
                 answers: HashMap::new(),
                 abandoned: HashSet::new(),
-                stats: HashMap::new(),
+                told: HashMap::new(),
                 feeds: HashMap::new(),
                 full: Vec::new(),
                 beginnings: HashMap::new(),
@@ -365,10 +365,24 @@ impl Client {
     /// Nobody will ask for the answer to a command: it is not kept.
     pub fn abandon(&self, command: CommandId) {
         let mut inner = self.shared.inner.lock();
-        inner.stats.remove(&command);
+        inner.told.remove(&command);
         if inner.answers.remove(&command).is_none() && !inner.core.abandon(command) {
             inner.abandoned.insert(command);
         }
+    }
+
+    /// Has a full journal file taken care of; see [`quire_core::client::ClientCore::upkeep`]. Take what was done with
+    /// [`take_told`](Self::take_told) when the command is answered.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn upkeep(&self, action: Action, files: Files, dry_run: bool) -> Result<CommandId, Failure> {
+        self.command(|core| core.upkeep(action, files, dry_run))
+    }
+
+    /// What a command of [`queue_stats`](Self::queue_stats) or [`upkeep`](Self::upkeep) was told, once: JSON.
+    pub fn take_told(&self, command: CommandId) -> Vec<String> {
+        self.shared.inner.lock().told.remove(&command).unwrap_or_default()
     }
 
     /// Answers that wait to be taken.
@@ -613,9 +627,9 @@ impl Shared {
                         inner.answers.insert(command, result);
                     }
                 }
-                Event::Stats { command, json } => {
+                Event::Told { command, json } => {
                     if !inner.abandoned.contains(&command) {
-                        inner.stats.insert(command, json);
+                        inner.told.entry(command).or_default().push(json);
                     }
                 }
                 Event::Completed { subscription } => {

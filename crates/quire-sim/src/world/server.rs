@@ -248,7 +248,8 @@ impl Running {
                 let last = self.reads.back().map_or(now, |(at, _)| *at);
                 self.reads.push_back((last.max(now + random.below(1_000_000)), request.run()));
             }
-            Output::Log(_) => (),
+            // No client of the simulation asks for it; the world takes care of the files by itself.
+            Output::Upkeep(_) | Output::Log(_) => (),
         }
     }
 }
