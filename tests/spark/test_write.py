@@ -99,6 +99,44 @@ def test_what_cannot_be_a_message_is_refused_before_anything_is_written(
     assert not (tmp_path / "j").exists()
 
 
+@pytest.mark.parametrize(
+    ("column", "text"), [("topic", ""), ("topic", "ü" * 513), ("correlation_id", "x" * 256), ("topic", None)]
+)
+def test_a_row_that_cannot_be_a_message_is_refused_before_any_other_is_published(
+    spark: SparkSession, tmp_path: Path, column: str, text: str | None
+) -> None:
+    frame = rows(spark, 100, partitions=1).withColumn("correlation_id", f.lit("x" * 255))
+    bad = frame.withColumn(column, f.when(f.col("data") == '{"id":70}', f.lit(text)).otherwise(f.col(column)))
+    with pytest.raises(PySparkException, match=f"column {column}: a row has"):
+        bad.write.format("quire").mode("append").save(str(tmp_path / "j"))
+    assert not (tmp_path / "j").exists()
+    assert not list(tmp_path.glob("j.staging/*")), "nothing is left behind"
+
+
+def test_a_write_without_an_identity_that_fails_leaves_nothing_behind(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    journals.write(tmp_path / "j", [("t", {"id": 0})])
+    with quire.Journal(tmp_path / "j"), pytest.raises(PySparkException, match="JournalLockedError"):
+        rows(spark, 10).write.format("quire").mode("append").save(str(tmp_path / "j"))
+    assert not list(tmp_path.glob("j.staging/*"))
+
+
+def test_a_publisher_whose_name_is_too_long_is_refused_before_anything_is_staged(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = rows(spark, 10)
+    with pytest.raises(PySparkException, match=r"publisher, txnId: .* 256 bytes"):
+        frame.write.format("quire").mode("append").options(publisher="p" * 253, txnId="tx").save(
+            str(tmp_path / "j")
+        )
+    with pytest.raises(quire.ConfigError, match=r"publisher: .* 256 bytes"):
+        _sink.StreamWriter(WriteOptions(url="memory:", publisher="p" * 219), frame.schema, False)
+    with pytest.raises(quire.BadTopicError, match=r"topic: .* 1024"):
+        _sink.BatchWriter(WriteOptions(url="memory:", topic="x" * 1025), frame.schema, False)
+    assert not list(tmp_path.iterdir())
+
+
 class Copy:
     """A query from one journal into another."""
 

@@ -19,6 +19,9 @@ from quire.spark._staging import Part, StagedBatch
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: Bytes of a topic, of a correlation id, and of a client name: what the protocol takes.
+TOPIC_SIZE_MAX, CORRELATION_SIZE_MAX, NAME_SIZE_MAX = 1024, 255, 255
+
 #: Messages of one batch: sequences are the number of the batch times this, plus the place in it. Spark's batches end long before.
 BATCH_ROWS_MAX = 1 << 32
 #: Batches of one query, so that sequences stay below 2^63.
@@ -43,18 +46,25 @@ class BatchWriter(ds.DataSourceArrowWriter):
         _check_columns(schema, options)
         self._options = options
         self._sink = f"{options.publisher}/{options.transaction or uuid.uuid4().hex}"
+        _check_name(self._sink, "publisher, txnId")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         return _stage(self._options, self._sink, "batch", iterator)
 
     def commit(self, messages: list[ds.WriterCommitMessage | None]) -> None:
         batch = StagedBatch(self._options.staging_directory, self._sink, "batch")
-        _publish(self._options, self._sink, batch, _parts(messages), 0)
-        if self._options.transaction is None:
-            batch.remove()
+        try:
+            _publish(self._options, self._sink, batch, _parts(messages), 0)
+        finally:
+            # Nobody else knows the name of this write.
+            if self._options.transaction is None:
+                batch.remove()
 
     def abort(self, messages: list[ds.WriterCommitMessage | None]) -> None:
-        StagedBatch(self._options.staging_directory, self._sink, "batch").discard(_parts(messages))
+        batch = StagedBatch(self._options.staging_directory, self._sink, "batch")
+        batch.discard(_parts(messages))
+        if self._options.transaction is None:
+            batch.remove()
 
 
 class StreamWriter(ds.DataSourceStreamArrowWriter):
@@ -66,6 +76,8 @@ class StreamWriter(ds.DataSourceStreamArrowWriter):
         _check_columns(schema, options)
         self._options = options
         self._staging = options.staging_directory
+        # The id of a query has 36 characters.
+        _check_name(f"{options.publisher}/{uuid.UUID(int=0)}" + _epoch(options), "publisher")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         context = TaskContext.get()
@@ -73,9 +85,7 @@ class StreamWriter(ds.DataSourceStreamArrowWriter):
         batch = None if context is None else context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
             raise QuireError("Spark does not say which batch of which query this is")
-        sink = f"{self._options.publisher}/{query}" + (
-            f"/{self._options.epoch}" if self._options.epoch else ""
-        )
+        sink = f"{self._options.publisher}/{query}" + _epoch(self._options)
         return _stage(self._options, sink, batch, iterator)
 
     def commit(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:
@@ -97,6 +107,18 @@ class StreamWriter(ds.DataSourceStreamArrowWriter):
                 StagedBatch(self._staging, message.sink, message.batch).discard([message.part])
 
 
+def _epoch(options: WriteOptions) -> str:
+    return f"/{options.epoch}" if options.epoch else ""
+
+
+def _check_name(name: str, options: str) -> None:
+    size = len(name.encode())
+    if size > NAME_SIZE_MAX:
+        raise ConfigError(
+            f"{options}: they make a client name of {size} bytes, and it has up to {NAME_SIZE_MAX}"
+        )
+
+
 def _check_columns(schema: t.StructType, options: WriteOptions) -> None:
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     if types.get("data") not in ("string", "binary"):
@@ -108,6 +130,8 @@ def _check_columns(schema: t.StructType, options: WriteOptions) -> None:
         raise ConfigError(
             "topic: neither the option nor a column of this name, with text, says where the messages go"
         )
+    if options.topic is not None and len(options.topic.encode()) > TOPIC_SIZE_MAX:
+        raise BadTopicError(f"topic: a topic has up to {TOPIC_SIZE_MAX} bytes")
     if types.get("correlation_id", "string") != "string":
         raise ConfigError(f"column correlation_id: it is {types['correlation_id']}, not text")
 
@@ -140,7 +164,32 @@ def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType, options: WriteOp
     column = rows.column(name).cast(kind)
     if column.null_count and name != "correlation_id":
         raise (BadTopicError if name == "topic" else ConfigError)(f"column {name}: a row has NULL there")
+    if name == "topic":
+        _check_sizes(
+            column,
+            1,
+            TOPIC_SIZE_MAX,
+            BadTopicError(f"column topic: a row has none, or one of more than {TOPIC_SIZE_MAX} bytes"),
+        )
+    elif name == "correlation_id":
+        _check_sizes(
+            column,
+            0,
+            CORRELATION_SIZE_MAX,
+            ConfigError(f"column correlation_id: a row has more than {CORRELATION_SIZE_MAX} bytes there"),
+        )
     return column
+
+
+def _check_sizes(column: pa.Array, least: int, most: int, error: QuireError) -> None:
+    """In the task: what a batch cannot be published with shall not be found when half of it is."""
+    import pyarrow.compute
+
+    # Its functions are made when it is loaded, which the type checkers do not see.
+    compute: Any = pyarrow.compute
+    found = compute.min_max(compute.binary_length(column)).as_py()
+    if found["min"] is not None and not least <= found["min"] <= found["max"] <= most:
+        raise error
 
 
 def _publish(options: WriteOptions, sink: str, batch: StagedBatch, parts: Sequence[Part], first: int) -> None:

@@ -72,14 +72,18 @@ class StagedBatch:
         rows = 0
         # Every byte is synced, checked and removed: fewer of them are worth more than what making them fewer takes.
         options = pa.ipc.IpcWriteOptions(compression="lz4")
-        with open(self._directory / name, "xb") as file:
-            counted = _CountedFile(file)
-            with pa.ipc.new_stream(counted, schema, options=options) as stream:
-                for batch in batches:
-                    stream.write_batch(batch)
-                    rows += batch.num_rows
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(self._directory / name, "xb") as file:
+                counted = _CountedFile(file)
+                with pa.ipc.new_stream(counted, schema, options=options) as stream:
+                    for batch in batches:
+                        stream.write_batch(batch)
+                        rows += batch.num_rows
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            (self._directory / name).unlink(missing_ok=True)
+            raise
         _sync_directory(self._directory)
         return Part(partition, name, rows, counted.size, counted.checksum)
 
