@@ -33,7 +33,7 @@ def act(console: Console, journal: Path, topic: str, flights: list[bytes], queue
     import quire.spark
 
     begun = time.perf_counter()
-    spark = quire.spark.session(memory="1g", name="quire demo", config={"spark.log.level": "ERROR"})
+    spark = quire.spark.session(memory="1g", name="quire demo", quiet=True)
     try:
         console.print(
             f"a session after {time.perf_counter() - begun:.1f} s; the fields of the JSON are read in Rust"

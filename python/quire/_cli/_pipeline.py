@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -146,7 +145,7 @@ def bars(
     """Open, high, low, close and volume of a number, by window.
 
     For example:
-      quire pipeline bars quire-data/journal --topics trades --value /price --size /qty --by /symbol --every "1 hour"
+      quire pipeline bars quire-data/journal --topics trades --value /price --size /qty --by /symbol --every 1h
       quire pipeline bars quire-data/journal --value /dep_delay --by /carrier --time /time_hour --every "1 day" --output bars.html
 
     Parameters
@@ -160,7 +159,7 @@ def bars(
     time
         Path of the time of the event; the time of the journal without it.
     every
-        The window: "1 minute", "1 hour", "1 day".
+        The window: 10s, 15m, 4h, "1 day".
     filter
         Only messages that match.
     """
@@ -299,18 +298,18 @@ def _spark(master: str | None, memory: str, as_json: bool) -> Iterator[SparkSess
         master = "local[*]"
     # It writes the whole stack of an error that is about to be told in one line.
     logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
-    # About packages that quire does not use.
-    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     shows_progress = sys.stderr.isatty() and not as_json
-    config = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": str(shows_progress).lower()}
+    config = {"spark.ui.showConsoleProgress": str(shows_progress).lower()}
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
-        spark = session(master, memory=memory, name="quire pipeline", config=config)
+        spark = session(master, memory=memory, name="quire pipeline", quiet=True, config=config)
         try:
             yield spark
         finally:
+            # What tasks still do that nobody needs any more fails when it ends under them.
+            spark.sparkContext.setLogLevel("OFF")
             spark.stop()
     except (PySparkException, Py4JError) as error:
         raise _own(error) from None

@@ -8,8 +8,10 @@ from __future__ import annotations
 import locale
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from quire._errors import ConfigError
@@ -26,6 +28,9 @@ from quire.spark._queue_audit import queue_audit
 from quire.spark._replay import Replayed, replay
 from quire.spark._source import QuireDataSource
 
+#: What `session(quiet=True)` has Spark log.
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+
 
 def register(spark: SparkSession) -> None:
     """Makes the format `quire` known to the session. Only needed where Spark did not find it by itself."""
@@ -37,12 +42,13 @@ def session(
     *,
     memory: str = "1g",
     name: str = "quire",
+    quiet: bool = False,
     config: dict[str, Any] | None = None,
 ) -> SparkSession:
     """A session with the settings that suit quire, for programs that have none yet.
 
-    `memory` is that of the driver, which in local mode does all the work. `config` overrides any setting. `master=None` leaves to
-    `spark-submit` where it runs.
+    `memory` is that of the driver, which in local mode does all the work. With `quiet` Spark says nothing on the terminal but errors, also
+    while it starts. `config` overrides any setting. `master=None` leaves to `spark-submit` where it runs.
     """
     settings = {
         "spark.sql.session.timeZone": "UTC",
@@ -62,6 +68,10 @@ def session(
         # Workers that are dismissed do not fill the terminal. Elsewhere it goes to logs, and a cluster may have another version of quire.
         settings["spark.python.daemon.module"] = "quire.spark._daemon"
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
+    if quiet:
+        # About packages that quire does not use.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
     settings.update(config or {})
     builder: Any = SparkSession.builder
     builder = builder.appName(name) if master is None else builder.appName(name).master(master)

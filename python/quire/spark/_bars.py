@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from quire._errors import ConfigError
+from quire._units import Duration, seconds
 
 
 def bars(
@@ -17,7 +18,7 @@ def bars(
     by: str | None = None,
     size: str | None = None,
     time: str | None = None,
-    every: str = "1 minute",
+    every: Duration = "1 minute",
     topics: str | None = None,
     filter: str | None = None,
 ) -> DataFrame:
@@ -25,7 +26,7 @@ def bars(
 
     - `value`, `by`, `size`, `time`: paths in the data such as `/price`, `/symbol`, `/qty`, `/at`. `volume` adds up `size`. Without `time`
       the time at which the journal took the message counts
-    - `every`: the window, as Spark has it: `1 minute`, `1 hour`, `1 day`
+    - `every`: the window: `10s`, `15m`, `4h`, a `timedelta`, or as Spark has it: `1 minute`, `1 day`
 
     Open and close are those of the first and the last message of the window in the order of the journal: times can be equal.
     """
@@ -42,7 +43,7 @@ def bars(
             raise ConfigError(
                 f"{'time' if name == 'moment' else name}: {path!r} is no path in the data; it begins with /"
             )
-    _check_window(spark, every)
+    window = _window(spark, every)
     reader = spark.read.format("quire").schema(", ".join(columns.values()))
     reader = reader.options(**{f"field.{name}": path for name, path in paths.items()})
     reader = reader.option("topics", topics) if topics else reader
@@ -51,7 +52,7 @@ def bars(
     key = f.lit(None).cast("string") if by is None else f.col("by")
     volume = f.lit(None).cast("double") if size is None else f.sum("size")
     rows = frame.where("value IS NOT NULL").where(moment.isNotNull())
-    grouped = rows.groupBy(f.window(moment, every).alias("window"), key.alias("key"))
+    grouped = rows.groupBy(f.window(moment, window).alias("window"), key.alias("key"))
     found = grouped.agg(
         f.min_by("value", "position").alias("open"),
         f.max("value").alias("high"),
@@ -64,11 +65,16 @@ def bars(
     return found.select(f.col("window.start").alias("start"), *found.columns[1:])
 
 
-def _check_window(spark: SparkSession, every: str) -> None:
-    """Asks Spark, which alone knows what it takes, before anything is read."""
+def _window(spark: SparkSession, every: Duration) -> str:
+    """As Spark has it, which alone knows what it takes: asked before anything is read."""
     try:
-        _ = spark.range(0).select(f.window(f.timestamp_seconds("id"), every)).schema
+        window = f"{round(seconds(every, 'every') * 1e6)} microseconds"
+    except ConfigError:
+        window = str(every)
+    try:
+        _ = spark.range(0).select(f.window(f.timestamp_seconds("id"), window)).schema
     except PySparkException:
         raise ConfigError(
-            f"every: {every!r} is no window such as '1 minute', '1 hour' or '1 day'; there are none of months"
+            f"every: {every!r} is no window such as '10s', '15m', '4h' or '1 day'; there are none of months"
         ) from None
+    return window
