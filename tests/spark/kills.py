@@ -132,6 +132,11 @@ def wait_until(ready: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def is_running(leader: int, program: str) -> bool:
+    """Whether a process of its session runs the program."""
+    return any(Path(_command(pid).split(b"\0")[0].decode()).name == program for pid in _group(leader))
+
+
 def _group(leader: int) -> list[int]:
     """The processes of its session, oldest first."""
     pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())

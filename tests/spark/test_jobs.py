@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,8 +22,9 @@ from quire._cli import run as command
 from quire._cli._pipeline import _own
 from quire.spark import _archive, _replay
 from quire.spark._files import Files
+from server_process import Deadline
 
-from spark import journals
+from spark import journals, kills
 
 
 def test_an_archive_grows_by_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
@@ -124,6 +127,48 @@ def test_topics_in_any_language_are_archived_in_any_locale(tmp_path: Path) -> No
     # Spark says nothing while it starts and ends: this is the Java machine itself.
     assert done.stderr.decode() in ("", "WARNING: Using incubator modules: jdk.incubator.vector\n")
     assert list((tmp_path / "archiv-ü").glob("batch=*/topic=übung%2F日本/date=*/*.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "code"),
+    [("java", signal.SIGINT, 130), ("batch", signal.SIGINT, 130), ("batch", signal.SIGTERM, 143)],
+)
+def test_a_command_that_is_interrupted_ends_and_is_completed_by_the_next(
+    spark: SparkSession, tmp_path: Path, place: str, number: signal.Signals, code: int
+) -> None:
+    journals.write(tmp_path / "j", [("t", {"n": n}) for n in range(2000)])
+    target = tmp_path / "archive"
+    arguments = ["archive", str(tmp_path / "j"), str(target), "--master", "local[1]"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "quire", "pipeline", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        deadline = Deadline(60)
+        while not (
+            kills.is_running(process.pid, "java") if place == "java" else list(target.glob("batch=*"))
+        ):
+            assert deadline.left
+            assert process.poll() is None
+        # As a terminal does: everything that runs there gets it. Others ask the command alone.
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+        # Ends when nothing that it has started holds its output any more.
+        out, err = process.communicate(timeout=60)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == code, err
+    assert out == ""
+    # A terminal interrupts what Spark plans with, too, and Java prints the stack of the query that fails by that.
+    is_planner_gone = place == "batch" and number == signal.SIGINT
+    assert is_planner_gone or "\tat " not in err
+    assert "Traceback" not in err or is_planner_gone
+    quire.spark.archive(spark, str(tmp_path / "j"), str(target))
+    found = sorted(row.position for row in spark.read.parquet(str(target)).select("position").collect())
+    assert found == list(range(1, 2001))
 
 
 def test_a_compaction_that_was_stopped_is_completed(

@@ -6,9 +6,11 @@ import logging
 import os
 import re
 import shutil
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -303,16 +305,59 @@ def _spark(master: str | None, memory: str, as_json: bool) -> Iterator[SparkSess
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    came: list[int] = []
     try:
-        spark = session(master, memory=memory, name="quire pipeline", quiet=True, config=config)
+        # PySpark that is interrupted here leaves a Java that waits for ever.
+        with _on_signals(lambda number, _: came.append(number)):
+            spark = session(master, memory=memory, name="quire pipeline", quiet=True, config=config)
         try:
-            yield spark
-        finally:
-            # What tasks still do that nobody needs any more fails when it ends under them.
-            spark.sparkContext.setLogLevel("OFF")
-            spark.stop()
+            # Spark has set one of its own, which asks Java something in the middle of another question.
+            with _on_signals(_interrupted):
+                if came:
+                    _interrupted(came[0], None)
+                yield spark
+        except (KeyboardInterrupt, SystemExit):
+            # Java has a lot to say about jobs that are stopped.
+            with suppress(Exception):
+                spark.sparkContext.setLogLevel("OFF")
+                for query in spark.streams.active:
+                    query.stop()
+                spark.stop()
+            raise
+        except BaseException:
+            _stop(spark)
+            raise
+        _stop(spark)
     except (PySparkException, Py4JError) as error:
         raise _own(error) from None
+
+
+def _stop(spark: SparkSession) -> None:
+    # What tasks still do that nobody needs any more fails when it ends under them.
+    spark.sparkContext.setLogLevel("OFF")
+    spark.stop()
+
+
+@contextmanager
+def _on_signals(handler: Callable[[int, Any], object]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM go there meanwhile."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+def _interrupted(number: int, _: object) -> None:
+    """Ends the command. What was asked of Java fails by that, about which nobody wants to read."""
+    logging.disable(logging.CRITICAL)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + number)
 
 
 def _own(error: Exception) -> QuireError:
