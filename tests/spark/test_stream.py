@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
+from quire import BadBookmarkError
 from quire.spark import _stream
 from quire.spark._options import read_options
 from server_process import Deadline
@@ -188,6 +189,14 @@ def test_a_directory_that_is_added_begins_where_it_was_met(
     journals.write(Path(paths[1]), journals.trades(3), name="later")
     found = both.latestOffset(start, limit)["journals"]
     assert [(found[path]["from"], found[path]["to"]) for path in paths] == [(10, 10), (10, 13)]
+
+
+def test_a_checkpoint_that_was_made_with_a_server_is_refused(trades: Path) -> None:
+    options = read_options({"path": str(trades), "startingOffsets": "earliest"})
+    reader = _stream.StreamReader(options, StructType().add("position", "long"))
+    of_a_server = {"v": 1, "from": "(0", "to": "(1|1|", "at": 1}
+    with pytest.raises(BadBookmarkError, match="another source"):
+        reader.latestOffset(of_a_server, reader.getDefaultReadLimit())
 
 
 def test_a_stream_says_what_is_wrong_with_its_options(spark: SparkSession, trades: Path) -> None:

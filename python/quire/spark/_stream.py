@@ -162,9 +162,9 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
 
 
 def _journals(offset: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    if offset.get("v") != _VERSION:
+    if offset.get("v") != _VERSION or "journals" not in offset:
         raise BadBookmarkError(
-            f"the checkpoint has version {offset.get('v')!r}; this quire reads version {_VERSION}"
+            f"the checkpoint has an offset of another source or version, {offset!r}; begin with a new checkpoint"
         )
     journals: dict[str, dict[str, Any]] = offset["journals"]
     return journals
