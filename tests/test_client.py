@@ -501,7 +501,7 @@ def test_numbers_for_people_have_six_digits() -> None:
 def test_durations_and_sizes_take_units() -> None:
     texts = ["30us", "100ms", "10s", "5m", "4h", "7d"]
     assert [seconds(text, "k") for text in texts] == pytest.approx([3e-5, 0.1, 10, 300, 14400, 604800])
-    assert seconds(timedelta(minutes=1), "k") == 60
+    assert (seconds(timedelta(minutes=1), "k"), seconds("0", "k")) == (60, 0)
     assert [size("500KB", "k"), size("64MB", "k"), size("12", "k"), size(7, "k")] == [512000, 67108864, 12, 7]
     for bad in ["", "10", "s", "-1s", "1 parsec", float("nan"), True, None]:
         with pytest.raises(quire.ConfigError, match="some_key"):

@@ -23,7 +23,8 @@ def seconds(value: Duration, key: str) -> float:
     if isinstance(value, timedelta):
         result = value.total_seconds()
     elif isinstance(value, str):
-        match = _QUANTITY.fullmatch(value)
+        # Nothing is as much in every unit.
+        match = _QUANTITY.fullmatch("0s" if value.strip() == "0" else value)
         if match is None or match[2] not in _SECONDS:
             raise ConfigError(f"{value!r} is not a duration such as '100ms', '10s' or '5m'", key=key)
         result = float(match[1]) * _SECONDS[match[2]]
