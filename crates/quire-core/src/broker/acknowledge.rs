@@ -3,7 +3,7 @@
 use quire_journal::JournalError;
 
 use super::{Broker, Event, Output, Timer};
-use crate::session::{Flush, OWED_MAX, Phase, PublisherKey, Refusal, SessionId, Settled, Stall};
+use crate::session::{Flush, OWED_MAX, Phase, Publisher, PublisherKey, Refusal, SessionId, Settled, Stall};
 use crate::wire::{Ack, AckKind, Acks, Code, FailureScope, ServerFrame};
 
 /// Why the journal takes no more writes.
@@ -36,12 +36,14 @@ impl Broker {
     pub(super) fn settle(&mut self) {
         let persisted = self.journal.persisted();
         for key in self.publishers.unsettled() {
-            let Some(id) = self.publishers.get(key).session else {
+            // An earlier one of this loop may have been the reason to forget this one.
+            let Some(publisher) = self.publishers.get(key) else { continue };
+            let Some(id) = publisher.session else {
                 self.publishers.settle_absent(key, &self.journal);
                 continue;
             };
-            if self.session(id).phase == Phase::Entering {
-                if self.publishers.get(key).is_persisted(persisted) {
+            if self.sessions[id].phase == Phase::Entering {
+                if publisher.is_persisted(persisted) {
                     self.enter(id);
                     self.end_stall(id);
                 }
@@ -59,7 +61,9 @@ impl Broker {
     fn settle_session(&mut self, id: SessionId, key: PublisherKey) {
         let persisted = self.journal.persisted();
         let mut said = Vec::new();
-        self.publishers.get_mut(key).settle(persisted, |settled| said.push(settled));
+        let Some(publisher) = self.publishers.get_mut(key) else { return };
+        publisher.settle(persisted, |settled| said.push(settled));
+        let may_owe_more = publisher.refusal_count() < OWED_MAX;
         for settled in said {
             match settled {
                 Settled::Persisted(sequence) => self.put(id, &ServerFrame::Persisted { sequence }),
@@ -67,8 +71,7 @@ impl Broker {
             }
         }
         self.acknowledge(id);
-        if self.publishers.get(key).refusal_count() < OWED_MAX && self.session(id).stall == Some(Stall::Owing)
-        {
+        if may_owe_more && self.session(id).stall == Some(Stall::Owing) {
             self.stalled.push(id);
         }
         self.leave_if_settled(id);
@@ -82,9 +85,9 @@ impl Broker {
 
     /// Sends the acknowledgement that is due, now or when the client's shortest interval has passed.
     fn acknowledge(&mut self, id: SessionId) {
-        let session = &self.sessions[id.0 as usize];
+        let session = &self.sessions[id];
         let Some(key) = session.identity.as_ref().map(|identity| identity.publisher) else { return };
-        if self.publishers.get(key).due().is_none() {
+        if self.publishers.get(key).and_then(Publisher::due).is_none() {
             return;
         }
         let at = session.acked_at.map(|at| at + session.ack_interval);
@@ -104,7 +107,7 @@ impl Broker {
         if self.session(id).phase == Phase::Entering {
             return;
         }
-        if let Some(sequence) = self.publishers.get_mut(key).take_due() {
+        if let Some(sequence) = self.publishers.get_mut(key).and_then(Publisher::take_due) {
             let now = self.now.instant;
             self.session(id).acked_at = Some(now);
             self.put(id, &ServerFrame::Persisted { sequence });
@@ -136,7 +139,7 @@ impl Broker {
     fn answer_flushes(&mut self, id: SessionId) {
         let persisted = self.journal.persisted();
         loop {
-            let Some(session) = self.sessions.get_mut(id.0 as usize) else { return };
+            let Some(session) = self.sessions.get_mut(id) else { return };
             if session.phase == Phase::Closed {
                 return;
             }
@@ -173,7 +176,7 @@ impl Broker {
     /// Goes on with sessions that waited for their answers.
     pub(super) fn resume_stalled(&mut self) {
         for id in std::mem::take(&mut self.stalled) {
-            let Some(session) = self.sessions.get(id.0 as usize) else { continue };
+            let Some(session) = self.sessions.get(id) else { continue };
             if session.stall == Some(Stall::Owing) && session.flushes.len() < OWED_MAX {
                 self.end_stall(id);
             }
@@ -202,17 +205,17 @@ impl Broker {
         // What became persisted before the failure is still acknowledged.
         let persisted = self.journal.persisted();
         for key in self.publishers.unsettled() {
-            let session = self.publishers.get(key).session;
-            match session {
-                Some(id) if self.session(id).phase != Phase::Entering => {
-                    self.settle_session(id, key);
-                    if !self.publishers.get(key).is_settled() {
-                        self.say_failure(id);
-                    }
+            let session = self.publishers.get(key).and_then(|publisher| publisher.session);
+            if let Some(id) = session
+                && self.session(id).phase != Phase::Entering
+            {
+                self.settle_session(id, key);
+                if !self.publishers.is_settled(key) {
+                    self.say_failure(id);
                 }
-                _ => self.publishers.get_mut(key).settle(persisted, |_| ()),
             }
-            let publisher = self.publishers.get_mut(key);
+            let Some(publisher) = self.publishers.get_mut(key) else { continue };
+            publisher.settle(persisted, |_| ());
             publisher.fail();
             if let Some(id) = publisher.session {
                 self.stalled.push(id);
@@ -237,7 +240,8 @@ impl Broker {
         let session = self.session(id);
         session.knows_of_failure = true;
         let Some(key) = session.identity.as_ref().map(|identity| identity.publisher) else { return };
-        let sequence = self.publishers.get(key).persisted() + 1;
+        let Some(publisher) = self.publishers.get(key) else { return };
+        let sequence = publisher.persisted() + 1;
         let scope = FailureScope::AllFromHere;
         let Failure { code, reason } = &failure;
         self.put(id, &ServerFrame::PublishFailed { sequence, code: *code, scope, reason });

@@ -15,7 +15,7 @@ impl Broker {
     /// Holds a message of a conflated subscription.
     pub(super) fn hold(&mut self, id: SubscriptionId, key: &[u8], frame: &[u8]) {
         let now = self.now.instant;
-        let Some(conflation) = &mut self.subscriptions[id.0 as usize].conflation else { return };
+        let Some(conflation) = &mut self.subscriptions[id].conflation else { return };
         let was_empty = conflation.is_empty();
         conflation.hold(now, key, frame);
         let (next_end, is_full) = (conflation.next_end(), !conflation.has_room());
@@ -24,14 +24,14 @@ impl Broker {
         }
         if is_full {
             self.deliver_held_while(id, |broker| {
-                broker.subscriptions[id.0 as usize].conflation.as_ref().is_some_and(|held| !held.has_room())
+                broker.subscriptions[id].conflation.as_ref().is_some_and(|held| !held.has_room())
             });
         }
     }
 
     /// Holds a record that the pass at the edge has come to; `data` is what the subscription wants of it.
     pub(super) fn hold_record(&mut self, id: SubscriptionId, record: &Record<'_>, data: &[u8]) {
-        let number = self.subscriptions[id.0 as usize].number;
+        let number = self.subscriptions[id].number;
         let context = context_of(record, self.now.wall);
         let message = Message { data, ..message_of(record, number) };
         self.hold_message(id, record.topic, context.as_ref(), &message);
@@ -45,7 +45,7 @@ impl Broker {
         context: Option<&MessageContext<'_>>,
         message: &Message<'_>,
     ) {
-        let Some(conflation) = &self.subscriptions[id.0 as usize].conflation else { return };
+        let Some(conflation) = &self.subscriptions[id].conflation else { return };
         let (mut key, mut frame) = (Vec::new(), Vec::new());
         conflation.key.write(topic, context, &mut self.arena, &mut key);
         message.encode(&mut frame);
@@ -56,21 +56,20 @@ impl Broker {
     pub(super) fn deliver_due(&mut self, id: SubscriptionId) {
         let now = self.now.instant;
         let is_paused = |broker: &Broker| {
-            let progress = broker.subscriptions.get(id.0 as usize).and_then(|s| s.progress());
+            let progress = broker.subscriptions.get(id).and_then(|s| s.progress());
             progress.is_some_and(|progress| progress.is_paused)
         };
-        if !self.subscriptions.contains(id.0 as usize) || is_paused(self) {
+        if !self.subscriptions.contains_key(id) || is_paused(self) {
             return;
         }
-        let next_end = |broker: &Broker| broker.subscriptions[id.0 as usize].conflation.as_ref()?.next_end();
-        let session_id = self.subscriptions[id.0 as usize].session;
+        let next_end = |broker: &Broker| broker.subscriptions[id].conflation.as_ref()?.next_end();
+        let session_id = self.subscriptions[id].session;
         self.deliver_held_while(id, |broker| {
-            broker.sessions[session_id.0 as usize].can_be_fed()
-                && next_end(broker).is_some_and(|end| end <= now)
+            broker.sessions[session_id].can_be_fed() && next_end(broker).is_some_and(|end| end <= now)
         });
         match next_end(self) {
             Some(end) if end > now => self.alarms.set(Alarm::Held(id), end),
-            Some(_) => self.sessions[session_id.0 as usize].overdue.push(id),
+            Some(_) => self.sessions[session_id].overdue.push(id),
             None => (),
         }
     }
@@ -83,11 +82,11 @@ impl Broker {
 
     fn deliver_held_while(&mut self, id: SubscriptionId, goes_on: impl Fn(&Broker) -> bool) {
         while goes_on(self) {
-            let subscription = &mut self.subscriptions[id.0 as usize];
+            let subscription = &mut self.subscriptions[id];
             let Some(frame) = subscription.conflation.as_mut().and_then(|held| held.take()) else { return };
             let is_replayed = matches!(subscription.course, Course::Bookmark(_));
             let session_id = subscription.session;
-            let outbox = &mut self.sessions[session_id.0 as usize].outbox;
+            let outbox = &mut self.sessions[session_id].outbox;
             if is_replayed {
                 outbox.put_replayed(frame);
             } else {

@@ -9,7 +9,7 @@ use crate::wire::{ClientFrame, Code, Inbox, ServerFrame, WireError};
 impl Broker {
     pub(super) fn connect(&mut self, connection: ConnectionId, peer: &str) {
         let now = self.now.instant;
-        let id = SessionId(self.sessions.insert(Session::new(connection, peer, now)) as u32);
+        let id = self.sessions.insert(Session::new(connection, peer, now));
         self.by_connection.insert(connection, id);
         if self.shutdown != Shutdown::No {
             self.end(id, Code::ShuttingDown, "the server is stopping");
@@ -54,7 +54,7 @@ impl Broker {
 
     /// Counts what is kept of unfinished frames, and ends a session that lifts the sum of all above the limit.
     fn count_unfinished(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get_mut(id.0 as usize) else { return };
+        let Some(session) = self.sessions.get_mut(id) else { return };
         if session.phase == Phase::Closed {
             return;
         }
@@ -182,9 +182,7 @@ impl Broker {
         let is_leaving = session.phase == Phase::Leaving;
         if is_leaving && !owes_flush && self.publishers.is_settled(publisher) {
             self.acknowledge_now(id);
-            self.release(id);
-            self.session(id).phase = Phase::Closed;
-            self.touch(id);
+            self.close_session(id);
         }
     }
 
@@ -208,7 +206,6 @@ impl Broker {
             return;
         }
         session.outbox.put(&ServerFrame::Error { code, reason });
-        session.phase = Phase::Closed;
         session.inbox = Inbox::new(0);
         session.kept = Vec::new();
         let unfinished_size = mem::take(&mut session.unfinished_size);
@@ -220,9 +217,28 @@ impl Broker {
         };
         self.unfinished_size -= unfinished_size;
         self.outputs.push_back(Output::Log(event));
-        self.drop_subscriptions(id);
-        self.release(id);
+        self.close_session(id);
+    }
+
+    /// Takes nothing more from a session and adds nothing more to what it gets. Its subscriptions and its name stay until
+    /// [`Broker::bury_closed`]: a frame that is one too many closes a session in the middle of work on just these.
+    fn close_session(&mut self, id: SessionId) {
+        let session = self.session(id);
+        session.phase = Phase::Closed;
+        session.outbox.close();
+        self.closed.push(id);
         self.touch(id);
+    }
+
+    /// Removes the subscriptions of sessions that were closed, and gives back their names. Called between two pieces of work, never within
+    /// one.
+    pub(super) fn bury_closed(&mut self) {
+        while let Some(id) = self.closed.pop() {
+            if self.sessions.contains_key(id) {
+                self.drop_subscriptions(id);
+                self.release(id);
+            }
+        }
     }
 
     /// Ends a connection for which more waits than `max_client_backlog`.
@@ -238,7 +254,7 @@ impl Broker {
         let limit = self.config.limits.max_waiting;
         let reason =
             format!("more than max_waiting, {limit} bytes, wait for all connections, most of them for it");
-        self.drop_slow(SessionId(id as u32), &reason);
+        self.drop_slow(id, &reason);
     }
 
     /// Ends a connection that does not take its messages; what waits for it is dropped.
@@ -251,20 +267,14 @@ impl Broker {
     fn release(&mut self, id: SessionId) {
         // What the consumer did is noted under it.
         self.note_leases();
-        if let Some(identity) = &self.sessions[id.0 as usize].identity {
-            let key = identity.publisher;
-            if self.publishers.get(key).session == Some(id) {
-                self.publishers.get_mut(key).session = None;
-                self.publishers.tidy(key, &self.journal);
-            }
-            // Without an identity nothing leads from here to a publisher that may soon be another's.
-            self.session(id).identity = None;
+        if let Some(identity) = self.session(id).identity.take() {
+            self.publishers.release(identity.publisher, id, &self.journal);
         }
     }
 
     pub(super) fn forget_session(&mut self, id: SessionId) {
         self.timers.clear(&mut self.sessions, id);
-        let session = self.sessions.remove(id.0 as usize);
+        let Some(session) = self.sessions.remove(id) else { return };
         self.unfinished_size -= session.unfinished_size;
         self.waiting_size -= session.waiting_size;
         self.places.forget(id);

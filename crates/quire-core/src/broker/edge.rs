@@ -11,7 +11,7 @@ use quire_journal::{Position, Record, RecordKind};
 
 use super::Broker;
 use crate::replay::{Source, context_of, message_of};
-use crate::subscription::{Course, Progress, Progressing, Subscription, SubscriptionId};
+use crate::subscription::{Course, Joining, Progress, Progressing, Subscription, SubscriptionId};
 use crate::topic::{Stage, TopicId};
 use crate::wire::Message;
 
@@ -35,7 +35,7 @@ impl Broker {
                 self.join(id, Stage::Published);
             }
             true => {
-                progress.stage = Progressing::Joining { join: appended, held: Vec::new() };
+                progress.stage = Progressing::Joining(Box::new(Joining { join: appended, held: Vec::new() }));
                 self.join(id, Stage::Persisted);
                 self.join(id, Stage::Published);
                 self.joining.insert(id);
@@ -43,7 +43,7 @@ impl Broker {
         }
         self.reach(id, after);
         let has_goals = |subscription: &Subscription| Some(subscription.progress()?.goals().next().is_some());
-        if self.subscriptions.get(id.0 as usize).and_then(has_goals) == Some(true) {
+        if self.subscriptions.get(id).and_then(has_goals) == Some(true) {
             self.with_goals.insert(id);
         }
     }
@@ -77,7 +77,7 @@ impl Broker {
 
     /// The nearest position above `edge` that somebody waits for.
     fn goal_above(&self, edge: Position) -> Option<Position> {
-        let progress = |id: &SubscriptionId| self.subscriptions.get(id.0 as usize)?.progress();
+        let progress = |id: &SubscriptionId| self.subscriptions.get(*id)?.progress();
         self.with_goals
             .iter()
             .filter_map(progress)
@@ -90,9 +90,9 @@ impl Broker {
     pub(super) fn arrive(&mut self) {
         let edge = self.edge;
         for id in self.with_goals.iter().copied().collect::<Vec<_>>() {
-            let stage = self.subscriptions.get(id.0 as usize).and_then(|s| Some(&s.progress()?.stage));
+            let stage = self.subscriptions.get(id).and_then(|s| Some(&s.progress()?.stage));
             match stage {
-                Some(Progressing::AtEdge | Progressing::Joining { .. }) => self.reach(id, edge),
+                Some(Progressing::AtEdge | Progressing::Joining(_)) => self.reach(id, edge),
                 // It comes to its goals elsewhere, and back here if it has not passed them then.
                 _ => drop(self.with_goals.remove(&id)),
             }
@@ -189,12 +189,12 @@ impl Broker {
     /// `data` is what the subscription wants of the record.
     fn deliver_persisted(&mut self, id: SubscriptionId, record: &Record<'_>, data: &[u8]) {
         let now = self.now.instant;
-        let Some(subscription) = self.subscriptions.get_mut(id.0 as usize) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         let Subscription { session: session_id, number, ref mut course, ref conflation, .. } = *subscription;
         let Course::Bookmark(progress) = course else { return };
         let is_wanted = record.position > progress.after
             && progress.taken_after.is_none_or(|instant| record.timestamp > instant)
-            && !matches!(progress.stage, Progressing::Joining { join, .. } if record.position > join);
+            && !matches!(&progress.stage, Progressing::Joining(joining) if record.position > joining.join);
         if !is_wanted {
             return;
         }
@@ -205,7 +205,7 @@ impl Broker {
         });
         // What is conflated is held for a connection that takes nothing, as long as there is room.
         let has_room = conflation.as_ref().is_some_and(|conflation| conflation.has_room());
-        if !can_go || !(has_room || self.sessions[session_id.0 as usize].can_be_fed()) {
+        if !can_go || !(has_room || self.sessions[session_id].can_be_fed()) {
             return self.fall_behind(id, Position::new(record.position.get() - 1));
         }
         if let Some(pace) = &mut progress.pace {
@@ -215,7 +215,7 @@ impl Broker {
             return self.hold_record(id, record, data);
         }
         self.give_buffer(session_id);
-        let session = &mut self.sessions[session_id.0 as usize];
+        let session = &mut self.sessions[session_id];
         let size_before = session.outbox.size();
         Message { data, ..message_of(record, number) }.encode(session.outbox.bytes_mut());
         let size = session.outbox.size() - size_before;
@@ -237,10 +237,10 @@ impl Broker {
 
     fn scatter(&mut self, limit: Position) {
         let edge = self.edge;
-        let at_edge = |(id, subscription): (usize, &Subscription)| {
+        let at_edge = |(id, subscription): (SubscriptionId, &Subscription)| {
             let progress = subscription.progress()?;
-            let follows = matches!(progress.stage, Progressing::AtEdge | Progressing::Joining { .. });
-            (follows && progress.after < limit).then_some(SubscriptionId(id as u32))
+            let follows = matches!(progress.stage, Progressing::AtEdge | Progressing::Joining(_));
+            (follows && progress.after < limit).then_some(id)
         };
         let followers: Vec<_> = self.subscriptions.iter().filter_map(at_edge).collect();
         for id in followers {
@@ -253,15 +253,15 @@ impl Broker {
     /// A `live` subscription goes over to the publish stream once the pass has served all that was appended before it joined.
     fn fall_in_step(&mut self, id: SubscriptionId) {
         let edge = self.edge;
-        let subscription = &mut self.subscriptions[id.0 as usize];
+        let subscription = &mut self.subscriptions[id];
         let session_id = subscription.session;
         let selector = subscription.selector.clone();
         let Some(progress) = subscription.progress_mut() else { return };
-        let Progressing::Joining { join, held } = &mut progress.stage else { return };
-        if edge < *join {
+        let Progressing::Joining(joining) = &mut progress.stage else { return };
+        if edge < joining.join {
             return;
         }
-        let held = std::mem::take(held);
+        let held = std::mem::take(&mut joining.held);
         progress.stage = Progressing::Live;
         self.joining.remove(&id);
         self.topics.remove(&selector, Stage::Persisted, id);

@@ -22,7 +22,7 @@ use crate::replay::{
     CHUNK_SIZE_MAX, Chunk, Found, Item, PACED_CHUNK_SIZE_MIN, Pace, Place, ReadRequest, Reading, Replay,
     ReplayId, Source, Ticket, Work,
 };
-use crate::session::{Session, SessionId};
+use crate::session::{Phase, Session, SessionId};
 use crate::subscription::{Member, Members, Progressing, Subscription, SubscriptionId, Until};
 use crate::wire::{AckKind, Code};
 
@@ -93,7 +93,7 @@ impl ReadLine {
 impl Session {
     /// Whether replays, and those that follow the live edge, may put more in line.
     pub(super) fn can_be_fed(&self) -> bool {
-        self.is_writable && self.outbox.size() < FEED_SIZE_MAX
+        self.is_writable && self.phase != Phase::Closed && self.outbox.size() < FEED_SIZE_MAX
     }
 }
 
@@ -107,7 +107,7 @@ impl Broker {
     ) {
         // A range may be empty, or have ended before the subscription was paused.
         subscriptions.iter().for_each(|subscription| self.reach(*subscription, after));
-        subscriptions.retain(|subscription| self.subscriptions.contains(subscription.0 as usize));
+        subscriptions.retain(|subscription| self.subscriptions.contains_key(*subscription));
         match subscriptions[..] {
             [] => (),
             [subscription] if after >= self.edge => self.join_edge(subscription),
@@ -125,7 +125,7 @@ impl Broker {
         let members = self.members(&subscriptions);
         let place = Place { after, served: 0 };
         let paces = subscriptions.iter().filter_map(|id| {
-            self.subscriptions[id.0 as usize].progress_mut().and_then(|progress| progress.pace.take())
+            self.subscriptions[*id].progress_mut().and_then(|progress| progress.pace.take())
         });
         let pace = paces.reduce(Pace::later);
         let replay = Replay {
@@ -143,7 +143,7 @@ impl Broker {
             beside_until: self.now.instant,
             pace,
         };
-        let id = ReplayId(self.replays.insert(replay) as u32);
+        let id = self.replays.insert(replay);
         for subscription in subscriptions {
             if let Some(progress) = self.subscription(subscription).progress_mut() {
                 progress.stage = Progressing::Replaying(id);
@@ -155,7 +155,7 @@ impl Broker {
 
     fn members(&self, subscriptions: &[SubscriptionId]) -> Members {
         let member = |id: &SubscriptionId| {
-            let subscription = &self.subscriptions[id.0 as usize];
+            let subscription = &self.subscriptions[*id];
             let Subscription { number, selector, filter, conflation, select, .. } = subscription;
             let taken_after = subscription.progress().and_then(|p| p.taken_after);
             let conflation = conflation.as_ref();
@@ -203,7 +203,7 @@ impl Broker {
 
     fn remove_replay(&mut self, id: ReplayId) {
         self.rewind(id);
-        let replay = self.replays.remove(id.0 as usize);
+        let Some(replay) = self.replays.remove(id) else { return };
         self.session(replay.session).replays.retain(|other| *other != id);
         self.tails.retain(|other| *other != id);
         self.standing_back.remove(&id);
@@ -215,7 +215,7 @@ impl Broker {
 
     /// Forgets what was read ahead for a replay.
     fn rewind(&mut self, id: ReplayId) {
-        let replay = &mut self.replays[id.0 as usize];
+        let replay = &mut self.replays[id];
         if let Some(chunk) = &replay.ready {
             self.read_line.remove(replay, chunk);
         }
@@ -269,9 +269,9 @@ impl Broker {
             return;
         }
         loop {
-            let Some(replay) = self.replays.get_mut(id.0 as usize) else { return };
+            let Some(replay) = self.replays.get_mut(id) else { return };
             let session_id = replay.session;
-            if !self.sessions[session_id.0 as usize].can_be_fed() {
+            if !self.sessions[session_id].can_be_fed() {
                 if let Some(pace) = &mut replay.pace {
                     pace.rest();
                 }
@@ -283,7 +283,7 @@ impl Broker {
                     self.replay(id).ready = Some(chunk);
                     return;
                 }
-                let replay = &mut self.replays[id.0 as usize];
+                let replay = &mut self.replays[id];
                 self.read_line.remove(replay, &chunk);
                 // What goes whole when it comes may be more at a time, which costs less. A rate asks for no more than keeps it up.
                 let may_grow = self.now.instant >= replay.beside_until
@@ -341,7 +341,7 @@ impl Broker {
     /// Whether the replay waits until a lone publish is persistent. It is looked at again when that is so, or when it has stood back for long
     /// enough. Not one with a rate, which leaves time to others by itself, nor one that is about to arrive at the edge.
     fn stands_back(&mut self, id: ReplayId) -> bool {
-        let Some(replay) = self.replays.get(id.0 as usize) else { return false };
+        let Some(replay) = self.replays.get(id) else { return false };
         if replay.pace.is_some() || !self.has_lone_publish() || self.is_near_edge(id) {
             return false;
         }
@@ -356,7 +356,7 @@ impl Broker {
 
     /// Hands what may go now of a chunk to the connection, or to what is held for it; false when there is a rest, for which an alarm is set.
     fn hand_over(&mut self, id: ReplayId, chunk: &mut Chunk) -> bool {
-        let session_id = self.replays[id.0 as usize].session;
+        let session_id = self.replays[id].session;
         if chunk.items.is_empty() {
             self.counters.delivered += chunk.message_count;
             if !chunk.frames.is_empty() {
@@ -366,7 +366,7 @@ impl Broker {
             }
             return true;
         }
-        let members = self.replays[id.0 as usize].members.clone();
+        let members = self.replays[id].members.clone();
         let mut frames = Vec::new();
         for index in chunk.taken_count..chunk.items.len() {
             let item = chunk.items[index];
@@ -377,7 +377,7 @@ impl Broker {
             let (frame_start, key_start) = before.map_or((0, 0), |item| (item.frame_end, item.key_end));
             let frame = &chunk.frames[frame_start..item.frame_end];
             if members[item.member].conflation_key.is_some() {
-                let subscription = self.replays[id.0 as usize].subscriptions[item.member];
+                let subscription = self.replays[id].subscriptions[item.member];
                 self.hold(subscription, &chunk.keys[key_start..item.key_end], frame);
             } else {
                 frames.extend_from_slice(frame);
@@ -396,7 +396,7 @@ impl Broker {
     /// Whether a message may go now; if not, its replay is looked at again when it may.
     fn may_go(&mut self, id: ReplayId, item: &Item) -> bool {
         let now = self.now.instant;
-        let Some(pace) = &mut self.replays[id.0 as usize].pace else { return true };
+        let Some(pace) = &mut self.replays[id].pace else { return true };
         let opens_at = pace.opens_at(now, item.timestamp);
         if opens_at > now {
             let wakes_at = pace.wakes_at(opens_at);
@@ -408,7 +408,7 @@ impl Broker {
     }
 
     fn is_near_edge(&self, id: ReplayId) -> bool {
-        let place = self.replays[id.0 as usize].read_place;
+        let place = self.replays[id].read_place;
         self.edge.get().saturating_sub(place.after.get()) <= INLINE_RECORDS_MAX
     }
 
@@ -421,14 +421,14 @@ impl Broker {
     fn begin_read(&mut self, id: ReplayId) -> Option<ReadRequest> {
         self.read_number += 1;
         let number = self.read_number;
-        let replay = &self.replays[id.0 as usize];
+        let replay = &self.replays[id];
         let place = replay.read_place;
-        let progress = |id: &SubscriptionId| self.subscriptions[id.0 as usize].progress();
+        let progress = |id: &SubscriptionId| self.subscriptions[*id].progress();
         let goals = replay.subscriptions.iter().filter_map(progress).flat_map(|progress| progress.goals());
         let limit = goals.filter(|goal| *goal > place.after).fold(self.edge, Position::min);
         let now = self.now.wall;
         let reader = &self.reader;
-        let replay = &mut self.replays[id.0 as usize];
+        let replay = &mut self.replays[id];
         let source =
             replay.source.take().unwrap_or_else(|| Source { cursor: reader.cursor(place.after), rest: None });
         let members = replay.members.clone();
@@ -446,10 +446,10 @@ impl Broker {
     /// A read of a replay has been done.
     pub(super) fn read(&mut self, id: ReplayId, number: u64, found: Box<Found>) {
         self.read_line.under_way -= 1;
-        let waits = self.replays.get(id.0 as usize).is_some_and(|replay| replay.reading == Some(number));
+        let waits = self.replays.get(id).is_some_and(|replay| replay.reading == Some(number));
         if waits {
             let found = *found;
-            let replay = &mut self.replays[id.0 as usize];
+            let replay = &mut self.replays[id];
             replay.reading = None;
             replay.read_place = found.chunk.next;
             self.read_line.add(replay, &found.chunk);
@@ -461,13 +461,13 @@ impl Broker {
             self.to_feed.push_back(id);
             if self.read_line.paced_size > PACED_SIZE_MAX {
                 let has_chunk = |other: &ReplayId| {
-                    let other = &self.replays[other.0 as usize];
+                    let other = &self.replays[*other];
                     other.pace.is_some() && other.ready.is_some()
                 };
                 let longest = self.alarms.waiting_replays().find(has_chunk);
                 longest.into_iter().for_each(|longest| self.rewind(longest));
             }
-            let session = self.replays[id.0 as usize].session;
+            let session = self.replays[id].session;
             if !self.session(session).is_writable {
                 self.give_back_reads(session);
             }
@@ -477,7 +477,7 @@ impl Broker {
     /// A read of a replay panicked: its subscriptions end rather than wait for ever.
     pub(super) fn read_panicked(&mut self, id: ReplayId, number: u64) {
         self.read_line.under_way -= 1;
-        if self.replays.get(id.0 as usize).is_some_and(|replay| replay.reading == Some(number)) {
+        if self.replays.get(id).is_some_and(|replay| replay.reading == Some(number)) {
             self.replay(id).reading = None;
             self.end_subscriptions(id, Code::Internal, "reading the journal failed");
         }
@@ -485,7 +485,7 @@ impl Broker {
 
     /// Does what has to be done where the subscriptions of a replay have come to.
     fn reach_together(&mut self, id: ReplayId) {
-        let replay = &self.replays[id.0 as usize];
+        let replay = &self.replays[id];
         let reached = |(index, subscription): (usize, &SubscriptionId)| (*subscription, replay.after(index));
         for (subscription, after) in replay.subscriptions.iter().enumerate().map(reached).collect::<Vec<_>>()
         {
@@ -495,7 +495,7 @@ impl Broker {
 
     /// A subscription has come to `reached`: sends its `completed` acknowledgement if that is owed, and ends it if it ends there.
     pub(super) fn reach(&mut self, id: SubscriptionId, reached: Position) {
-        let Some(subscription) = self.subscriptions.get_mut(id.0 as usize) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         let (session, number) = (subscription.session, subscription.number);
         let Some(progress) = subscription.progress_mut() else { return };
         let is_over = matches!(progress.until, Some(Until::At(end)) if end <= reached);
@@ -506,7 +506,7 @@ impl Broker {
         if let Some(completion) = completion {
             self.acknowledge_command(session, AckKind::Completed, completion.command, number);
         }
-        if is_over && self.subscriptions.contains(id.0 as usize) {
+        if is_over && self.subscriptions.contains_key(id) {
             self.end_range(id);
         }
     }
@@ -549,7 +549,7 @@ impl Broker {
 
     fn end_subscriptions(&mut self, id: ReplayId, code: Code, reason: &str) {
         for subscription in self.replay(id).subscriptions.clone() {
-            if self.subscriptions.contains(subscription.0 as usize) {
+            if self.subscriptions.contains_key(subscription) {
                 self.end_subscription(subscription, code, reason);
             }
         }

@@ -10,7 +10,7 @@ impl Broker {
     pub(super) fn log_on(&mut self, id: SessionId, logon: &Logon<'_>) {
         // Every version up to ours is spoken, and 0 is not a version: the lower of both is never one that we do not know.
         let key = self.publishers.of_client_name(logon.client_name, &self.journal);
-        if let Some(holder) = self.publishers.get(key).session {
+        if let Some(holder) = self.publishers.get(key).and_then(|publisher| publisher.session) {
             let holder_user = self.session(holder).identity.as_ref().and_then(|i| i.user.as_deref());
             if holder_user != logon.user {
                 self.end(id, Code::NameInUse, "name in use: another user's connection holds the client name");
@@ -18,11 +18,9 @@ impl Broker {
             }
             self.end(holder, Code::NameInUse, "name in use: a newer connection took over the client name");
         }
-        // Ending the holder may have let go of the publisher.
-        let key = self.publishers.of_client_name(logon.client_name, &self.journal);
         self.publishers.hold(key, id);
         let now = self.now.instant;
-        let session = &mut self.sessions[id.0 as usize];
+        let session = &mut self.sessions[id];
         session.identity = Some(Identity {
             client_name: logon.client_name.into(),
             user: logon.user.map(Into::into),
@@ -38,7 +36,7 @@ impl Broker {
             self.timers.set(&mut self.sessions, id, Timer::Silence, now + 2 * interval);
         }
         self.publishers.note();
-        if self.publishers.get(key).is_persisted(self.journal.persisted()) {
+        if self.publishers.get(key).is_none_or(|publisher| publisher.is_persisted(self.journal.persisted())) {
             self.enter(id);
         } else {
             self.stall(id, Stall::Entering);
@@ -47,11 +45,11 @@ impl Broker {
 
     /// Lets a session in, once all that its publisher has sent before is persisted.
     pub(super) fn enter(&mut self, id: SessionId) {
-        let Some(identity) = &self.sessions[id.0 as usize].identity else { return };
+        let Some(identity) = &self.sessions[id].identity else { return };
         let key = identity.publisher;
         let client_name = identity.client_name.to_string();
         let instance = self.config.name.clone();
-        let publisher = self.publishers.get_mut(key);
+        let Some(publisher) = self.publishers.get_mut(key) else { return };
         let publisher_id = publisher.id.get();
         let (last_sequence, refused) = publisher.enter();
         let highest_sequence = publisher.highest();

@@ -40,7 +40,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use quire_journal::{Journal, JournalError, Position, Progress, Reader, Timestamp};
 use rustc_hash::FxBuildHasher;
-use slab::Slab;
+use slotmap::SlotMap;
 
 pub use config::{
     BrokerConfig, ByClients, ConfigError, Durability, Limits, OpenError, RecordedTopic, TransactionLogConfig,
@@ -83,7 +83,7 @@ pub struct Broker {
     journal: Journal,
     reader: Reader,
     topics: TopicTable,
-    sessions: Slab<Session>,
+    sessions: SlotMap<SessionId, Session>,
     by_connection: HashMap<ConnectionId, SessionId, FxBuildHasher>,
     /// Bytes of unfinished frames that all sessions keep.
     unfinished_size: usize,
@@ -93,8 +93,8 @@ pub struct Broker {
     publishers: Publishers,
     queues: BrokerQueues,
     upkeeps: Upkeeps,
-    subscriptions: Slab<Subscription>,
-    replays: Slab<Replay>,
+    subscriptions: SlotMap<SubscriptionId, Subscription>,
+    replays: SlotMap<ReplayId, Replay>,
     /// Replays to look at before the turn ends.
     to_feed: VecDeque<ReplayId>,
     /// Those that must wait for the next turn.
@@ -127,6 +127,8 @@ pub struct Broker {
     alarms: Alarms,
     outputs: VecDeque<Output>,
     dirty: Vec<SessionId>,
+    /// Closed sessions that still have their subscriptions and their names.
+    closed: Vec<SessionId>,
     spares: Vec<Vec<u8>>,
     /// Their capacity in bytes.
     spares_size: usize,
@@ -201,13 +203,13 @@ impl Broker {
             config,
             reader,
             topics: TopicTable::new(rules, routes),
-            sessions: Slab::new(),
+            sessions: SlotMap::with_key(),
             by_connection: HashMap::default(),
             unfinished_size: 0,
             waiting_size: 0,
             upkeeps: Upkeeps::default(),
-            subscriptions: Slab::new(),
-            replays: Slab::new(),
+            subscriptions: SlotMap::with_key(),
+            replays: SlotMap::with_key(),
             to_feed: VecDeque::new(),
             fed_later: Vec::new(),
             standing_back: BTreeSet::new(),
@@ -227,6 +229,7 @@ impl Broker {
             alarms: Alarms::default(),
             outputs: VecDeque::new(),
             dirty: Vec::new(),
+            closed: Vec::new(),
             spares: Vec::new(),
             spares_size: 0,
             failure: None,
@@ -273,6 +276,7 @@ impl Broker {
             Input::Flushed | Input::Timeout => (),
             Input::Shutdown => self.begin_shutdown(),
         }
+        self.bury_closed();
     }
 
     /// Ends a turn: hands the journal what was appended, serves what was persisted, acknowledges, feeds replays, and queues
@@ -280,20 +284,26 @@ impl Broker {
     pub fn finish_turn(&mut self, now: Now) {
         self.now = now;
         self.wants_turn = false;
-        self.fire_timers();
-        self.submit();
-        self.notice_failure();
-        self.pass_edge();
-        self.tell_places();
-        self.serve_queues();
-        self.settle();
-        self.search_again();
-        self.resume_stalled();
-        self.submit();
-        self.push_back();
-        self.feed_replays();
-        self.continue_shutdown();
-        self.send();
+        let phases = [
+            Broker::fire_timers,
+            Broker::submit,
+            Broker::notice_failure,
+            Broker::pass_edge,
+            Broker::tell_places,
+            Broker::serve_queues,
+            Broker::settle,
+            Broker::search_again,
+            Broker::resume_stalled,
+            Broker::submit,
+            Broker::push_back,
+            Broker::feed_replays,
+            Broker::continue_shutdown,
+            Broker::send,
+        ];
+        for phase in phases {
+            phase(self);
+            self.bury_closed();
+        }
     }
 
     /// The next thing to do, until there is none.
@@ -402,7 +412,7 @@ impl Broker {
         if above != self.is_pushing_back {
             self.is_pushing_back = above;
             let publishing = self.sessions.iter().filter(|(_, session)| session.has_published);
-            let publishing: Vec<_> = publishing.map(|(id, _)| SessionId(id as u32)).collect();
+            let publishing: Vec<_> = publishing.map(|(id, _)| id).collect();
             publishing.into_iter().for_each(|session| self.touch(session));
         }
     }
@@ -417,8 +427,10 @@ impl Broker {
     }
 
     fn send_touched(&mut self) {
+        // A closed session is forgotten below.
+        self.bury_closed();
         for id in std::mem::take(&mut self.dirty) {
-            let Some(session) = self.sessions.get_mut(id.0 as usize) else { continue };
+            let Some(session) = self.sessions.get_mut(id) else { continue };
             if !session.is_dirty {
                 continue;
             }
@@ -475,7 +487,7 @@ impl Broker {
         }
         let is_flushed = self.journal.persisted() == self.journal.appended() || self.failure.is_some();
         if self.shutdown == Shutdown::Flushing && is_flushed {
-            let sessions: Vec<_> = self.sessions.iter().map(|(id, _)| SessionId(id as u32)).collect();
+            let sessions: Vec<_> = self.sessions.keys().collect();
             for session in sessions {
                 self.acknowledge_now(session);
                 self.end(session, Code::ShuttingDown, "the server is stopping");
@@ -489,20 +501,20 @@ impl Broker {
     }
 
     fn session(&mut self, id: SessionId) -> &mut Session {
-        &mut self.sessions[id.0 as usize]
+        &mut self.sessions[id]
     }
 
     fn subscription(&mut self, id: SubscriptionId) -> &mut Subscription {
-        &mut self.subscriptions[id.0 as usize]
+        &mut self.subscriptions[id]
     }
 
     fn replay(&mut self, id: ReplayId) -> &mut Replay {
-        &mut self.replays[id.0 as usize]
+        &mut self.replays[id]
     }
 
     /// Gives the session a used buffer for its output, when there is one.
     fn give_buffer(&mut self, id: SessionId) {
-        let outbox = &mut self.sessions[id.0 as usize].outbox;
+        let outbox = &mut self.sessions[id].outbox;
         if outbox.wants_buffer()
             && let Some(buffer) = self.spares.pop()
         {
@@ -513,7 +525,7 @@ impl Broker {
 
     /// Makes the end of the turn look at the session.
     fn touch(&mut self, id: SessionId) {
-        let session = &mut self.sessions[id.0 as usize];
+        let session = &mut self.sessions[id];
         if !session.is_dirty {
             session.is_dirty = true;
             self.dirty.push(id);

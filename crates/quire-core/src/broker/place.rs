@@ -100,10 +100,10 @@ impl Broker {
         self.places.told = Some(reached);
         self.places.next_at = self.now.instant + INTERVAL;
         for id in self.places.sessions.iter().copied().collect::<Vec<_>>() {
-            let session = &self.sessions[id.0 as usize];
+            let session = &self.sessions[id];
             let wanting = session.subscriptions.iter().filter_map(|(number, subscription)| {
-                let progress = self.subscriptions[subscription.0 as usize].progress()?;
-                let subscription = &self.subscriptions[subscription.0 as usize];
+                let progress = self.subscriptions[*subscription].progress()?;
+                let subscription = &self.subscriptions[*subscription];
                 let holds = subscription.conflation.as_ref().is_some_and(|held| !held.is_empty());
                 let is_served = matches!(progress.stage, Progressing::AtEdge) && !holds;
                 progress.wants_places.then_some((*number, is_served))

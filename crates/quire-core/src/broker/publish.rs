@@ -13,7 +13,7 @@ use crate::wire::{Code, Message, Publish};
 impl Broker {
     /// What every publish frame needs first: whose it is. `None` when the session takes none any more.
     pub(super) fn begin_publish(&mut self, id: SessionId) -> Option<PublisherKey> {
-        let session = &mut self.sessions[id.0 as usize];
+        let session = &mut self.sessions[id];
         let publisher = session.identity.as_ref()?.publisher;
         if !session.has_published {
             session.has_published = true;
@@ -25,7 +25,7 @@ impl Broker {
 
     /// One message of a publish frame. Nothing here allocates, unless it is the first on its topic.
     pub(super) fn publish(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>) {
-        if self.sessions[id.0 as usize].phase != Phase::Open {
+        if self.sessions[id].phase != Phase::Open {
             return;
         }
         self.counters.published += 1;
@@ -43,7 +43,7 @@ impl Broker {
             Ok(topic) => topic,
             Err(refusal) => return self.refuse(id, key, publish.sequence, refusal),
         };
-        let publisher = self.publishers.get_mut(key);
+        let Some(publisher) = self.publishers.get_mut(key) else { return };
         if publisher.is_duplicate(publish.sequence)
             && (self.failure.is_none() || publish.sequence <= publisher.persisted())
         {
@@ -58,7 +58,7 @@ impl Broker {
         self.stamped = self.stamped.max(self.now.wall);
         let timestamp = self.stamped;
         let known = self.topics.topic(topic);
-        let publisher = self.publishers.get_mut(key);
+        let Some(publisher) = self.publishers.get_mut(key) else { return };
         let next = self.journal.appended().get() + 1;
         let (publisher_id, sequence) = match publish.sequence {
             0 => (publisher.derived, next),
@@ -68,7 +68,7 @@ impl Broker {
         let mark = bookmark(publisher_id, sequence);
         let is_recorded =
             known.recording.records(&context_of(publish, message_type, &known.name, Some(mark), timestamp));
-        if self.failure.is_some() && (is_recorded || self.sessions[id.0 as usize].knows_of_failure) {
+        if self.failure.is_some() && (is_recorded || self.sessions[id].knows_of_failure) {
             self.counters.refused += 1;
             return self.say_failure(id);
         }
@@ -123,7 +123,7 @@ impl Broker {
 
     /// The number of the topic, from the session's memory when it is the same as last time.
     fn topic_of(&mut self, id: SessionId, topic: &[u8]) -> Result<TopicId, Refusal> {
-        let session = &mut self.sessions[id.0 as usize];
+        let session = &mut self.sessions[id];
         if let Some(known) = &session.topic
             && known.name.as_bytes() == topic
             && known.generation == self.topics.generation()
@@ -142,7 +142,7 @@ impl Broker {
 
     fn refuse(&mut self, id: SessionId, key: PublisherKey, sequence: u64, refusal: Refusal) {
         self.counters.refused += 1;
-        let publisher = self.publishers.get_mut(key);
+        let Some(publisher) = self.publishers.get_mut(key) else { return };
         publisher.refuse(sequence, refusal);
         if publisher.refusal_count() >= OWED_MAX {
             self.stall(id, Stall::Owing);
@@ -177,8 +177,7 @@ impl Broker {
         data: &[u8],
         deliver: impl FnOnce(&mut Broker, &[u8]),
     ) {
-        let select =
-            self.subscriptions.get(id.0 as usize).and_then(|subscription| subscription.select.clone());
+        let select = self.subscriptions.get(id).and_then(|subscription| subscription.select.clone());
         let Some(select) = select else { return deliver(self, data) };
         let mut selected = std::mem::take(&mut self.selected);
         let data = select.apply(message_type, data, &mut self.arena, &mut selected);
@@ -194,16 +193,16 @@ impl Broker {
         is_queue: bool,
     ) {
         // A connection that was ended while this message was served took its subscriptions along.
-        let Some(subscription) = self.subscriptions.get(id.0 as usize) else { return };
+        let Some(subscription) = self.subscriptions.get(id) else { return };
         let session_id = subscription.session;
         self.give_buffer(session_id);
-        let Some(subscription) = self.subscriptions.get_mut(id.0 as usize) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         let message = Message { subscription: subscription.number, ..*message };
         if subscription.conflation.is_some() && !is_queue {
             self.hold_message(id, context.topic, Some(context), &message);
             return self.check_backlog(session_id);
         }
-        let session = &mut self.sessions[session_id.0 as usize];
+        let session = &mut self.sessions[session_id];
         let size = match &mut subscription.course {
             // The name belongs to a queue, which serves those who want its messages without a bookmark.
             Course::Ordinary | Course::Queue(_) if is_queue => return,
@@ -218,9 +217,9 @@ impl Broker {
                     return;
                 }
                 match &mut progress.stage {
-                    Progressing::Joining { held, .. } => {
-                        message.encode(held);
-                        held.len() + session.outbox.backlog_size()
+                    Progressing::Joining(joining) => {
+                        message.encode(&mut joining.held);
+                        joining.held.len() + session.outbox.backlog_size()
                     }
                     _ => {
                         message.encode(session.outbox.bytes_mut());

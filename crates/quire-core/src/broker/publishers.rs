@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use hashbrown::HashMap;
 use quire_journal::{Journal, PublisherId};
 use rustc_hash::FxBuildHasher;
-use slab::Slab;
+use slotmap::SlotMap;
 
 use crate::session::{Publisher, PublisherKey, SessionId};
 
@@ -19,7 +19,7 @@ const ABSENT_MAX: usize = 64;
 
 pub(super) struct Publishers {
     instance: String,
-    all: Slab<Publisher>,
+    all: SlotMap<PublisherKey, Publisher>,
     by_id: HashMap<PublisherId, PublisherKey, FxBuildHasher>,
     /// Published something in this turn.
     active: Vec<PublisherKey>,
@@ -35,7 +35,7 @@ impl Publishers {
     pub(super) fn new(instance: &str) -> Self {
         Publishers {
             instance: instance.to_owned(),
-            all: Slab::new(),
+            all: SlotMap::with_key(),
             by_id: HashMap::default(),
             active: Vec::new(),
             unsettled: BTreeSet::new(),
@@ -54,22 +54,24 @@ impl Publishers {
         let recorded = journal.highest_sequence(id).unwrap_or(0);
         let highest = recorded.max(self.departed.get(&id).copied().unwrap_or(0));
         let publisher = Publisher::new(id, PublisherId::derived(id, &self.instance), highest);
-        let key = PublisherKey(self.all.insert(publisher) as u32);
+        let key = self.all.insert(publisher);
         self.by_id.insert(id, key);
         key
     }
 
-    pub(super) fn get(&self, key: PublisherKey) -> &Publisher {
-        &self.all[key.0 as usize]
+    /// The publisher with this key; `None` once it was forgotten, which any call that settles or releases may do.
+    pub(super) fn get(&self, key: PublisherKey) -> Option<&Publisher> {
+        self.all.get(key)
     }
 
-    pub(super) fn get_mut(&mut self, key: PublisherKey) -> &mut Publisher {
-        &mut self.all[key.0 as usize]
+    /// As [`Publishers::get`].
+    pub(super) fn get_mut(&mut self, key: PublisherKey) -> Option<&mut Publisher> {
+        self.all.get_mut(key)
     }
 
     /// Published something: [`Publishers::note`] will look at it.
     pub(super) fn activate(&mut self, key: PublisherKey) {
-        let publisher = &mut self.all[key.0 as usize];
+        let Some(publisher) = self.all.get_mut(key) else { return };
         if !publisher.is_active {
             publisher.is_active = true;
             self.active.push(key);
@@ -79,7 +81,7 @@ impl Publishers {
     /// Notes for every publisher what was taken of it since the last call.
     pub(super) fn note(&mut self) {
         for key in self.active.drain(..) {
-            let publisher = &mut self.all[key.0 as usize];
+            let Some(publisher) = self.all.get_mut(key) else { continue };
             publisher.is_active = false;
             publisher.note();
             // One that is gone and settled is to be forgotten.
@@ -93,8 +95,9 @@ impl Publishers {
         self.all.len()
     }
 
+    /// Whether everything that was taken of it is persisted or answered. A forgotten publisher is settled.
     pub(super) fn is_settled(&self, key: PublisherKey) -> bool {
-        self.get(key).is_settled()
+        self.get(key).is_none_or(Publisher::is_settled)
     }
 
     /// Those that have something to be told.
@@ -105,16 +108,29 @@ impl Publishers {
     /// Gives the name to a connection.
     pub(super) fn hold(&mut self, key: PublisherKey, session: SessionId) {
         self.absent.retain(|other| *other != key);
-        self.all[key.0 as usize].session = Some(session);
+        if let Some(publisher) = self.all.get_mut(key) {
+            publisher.session = Some(session);
+        }
+    }
+
+    /// The connection lets go of the name, unless another one holds it by now.
+    pub(super) fn release(&mut self, key: PublisherKey, session: SessionId, journal: &Journal) {
+        if let Some(publisher) = self.all.get_mut(key)
+            && publisher.session == Some(session)
+        {
+            publisher.session = None;
+            self.tidy(key, journal);
+        }
     }
 
     /// Settles a publisher that has no connection: what is persisted needs no telling, what was refused is kept for its return.
     pub(super) fn settle_absent(&mut self, key: PublisherKey, journal: &Journal) {
-        let publisher = &mut self.all[key.0 as usize];
+        self.unsettled.remove(&key);
+        let Some(publisher) = self.all.get_mut(key) else { return };
         if !publisher.is_persisted(journal.persisted()) {
+            self.unsettled.insert(key);
             return;
         }
-        self.unsettled.remove(&key);
         if publisher.refusal_count() == 0 {
             publisher.enter();
             return self.tidy(key, journal);
@@ -125,14 +141,16 @@ impl Publishers {
         if self.absent.len() > ABSENT_MAX
             && let Some(oldest) = self.absent.pop_front()
         {
-            self.all[oldest.0 as usize].enter();
+            if let Some(publisher) = self.all.get_mut(oldest) {
+                publisher.enter();
+            }
             self.tidy(oldest, journal);
         }
     }
 
     /// To be called when something was settled or the connection was lost: forgets what needs no account.
     pub(super) fn tidy(&mut self, key: PublisherKey, journal: &Journal) {
-        let publisher = &self.all[key.0 as usize];
+        let Some(publisher) = self.all.get(key) else { return };
         if !publisher.is_settled() {
             return;
         }
@@ -140,7 +158,7 @@ impl Publishers {
         if publisher.session.is_some() || publisher.is_active || publisher.persisted() < publisher.highest() {
             return;
         }
-        let publisher = self.all.remove(key.0 as usize);
+        let Some(publisher) = self.all.remove(key) else { return };
         self.absent.retain(|other| *other != key);
         self.by_id.remove(&publisher.id);
         if publisher.highest() > journal.highest_sequence(publisher.id).unwrap_or(0) {

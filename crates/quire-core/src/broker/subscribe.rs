@@ -110,7 +110,7 @@ impl Broker {
         let interval = subscribe.conflation_ns.map(Duration::from_nanos);
         let conflation = Conflation::parse(interval, subscribe.conflation_key)
             .map_err(|error| Refused::new(Code::BadOption, error.to_string()))?;
-        let progress = replaced.and_then(|id| self.subscriptions[id.0 as usize].progress());
+        let progress = replaced.and_then(|id| self.subscriptions[id].progress());
         let is_bookmark = range.is_some() || progress.is_some();
         let is_paused = progress.is_some_and(|progress| progress.is_paused);
         let has_end = match &range {
@@ -381,7 +381,7 @@ impl Broker {
                 replaced
             }
             None => {
-                let new = SubscriptionId(self.subscriptions.insert(subscription) as u32);
+                let new = self.subscriptions.insert(subscription);
                 self.session(id).subscriptions.insert(number, new);
                 new
             }
@@ -415,13 +415,13 @@ impl Broker {
 
     /// Whether a subscription without a bookmark is served from the publish stream: the name of a queue alone is not a topic.
     fn is_in_audience(&self, id: SubscriptionId) -> bool {
-        let Subscription { selector, course, .. } = &self.subscriptions[id.0 as usize];
+        let Subscription { selector, course, .. } = &self.subscriptions[id];
         matches!(course, Course::Ordinary) || matches!(selector, TopicSelector::Pattern(_))
     }
 
     /// Adds a subscription to the audience of its topic.
     pub(super) fn join(&mut self, id: SubscriptionId, stage: Stage) {
-        let Subscription { selector, filter, .. } = &self.subscriptions[id.0 as usize];
+        let Subscription { selector, filter, .. } = &self.subscriptions[id];
         let (selector, filter) = (selector.clone(), filter.clone());
         self.topics.add(&selector, stage, id, filter);
     }
@@ -430,7 +430,7 @@ impl Broker {
     pub(super) fn halt(&mut self, id: SubscriptionId) {
         let (edge, appended) = (self.edge, self.journal.appended());
         let is_in_audience = self.is_in_audience(id);
-        let Subscription { selector, course, .. } = &mut self.subscriptions[id.0 as usize];
+        let Subscription { selector, course, .. } = &mut self.subscriptions[id];
         let progress = match course {
             Course::Ordinary | Course::Queue(_) => {
                 if is_in_audience {
@@ -448,7 +448,7 @@ impl Broker {
                 self.topics.remove(selector, Stage::Persisted, id);
                 progress.after = progress.after.max(edge);
             }
-            Progressing::Joining { .. } => {
+            Progressing::Joining(_) => {
                 self.topics.remove(selector, Stage::Persisted, id);
                 self.topics.remove(selector, Stage::Published, id);
                 progress.after = progress.after.max(edge);
@@ -465,7 +465,7 @@ impl Broker {
         self.halt(id);
         self.alarms.clear(Alarm::Held(id));
         self.clear_until(id);
-        let subscription = self.subscriptions.remove(id.0 as usize);
+        let Some(subscription) = self.subscriptions.remove(id) else { return };
         self.session(subscription.session).subscriptions.remove(&subscription.number);
         if let Course::Queue(course) = subscription.course {
             self.leave_queues(*course);
@@ -480,7 +480,8 @@ impl Broker {
             self.halt(subscription);
             self.alarms.clear(Alarm::Held(subscription));
             self.clear_until(subscription);
-            if let Course::Queue(course) = self.subscriptions.remove(subscription.0 as usize).course {
+            let removed = self.subscriptions.remove(subscription);
+            if let Some(Subscription { course: Course::Queue(course), .. }) = removed {
                 self.leave_queues(*course);
             }
         }
@@ -489,7 +490,7 @@ impl Broker {
 
     /// Ends one subscription for a reason of the server's; the connection goes on.
     pub(super) fn end_subscription(&mut self, id: SubscriptionId, code: Code, reason: &str) {
-        let Subscription { session, number, .. } = self.subscriptions[id.0 as usize];
+        let Subscription { session, number, .. } = self.subscriptions[id];
         self.remove_subscription(id);
         let connection = self.session(session).connection;
         let event =

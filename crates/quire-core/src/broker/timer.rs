@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
-use slab::Slab;
+use slotmap::SlotMap;
 
 use crate::replay::ReplayId;
 use crate::session::{Session, SessionId};
@@ -35,21 +35,21 @@ pub(crate) struct Timers(BTreeSet<(Instant, SessionId, Timer)>);
 impl Timers {
     pub(crate) fn set(
         &mut self,
-        sessions: &mut Slab<Session>,
+        sessions: &mut SlotMap<SessionId, Session>,
         session: SessionId,
         timer: Timer,
         at: Instant,
     ) {
-        let slot = &mut sessions[session.0 as usize].timers[timer as usize];
+        let slot = &mut sessions[session].timers[timer as usize];
         if let Some(before) = slot.replace(at) {
             self.0.remove(&(before, session, timer));
         }
         self.0.insert((at, session, timer));
     }
 
-    pub(crate) fn clear(&mut self, sessions: &mut Slab<Session>, session: SessionId) {
+    pub(crate) fn clear(&mut self, sessions: &mut SlotMap<SessionId, Session>, session: SessionId) {
         for timer in [Timer::Logon, Timer::Heartbeat, Timer::Silence, Timer::Acknowledge] {
-            if let Some(at) = sessions[session.0 as usize].timers[timer as usize].take() {
+            if let Some(at) = sessions[session].timers[timer as usize].take() {
                 self.0.remove(&(at, session, timer));
             }
         }
@@ -60,13 +60,17 @@ impl Timers {
     }
 
     /// Takes one timer whose time has come.
-    pub(crate) fn take(&mut self, sessions: &mut Slab<Session>, now: Instant) -> Option<(SessionId, Timer)> {
+    pub(crate) fn take(
+        &mut self,
+        sessions: &mut SlotMap<SessionId, Session>,
+        now: Instant,
+    ) -> Option<(SessionId, Timer)> {
         let &(at, session, timer) = self.0.first()?;
         if at > now {
             return None;
         }
         self.0.pop_first();
-        sessions[session.0 as usize].timers[timer as usize] = None;
+        sessions[session].timers[timer as usize] = None;
         Some((session, timer))
     }
 }

@@ -143,7 +143,7 @@ impl Broker {
             match progress.stage {
                 // What comes next is in memory, or at the end of the log.
                 Progressing::AtEdge | Progressing::Live => None,
-                Progressing::Halted | Progressing::Replaying(_) | Progressing::Joining { .. } => {
+                Progressing::Halted | Progressing::Replaying(_) | Progressing::Joining(_) => {
                     Some(progress.after.next())
                 }
             }

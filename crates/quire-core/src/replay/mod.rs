@@ -13,6 +13,8 @@ pub use rate::{Pace, Rate, RateError};
 pub(crate) use read::{Chunk, Found, Item, Located, Outcome, Reading, Ticket, Work, context_of, message_of};
 pub use read::{ReadDone, ReadRequest, ReadTicket};
 
+use slotmap::new_key_type;
+
 use crate::session::SessionId;
 use crate::subscription::{Members, SubscriptionId};
 use crate::time::Instant;
@@ -26,9 +28,10 @@ pub(crate) const PACED_CHUNK_SIZE_MIN: usize = 32 * 1024;
 /// Bytes of records that one read looks at: a rare topic must not keep a reader thread from the others for long.
 pub(crate) const SCAN_SIZE_MAX: usize = 8 * 1024 * 1024;
 
-/// Number of a replay in the broker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ReplayId(pub(crate) u32);
+new_key_type! {
+    /// Key of a replay in the broker. Never given again, so the key of a finished replay finds nothing.
+    pub(crate) struct ReplayId;
+}
 
 /// A place in the log, exact to one message for one member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

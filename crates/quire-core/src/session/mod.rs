@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quire_journal::Position;
+use slotmap::new_key_type;
 
 pub(crate) use outbox::Outbox;
 pub(crate) use publisher::{Publisher, PublisherKey, Refusal, Settled};
@@ -20,9 +21,10 @@ use crate::time::Instant;
 use crate::topic::TopicId;
 use crate::wire::{Inbox, LOGON_FRAME_SIZE_MAX};
 
-/// Number of a session in the broker. Given again after its connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SessionId(pub(crate) u32);
+new_key_type! {
+    /// Key of a session in the broker. Never given again, so the key of an ended session finds nothing.
+    pub(crate) struct SessionId;
+}
 
 /// The life of a connection (protocol.md section 2).
 ///

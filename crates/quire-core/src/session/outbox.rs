@@ -8,6 +8,8 @@ pub(crate) struct Outbox {
     bytes: Vec<u8>,
     /// Of these, put there by replays, which keep the pace by themselves and so do not count as backlog.
     replayed_size: usize,
+    /// What the connection gets of it, once it was closed.
+    closed_size: Option<usize>,
 }
 
 impl Outbox {
@@ -53,7 +55,16 @@ impl Outbox {
     /// Everything, to be sent.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.replayed_size = 0;
-        std::mem::take(&mut self.bytes)
+        let mut bytes = std::mem::take(&mut self.bytes);
+        if let Some(size) = &mut self.closed_size {
+            bytes.truncate(std::mem::take(size));
+        }
+        bytes
+    }
+
+    /// What is appended from now on is not sent.
+    pub(crate) fn close(&mut self) {
+        self.closed_size = Some(self.bytes.len());
     }
 
     /// Whether there is no buffer yet.

@@ -7,14 +7,16 @@
 use std::collections::VecDeque;
 
 use quire_journal::{Position, PublisherId};
+use slotmap::new_key_type;
 
 use super::SessionId;
 use crate::topic::TopicError;
 use crate::wire::Code;
 
-/// Number of a publisher in the broker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct PublisherKey(pub(crate) u32);
+new_key_type! {
+    /// Key of a publisher in the broker. Never given again, so the key of a forgotten publisher finds nothing.
+    pub(crate) struct PublisherKey;
+}
 
 /// One client name, as the source of messages.
 #[derive(Debug)]

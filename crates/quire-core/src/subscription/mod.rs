@@ -13,6 +13,7 @@ pub(crate) use select::Select;
 pub(crate) use start::{BookmarkError, Start, bookmark};
 
 use quire_journal::{Position, Timestamp};
+use slotmap::new_key_type;
 
 use crate::broker::QueueCourse;
 use crate::filter::Filter;
@@ -20,9 +21,10 @@ use crate::replay::{Pace, ReplayId};
 use crate::session::SessionId;
 use crate::topic::TopicSelector;
 
-/// Number of a subscription in the broker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SubscriptionId(pub(crate) u32);
+new_key_type! {
+    /// Key of a subscription in the broker. Never given again, so the key of an ended subscription finds nothing.
+    pub(crate) struct SubscriptionId;
+}
 
 /// One subscription of one connection. An idle one is this, its place in the audience of its topic, and an entry in its session.
 #[derive(Debug)]
@@ -99,15 +101,19 @@ pub(crate) enum Progressing {
     Replaying(ReplayId),
     /// From the shared pass over what has just been persisted.
     AtEdge,
-    /// `live`, not yet in step: what is published from here on is held back until the edge has passed `join`.
-    Joining {
-        /// The last record that comes from the log.
-        join: Position,
-        /// The frames held back.
-        held: Vec<u8>,
-    },
+    /// `live`, not yet in step. Boxed: few subscriptions are ever here, and all pay for the largest variant.
+    Joining(Box<Joining>),
     /// `live` and in step: from the publish stream.
     Live,
+}
+
+/// What is published from here on is held back until the edge has passed `join`.
+#[derive(Debug)]
+pub(crate) struct Joining {
+    /// The last record that comes from the log.
+    pub(crate) join: Position,
+    /// The frames held back.
+    pub(crate) held: Vec<u8>,
 }
 
 impl Progress {

@@ -217,3 +217,43 @@ proptest! {
         }
     }
 }
+
+/// A publisher that says goodbye before anything is persisted, beside one that stays: the broker must not confuse or lose them.
+#[test]
+fn a_publisher_that_says_goodbye_without_waiting_is_acknowledged_and_forgotten() {
+    let mut pair = Pair::new();
+    pair.client(1, "honest");
+    for round in 0..50 {
+        let client = 2 + round;
+        pair.connect(client);
+        let name = format!("hasty-{}", round % 3);
+        pair.send(client, &ClientFrame::Logon(logon(&name)));
+        pair.publish(client, 1 + round, "orders", "hasty");
+        pair.send(client, &ClientFrame::Goodbye);
+        pair.publish(1, 1 + round, "orders", "honest");
+        pair.turn();
+        let said = pair.take(client);
+        assert_eq!(said[1..], [Said::Persisted(1 + round), Said::Closed], "round {round}: {said:?}");
+        assert_eq!(pair.take(1), [Said::Persisted(1 + round)], "round {round}");
+    }
+    assert_eq!(pair.broker.stats().publisher_count, 1, "who left and is owed nothing is forgotten");
+}
+
+/// The connection ends before the batch is written: what it published is persisted by the time the name comes back.
+#[test]
+fn a_publisher_that_says_goodbye_and_disconnects_before_the_sync_finds_its_last_sequence() {
+    let mut pair = Pair::new();
+    pair.writes_at_once = false;
+    pair.connect(1);
+    pair.send(1, &ClientFrame::Logon(logon("hasty")));
+    pair.publish(1, 1, "orders", "hasty");
+    pair.send(1, &ClientFrame::Goodbye);
+    pair.one_turn();
+    pair.disconnect(1);
+    pair.one_turn();
+    pair.writes_at_once = true;
+    pair.connect(2);
+    pair.send(2, &ClientFrame::Logon(logon("hasty")));
+    pair.turn();
+    assert_eq!(pair.take(2), [Said::LoggedOn { last_sequence: 1 }]);
+}

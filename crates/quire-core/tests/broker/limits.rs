@@ -218,3 +218,24 @@ fn a_connection_that_takes_nothing_keeps_no_read_from_the_others() {
     pair.turn();
     assert_eq!(pair.take_data(2).len(), 300 * 2000);
 }
+
+/// One frame whose refusals exceed the backlog of its connection: the connection ends in the middle of being told of them.
+#[test]
+fn refusals_above_the_backlog_end_their_connection_and_no_other() {
+    let mut pair = with(Limits { max_client_backlog: 1024, ..Limits::default() });
+    pair.client(1, "honest");
+    for round in 1..=20 {
+        pair.client(2, "refused");
+        pair.set_writable(2, false);
+        pair.publish(2, round * 1_000, "orders", "good");
+        for sequence in 1..=500 {
+            pair.publish(2, round * 1_000 + sequence, "", "refused");
+        }
+        pair.publish(1, round, "orders", "honest");
+        pair.turn();
+        assert_eq!(pair.take(2), [Said::Error(Code::SlowConsumer), Said::Closed], "round {round}");
+        assert_eq!(pair.take(1), [Said::Persisted(round)], "round {round}");
+        pair.disconnect(2);
+    }
+    assert_eq!(pair.broker.stats().appended, 40);
+}

@@ -10,6 +10,7 @@ mod client;
 mod holders;
 mod network;
 mod server;
+mod visitor;
 
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use auditor::Auditor;
 use client::Client;
 use network::Network;
 use server::Server;
+use visitor::Visitor;
 
 /// A deliberate mistake, to prove that a check sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,8 @@ pub enum Canary {
     RepeatedDelivery,
     /// Readers see some messages before the one that they follow.
     SwappedDelivery,
+    /// The server drops some of the bytes that it received, as a turn does that goes on after a panic.
+    DroppedInput,
 }
 
 /// What was seen, summed up: a suite in which one of these stays at zero has not tested what it says.
@@ -69,6 +73,8 @@ pub struct Played {
     pub clock_steps: u64,
     /// Times that a connection took no more.
     pub stalls: u64,
+    /// Connections of peers that publish and leave without waiting for anything.
+    pub visits: u64,
 }
 
 impl Played {
@@ -80,7 +86,7 @@ impl Played {
         }
     }
 
-    fn counters(&mut self) -> [&mut u64; 14] {
+    fn counters(&mut self) -> [&mut u64; 15] {
         [
             &mut self.published,
             &mut self.delivered,
@@ -96,6 +102,7 @@ impl Played {
             &mut self.client_kills,
             &mut self.clock_steps,
             &mut self.stalls,
+            &mut self.visits,
         ]
     }
 }
@@ -104,12 +111,12 @@ impl std::fmt::Display for Played {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Played { published, delivered, acknowledged, leases, power_cuts, kills, stops, poisoned, .. } =
             self;
-        let Played { hung_syncs, cuts, silences, client_kills, clock_steps, stalls, .. } = self;
+        let Played { hung_syncs, cuts, silences, client_kills, clock_steps, stalls, visits, .. } = self;
         write!(
             f,
             "{published} messages published, {delivered} delivered, {acknowledged} acknowledged in queues, {leases} words of their holders; {power_cuts} power cuts, {kills} kills and {stops} stops of the server, \
              {poisoned} failed disks, {hung_syncs} hung syncs, {cuts} cut and {silences} silent connections, {client_kills} killed clients, \
-             {clock_steps} clock steps, {stalls} stalls"
+             {clock_steps} clock steps, {stalls} stalls, {visits} visits"
         )
     }
 }
@@ -121,6 +128,11 @@ const SECOND_NS: u64 = 1_000_000_000;
 const WALL_START_NS: u64 = 1_500_000_000 * SECOND_NS;
 /// Turns without time passing after which something runs in a circle.
 const TURNS_AT_ONCE_MAX: u32 = 100_000;
+/// Number of the first visitor as a process of the network and as a publisher.
+const FIRST_VISITOR: usize = 1000;
+/// The `max_client_backlog` of most worlds, small enough to be reached, and the smallest that a configuration may name.
+const BACKLOG_MAX: u64 = 64 << 10;
+const BACKLOG_MAX_LEAST: u64 = 1024;
 
 /// How likely each trouble is at each step of the script, in thousandths; a seed has its own.
 struct Mix {
@@ -178,6 +190,7 @@ struct World {
     server: Server,
     network: Network,
     clients: Vec<Client>,
+    visitors: Vec<Visitor>,
     auditor: Auditor,
     played: Played,
 }
@@ -212,8 +225,15 @@ impl World {
         clients.extend((0..workers).map(|number| Client::worker(number, &mut random, clock.now())));
         // Somebody takes what is in the queue.
         clients.push(Client::worker(workers / 3 * 3 + 3, &mut random, clock.now()));
+        // Drawn apart: the histories of seeds without visitors stay what they were.
+        let mut apart = Random::new(seed ^ 0x0076_u64.rotate_left(40));
+        let visitor_count = if apart.percent(50) { 1 + apart.below(3) } else { 0 };
+        let backlog_max = if apart.percent(20) { BACKLOG_MAX_LEAST } else { BACKLOG_MAX };
+        let visitors = (0..visitor_count)
+            .map(|number| Visitor::new(FIRST_VISITOR + number as usize, Random::new(apart.number())));
         World {
-            server: Server::new(disk.clone()),
+            visitors: visitors.collect(),
+            server: Server::new(disk.clone(), backlog_max, canary),
             network: Network::new(random.number()),
             auditor: Auditor::new(canary, random.number()),
             random,
@@ -239,6 +259,9 @@ impl World {
                 let now = self.clock.now();
                 self.clients[client].act(now, &mut self.random, &mut self.auditor);
             }
+            for visitor in &mut self.visitors {
+                visitor.act(self.clock.now(), &mut self.network, &self.server, &mut self.auditor);
+            }
             let pause_ns = self.random.below(20_000_000);
             self.pass(pause_ns)?;
         }
@@ -251,6 +274,7 @@ impl World {
         self.network.calm();
         let now = self.clock.now();
         self.clients.iter_mut().for_each(Client::settle);
+        self.visitors.iter_mut().for_each(|visitor| visitor.settle(&mut self.network));
         self.clients.push(Client::witness_of_all(&mut self.random, now));
         let mut end = self.clock.ns + PEACE_NS;
         let mut taken = 0;
@@ -354,6 +378,9 @@ impl World {
         for (number, client) in self.clients.iter_mut().enumerate() {
             is_busy |= client.turn(number, now, &mut self.network, &self.server, &mut self.auditor)?;
         }
+        for visitor in &mut self.visitors {
+            is_busy |= visitor.turn(now, &mut self.network, &mut self.auditor)?;
+        }
         is_busy |= self.server.turn(now, &mut self.network, &mut self.random)?;
         Ok(is_busy)
     }
@@ -366,6 +393,7 @@ impl World {
             poisoned: self.server.poisoned_count(),
             hung_syncs: self.server.hung_count(),
             stalls: self.network.stall_count(),
+            visits: self.visitors.iter().map(Visitor::visit_count).sum(),
             ..self.played
         }
     }
@@ -411,6 +439,7 @@ mod tests {
             Canary::SkippedDelivery,
             Canary::RepeatedDelivery,
             Canary::SwappedDelivery,
+            Canary::DroppedInput,
         ] {
             assert_eq!(found(canary), 4, "{canary:?}");
         }

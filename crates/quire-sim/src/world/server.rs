@@ -13,7 +13,7 @@ use quire_core::time::Now;
 use quire_journal::{Journal, Options, Position};
 
 use super::network::{Arrival, Network};
-use super::{SECOND_NS, holders, ns};
+use super::{Canary, SECOND_NS, holders, ns};
 use crate::disk::SimulatedDisk;
 use crate::random::Random;
 
@@ -30,6 +30,8 @@ pub(super) struct Server {
     lives: Vec<Position>,
     poisoned: u64,
     hung: u64,
+    backlog_max: u64,
+    drops_input: bool,
 }
 
 struct Running {
@@ -44,8 +46,9 @@ struct Running {
 }
 
 impl Server {
-    pub fn new(disk: SimulatedDisk) -> Self {
-        Server { disk, running: None, lives: Vec::new(), poisoned: 0, hung: 0 }
+    pub fn new(disk: SimulatedDisk, backlog_max: u64, canary: Option<Canary>) -> Self {
+        let drops_input = canary == Some(Canary::DroppedInput);
+        Server { disk, running: None, lives: Vec::new(), poisoned: 0, hung: 0, backlog_max, drops_input }
     }
 
     pub fn is_running(&self) -> bool {
@@ -76,8 +79,7 @@ impl Server {
             },
             queues: vec![at_least_once(random), at_most_once(random)],
             limits: Limits {
-                // Small enough to be reached.
-                max_client_backlog: 64 << 10,
+                max_client_backlog: self.backlog_max,
                 max_unpersisted: 16 << 10 << random.below(6),
                 logon_timeout_ns: 2 * SECOND_NS,
                 ..Limits::default()
@@ -143,6 +145,9 @@ impl Server {
         let mut is_busy = std::mem::take(&mut running.is_touched);
         for arrival in network.arrivals(now.instant.as_ns()) {
             is_busy = true;
+            if self.drops_input && matches!(arrival, Arrival::Bytes(..)) && random.below(500) == 0 {
+                continue;
+            }
             running.arrived(now, &arrival);
         }
         is_busy |= running.disk_answers(now);

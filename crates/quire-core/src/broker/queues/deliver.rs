@@ -142,8 +142,7 @@ impl Broker {
 
     /// A subscription with few deliveries that wait gets leases again, unless its whole session is held.
     fn let_go_on(&mut self, id: SubscriptionId) {
-        let Some(session) = self.subscriptions.get(id.0 as usize).map(|subscription| subscription.session)
-        else {
+        let Some(session) = self.subscriptions.get(id).map(|subscription| subscription.session) else {
             return;
         };
         let is_held = self.queues.held.contains(&session);
@@ -156,7 +155,7 @@ impl Broker {
 
     fn attempt(&mut self, id: SubscriptionId, pending: &Pending, now: Time) -> Attempt {
         let Pending { delivery, persisted } = *pending;
-        let Some(subscription) = self.subscriptions.get(id.0 as usize) else { return Attempt::Void };
+        let Some(subscription) = self.subscriptions.get(id) else { return Attempt::Void };
         let (session_id, number) = (subscription.session, subscription.number);
         let Course::Queue(course) = &subscription.course else { return Attempt::Void };
         let (is_named, select) = (course.is_named, subscription.select.clone());
@@ -168,7 +167,7 @@ impl Broker {
         if persisted.is_none_or(|persisted| persisted > self.journal.persisted()) {
             return Attempt::Waits;
         }
-        if !self.sessions[session_id.0 as usize].can_be_fed() {
+        if !self.sessions[session_id].can_be_fed() {
             self.hold_session(session_id);
             return Attempt::Waits;
         }
@@ -191,7 +190,7 @@ impl Broker {
             queue: is_named.then_some(definition.name.as_bytes()),
         };
         let Some(record) = self.queues.recent.get(delivery.position) else { return Attempt::Missing };
-        let outbox = &mut self.sessions[session_id.0 as usize].outbox;
+        let outbox = &mut self.sessions[session_id].outbox;
         let size_before = outbox.size();
         let data = match &select {
             Some(select) if !delivery.barrier => {
@@ -210,7 +209,7 @@ impl Broker {
         }
         self.counters.delivered += 1;
         self.touch(session_id);
-        if !self.sessions[session_id.0 as usize].can_be_fed() {
+        if !self.sessions[session_id].can_be_fed() {
             self.hold_session(session_id);
         }
         if let Some(after) = ahead {
@@ -228,7 +227,7 @@ impl Broker {
 
     fn release_sessions(&mut self) {
         for id in std::mem::take(&mut self.queues.to_release) {
-            let can_be_fed = self.sessions.get(id.0 as usize).is_some_and(|session| session.can_be_fed());
+            let can_be_fed = self.sessions.get(id).is_some_and(|session| session.can_be_fed());
             if can_be_fed && self.queues.held.remove(&id) {
                 self.hold_subscriptions(id, false);
             }
@@ -236,7 +235,7 @@ impl Broker {
     }
 
     fn hold_subscriptions(&mut self, id: SessionId, held: bool) {
-        let subscriptions: Vec<_> = self.sessions[id.0 as usize].subscriptions.values().copied().collect();
+        let subscriptions: Vec<_> = self.sessions[id].subscriptions.values().copied().collect();
         for subscription in subscriptions {
             if let Some(course) = self.queue_course(subscription) {
                 let engine_id = course.id;

@@ -58,7 +58,7 @@ impl Broker {
             let (sessions, by_connection) = (&self.sessions, &self.by_connection);
             let name = || {
                 let session = by_connection.get(&ConnectionId(event.connection.get()));
-                let identity = session.and_then(|id| sessions[id.0 as usize].identity.as_ref());
+                let identity = session.and_then(|id| sessions[*id].identity.as_ref());
                 identity.map_or("", |identity| &*identity.client_name)
             };
             writer.push(event, self.stamped, name);

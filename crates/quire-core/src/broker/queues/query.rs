@@ -117,7 +117,7 @@ impl Broker {
     /// Goes on with the queries whose connections take more.
     pub(super) fn go_on_with_queries(&mut self) {
         let ready = |(id, job): (&SessionId, &QueryJob)| {
-            let can_be_fed = self.sessions.get(id.0 as usize).is_some_and(|session| session.can_be_fed());
+            let can_be_fed = self.sessions.get(*id).is_some_and(|session| session.can_be_fed());
             (job.number.is_none() && can_be_fed).then_some(*id)
         };
         for id in self.queues.querying.iter().filter_map(ready).collect::<Vec<_>>() {

@@ -130,7 +130,7 @@ impl Broker {
     }
 
     pub(super) fn queue_course(&mut self, id: SubscriptionId) -> Option<&mut QueueCourse> {
-        match &mut self.subscriptions.get_mut(id.0 as usize)?.course {
+        match &mut self.subscriptions.get_mut(id)?.course {
             Course::Queue(course) => Some(course),
             _ => None,
         }
@@ -142,8 +142,7 @@ impl Broker {
             let Some(&id) = self.queues.subscriptions.get(&lost.subscription) else { continue };
             let bookmark = self.queues.outstanding[lost.queue.get() as usize].bookmark(lost.position);
             // Without a bookmark it was never sent.
-            let (Some(subscription), Some(bookmark)) = (self.subscriptions.get(id.0 as usize), bookmark)
-            else {
+            let (Some(subscription), Some(bookmark)) = (self.subscriptions.get(id), bookmark) else {
                 continue;
             };
             let reason = match lost.cause {

@@ -1,0 +1,165 @@
+//! A peer that follows docs/protocol.md to the letter and waits for nothing: it logs on, publishes, says goodbye, and leaves at any step.
+//! What it publishes is valid, refused by the thousand, or both. It speaks frames, without the client core, which waits for its answers.
+
+use quire_core::broker::ConnectionId;
+use quire_core::time::Now;
+use quire_core::wire::{ClientFrame, Inbox, Logon, Publish, ServerFrame, VERSION};
+
+use super::auditor::{Auditor, Value};
+use super::network::Network;
+use super::server::Server;
+use crate::random::Random;
+
+/// The most refused messages at a time: their refusals exceed each `max_client_backlog` of the simulation.
+const REFUSED_MAX: u64 = 4_000;
+
+pub(super) struct Visitor {
+    /// Number of its process in the network, and as a publisher.
+    number: usize,
+    name: String,
+    random: Random,
+    life: Option<Life>,
+    /// The last sequence used under the name.
+    sequence: u64,
+    visits: u64,
+}
+
+/// One connection.
+struct Life {
+    connection: ConnectionId,
+    inbox: Inbox,
+    /// What was published on it, by sequence, and not yet acknowledged.
+    sent: Vec<(u64, Value)>,
+    /// Steps until it leaves without a word.
+    steps_left: u64,
+    said_goodbye: bool,
+}
+
+impl Visitor {
+    pub fn new(number: usize, random: Random) -> Self {
+        let name = format!("visitor-{number}");
+        Visitor { number, name, random, life: None, sequence: 0, visits: 0 }
+    }
+
+    /// Connections made.
+    pub fn visit_count(&self) -> u64 {
+        self.visits
+    }
+
+    /// What it does at this step.
+    pub fn act(&mut self, now: Now, network: &mut Network, server: &Server, auditor: &mut Auditor) {
+        match &mut self.life {
+            None if server.is_running() && self.random.percent(60) => {
+                let connection = network.connect(self.number);
+                self.visits += 1;
+                let steps_left = self.random.below(6);
+                self.life = Some(Life {
+                    connection,
+                    inbox: Inbox::new(1 << 20),
+                    sent: Vec::new(),
+                    steps_left,
+                    said_goodbye: false,
+                });
+                let logon = ClientFrame::Logon(Logon {
+                    version: VERSION,
+                    client_name: &self.name,
+                    ..Logon::default()
+                });
+                let mut bytes = Vec::new();
+                logon.encode(&mut bytes);
+                // Often everything arrives with the logon, the goodbye included.
+                while self.random.percent(60) {
+                    self.say_more(&mut bytes, auditor);
+                }
+                network.send_up(connection, now.instant.as_ns(), bytes);
+            }
+            None => (),
+            Some(life) if life.steps_left == 0 => {
+                let connection = life.connection;
+                network.leave(connection);
+                self.life = None;
+            }
+            Some(life) => {
+                life.steps_left -= 1;
+                let connection = life.connection;
+                let mut bytes = Vec::new();
+                self.say_more(&mut bytes, auditor);
+                network.send_up(connection, now.instant.as_ns(), bytes);
+            }
+        }
+    }
+
+    /// Nothing new is begun any more.
+    pub fn settle(&mut self, network: &mut Network) {
+        network.client_is_gone(self.number);
+        self.life = None;
+    }
+
+    fn say_more(&mut self, bytes: &mut Vec<u8>, auditor: &mut Auditor) {
+        let Some(life) = self.life.as_mut().filter(|life| !life.said_goodbye) else { return };
+        match self.random.below(10) {
+            0..=4 => {
+                for _ in 0..1 + self.random.below(4) {
+                    let (value, topic, data) = auditor.next(&mut self.random);
+                    self.sequence += 1;
+                    publish(self.sequence, topic, &data).encode(bytes);
+                    auditor.taken(self.number, topic);
+                    life.sent.push((self.sequence, value));
+                }
+            }
+            5..=6 => {
+                // Messages without a topic are refused one by one.
+                let count = 1 + self.random.below(REFUSED_MAX);
+                for _ in 0..count {
+                    self.sequence += 1;
+                    publish(self.sequence, "", "").encode(bytes);
+                }
+            }
+            _ => {
+                ClientFrame::Goodbye.encode(bytes);
+                life.said_goodbye = true;
+            }
+        }
+    }
+
+    /// Reads what has come; whether anything has.
+    ///
+    /// # Errors
+    /// The server does not speak the protocol.
+    pub fn turn(&mut self, now: Now, network: &mut Network, auditor: &mut Auditor) -> Result<bool, String> {
+        let Some(life) = &mut self.life else { return Ok(false) };
+        let mut is_busy = false;
+        while let Some(bytes) = network.take_down(life.connection, now.instant.as_ns()) {
+            is_busy = true;
+            let mut rest = &bytes[..];
+            let wrong = |error| format!("{} does not understand the server: {error}", self.name);
+            while let Some(frame) = life.inbox.next(&mut rest).map_err(wrong)? {
+                if let ServerFrame::Persisted { sequence } = ServerFrame::decode(frame).map_err(wrong)? {
+                    // Of what it said on earlier connections nobody knows what arrived.
+                    life.sent.retain(|(sent, value)| {
+                        if *sent <= sequence {
+                            auditor.persisted(*value);
+                        }
+                        *sent > sequence
+                    });
+                }
+            }
+        }
+        if !network.is_open(life.connection) || network.has_ended(life.connection) {
+            network.leave(life.connection);
+            self.life = None;
+            return Ok(true);
+        }
+        Ok(is_busy)
+    }
+}
+
+fn publish<'a>(sequence: u64, topic: &'a str, data: &'a str) -> ClientFrame<'a> {
+    ClientFrame::Publish(Publish {
+        sequence,
+        expiration_s: None,
+        topic: topic.as_bytes(),
+        correlation_id: b"",
+        data: data.as_bytes(),
+    })
+}
