@@ -114,3 +114,28 @@ def test_a_message_above_the_limit_is_refused_by_the_client(tmp_path: Path) -> N
             client.publish("t", b"x" * 1025)
         client.publish("t", b"x" * 1024)
         client.flush(timeout=20)
+
+
+def test_a_server_whose_turn_panicked_stops_with_a_message_and_loses_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = quire.Server(config(tmp_path)).start()
+    port = int(server.url.rsplit(":", 1)[1])
+    with quire.Client(server.url, name="publisher", publish_store=tmp_path / "store") as client:
+        for number in range(100):
+            client.publish("orders", {"n": number})
+        client.flush(timeout=60)
+        assert server._engine is not None
+        server._engine.panic_in_next_turn()
+        client.publish("orders", {"n": 100})
+        assert server._thread is not None
+        server._thread.join(60)
+        assert not server._thread.is_alive()
+        assert not server.is_running
+        with pytest.raises(quire.InternalError, match="internal error .a test asked for a panic.*start it again"):
+            server.close()
+        assert "a test asked for a panic" in caplog.text
+        with quire.Server(config(tmp_path, address=f"127.0.0.1:{port}")) as server:
+            client.flush(timeout=60)
+            assert client.persisted == 101
+            assert [message.json()["n"] for message in server.journal.read(topic="orders")] == list(range(101))

@@ -70,6 +70,7 @@ class Server:
         self._thread: threading.Thread | None = None
         self._started = threading.Event()
         self._failure: BaseException | None = None
+        self._broken: QuireError | None = None
         self._stop_requested = False
 
     @property
@@ -134,7 +135,8 @@ class Server:
     async def serve(self, *, started: Callable[[], None] | None = None) -> None:
         """Serves on the running event loop until `close` is called or the task is cancelled.
 
-        `started` is called when connections are accepted.
+        Calls `started` when connections are accepted. Raises `InternalError` after a bug in the broker ended a turn
+        early: the server has then cut all connections and stopped, and acknowledged nothing of that turn.
         """
         loop = asyncio.get_running_loop()
         self._loop, self._stop, self._drained = loop, asyncio.Event(), asyncio.Event()
@@ -179,6 +181,8 @@ class Server:
             self._engine = None
             # Waits for the disk, not for peers: nothing else is left to do on this loop.
             engine.close()
+        if self._broken is not None:
+            raise self._broken
 
     def _run(self) -> None:
         try:
@@ -191,12 +195,13 @@ class Server:
 
     async def _shut_down(self) -> None:
         assert self._drained is not None
-        self._event(_SHUTDOWN, 0)
-        try:
-            async with asyncio.timeout(STOP_TIMEOUT):
-                await self._drained.wait()
-        except TimeoutError:
-            _log.warning("%d connections were cut, they did not close in time", len(self._connections))
+        if self._broken is None:
+            self._event(_SHUTDOWN, 0)
+            try:
+                async with asyncio.timeout(STOP_TIMEOUT):
+                    await self._drained.wait()
+            except TimeoutError:
+                _log.warning("%d connections were cut, they did not close in time", len(self._connections))
         for connection in list(self._connections.values()):
             connection.transport.abort()
 
@@ -213,12 +218,22 @@ class Server:
 
     def _turn(self) -> None:
         self._turn_is_due = False
-        if self._engine is None:
+        if self._engine is None or self._broken is not None:
             return
         assert self._loop is not None
+        assert self._stop is not None
         assert self._drained is not None
         events, self._events = self._events, []
-        turn = self._engine.turn(events)
+        try:
+            turn = self._engine.turn(events)
+        except QuireError as error:
+            # The rest of the turn's input is lost, so the server must not go on. Connections are cut without another
+            # word: clients connect again and send what was not acknowledged.
+            _log.critical("%s", error)
+            self._broken = error
+            self._stop.set()
+            self._drained.set()
+            return
         for number, data in turn.sends:
             if (connection := self._connections.get(number)) is not None:
                 connection.transport.write(data)

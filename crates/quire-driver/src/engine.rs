@@ -13,14 +13,14 @@ mod transport;
 
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Sender, bounded, unbounded};
 use parking_lot::Mutex;
 use polling::Poller;
 use quire_core::broker::{BrokerConfig, Stats};
-use quire_journal::{JournalError, Progress, Reader};
+use quire_journal::{Progress, Reader};
 
 use crate::error::EngineError;
 use crate::host::Host;
@@ -40,7 +40,9 @@ pub struct Engine {
     commands: Sender<Command>,
     poller: Arc<Poller>,
     reader: Reader,
-    thread: Mutex<Option<JoinHandle<Result<(), JournalError>>>>,
+    thread: Mutex<Option<JoinHandle<Result<(), EngineError>>>>,
+    /// Why the thread ended by itself.
+    failure: Arc<OnceLock<String>>,
     on_stopped: Option<registry::Running>,
 }
 
@@ -75,22 +77,24 @@ impl Engine {
         let (host, _) = Host::open(config, wake, on_progress)?;
         let reader = host.reader();
         let (commands, waiting) = unbounded();
-        let reactor = Reactor::new(host, Arc::clone(&poller), waiting);
+        let failure = Arc::new(OnceLock::new());
+        let reactor = Reactor::new(host, Arc::clone(&poller), waiting, Arc::clone(&failure));
         let thread = thread::Builder::new()
             .name("quire-engine".into())
             .spawn(move || reactor.run())
             .map_err(EngineError::Thread)?;
-        Ok(Engine { commands, poller, reader, thread: Mutex::new(Some(thread)), on_stopped })
+        Ok(Engine { commands, poller, reader, thread: Mutex::new(Some(thread)), failure, on_stopped })
     }
 
     /// A new connection to the engine: the client's end of it, a blocking stream.
     ///
     /// # Errors
-    /// `NotConnected` when the engine was stopped, or what the operating system says when it has no descriptors left.
+    /// `NotConnected` when the engine was stopped, or has failed; or what the operating system says when it has no descriptors left.
     pub fn connect(&self) -> io::Result<UnixStream> {
         let (client, server) = UnixStream::pair()?;
         server.set_nonblocking(true)?;
-        self.tell(Command::Connect(server)).map_err(|_| io::Error::from(io::ErrorKind::NotConnected))?;
+        self.tell(Command::Connect(server))
+            .map_err(|error| io::Error::new(io::ErrorKind::NotConnected, error.to_string()))?;
         Ok(client)
     }
 
@@ -101,7 +105,7 @@ impl Engine {
     pub fn stats(&self) -> Result<Stats, EngineError> {
         let (answer, stats) = bounded(1);
         self.tell(Command::Stats(answer))?;
-        stats.recv().map_err(|_| EngineError::Stopped)
+        stats.recv().map_err(|_| self.why_stopped())
     }
 
     /// A reader of the running journal.
@@ -119,14 +123,29 @@ impl Engine {
         // When the thread is gone already, joining says why.
         let _ = self.tell(Command::Stop);
         match running.join() {
-            Ok(closed) => Ok(closed?),
-            Err(_) => Err(EngineError::Stopped),
+            Ok(closed) => closed,
+            Err(_) => Err(self.why_stopped()),
         }
     }
 
     fn tell(&self, command: Command) -> Result<(), EngineError> {
-        self.commands.send(command).map_err(|_| EngineError::Stopped)?;
+        self.commands.send(command).map_err(|_| self.why_stopped())?;
         self.poller.notify().map_err(EngineError::Thread)
+    }
+
+    /// Whether the engine has ended because of an internal error.
+    ///
+    /// # Errors
+    /// [`EngineError::Panicked`] when it has.
+    fn check(&self) -> Result<(), EngineError> {
+        match self.failure.get() {
+            Some(reason) => Err(EngineError::Panicked { reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn why_stopped(&self) -> EngineError {
+        self.check().err().unwrap_or(EngineError::Stopped)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Why an engine does not start, or does not go on.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use quire_core::broker::{ConfigError, OpenError};
 use quire_journal::JournalError;
@@ -27,6 +28,29 @@ pub enum EngineError {
     /// The engine was stopped.
     #[error("the engine was stopped")]
     Stopped,
+    /// A bug in the engine ended it in the middle of a turn. No message of that turn was acknowledged.
+    #[error(
+        "the engine stopped because of an internal error ({reason}); the journal is consistent: start it again, and clients send \
+         what was not acknowledged; please report this error"
+    )]
+    Panicked {
+        /// What the engine found wrong.
+        reason: String,
+    },
+}
+
+impl EngineError {
+    /// Runs a turn. A turn that panicked has lost the rest of its input, so nothing may go on with its broker: see [`crate::Host::abandon`].
+    ///
+    /// # Errors
+    /// [`EngineError::Panicked`].
+    pub fn catch<T>(turn: impl FnOnce() -> T) -> Result<T, EngineError> {
+        catch_unwind(AssertUnwindSafe(turn)).map_err(|payload| {
+            let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+            EngineError::Panicked { reason: text.unwrap_or_else(|| "a panic without a message".to_owned()) }
+        })
+    }
 }
 
 impl From<OpenError> for EngineError {

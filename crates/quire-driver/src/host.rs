@@ -192,6 +192,15 @@ impl Host {
         self.broker.is_drained()
     }
 
+    /// Ends a broker whose turn panicked: what it had not handed to the journal is dropped, and the journal is not marked as stopped
+    /// cleanly. Nothing of the turn was acknowledged, because acknowledgements leave at its end.
+    pub fn abandon(self) {
+        drop(self.pool);
+        drop(self.housekeeper);
+        drop(self.errands);
+        self.broker.abandon();
+    }
+
     /// Closes the journal cleanly: everything appended is durable when it returns.
     ///
     /// # Errors

@@ -404,6 +404,12 @@ impl Journal {
         self.log.failure().map_or(Ok(()), Err)
     }
 
+    /// Ends without writing the open batch and without marking a clean stop, as if the process had been killed: for a caller that
+    /// panicked, whose batch may be half of what it should be. The directory is free for the next one.
+    pub fn abandon(self) {
+        self.log.poison(JournalError::Panicked);
+    }
+
     fn stop(&mut self) {
         self.submit();
         self.write_waiting();

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -29,6 +30,8 @@ const SHUTDOWN: u8 = 5;
 #[pyclass(frozen, module = "quire._quire")]
 pub struct Engine {
     host: Mutex<Option<Host>>,
+    /// The next turn panics.
+    is_to_panic: AtomicBool,
     /// Becomes readable when a turn is due.
     bell: UnixStream,
 }
@@ -68,7 +71,7 @@ impl Engine {
             let (host, _) = Host::open(config, wake, &mut |Progress { done_bytes, total_bytes }| {
                 report(done_bytes, total_bytes);
             })?;
-            Ok(Engine { host: Mutex::new(Some(host)), bell })
+            Ok(Engine { host: Mutex::new(Some(host)), is_to_panic: AtomicBool::new(false), bell })
         })?;
         opened.map_err(|error| to_python(py, error))
     }
@@ -78,33 +81,28 @@ impl Engine {
         self.bell.as_raw_fd()
     }
 
+    /// Makes the next turn panic: for tests of what follows a bug in the broker.
+    fn panic_in_next_turn(&self) {
+        self.is_to_panic.store(true, Ordering::Relaxed);
+    }
+
     /// A turn: hands in `(event, connection, bytes)` in the order in which they happened.
+    ///
+    /// Raises `InternalError` when the broker has a bug that ends the turn early. The engine is then closed for good.
     fn turn(&self, py: Python<'_>, events: Vec<(u8, u64, PyBackedBytes)>) -> PyResult<Turn> {
-        let (deeds, sleep, drained) = py
-            .detach(|| {
-                while matches!((&self.bell).read(&mut [0; 64]), Ok(64)) {}
-                let mut host = self.host.lock();
-                let host = host.as_mut()?;
-                host.begin_turn();
-                for (event, connection, bytes) in &events {
-                    let connection = ConnectionId(*connection);
-                    host.handle(match *event {
-                        CONNECTED => {
-                            Input::Connected { connection, peer: std::str::from_utf8(bytes).unwrap_or("?") }
-                        }
-                        RECEIVED => Input::Received { connection, bytes },
-                        WRITABLE => Input::Writable { connection, writable: true },
-                        NOT_WRITABLE => Input::Writable { connection, writable: false },
-                        DISCONNECTED => Input::Disconnected { connection },
-                        SHUTDOWN => Input::Shutdown,
-                        _ => continue,
-                    });
-                }
-                host.end_turn();
-                let deeds: Vec<Deed> = std::iter::from_fn(|| host.poll_output()).collect();
-                Some((deeds, host.sleep().map(|sleep| sleep.as_secs_f64()), host.is_drained()))
-            })
-            .ok_or_else(|| errors::new_error(py, "shutting_down", "the server is closed", 0))?;
+        let turned = py.detach(|| {
+            while matches!((&self.bell).read(&mut [0; 64]), Ok(64)) {}
+            let mut slot = self.host.lock();
+            let host = slot.as_mut()?;
+            let turned = EngineError::catch(|| self.take_turn(host, &events));
+            if turned.is_err() {
+                slot.take().into_iter().for_each(Host::abandon);
+            }
+            Some(turned)
+        });
+        let turned =
+            turned.ok_or_else(|| errors::new_error(py, "shutting_down", "the server is closed", 0))?;
+        let (deeds, sleep, drained) = turned.map_err(|error| to_python(py, error))?;
         let mut turn = Turn {
             sends: vec![],
             closes: vec![],
@@ -192,6 +190,32 @@ impl Engine {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let closed = py.detach(|| self.host.lock().take().map_or(Ok(()), Host::close));
         closed.map_err(|error| to_python(py, error.into()))
+    }
+}
+
+impl Engine {
+    fn take_turn(
+        &self,
+        host: &mut Host,
+        events: &[(u8, u64, PyBackedBytes)],
+    ) -> (Vec<Deed>, Option<f64>, bool) {
+        host.begin_turn();
+        for (event, connection, bytes) in events {
+            let connection = ConnectionId(*connection);
+            host.handle(match *event {
+                CONNECTED => Input::Connected { connection, peer: std::str::from_utf8(bytes).unwrap_or("?") },
+                RECEIVED => Input::Received { connection, bytes },
+                WRITABLE => Input::Writable { connection, writable: true },
+                NOT_WRITABLE => Input::Writable { connection, writable: false },
+                DISCONNECTED => Input::Disconnected { connection },
+                SHUTDOWN => Input::Shutdown,
+                _ => continue,
+            });
+        }
+        assert!(!self.is_to_panic.load(Ordering::Relaxed), "a test asked for a panic");
+        host.end_turn();
+        let deeds = std::iter::from_fn(|| host.poll_output()).collect();
+        (deeds, host.sleep().map(|sleep| sleep.as_secs_f64()), host.is_drained())
     }
 }
 

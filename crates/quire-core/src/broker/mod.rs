@@ -350,6 +350,11 @@ impl Broker {
         self.journal.close()
     }
 
+    /// Ends a broker that panicked in the middle of a turn: writes nothing more, marks no clean stop. What was acknowledged is safe.
+    pub fn abandon(self) {
+        self.journal.abandon();
+    }
+
     /// The journal, to be read, or to be told whom to wake.
     pub fn journal(&self) -> &Journal {
         &self.journal

@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use polling::{Event, Events, PollMode, Poller};
 use quire_core::broker::{ConnectionId, Input, Level};
-use quire_journal::JournalError;
 
 use super::Command;
 use super::transport::{HIGH_WATER_BYTES, LOW_WATER_BYTES, Received, Transport};
+use crate::error::EngineError;
 use crate::host::{Deed, Host};
 
 /// What is read from one connection in one turn at most: enough for one system call to carry hundreds of messages, little
@@ -33,12 +33,19 @@ pub(super) struct Reactor {
     touched: Vec<ConnectionId>,
     buffer: Vec<u8>,
     stopping: bool,
+    /// Where the reason goes when a turn panics.
+    failure: Arc<OnceLock<String>>,
     /// The broker was told something after its turn ended.
     owes_turn: bool,
 }
 
 impl Reactor {
-    pub(super) fn new(host: Host, poller: Arc<Poller>, commands: Receiver<Command>) -> Self {
+    pub(super) fn new(
+        host: Host,
+        poller: Arc<Poller>,
+        commands: Receiver<Command>,
+        failure: Arc<OnceLock<String>>,
+    ) -> Self {
         Reactor {
             host,
             poller,
@@ -48,12 +55,14 @@ impl Reactor {
             touched: Vec::new(),
             buffer: vec![0; READ_BYTES_MAX],
             stopping: false,
+            failure,
             owes_turn: false,
         }
     }
 
-    /// Takes turns until it was told to stop and everything owed was said; then closes the journal.
-    pub(super) fn run(mut self) -> Result<(), JournalError> {
+    /// Takes turns until it was told to stop and everything owed was said; then closes the journal. A turn that panics is the last one:
+    /// the connections end without another word, so that clients send again what was not acknowledged.
+    pub(super) fn run(mut self) -> Result<(), EngineError> {
         let mut events = Events::new();
         while !(self.stopping && self.host.is_drained() && self.transports.is_empty()) {
             events.clear();
@@ -64,13 +73,26 @@ impl Reactor {
                 log::error!(target: "quire.engine", "waiting for connections failed, the engine stops: {error}");
                 break;
             }
-            self.turn(&events);
+            if let Err(error) = EngineError::catch(|| self.turn(&events)) {
+                log::error!(target: "quire.engine", "{error}");
+                if let EngineError::Panicked { reason } = &error {
+                    // Set once, here.
+                    let _ = self.failure.set(reason.clone());
+                }
+                self.close_transports();
+                self.host.abandon();
+                return Err(error);
+            }
         }
+        self.close_transports();
+        Ok(self.host.close()?)
+    }
+
+    fn close_transports(&mut self) {
         for (_, transport) in self.transports.drain() {
             // Fails only for a stream that the poller does not hold; either way it is closed next.
             let _ = self.poller.delete(transport.stream());
         }
-        self.host.close()
     }
 
     fn sleep(&self) -> Option<Duration> {

@@ -58,6 +58,7 @@ pub(super) fn shared(key: EngineKey, config: BrokerConfig) -> Result<Arc<Engine>
     let mut entries = REGISTRY.entries.lock();
     while let Some(entry) = entries.get(&key) {
         if let Some(engine) = entry.engine.upgrade() {
+            engine.check()?;
             if entry.config == config {
                 return Ok(engine);
             }

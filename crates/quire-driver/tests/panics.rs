@@ -1,0 +1,61 @@
+//! A bug in the middle of a turn ends the engine: nothing goes on with half of its input. Apart from the other tests, because
+//! the panic comes from the logger, of which a process has one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quire_core::broker::BrokerConfig;
+use quire_core::wire::{ClientFrame, Logon, VERSION};
+use quire_driver::{Engine, EngineError, EngineKey};
+
+use std::io::{Read, Write};
+
+struct PanickingLogger;
+
+impl log::Log for PanickingLogger {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+    fn log(&self, record: &log::Record<'_>) {
+        assert!(!record.args().to_string().contains("\"fatal\" logged on"), "a test asked for a panic");
+    }
+    fn flush(&self) {}
+}
+
+fn config(directory: &std::path::Path) -> BrokerConfig {
+    let config = format!(
+        r#"{{"name":"test","transaction_log":{{"journal_directory":{:?},"journal_size":1048576,
+            "topics":[{{"name":".*","message_type":"json"}}]}}}}"#,
+        directory.to_str().unwrap()
+    );
+    BrokerConfig::from_json(&config).unwrap()
+}
+
+#[test]
+fn an_engine_whose_turn_panicked_stops_and_says_why() {
+    log::set_logger(&PanickingLogger).unwrap();
+    log::set_max_level(log::LevelFilter::Info);
+    let directory = tempfile::tempdir().unwrap();
+    let key = EngineKey::Directory(directory.path().to_owned());
+    let engine = Engine::shared(key.clone(), config(directory.path())).unwrap();
+    let mut stream = engine.connect().unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut bytes = Vec::new();
+    let logon = Logon { version: VERSION, client_name: "fatal", ..Logon::default() };
+    ClientFrame::Logon(logon).encode(&mut bytes);
+    stream.write_all(&bytes).unwrap();
+    assert_eq!(stream.read(&mut [0; 1024]).unwrap(), 0, "the connection ends without an answer");
+
+    let is_panicked = |error: &EngineError| matches!(error, EngineError::Panicked { reason } if reason.contains("a test asked for a panic"));
+    assert!(engine.stats().is_err_and(|error| is_panicked(&error)));
+    let refused = engine.connect().unwrap_err().to_string();
+    assert!(refused.contains("internal error (a test asked for a panic)"), "{refused}");
+    assert!(Engine::shared(key.clone(), config(directory.path())).is_err_and(|error| is_panicked(&error)));
+    assert!(engine.close().is_err_and(|error| is_panicked(&error)));
+    // The journal is free, and whole.
+    assert_eq!(Arc::strong_count(&engine), 1);
+    drop(engine);
+    let engine = Engine::shared(key, config(directory.path())).unwrap();
+    assert_eq!(engine.stats().unwrap().connection_count, 0);
+    engine.close().unwrap();
+}
