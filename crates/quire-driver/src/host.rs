@@ -25,7 +25,7 @@ use crate::waker::{Wake, Waker};
 /// What a loop has to do with its transports after a turn.
 #[derive(Debug)]
 pub enum Deed {
-    /// Write these bytes. At most once per connection and turn.
+    /// Write these bytes, behind those of an earlier deed for the connection.
     Send {
         /// To whom.
         connection: ConnectionId,
@@ -90,7 +90,8 @@ impl Host {
         let clock = Clock::start();
         let now = clock.now();
         let (upkeep, upkeep_config) = (journal.upkeep(), config.transaction_log.upkeep);
-        let broker = Broker::open(config, journal, on_progress)?;
+        let mut broker = Broker::open(config, journal, on_progress)?;
+        broker.set_stopwatch(Box::new(move || clock.instant()));
         let housekeeper = Housekeeper::start(upkeep, upkeep_config, &waker)?;
         let errands = Errands::new(&waker);
         let host = Host { broker, pool, housekeeper, errands, waker, clock, now, connections_made: 0 };

@@ -39,7 +39,7 @@ pub struct Engine {
 /// What the event loop has to do after a turn.
 #[pyclass(frozen, get_all, module = "quire._quire")]
 pub struct Turn {
-    /// Connection and bytes to write; at most once per connection.
+    /// Connection and bytes to write, in their order.
     sends: Vec<(u64, Py<PyBytes>)>,
     /// Connections to close once everything is written.
     closes: Vec<u64>,

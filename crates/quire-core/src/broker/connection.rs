@@ -37,6 +37,7 @@ impl Broker {
         // The inbox lends out frames while the broker works on them.
         let mut inbox = mem::replace(&mut session.inbox, Inbox::new(0));
         let mut rest = bytes;
+        self.begin_slice();
         let result = self.take_frames(id, &mut inbox, &mut rest);
         let frame_size_max = self.frame_size_max(id);
         inbox.set_frame_size_max(frame_size_max);
@@ -58,7 +59,8 @@ impl Broker {
         if session.phase == Phase::Closed {
             return;
         }
-        let size = session.inbox.partial_size() + session.kept.len();
+        let batch_size = session.batch.as_ref().map_or(0, |batch| batch.size());
+        let size = session.inbox.partial_size() + session.kept.len() + batch_size;
         let grows = size > session.unfinished_size;
         self.unfinished_size = self.unfinished_size - session.unfinished_size + size;
         session.unfinished_size = size;
@@ -91,15 +93,11 @@ impl Broker {
             (_, ClientFrame::Publish(publish)) => {
                 if let Some(publisher) = self.begin_publish(id) {
                     self.publish(id, publisher, &publish);
+                    self.end_of_publish(id, publish.data.len());
                 }
+                return;
             }
-            (_, ClientFrame::PublishBatch(batch)) => {
-                if let Some(publisher) = self.begin_publish(id) {
-                    for publish in batch.messages() {
-                        self.publish(id, publisher, &publish);
-                    }
-                }
-            }
+            (_, ClientFrame::PublishBatch(batch)) => return self.publish_batch(id, batch),
             (_, ClientFrame::Subscribe(subscribe)) => self.subscribe(id, &subscribe),
             (_, ClientFrame::Unsubscribe { command, acks, subscription }) => {
                 self.unsubscribe(id, command, acks, subscription);
@@ -119,18 +117,27 @@ impl Broker {
             (_, ClientFrame::Stats { command, queue }) => self.tell_stats(id, command, queue),
             (_, ClientFrame::Upkeep(what)) => self.ask_upkeep(id, what),
         }
+        self.end_of_command(id);
     }
 
     /// Goes on with a stalled session whose reason has gone.
     pub(super) fn end_stall(&mut self, id: SessionId) {
-        let session = self.session(id);
-        session.stall = None;
-        let kept = mem::take(&mut session.kept);
+        self.session(id).stall = None;
         self.touch(id);
+        if self.session(id).batch.is_some() {
+            self.begin_slice();
+            self.wants_turn = true;
+            if !self.continue_batch(id) {
+                return self.count_unfinished(id);
+            }
+        }
+        let kept = mem::take(&mut self.session(id).kept);
         if !kept.is_empty() {
             self.receive(id, &kept);
             // What the commands ask for may come too late for this turn.
             self.wants_turn = true;
+        } else {
+            self.count_unfinished(id);
         }
     }
 
@@ -208,6 +215,7 @@ impl Broker {
         session.outbox.put(&ServerFrame::Error { code, reason });
         session.inbox = Inbox::new(0);
         session.kept = Vec::new();
+        session.batch = None;
         let unfinished_size = mem::take(&mut session.unfinished_size);
         let event = Event::Ended {
             connection: session.connection,

@@ -10,8 +10,10 @@
 use quire_journal::{Position, Record, RecordKind};
 
 use super::Broker;
+use super::slice::PASS;
 use crate::replay::{Source, context_of, message_of};
 use crate::subscription::{Course, Joining, Progress, Progressing, Subscription, SubscriptionId};
+use crate::time::Instant;
 use crate::topic::{Stage, TopicId};
 use crate::wire::Message;
 
@@ -55,6 +57,7 @@ impl Broker {
             self.to_feed.extend(self.tails.drain(..));
         }
         let mut size_left = PASS_SIZE_MAX;
+        let deadline = self.slices.deadline(PASS);
         while self.edge < persisted {
             let nobody_waits = !self.topics.anyone_waits_for_persisted() && self.awaited_ends.is_empty();
             if nobody_waits && !self.queues.any() {
@@ -68,7 +71,7 @@ impl Broker {
             }
             // The pass stops where something has to be done, so that this comes between the right two messages.
             let goal = self.goal_above(self.edge).map_or(persisted, |goal| goal.min(persisted));
-            self.pass_up_to(goal, &mut size_left);
+            self.pass_up_to(goal, &mut size_left, deadline);
             self.arrive();
         }
         self.arrive();
@@ -102,7 +105,7 @@ impl Broker {
         }
     }
 
-    fn pass_up_to(&mut self, limit: Position, size_left: &mut usize) {
+    fn pass_up_to(&mut self, limit: Position, size_left: &mut usize, deadline: Option<Instant>) {
         let edge = self.edge;
         let source = self.edge_source.take();
         let mut source = source.unwrap_or_else(|| Source { cursor: self.reader.cursor(edge), rest: None });
@@ -155,6 +158,9 @@ impl Broker {
                 self.queues.keep(batch.clone());
             }
             *size_left = size_left.saturating_sub(batch.size());
+            if self.slices.is_past(deadline) {
+                *size_left = 0;
+            }
             if !is_done {
                 source.rest = Some(batch);
                 self.edge = limit;

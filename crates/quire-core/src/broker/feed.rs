@@ -17,6 +17,7 @@ use std::time::Duration;
 use quire_journal::{JournalError, Position};
 
 use super::acknowledge::code_of;
+use super::slice::PASS;
 use super::{Alarm, Broker, Output};
 use crate::replay::{
     CHUNK_SIZE_MAX, Chunk, Found, Item, PACED_CHUNK_SIZE_MIN, Pace, Place, ReadRequest, Reading, Replay,
@@ -248,9 +249,15 @@ impl Broker {
             }
         }
         let mut inline_reads_left = INLINE_READS_MAX;
+        let deadline = self.slices.deadline(PASS);
         loop {
             while let Some(id) = self.to_feed.pop_front() {
                 self.feed(id, &mut inline_reads_left);
+                if self.slices.is_past(deadline) {
+                    let has_more = self.read_line.has_room() && !self.read_line.waiting.is_empty();
+                    self.wants_turn |= has_more || !self.to_feed.is_empty();
+                    return;
+                }
             }
             // One at a time: who was in line may have nothing to read any more, or a connection that takes nothing.
             if !self.read_line.has_room() {

@@ -55,7 +55,7 @@ pub enum Input<'a> {
 
 /// Something that the driver must do.
 pub enum Output {
-    /// Write these bytes; at most one per connection and turn.
+    /// Write these bytes, behind those of an earlier output for the connection.
     Send {
         /// To whom.
         connection: ConnectionId,

@@ -30,6 +30,7 @@ mod place;
 mod publish;
 mod publishers;
 mod queues;
+mod slice;
 mod subscribe;
 mod timer;
 mod upkeep;
@@ -49,12 +50,14 @@ pub use config::{
 pub use io::{ConnectionId, ConnectionStats, Event, Input, Level, Output, Stats};
 pub use queues::{Expired, QueueSettings, StandaloneError, StandaloneQueue};
 pub(crate) use queues::{QueueCourse, QueueFound, QueueWork};
+pub(crate) use slice::RestOfBatch;
+pub use slice::Stopwatch;
 pub(crate) use timer::{Alarm, Alarms, TIMER_COUNT, Timer, Timers};
 pub use upkeep::{UpkeepDone, UpkeepRequest};
 
 use crate::message_type::Arena;
 use crate::replay::{Replay, ReplayId, Source};
-use crate::session::{Phase, Session, SessionId};
+use crate::session::{Phase, Session, SessionId, Stall};
 use crate::subscription::{Subscription, SubscriptionId};
 use crate::time::{Instant, Now};
 use crate::topic::{RecordingRule, TopicTable};
@@ -65,6 +68,7 @@ use feed::ReadLine;
 use place::Places;
 use publishers::Publishers;
 use queues::{BrokerQueues, Definition};
+use slice::{KEPT_SIZE_MAX, Slices};
 use subscribe::PendingSubscribe;
 use upkeep::Upkeeps;
 
@@ -73,6 +77,9 @@ const SPARES_SIZE_MAX: usize = 16 * 1024 * 1024;
 
 /// A spare buffer larger than this is given back to the allocator: one huge message must not stay in memory.
 const SPARE_SIZE_MAX: usize = 1024 * 1024;
+
+/// Bytes that a connection is sent in one turn, or one chunk more: what waited for one that takes bytes again must not hold up the others.
+const SEND_SIZE_MAX: usize = 1024 * 1024;
 
 /// How long a close waits for the disk before it goes on without the places of the queues: a disk that is slower is failing.
 const FLUSH_AT_CLOSE_MAX: Duration = Duration::from_secs(60);
@@ -123,6 +130,7 @@ pub struct Broker {
     awaited_ends: AwaitedEnds,
     /// `live` subscriptions that are not yet in step.
     joining: BTreeSet<SubscriptionId>,
+    slices: Slices,
     timers: Timers,
     alarms: Alarms,
     outputs: VecDeque<Output>,
@@ -225,6 +233,7 @@ impl Broker {
             with_goals: BTreeSet::new(),
             awaited_ends: AwaitedEnds::default(),
             joining: BTreeSet::new(),
+            slices: Slices::new(),
             timers: Timers::default(),
             alarms: Alarms::default(),
             outputs: VecDeque::new(),
@@ -286,6 +295,7 @@ impl Broker {
         self.wants_turn = false;
         let phases = [
             Broker::fire_timers,
+            Broker::continue_waiting,
             Broker::submit,
             Broker::notice_failure,
             Broker::pass_edge,
@@ -434,6 +444,7 @@ impl Broker {
     fn send_touched(&mut self) {
         // A closed session is forgotten below.
         self.bury_closed();
+        let mut unsent = Vec::new();
         for id in std::mem::take(&mut self.dirty) {
             let Some(session) = self.sessions.get_mut(id) else { continue };
             if !session.is_dirty {
@@ -443,10 +454,19 @@ impl Broker {
             let connection = session.connection;
             let is_closed = session.phase == Phase::Closed;
             if !session.outbox.is_empty() && (session.is_writable || is_closed) {
-                let bytes = session.outbox.take();
                 session.sent_at = self.now.instant;
-                self.counters.sent_bytes += bytes.len() as u64;
-                self.outputs.push_back(Output::Send { connection, bytes });
+                let mut sent_size = 0;
+                while (sent_size < SEND_SIZE_MAX || is_closed)
+                    && let Some(bytes) = session.outbox.take()
+                {
+                    sent_size += bytes.len();
+                    self.outputs.push_back(Output::Send { connection, bytes });
+                }
+                self.counters.sent_bytes += sent_size as u64;
+                if !is_closed && !session.outbox.is_empty() {
+                    session.is_dirty = true;
+                    unsent.push(id);
+                }
                 self.wants_turn |= !session.replays.is_empty() && session.is_writable;
                 self.to_feed.extend(session.replays.iter().copied());
                 self.wants_turn |= self.queues.may_release(id);
@@ -463,7 +483,8 @@ impl Broker {
                 self.forget_session(id);
                 continue;
             }
-            let pause = session.stall.is_some()
+            let waits_briefly = session.stall == Some(Stall::Waiting) && session.kept.len() < KEPT_SIZE_MAX;
+            let pause = (session.stall.is_some() && !waits_briefly)
                 || session.phase == Phase::Leaving
                 || (self.is_pushing_back && session.has_published);
             if pause != session.is_reading_paused {
@@ -476,6 +497,9 @@ impl Broker {
                 });
             }
         }
+        // They have had enough of this turn.
+        self.wants_turn |= !unsent.is_empty();
+        self.dirty.extend(unsent);
     }
 
     /// Stops taking anything, so that what was taken can be flushed.

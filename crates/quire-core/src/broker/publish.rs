@@ -3,6 +3,7 @@
 use quire_journal::{Appended, Bookmark, NewRecord, RecordKind, Timestamp};
 
 use super::Broker;
+use super::slice::SERVED;
 use crate::filter::MessageContext;
 use crate::message_type::MessageType;
 use crate::session::{KnownTopic, OWED_MAX, Phase, PublisherKey, Refusal, SessionId, Stall};
@@ -105,6 +106,7 @@ impl Broker {
             publisher.pass(publish.sequence);
         }
         if self.topics.has_audience(topic, Stage::Published) {
+            self.slices.weigh(SERVED);
             let name = known.name.clone();
             let context = context_of(publish, message_type, &name, is_recorded.then_some(mark), timestamp);
             let is_queue = known.is_queue;

@@ -13,7 +13,7 @@ use slotmap::new_key_type;
 pub(crate) use outbox::Outbox;
 pub(crate) use publisher::{Publisher, PublisherKey, Refusal, Settled};
 
-use crate::broker::{ConnectionId, TIMER_COUNT};
+use crate::broker::{ConnectionId, RestOfBatch, TIMER_COUNT};
 use crate::filter::ClientFacts;
 use crate::replay::ReplayId;
 use crate::subscription::SubscriptionId;
@@ -58,6 +58,8 @@ pub(crate) enum Stall {
     Settling,
     /// Until the answer to a query has been sent.
     Querying,
+    /// Until it gets its next share of a turn.
+    Waiting,
     /// Until refusals or flushes have been answered, of which there are [`OWED_MAX`].
     Owing,
 }
@@ -75,6 +77,8 @@ pub(crate) struct Session {
     /// Why commands wait, and the bytes that hold them.
     pub(crate) stall: Option<Stall>,
     pub(crate) kept: Vec<u8>,
+    /// What goes before `kept`: the messages of a batch that a slice had no time for.
+    pub(crate) batch: Option<Box<RestOfBatch>>,
     /// Bytes of unfinished frames and of `kept`, as the broker has counted them into its sum.
     pub(crate) unfinished_size: usize,
     /// The driver was told to read no more.
@@ -144,6 +148,7 @@ impl Session {
             inbox: Inbox::new(LOGON_FRAME_SIZE_MAX),
             stall: None,
             kept: Vec::new(),
+            batch: None,
             unfinished_size: 0,
             is_reading_paused: false,
             outbox: Outbox::default(),

@@ -92,19 +92,40 @@ pub struct PublishBatch<'a> {
 
 impl<'a> PublishBatch<'a> {
     /// The messages one by one, numbered.
-    pub fn messages(self) -> impl Iterator<Item = Publish<'a>> {
-        let step = u64::from(self.head.sequence != 0);
-        (0..).zip(self.items).map(move |(i, data)| Publish {
-            sequence: self.head.sequence + step * i,
-            data,
-            ..self.head
-        })
+    pub fn messages(mut self) -> impl Iterator<Item = Publish<'a>> {
+        std::iter::from_fn(move || self.next_message())
+    }
+
+    /// Takes the first message out of the batch.
+    pub fn next_message(&mut self) -> Option<Publish<'a>> {
+        let data = self.items.next()?;
+        let publish = Publish { data, ..self.head };
+        // The last sequence of a batch was checked when it was decoded; the one after it is not used.
+        self.head.sequence = self.head.sequence.wrapping_add(u64::from(self.head.sequence != 0));
+        Some(publish)
+    }
+
+    /// Whether all messages were taken out.
+    pub fn is_empty(&self) -> bool {
+        self.items.0.is_empty()
+    }
+
+    /// The batch of items that were part of a batch before, as [`BatchItems::bytes`] gives them.
+    pub(crate) fn of_checked(head: Publish<'a>, items: &'a [u8]) -> Self {
+        PublishBatch { head, items: BatchItems(items) }
     }
 }
 
 /// The data of the messages of a batch; their sizes were checked when the frame was decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchItems<'a>(&'a [u8]);
+
+impl<'a> BatchItems<'a> {
+    /// The items that were not taken, each behind its size.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.0
+    }
+}
 
 impl<'a> Iterator for BatchItems<'a> {
     type Item = &'a [u8];

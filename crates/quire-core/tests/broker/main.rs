@@ -24,5 +24,6 @@ mod queue_settling;
 mod ranges;
 mod rates;
 mod selecting;
+mod slices;
 mod subscribing;
 mod upkeep;

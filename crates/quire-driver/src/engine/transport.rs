@@ -11,7 +11,7 @@ pub(super) const HIGH_WATER_BYTES: usize = 1024 * 1024;
 /// Below this many, it is told to go on: early enough that the peer does not run dry meanwhile.
 pub(super) const LOW_WATER_BYTES: usize = 256 * 1024;
 
-/// Buffers handed to the kernel in one call. A turn queues one buffer per connection, so more than a few mean a slow peer.
+/// Buffers handed to the kernel in one call. A turn queues few buffers per connection, so more of them mean a slow peer.
 const SLICES_MAX: usize = 16;
 
 /// What came of reading.

@@ -9,7 +9,7 @@ use quire_core::broker::{
 };
 use quire_core::queue::Semantics;
 use quire_core::replay::ReadDone;
-use quire_core::time::Now;
+use quire_core::time::{Instant, Now};
 use quire_journal::{Journal, Options, Position};
 
 use super::network::{Arrival, Network};
@@ -93,8 +93,14 @@ impl Server {
         // What nobody was told of may be gone, and its positions are used again.
         self.lives.retain(|begin| *begin <= journal.appended());
         self.lives.push(journal.appended());
-        let broker =
+        let mut broker =
             Broker::new(config, journal).map_err(|error| format!("the broker does not start: {error}"))?;
+        // Whatever is done takes a part of the budget of its turn, so that all that can be put off is.
+        let (mut pace, mut elapsed_ns) = (Random::new(self.lives.len() as u64), 0);
+        broker.set_stopwatch(Box::new(move || {
+            elapsed_ns += pace.below(400_000);
+            Instant::from_ns(elapsed_ns)
+        }));
         self.running = Some(Running {
             broker,
             sync_at: None,
