@@ -91,6 +91,9 @@ class Transport(_Model):
     max_message_size: Annotated[Size, Field(ge=1024, le=1 << 30)] = 16 << 20
     max_connections: Annotated[int, Field(ge=1)] = 10_000
     max_subscriptions_per_connection: Annotated[int, Field(ge=1)] = 1024
+    #: Patterns in the filters of the subscriptions of one connection, and of all connections together.
+    max_patterns_per_connection: Annotated[int, Field(ge=0, le=1 << 20)] = 1024
+    max_patterns: Annotated[int, Field(ge=0, le=1 << 20)] = 8192
     #: Bytes that may wait for a connection with ordinary subscriptions before it is cut off.
     max_client_backlog: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
     #: The same of all connections together; the one for which most waits is cut off.
@@ -374,6 +377,8 @@ class Config(_Model):
                     "max_message_size": transport.max_message_size,
                     "max_connections": transport.max_connections,
                     "max_subscriptions_per_connection": transport.max_subscriptions_per_connection,
+                    "max_patterns_per_connection": transport.max_patterns_per_connection,
+                    "max_patterns": transport.max_patterns,
                     "max_client_backlog": transport.max_client_backlog,
                     "max_waiting": transport.max_waiting,
                     "max_unfinished": transport.max_unfinished,
@@ -395,6 +400,8 @@ name = "clients"
 address = "127.0.0.1:9007"            # port 0: a free one
 max_message_size = "16MB"
 max_connections = 10000
+max_patterns_per_connection = 1024    # LIKE and REGEXP_REPLACE in the filters of its subscriptions
+max_patterns = 8192                   # of all connections together
 max_client_backlog = "64MB"           # a slower ordinary subscriber is cut off
 max_waiting = "1GB"                   # of all of them together; the slowest is cut off
 

@@ -149,6 +149,11 @@ pub struct Limits {
     pub max_connections: u32,
     /// Subscriptions of one connection. One more fails with `limit_exceeded`.
     pub max_subscriptions_per_connection: u32,
+    /// Patterns (`LIKE`, `REGEXP_REPLACE`) in the filters of the subscriptions of one connection, and of all together: each takes some 10 KB,
+    /// and microseconds for each message. A subscription beyond fails with `limit_exceeded`.
+    pub max_patterns_per_connection: u32,
+    /// See `max_patterns_per_connection`.
+    pub max_patterns: u32,
     /// Bytes waiting for one connection, those of replays apart. Above it the connection is ended as `slow_consumer`.
     pub max_client_backlog: u64,
     /// The same of all connections together. Above it the connection for which most waits is ended as `slow_consumer`: without it,
@@ -252,6 +257,8 @@ impl BrokerConfig {
                 1,
                 1 << 20,
             ),
+            ("limits.max_patterns_per_connection", limits.max_patterns_per_connection.into(), 0, 1 << 20),
+            ("limits.max_patterns", limits.max_patterns.into(), 0, 1 << 20),
             ("limits.max_client_backlog", limits.max_client_backlog, 1024, u64::MAX),
             ("limits.max_unpersisted", limits.max_unpersisted, 1024, u64::MAX),
             ("limits.max_waiting", limits.max_waiting, 1024, u64::MAX),
@@ -332,6 +339,8 @@ impl Default for Limits {
             max_message_size: 16 << 20,
             max_connections: 10_000,
             max_subscriptions_per_connection: 1024,
+            max_patterns_per_connection: 1024,
+            max_patterns: 8192,
             max_client_backlog: 64 << 20,
             max_waiting: 1 << 30,
             max_unpersisted: 64 << 20,

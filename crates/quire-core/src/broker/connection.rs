@@ -266,7 +266,7 @@ impl Broker {
     }
 
     /// Ends a connection that does not take its messages; what waits for it is dropped.
-    fn drop_slow(&mut self, id: SessionId, reason: &str) {
+    pub(super) fn drop_slow(&mut self, id: SessionId, reason: &str) {
         self.session(id).outbox.clear();
         self.end(id, Code::SlowConsumer, reason);
     }

@@ -10,7 +10,8 @@
 use quire_journal::{Position, Record, RecordKind};
 
 use super::Broker;
-use super::slice::PASS;
+use super::slice::{PASS, WEIGHED_EFFORT, WEIGHT_MAX};
+use crate::filter::Decision;
 use crate::replay::{Source, context_of, message_of};
 use crate::subscription::{Course, Joining, Progress, Progressing, Subscription, SubscriptionId};
 use crate::time::Instant;
@@ -110,7 +111,8 @@ impl Broker {
         let source = self.edge_source.take();
         let mut source = source.unwrap_or_else(|| Source { cursor: self.reader.cursor(edge), rest: None });
         let mut last_topic: Option<(TopicId, u64, String)> = None;
-        while self.edge < limit && *size_left > 0 {
+        let mut weight = 0;
+        'pass: while self.edge < limit && *size_left > 0 {
             let batch = match source.rest.take() {
                 Some(batch) => Ok(Some(batch)),
                 None => source.cursor.next(limit, &Everything),
@@ -148,10 +150,21 @@ impl Broker {
                         topic
                     }
                 };
-                self.serve_persisted(topic, &record);
+                weight += self.serve_persisted(topic, &record);
                 self.edge = record.position;
                 if ends {
                     self.arrive();
+                }
+                if weight >= WEIGHT_MAX {
+                    weight = 0;
+                    if self.slices.is_past(deadline) {
+                        if self.queues.any() {
+                            self.queues.keep(batch.clone());
+                        }
+                        source.rest = Some(batch);
+                        *size_left = 0;
+                        break 'pass;
+                    }
                 }
             }
             if self.queues.any() {
@@ -169,27 +182,43 @@ impl Broker {
         self.edge_source = Some(source);
     }
 
-    fn serve_persisted(&mut self, topic: TopicId, record: &Record<'_>) {
+    /// Serves those that follow; gives the weight of that, as [`super::slice`] counts.
+    fn serve_persisted(&mut self, topic: TopicId, record: &Record<'_>) -> usize {
         if record.kind != RecordKind::Publish {
-            return;
+            return 0;
         }
         if !self.topics.topic(topic).queues.is_empty() {
             self.enqueue(topic, record);
         }
         if !self.topics.has_audience(topic, Stage::Persisted) {
-            return;
+            return 0;
         }
-        let Some(context) = context_of(record, self.now.wall) else { return };
+        let Some(context) = context_of(record, self.now.wall) else { return 0 };
         let mut matched = std::mem::take(&mut self.matched);
-        self.topics
-            .for_each_match(topic, Stage::Persisted, &context, |subscription| matched.push(subscription));
-        for &subscription in &matched {
+        let push = |id, decision| matched.push((id, decision));
+        let effort = self.topics.for_each_decision(topic, Stage::Persisted, &context, self.turn_effort, push);
+        for &(subscription, decision) in &matched {
+            if decision == Decision::Open {
+                self.look_again(subscription, record);
+                continue;
+            }
             self.with_selected(subscription, Some(context.message_type), record.data, |broker, data| {
                 broker.deliver_persisted(subscription, record, data);
             });
         }
         matched.clear();
         self.matched = matched;
+        effort as usize / WEIGHED_EFFORT
+    }
+
+    /// The filter of a subscription takes more effort for the record than the pass has: a replay, run elsewhere, evaluates it.
+    fn look_again(&mut self, id: SubscriptionId, record: &Record<'_>) {
+        let Some(progress) = self.subscriptions.get(id).and_then(Subscription::progress) else { return };
+        let is_served_otherwise =
+            matches!(&progress.stage, Progressing::Joining(joining) if record.position > joining.join);
+        if record.position > progress.after && !is_served_otherwise {
+            self.fall_behind(id, Position::new(record.position.get() - 1));
+        }
     }
 
     /// `data` is what the subscription wants of the record.
@@ -231,7 +260,7 @@ impl Broker {
     }
 
     /// A subscription cannot follow: it goes on from the log, at the pace of its connection.
-    fn fall_behind(&mut self, id: SubscriptionId, after: Position) {
+    pub(super) fn fall_behind(&mut self, id: SubscriptionId, after: Position) {
         self.halt(id);
         let session = self.subscription(id).session;
         if let Some(progress) = self.subscription(id).progress_mut() {

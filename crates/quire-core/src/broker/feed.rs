@@ -140,6 +140,8 @@ impl Broker {
             ready: None,
             in_line: false,
             error: None,
+            costly: None,
+            is_heavy: false,
             chunk_size_max: if pace.is_some() { PACED_CHUNK_SIZE_MIN } else { CHUNK_SIZE_MAX },
             beside_until: self.now.instant,
             pace,
@@ -305,6 +307,10 @@ impl Broker {
             if let Some(error) = replay.error.take() {
                 return self.end_replay(id, &error);
             }
+            if let Some((member, size)) = replay.costly.take() {
+                let subscription = replay.subscriptions[member];
+                return self.end_costly(subscription, size);
+            }
             if replay.reading.is_some() || replay.in_line {
                 return;
             }
@@ -318,16 +324,16 @@ impl Broker {
                 }
                 return;
             }
-            if self.is_near_edge(id) {
+            if self.is_near_edge(id) && !self.replay(id).is_heavy {
                 if *inline_reads_left == 0 {
                     self.feed_later(id);
                     return;
                 }
                 *inline_reads_left -= 1;
-                let Some(request) = self.begin_read(id) else { return };
+                let Some(request) = self.begin_read(id, true) else { return };
                 self.read_done(request.run());
             } else if self.read_line.has_room() {
-                if let Some(request) = self.begin_read(id) {
+                if let Some(request) = self.begin_read(id, false) {
                     self.outputs.push_back(Output::Read(request));
                 }
                 return;
@@ -425,7 +431,7 @@ impl Broker {
     }
 
     /// The next read of a replay. It ends where something has to be done, so that this comes between the right two messages.
-    fn begin_read(&mut self, id: ReplayId) -> Option<ReadRequest> {
+    fn begin_read(&mut self, id: ReplayId, is_inline: bool) -> Option<ReadRequest> {
         self.read_number += 1;
         let number = self.read_number;
         let replay = &self.replays[id];
@@ -434,14 +440,16 @@ impl Broker {
         let goals = replay.subscriptions.iter().filter_map(progress).flat_map(|progress| progress.goals());
         let limit = goals.filter(|goal| *goal > place.after).fold(self.edge, Position::min);
         let now = self.now.wall;
-        let reader = &self.reader;
+        let (reader, turn_effort) = (&self.reader, self.turn_effort);
         let replay = &mut self.replays[id];
         let source =
             replay.source.take().unwrap_or_else(|| Source { cursor: reader.cursor(place.after), rest: None });
         let members = replay.members.clone();
         let is_itemized = replay.pace.is_some() || members.iter().any(|m| m.conflation_key.is_some());
         let chunk_size_max = replay.chunk_size_max;
-        let reading = Reading { source, place, limit, members, chunk_size_max, is_itemized, now };
+        let inline_effort = is_inline.then_some(turn_effort);
+        let reading =
+            Reading { source, place, limit, members, chunk_size_max, is_itemized, now, inline_effort };
         replay.reading = Some(number);
         self.read_line.under_way += 1;
         Some(ReadRequest {
@@ -465,6 +473,8 @@ impl Broker {
                 Ok(source) => replay.source = Some(source),
                 Err(error) => replay.error = Some(error),
             }
+            replay.is_heavy = found.was_inline && found.costly.is_some();
+            replay.costly = found.costly.filter(|_| !found.was_inline);
             self.to_feed.push_back(id);
             if self.read_line.paced_size > PACED_SIZE_MAX {
                 let has_chunk = |other: &ReplayId| {

@@ -20,6 +20,7 @@ mod acknowledge;
 mod config;
 mod conflate;
 mod connection;
+mod deferred;
 mod edge;
 mod ends;
 mod feed;
@@ -55,6 +56,7 @@ pub use slice::Stopwatch;
 pub(crate) use timer::{Alarm, Alarms, TIMER_COUNT, Timer, Timers};
 pub use upkeep::{UpkeepDone, UpkeepRequest};
 
+use crate::filter::{Decision, TURN_EFFORT_MAX};
 use crate::message_type::Arena;
 use crate::replay::{Replay, ReplayId, Source};
 use crate::session::{Phase, Session, SessionId, Stall};
@@ -63,6 +65,7 @@ use crate::time::{Instant, Now};
 use crate::topic::{RecordingRule, TopicTable};
 use crate::wire::{Code, ServerFrame};
 use acknowledge::Failure;
+use deferred::Deferred;
 use ends::AwaitedEnds;
 use feed::ReadLine;
 use place::Places;
@@ -131,6 +134,11 @@ pub struct Broker {
     /// `live` subscriptions that are not yet in step.
     joining: BTreeSet<SubscriptionId>,
     slices: Slices,
+    deferred: Deferred,
+    /// Effort that filters may take for one message while everything else waits.
+    turn_effort: u64,
+    /// Patterns in the filters of all subscriptions.
+    pattern_count: usize,
     timers: Timers,
     alarms: Alarms,
     outputs: VecDeque<Output>,
@@ -154,7 +162,7 @@ pub struct Broker {
     /// Memory for what select lists leave of a message.
     selected: Vec<u8>,
     /// Kept between uses: who gets the message at hand.
-    matched: Vec<SubscriptionId>,
+    matched: Vec<(SubscriptionId, Decision)>,
     now: Now,
 }
 
@@ -234,6 +242,9 @@ impl Broker {
             awaited_ends: AwaitedEnds::default(),
             joining: BTreeSet::new(),
             slices: Slices::new(),
+            deferred: Deferred::default(),
+            turn_effort: TURN_EFFORT_MAX,
+            pattern_count: 0,
             timers: Timers::default(),
             alarms: Alarms::default(),
             outputs: VecDeque::new(),
@@ -306,6 +317,7 @@ impl Broker {
             Broker::resume_stalled,
             Broker::submit,
             Broker::push_back,
+            Broker::decide_deferred,
             Broker::feed_replays,
             Broker::continue_shutdown,
             Broker::send,
@@ -363,6 +375,11 @@ impl Broker {
     /// Ends a broker that panicked in the middle of a turn: writes nothing more, marks no clean stop. What was acknowledged is safe.
     pub fn abandon(self) {
         self.journal.abandon();
+    }
+
+    /// Sets another effort than [`TURN_EFFORT_MAX`]: with a small one, a simulation sends most messages the long way round.
+    pub fn set_turn_effort(&mut self, effort: u64) {
+        self.turn_effort = effort;
     }
 
     /// The journal, to be read, or to be told whom to wake.
@@ -475,7 +492,7 @@ impl Broker {
                     self.alarms.recall(overdue, self.now.instant);
                 }
             }
-            let waiting_size = session.outbox.backlog_size();
+            let waiting_size = session.outbox.backlog_size() + session.deferred_size;
             self.waiting_size = self.waiting_size - session.waiting_size + waiting_size;
             session.waiting_size = waiting_size;
             if is_closed {

@@ -1,11 +1,14 @@
 //! Publishes: from a received frame to the journal's open batch and to those who are served at once.
 
-use quire_journal::{Appended, Bookmark, NewRecord, RecordKind, Timestamp};
+use std::sync::Arc;
+
+use quire_journal::{Appended, Bookmark, NewRecord, Position, RecordKind, Timestamp};
 
 use super::Broker;
-use super::slice::SERVED;
-use crate::filter::MessageContext;
+use super::slice::{SERVED, WEIGHED_EFFORT};
+use crate::filter::{Decision, MessageContext};
 use crate::message_type::MessageType;
+use crate::replay::OwnedMessage;
 use crate::session::{KnownTopic, OWED_MAX, Phase, PublisherKey, Refusal, SessionId, Stall};
 use crate::subscription::{Course, Progressing, SubscriptionId, bookmark};
 use crate::topic::{Stage, TopicId, check_name};
@@ -106,7 +109,6 @@ impl Broker {
             publisher.pass(publish.sequence);
         }
         if self.topics.has_audience(topic, Stage::Published) {
-            self.slices.weigh(SERVED);
             let name = known.name.clone();
             let context = context_of(publish, message_type, &name, is_recorded.then_some(mark), timestamp);
             let is_queue = known.is_queue;
@@ -160,15 +162,57 @@ impl Broker {
         is_queue: bool,
     ) {
         let mut matched = std::mem::take(&mut self.matched);
-        self.topics
-            .for_each_match(topic, Stage::Published, context, |subscription| matched.push(subscription));
-        for &subscription in &matched {
+        let push = |id, decision| matched.push((id, decision));
+        let effort = self.topics.for_each_decision(topic, Stage::Published, context, self.turn_effort, push);
+        self.slices.weigh(SERVED + matched.len() + effort as usize / WEIGHED_EFFORT);
+        let mut owned = None;
+        for &(subscription, decision) in &matched {
+            if decision == Decision::Open || self.deferred.has(subscription) {
+                self.put_off(subscription, decision, context, message, is_queue, &mut owned);
+                continue;
+            }
             self.with_selected(subscription, Some(context.message_type), message.data, |broker, data| {
                 broker.deliver_published(subscription, context, &Message { data, ..*message }, is_queue);
             });
         }
         matched.clear();
         self.matched = matched;
+    }
+
+    /// A subscription for which the message cannot be delivered at once.
+    fn put_off(
+        &mut self,
+        id: SubscriptionId,
+        decision: Decision,
+        context: &MessageContext<'_>,
+        message: &Message<'_>,
+        is_queue: bool,
+        owned: &mut Option<Arc<OwnedMessage>>,
+    ) {
+        let Some(subscription) = self.subscriptions.get(id) else { return };
+        if let Some(progress) = subscription.progress() {
+            if message.bookmark.is_some() {
+                // It is the last record. One that is not in step yet is served up to the edge.
+                let after = match progress.stage {
+                    Progressing::Live => Position::new(self.journal.appended().get() - 1),
+                    _ => progress.after.max(self.edge),
+                };
+                self.fall_behind(id, after);
+            }
+            return;
+        }
+        let owned = owned.get_or_insert_with(|| {
+            Arc::new(OwnedMessage {
+                message_type: context.message_type,
+                topic: context.topic.into(),
+                bookmark: message.bookmark.and(context.bookmark),
+                timestamp: context.timestamp,
+                correlation_id: context.correlation_id.into(),
+                data: context.data.into(),
+                is_queue,
+            })
+        });
+        self.defer(id, decision, owned);
     }
 
     /// Hands on the part of a message that a subscription wants.
@@ -187,7 +231,7 @@ impl Broker {
         self.selected = selected;
     }
 
-    fn deliver_published(
+    pub(super) fn deliver_published(
         &mut self,
         id: SubscriptionId,
         context: &MessageContext<'_>,

@@ -27,16 +27,19 @@ pub(super) const PASS: Duration = Duration::from_millis(1);
 pub(super) const KEPT_SIZE_MAX: usize = 64 * 1024;
 
 /// The clock is read after commands of this weight: reading it costs as much as a tenth of a publish.
-const WEIGHT_MAX: usize = 32;
+pub(super) const WEIGHT_MAX: usize = 32;
 
 /// The weight of a command that does more than append one message.
 const HEAVY: usize = WEIGHT_MAX;
 
-/// The weight of a publish to a topic with subscriptions that are served at once.
-pub(super) const SERVED: usize = 8;
+/// The weight of finding the subscriptions that are served at once with a publish; each of them adds one.
+pub(super) const SERVED: usize = 2;
 
 /// Bytes of data that weigh as much as a small publish.
 const WEIGHED_SIZE: usize = 1024;
+
+/// Effort of filters that weighs as much as a small publish.
+pub(super) const WEIGHED_EFFORT: usize = 500;
 
 /// What measures time within a turn.
 pub type Stopwatch = Box<dyn FnMut() -> Instant + Send>;

@@ -96,6 +96,7 @@ impl Broker {
         let selector = TopicSelector::new(subscribe.topic)
             .map_err(|error| Refused::new(Code::BadTopic, error.to_string()))?;
         let filter = subscribe.filter.map(|text| self.parse_filter(id, text)).transpose()?;
+        self.check_pattern_count(id, replaced, filter.as_ref())?;
         let select = subscribe.select.map(Select::parse).transpose();
         let select = select.map_err(|error| Refused::new(Code::BadOption, error.to_string()))?;
         if let TopicSelector::Name(name) = &selector {
@@ -149,6 +150,61 @@ impl Broker {
             // What will never be persisted is not waited for.
             held: if self.failure.is_some() { self.journal.persisted() } else { self.journal.appended() },
         })
+    }
+
+    /// Whether the filter keeps within the limits on patterns, when the subscription `replaced` is gone.
+    fn check_pattern_count(
+        &mut self,
+        id: SessionId,
+        replaced: Option<SubscriptionId>,
+        filter: Option<&Filter>,
+    ) -> Result<(), Refused> {
+        let count = filter.map_or(0, Filter::pattern_count);
+        if count == 0 {
+            return Ok(());
+        }
+        let gone = replaced.map_or(0, |replaced| self.pattern_count_of(replaced));
+        let limits = &self.config.limits;
+        let used = [
+            (
+                "max_patterns_per_connection",
+                self.sessions[id].pattern_count,
+                limits.max_patterns_per_connection,
+            ),
+            ("max_patterns", self.pattern_count, limits.max_patterns),
+        ];
+        for (name, used, limit) in used {
+            if used - gone + count > limit as usize {
+                let reason = format!(
+                    "{name}: this filter has {count} patterns, other subscriptions have {}, and the limit is {limit}",
+                    used - gone
+                );
+                return Err(Refused::new(Code::LimitExceeded, reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn pattern_count_of(&self, id: SubscriptionId) -> usize {
+        let filter = self.subscriptions.get(id).and_then(|subscription| subscription.filter.as_ref());
+        filter.map_or(0, Filter::pattern_count)
+    }
+
+    /// Counts the patterns of a subscription that begins; undone by [`Broker::release_patterns`].
+    fn count_patterns(&mut self, id: SubscriptionId) {
+        let count = self.pattern_count_of(id);
+        self.pattern_count += count;
+        let session = self.subscriptions[id].session;
+        self.session(session).pattern_count += count;
+    }
+
+    fn release_patterns(&mut self, id: SubscriptionId) {
+        let count = self.pattern_count_of(id);
+        self.pattern_count -= count;
+        if let Some(subscription) = self.subscriptions.get(id) {
+            let session = subscription.session;
+            self.session(session).pattern_count -= count;
+        }
     }
 
     /// Whether the messages of a topic have what is wanted of them.
@@ -225,9 +281,11 @@ impl Broker {
             }
             (Ticket::Replay { replay, number }, Outcome::Read(found)) => self.read(replay, number, found),
             (Ticket::Queue { number }, Outcome::Queue(found)) => self.queue_work_done(number, Some(found)),
+            (Ticket::Decide { number }, Outcome::Decided(answers)) => self.decided(number, Some(answers)),
             (Ticket::Locate { session, number }, _) => self.locate_panicked(session, number),
             (Ticket::Replay { replay, number }, _) => self.read_panicked(replay, number),
             (Ticket::Queue { number }, _) => self.queue_work_done(number, None),
+            (Ticket::Decide { number }, _) => self.decided(number, None),
         }
     }
 
@@ -377,6 +435,7 @@ impl Broker {
         let subscription = Subscription { session: id, number, selector, filter, course, conflation, select };
         let subscription_id = match replaced {
             Some(replaced) => {
+                self.release_patterns(replaced);
                 *self.subscription(replaced) = subscription;
                 replaced
             }
@@ -386,6 +445,7 @@ impl Broker {
                 new
             }
         };
+        self.count_patterns(subscription_id);
         self.set_until(subscription_id, until);
         let granted = self.name_queue_subscription(subscription_id);
         self.acknowledge_entered(id, command, number, acks, granted);
@@ -463,6 +523,8 @@ impl Broker {
 
     pub(super) fn remove_subscription(&mut self, id: SubscriptionId) {
         self.halt(id);
+        self.forget_deferred(id);
+        self.release_patterns(id);
         self.alarms.clear(Alarm::Held(id));
         self.clear_until(id);
         let Some(subscription) = self.subscriptions.remove(id) else { return };
@@ -478,6 +540,8 @@ impl Broker {
         let subscriptions = std::mem::take(&mut self.session(id).subscriptions);
         for subscription in subscriptions.into_values() {
             self.halt(subscription);
+            self.forget_deferred(subscription);
+            self.release_patterns(subscription);
             self.alarms.clear(Alarm::Held(subscription));
             self.clear_until(subscription);
             let removed = self.subscriptions.remove(subscription);

@@ -4,13 +4,23 @@
 use std::cmp::Ordering;
 
 use super::MessageContext;
-use super::function::regexp_replace;
+use super::function::{Function, regexp_replace};
 use super::node::{Affix, Comparison, Node, Operator};
 use crate::message_type::{Arena, FieldId, Number, Truth, Value, compare};
 
 /// The most pairs that a comparison of two arrays looks at; beyond it the result is unknown, so that no message makes a
 /// filter slow for everyone.
 pub const ARRAY_PAIR_COUNT_MAX: usize = 1 << 20;
+
+/// Effort of one search for a pattern, and of each byte that it goes through: slow patterns take so long, common ones less.
+const PATTERN_EFFORT: u64 = 500;
+const SEARCH_EFFORT: u64 = 4;
+
+/// Effort of a call of a function, beside that of each byte of its result.
+const CALL_EFFORT: u64 = 50;
+
+/// Effort of each element of an array that is looked at.
+const ELEMENT_EFFORT: u64 = 10;
 
 /// One message, read, with all that an expression may ask about it.
 #[derive(Clone, Copy)]
@@ -33,8 +43,8 @@ impl<'a> Evaluation<'a> {
             Node::Compare(first, rest) => self.chain(first, rest),
             Node::Like(left, pattern) => {
                 any_element(self.value(left), |value| match self.arena.text(value) {
-                    Some(text) => pattern.is_match(text).into(),
-                    None => Truth::Unknown,
+                    Some(text) if self.may_search(text) => pattern.is_match(text).into(),
+                    _ => Truth::Unknown,
                 })
             }
             Node::In(left, members) => self.is_in(self.value(left), members),
@@ -64,15 +74,51 @@ impl<'a> Evaluation<'a> {
                 Truth::True => self.value(&nodes[1]),
                 Truth::False | Truth::Unknown => self.value(&nodes[2]),
             },
-            Node::Call(function, arguments) => (function.evaluate)(self, arguments),
-            Node::ReplacePattern(arguments, pattern) => regexp_replace(self, arguments, pattern),
+            Node::Call(function, arguments) => self.call(function, arguments),
+            Node::ReplacePattern(arguments, pattern) => {
+                self.count_result(regexp_replace(self, arguments, pattern))
+            }
             _ => self.truth(node).value(),
         }
     }
 
+    /// Whether there is effort left to search a text for a pattern.
+    pub fn may_search(&self, text: &[u8]) -> bool {
+        self.arena.spend(PATTERN_EFFORT + SEARCH_EFFORT * text.len() as u64)
+    }
+
+    fn call(&self, function: &'a Function, arguments: &'a [Node]) -> Value<'a> {
+        if !self.arena.spend(CALL_EFFORT) {
+            return Value::Null;
+        }
+        self.count_result((function.evaluate)(self, arguments))
+    }
+
+    /// Takes the effort of making a value.
+    fn count_result(&self, value: Value<'a>) -> Value<'a> {
+        let effort = match value {
+            Value::Text(text) => text.len() as u64,
+            Value::Array(elements) => ELEMENT_EFFORT * elements.len() as u64,
+            _ => 0,
+        };
+        if effort == 0 || self.arena.spend(effort) { value } else { Value::Null }
+    }
+
+    /// Whether there is effort left to compare two values, of which either may be an array.
+    fn may_compare(&self, left: Value<'a>, right: Value<'a>) -> bool {
+        let count = match (left, right) {
+            (Value::Array(lefts), Value::Array(rights)) => lefts.len().saturating_mul(rights.len()),
+            (Value::Array(elements), _) | (_, Value::Array(elements)) => elements.len(),
+            _ => return true,
+        };
+        self.arena.spend(ELEMENT_EFFORT.saturating_mul(count as u64))
+    }
+
     /// The text of a single value, as functions take it.
     pub fn text(&self, node: &'a Node) -> Option<&'a [u8]> {
-        self.arena.text(self.value(node))
+        let text = self.arena.text(self.value(node))?;
+        // Functions go through plain text several bytes at a time.
+        self.arena.spend(1 + text.len() as u64 / 4).then_some(text)
     }
 
     /// The number of a single value; `None` for NULL, NaN for what is no number.
@@ -109,7 +155,11 @@ impl<'a> Evaluation<'a> {
         let mut left = self.value(first);
         let mut truth = Truth::Unknown;
         for (comparison, right) in rest {
-            truth = comparison.holds(left, self.value(right));
+            let right = self.value(right);
+            if !self.may_compare(left, right) {
+                return Truth::Unknown;
+            }
+            truth = comparison.holds(left, right);
             left = truth.value();
         }
         truth
@@ -118,7 +168,11 @@ impl<'a> Evaluation<'a> {
     fn is_in(&self, left: Value<'a>, members: &'a [Node]) -> Truth {
         let mut result = Truth::False;
         for member in members {
-            match Comparison::Equal.holds(left, self.value(member)) {
+            let member = self.value(member);
+            if !self.may_compare(left, member) {
+                return Truth::Unknown;
+            }
+            match Comparison::Equal.holds(left, member) {
                 Truth::True => return Truth::True,
                 Truth::Unknown => result = Truth::Unknown,
                 Truth::False => {}

@@ -32,12 +32,23 @@ use parse::Parsed;
 
 pub use error::{FilterError, caret};
 pub use evaluate::ARRAY_PAIR_COUNT_MAX;
-pub use index::SubscriptionIndex;
+pub use index::{Decision, SubscriptionIndex};
 pub use node::NESTING_MAX;
 pub use parse::path_of;
 
 /// The longest filter, in bytes. Filters of hundreds of predicates are normal; a larger text is a mistake.
 pub const FILTER_SIZE_MAX: usize = 1024 * 1024;
+
+/// Effort of a filter beside what its parts take, and that of reading the message at a byte each.
+const FILTER_EFFORT: u64 = 100;
+
+/// Effort that one filter may take for one message where no other work waits for it: about a second. A subscription whose filter takes more is
+/// ended.
+pub const EVALUATION_EFFORT_MAX: u64 = 1_000_000_000;
+
+/// Effort that the filters of all subscriptions may take for one message while everything else waits: some hundred microseconds. What is not
+/// decided within it is decided elsewhere.
+pub const TURN_EFFORT_MAX: u64 = 200_000;
 
 /// What an expression may use, and for whom it is.
 #[derive(Clone, Debug, Default)]
@@ -137,12 +148,27 @@ impl Filter {
 
     /// As [`Filter::matches`], with memory that is kept between calls.
     pub fn matches_with(&self, message: &MessageContext<'_>, arena: &mut Arena) -> bool {
+        self.decide(message, arena) == Some(true)
+    }
+
+    /// Whether the message matches; `None` when that takes more effort than [`Arena::allow`] has left.
+    pub fn decide(&self, message: &MessageContext<'_>, arena: &mut Arena) -> Option<bool> {
         arena.reset();
         let parsed = self.0.parsed();
-        match self.0.evaluation(message, arena) {
+        let reading = if parsed.names.is_empty() { 0 } else { message.data.len() as u64 };
+        if !arena.spend(FILTER_EFFORT + reading) {
+            return None;
+        }
+        let matches = match self.0.evaluation(message, arena) {
             Some(evaluation) => evaluation.truth(&parsed.root) == Truth::True,
             None => false,
-        }
+        };
+        (arena.effort_left() > 0).then_some(matches)
+    }
+
+    /// The patterns that it searches for. They are what makes filters large and slow.
+    pub fn pattern_count(&self) -> usize {
+        self.parsed().root.pattern_count()
     }
 
     fn parsed(&self) -> &Parsed {

@@ -36,6 +36,30 @@ pub(super) enum Node {
     ReplacePattern(Box<[Node; 2]>, Box<Pattern>),
 }
 
+impl Node {
+    /// The patterns in it. Counted when a subscription begins or ends, not kept: there are many more filters than that.
+    pub fn pattern_count(&self) -> usize {
+        let all = |nodes: &[Node]| nodes.iter().map(Node::pattern_count).sum::<usize>();
+        match self {
+            Node::Literal(_) | Node::Field(_) => 0,
+            Node::And(nodes) | Node::Or(nodes) | Node::Call(_, nodes) => all(nodes),
+            Node::Not(node) | Node::IsNull(node) | Node::IsNan(node) | Node::Negate(node) => {
+                node.pattern_count()
+            }
+            Node::Compare(first, rest) => {
+                first.pattern_count() + rest.iter().map(|(_, node)| node.pattern_count()).sum::<usize>()
+            }
+            Node::Arithmetic(first, rest) => {
+                first.pattern_count() + rest.iter().map(|(_, node)| node.pattern_count()).sum::<usize>()
+            }
+            Node::Like(node, _) => 1 + node.pattern_count(),
+            Node::In(node, nodes) | Node::Affix(_, node, nodes) => node.pattern_count() + all(nodes),
+            Node::Between(nodes) | Node::If(nodes) => all(&**nodes),
+            Node::ReplacePattern(nodes, _) => 1 + all(&**nodes),
+        }
+    }
+}
+
 /// A constant that owns its bytes.
 #[derive(Clone, Debug)]
 pub(super) enum Literal {

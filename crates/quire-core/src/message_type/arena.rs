@@ -1,5 +1,7 @@
 //! The memory of one evaluation: everything that is read from a message or computed about it lives here until the next message.
 
+use std::cell::Cell;
+
 use bumpalo::Bump;
 use bumpalo::collections::Vec as BumpVec;
 
@@ -15,25 +17,48 @@ pub const TEXT_SIZE_MAX: usize = 16 * 1024 * 1024;
 const ARENA_SIZE_KEPT: usize = 1024 * 1024;
 
 /// Where the values of one message live. Reused from message to message, so that evaluation does not allocate.
+///
+/// It also holds the *effort* that evaluation may still take: about a nanosecond of work each, counted by what work was done and not by a
+/// clock, so that equal messages and filters always give equal results. There is no limit unless [`Arena::allow`] sets one.
 #[derive(Debug)]
-pub struct Arena(Bump);
+pub struct Arena {
+    bump: Bump,
+    effort: Cell<u64>,
+}
 
 impl Default for Arena {
     fn default() -> Self {
         let bump = Bump::new();
         bump.set_allocation_limit(Some(ARENA_SIZE_MAX));
-        Arena(bump)
+        Arena { bump, effort: Cell::new(u64::MAX) }
     }
 }
 
 impl Arena {
     /// Forgets everything, keeping a reasonable part of the memory.
     pub fn reset(&mut self) {
-        if self.0.allocated_bytes() > ARENA_SIZE_KEPT {
-            *self = Arena::default();
+        if self.bump.allocated_bytes() > ARENA_SIZE_KEPT {
+            *self = Arena { effort: self.effort.clone(), ..Arena::default() };
         } else {
-            self.0.reset();
+            self.bump.reset();
         }
+    }
+
+    /// From now on evaluation may take this much effort. What it gives once that is used up is not a result.
+    pub fn allow(&mut self, effort: u64) {
+        self.effort.set(effort);
+    }
+
+    /// Takes effort; false when there is none left.
+    pub(crate) fn spend(&self, effort: u64) -> bool {
+        let left = self.effort.get().saturating_sub(effort);
+        self.effort.set(left);
+        left > 0
+    }
+
+    /// What is left of the effort that was allowed.
+    pub fn effort_left(&self) -> u64 {
+        self.effort.get()
     }
 
     /// `count` values, all NULL.
@@ -46,7 +71,7 @@ impl Arena {
 
     /// An empty list; add to it with [`push`].
     pub(crate) fn list<T>(&self) -> BumpVec<'_, T> {
-        BumpVec::new_in(&self.0)
+        BumpVec::new_in(&self.bump)
     }
 
     /// An empty text to compute.

@@ -4,11 +4,13 @@
 //! broker hands out a [`ReadRequest`], which the driver runs where blocking does no harm, and takes the [`ReadDone`] back. A read
 //! matches and encodes: what comes back are frames ready to be sent, up to a stated size, and the place behind them.
 
+mod decide;
 mod rate;
 mod read;
 
 use quire_journal::{Batch, Cursor, JournalError, Position};
 
+pub(crate) use decide::{Answer, OwnedMessage, Question, Verdict};
 pub use rate::{Pace, Rate, RateError};
 pub(crate) use read::{Chunk, Found, Item, Located, Outcome, Reading, Ticket, Work, context_of, message_of};
 pub use read::{ReadDone, ReadRequest, ReadTicket};
@@ -61,8 +63,12 @@ pub(crate) struct Replay {
     pub(crate) in_line: bool,
     /// Why it cannot be read on, behind what is ready.
     pub(crate) error: Option<JournalError>,
+    /// The member whose filter takes too much effort for the message behind what is ready, and the size of that.
+    pub(crate) costly: Option<(usize, usize)>,
     /// How fast it may go; its subscriptions share it.
     pub(crate) pace: Option<Box<Pace>>,
+    /// Its last read on the loop ended at a message whose filter takes too much effort for that: the next one is run elsewhere.
+    pub(crate) is_heavy: bool,
     /// Bytes of frames after which its reads end.
     pub(crate) chunk_size_max: usize,
     /// Until then they do not become more.
@@ -83,6 +89,7 @@ impl Replay {
         self.reading = None;
         self.ready = None;
         self.error = None;
+        self.costly = None;
     }
 
     /// How far the member at `index` has come.

@@ -2,9 +2,10 @@
 
 use quire_journal::{Batch, JournalError, Position, Reader, Record, RecordKind, Timestamp, TopicFilter};
 
+use super::decide::{Answer, Question, decide_all};
 use super::{Place, ReplayId, SCAN_SIZE_MAX, Source};
 use crate::broker::{QueueFound, QueueWork};
-use crate::filter::MessageContext;
+use crate::filter::{EVALUATION_EFFORT_MAX, MessageContext};
 use crate::message_type::{Arena, MessageType};
 use crate::session::SessionId;
 use crate::subscription::{Member, Members, Range, bookmark};
@@ -33,18 +34,21 @@ pub(crate) enum Ticket {
     Locate { session: SessionId, number: u64 },
     Replay { replay: ReplayId, number: u64 },
     Queue { number: u64 },
+    Decide { number: u64 },
 }
 
 pub(crate) enum Work {
     Locate { reader: Reader, range: Range, now: Position },
     Read(Box<Reading>),
     Queue(QueueWork),
+    Decide(Vec<Question>),
 }
 
 pub(crate) enum Outcome {
     Located(Result<Located, JournalError>),
     Read(Box<Found>),
     Queue(QueueFound),
+    Decided(Vec<Answer>),
     /// A bug of ours: nothing was found, and nothing is known.
     Panicked,
 }
@@ -70,6 +74,9 @@ pub(crate) struct Reading {
     pub(crate) is_itemized: bool,
     /// What `NOW`-like functions of a filter see.
     pub(crate) now: Timestamp,
+    /// It is run on the loop: the effort that all filters together may take. Elsewhere each may take [`EVALUATION_EFFORT_MAX`] for each
+    /// message.
+    pub(crate) inline_effort: Option<u64>,
 }
 
 /// What a read found.
@@ -77,6 +84,10 @@ pub(crate) struct Found {
     pub(crate) chunk: Chunk,
     /// Where to read on, or why that is impossible; what was found before the damage is in the chunk.
     pub(crate) source: Result<Source, JournalError>,
+    /// The filter of this member takes too much effort for the message behind the chunk, of so many bytes.
+    pub(crate) costly: Option<(usize, usize)>,
+    /// It was run on the loop.
+    pub(crate) was_inline: bool,
 }
 
 /// Frames ready to be sent.
@@ -124,6 +135,7 @@ impl ReadRequest {
             Work::Locate { reader, range, now } => Outcome::Located(range.locate(&reader, now)),
             Work::Read(reading) => Outcome::Read(Box::new(reading.run())),
             Work::Queue(work) => Outcome::Queue(work.run()),
+            Work::Decide(questions) => Outcome::Decided(decide_all(questions)),
         };
         ReadDone { ticket: self.ticket, outcome }
     }
@@ -138,11 +150,11 @@ impl ReadTicket {
 
 impl Reading {
     pub(crate) fn run(self) -> Found {
-        let Reading { source, place, limit, members, chunk_size_max, is_itemized, now } = self;
+        let Reading { source, place, limit, members, chunk_size_max, is_itemized, now, inline_effort } = self;
         let Source { mut cursor, mut rest } = source;
         // Who takes little at a time, because of others or of a rate, is not to have much read ahead either.
         cursor.set_read_step(chunk_size_max);
-        let mut matcher = Matcher::new(&members, now);
+        let mut matcher = Matcher::new(&members, now, inline_effort);
         let mut chunk = Chunk { next: place, ..Chunk::default() };
         let mut scanned_size = 0;
         let source = loop {
@@ -166,7 +178,7 @@ impl Reading {
             }
         };
         chunk.size = chunk.frames.len();
-        Found { chunk, source }
+        Found { chunk, source, costly: matcher.costly, was_inline: inline_effort.is_some() }
     }
 }
 
@@ -194,8 +206,12 @@ impl Chunk {
             let members = matcher.members;
             while (self.next.served as usize) < members.len() {
                 let member = self.next.served as usize;
+                let is_wanted = matcher.wants(member, &record);
+                if matcher.costly.is_some() {
+                    return false;
+                }
                 self.next.served += 1;
-                if !matcher.wants(member, &record) {
+                if !is_wanted {
                     continue;
                 }
                 let data = matcher.select(member, &record);
@@ -265,17 +281,25 @@ struct Matcher<'a> {
     arena: Arena,
     /// Memory for what select lists leave.
     selected: Vec<u8>,
+    /// Whether the effort is for all messages together.
+    is_inline: bool,
+    /// The member whose filter had too little effort left, and the size of the message.
+    costly: Option<(usize, usize)>,
 }
 
 impl<'a> Matcher<'a> {
-    fn new(members: &'a [Member], now: Timestamp) -> Self {
+    fn new(members: &'a [Member], now: Timestamp, inline_effort: Option<u64>) -> Self {
+        let mut arena = Arena::default();
+        arena.allow(inline_effort.unwrap_or(EVALUATION_EFFORT_MAX));
         Matcher {
             members,
             now,
             topic: String::new(),
             topic_wanted: vec![false; members.len()],
-            arena: Arena::default(),
+            arena,
             selected: Vec::new(),
+            is_inline: inline_effort.is_some(),
+            costly: None,
         }
     }
 
@@ -296,8 +320,17 @@ impl<'a> Matcher<'a> {
         }
         match filter {
             None => true,
-            Some(filter) => context_of(record, self.now)
-                .is_some_and(|context| filter.matches_with(&context, &mut self.arena)),
+            Some(filter) => {
+                let Some(context) = context_of(record, self.now) else { return false };
+                if !self.is_inline {
+                    self.arena.allow(EVALUATION_EFFORT_MAX);
+                }
+                let decided = filter.decide(&context, &mut self.arena);
+                if decided.is_none() {
+                    self.costly = Some((member, record.data.len()));
+                }
+                decided == Some(true)
+            }
         }
     }
 

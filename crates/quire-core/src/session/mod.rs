@@ -84,8 +84,10 @@ pub(crate) struct Session {
     /// The driver was told to read no more.
     pub(crate) is_reading_paused: bool,
     pub(crate) outbox: Outbox,
-    /// The backlog of `outbox`, as the broker has counted it into its sum.
+    /// The backlog of `outbox`, and `deferred_size`, as the broker has counted them into its sum.
     pub(crate) waiting_size: usize,
+    /// Bytes of messages that wait until filters of its subscriptions are evaluated.
+    pub(crate) deferred_size: usize,
     pub(crate) is_writable: bool,
     /// Stands in the list of sessions that the end of the turn looks at.
     pub(crate) is_dirty: bool,
@@ -101,6 +103,8 @@ pub(crate) struct Session {
     pub(crate) sent_at: Instant,
     /// By the client's numbers.
     pub(crate) subscriptions: BTreeMap<u32, SubscriptionId>,
+    /// Patterns in their filters.
+    pub(crate) pattern_count: usize,
     /// The replays among them.
     pub(crate) replays: Vec<ReplayId>,
     /// Those that hold messages whose interval is over and that the connection did not take.
@@ -153,6 +157,7 @@ impl Session {
             is_reading_paused: false,
             outbox: Outbox::default(),
             waiting_size: 0,
+            deferred_size: 0,
             is_writable: true,
             is_dirty: false,
             identity: None,
@@ -163,6 +168,7 @@ impl Session {
             heard_at: now,
             sent_at: now,
             subscriptions: BTreeMap::new(),
+            pattern_count: 0,
             replays: Vec::new(),
             overdue: Vec::new(),
             flushes: VecDeque::new(),

@@ -14,7 +14,7 @@ use slab::Slab;
 use super::pattern::{TopicPattern, TopicSelector};
 use super::pattern_index::PatternIndex;
 use super::recording::{Recording, RecordingRule};
-use crate::filter::{Filter, MessageContext, SubscriptionIndex};
+use crate::filter::{Decision, Filter, MessageContext, SubscriptionIndex};
 use crate::message_type::Arena;
 use crate::message_type::MessageType;
 use crate::queue::QueueId;
@@ -233,20 +233,24 @@ impl TopicTable {
         }
     }
 
-    /// Calls `serve` with every subscription that gets this message at `stage`.
-    pub(crate) fn for_each_match(
+    /// Calls `serve` with every subscription that gets this message at `stage`, and with every one of which that could not be decided within
+    /// `effort`. Gives the effort that it took.
+    pub(crate) fn for_each_decision(
         &mut self,
         id: TopicId,
         stage: Stage,
         message: &MessageContext<'_>,
-        mut serve: impl FnMut(SubscriptionId),
-    ) {
+        effort: u64,
+        mut serve: impl FnMut(SubscriptionId, Decision),
+    ) -> u64 {
         let topic = &mut self.topics[id.0 as usize];
         let arena = &mut self.arena;
-        topic.audience.for_each_match(stage, message, arena, &mut serve);
+        arena.allow(effort);
+        topic.audience.for_each_decision(stage, message, arena, &mut serve);
         for &group in &topic.patterns {
-            self.groups[group as usize].audience.for_each_match(stage, message, arena, &mut serve);
+            self.groups[group as usize].audience.for_each_decision(stage, message, arena, &mut serve);
         }
+        effort - arena.effort_left()
     }
 
     /// Whether anyone could get a message of this topic at `stage`.
@@ -331,16 +335,16 @@ impl Audience {
         *count -= 1;
     }
 
-    fn for_each_match(
+    fn for_each_decision(
         &mut self,
         stage: Stage,
         message: &MessageContext<'_>,
         arena: &mut Arena,
-        serve: &mut impl FnMut(SubscriptionId),
+        serve: &mut impl FnMut(SubscriptionId, Decision),
     ) {
         let (index, count) = self.side(stage);
         if *count > 0 {
-            index.for_each_match(message, arena, serve);
+            index.for_each_decision(message, arena, serve);
         }
     }
 

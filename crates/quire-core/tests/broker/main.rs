@@ -4,6 +4,7 @@ mod beside_publishes;
 mod bookmarks;
 mod conflating;
 mod connections;
+mod costly_filters;
 mod failures;
 mod filtering;
 mod limits;

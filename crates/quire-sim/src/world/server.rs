@@ -97,6 +97,8 @@ impl Server {
             Broker::new(config, journal).map_err(|error| format!("the broker does not start: {error}"))?;
         // Whatever is done takes a part of the budget of its turn, so that all that can be put off is.
         let (mut pace, mut elapsed_ns) = (Random::new(self.lives.len() as u64), 0);
+        // Filters are decided at once, never, or by the size of the message.
+        broker.set_turn_effort([50, 250, 1_000, 200_000][pace.below(4) as usize]);
         broker.set_stopwatch(Box::new(move || {
             elapsed_ns += pace.below(400_000);
             Instant::from_ns(elapsed_ns)

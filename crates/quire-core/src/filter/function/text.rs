@@ -111,6 +111,9 @@ pub fn regexp_replace<'a>(
     pattern: &'a Pattern,
 ) -> Value<'a> {
     let Some(text) = evaluation.text(&arguments[0]) else { return Value::Null };
+    if !evaluation.may_search(text) {
+        return Value::Null;
+    }
     let to = evaluation.text(&arguments[1]).unwrap_or_default();
     let mut replaced = evaluation.arena.builder();
     let rest = pattern.split_matches(text, |before, group| {

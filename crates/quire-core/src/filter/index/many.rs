@@ -11,7 +11,7 @@ use super::cover::{self, Test};
 use super::field::{FieldIndex, Finding};
 use crate::filter::evaluate::Evaluation;
 use crate::filter::parse::path_of;
-use crate::filter::{Filter, MessageContext};
+use crate::filter::{Decision, FILTER_EFFORT, Filter, MessageContext};
 use crate::message_type::{Arena, FieldId, FieldPlan, Truth, Value};
 
 /// See the module above for what it promises and how it works.
@@ -32,6 +32,7 @@ pub(super) struct Many<Id> {
     generation: u64,
     candidates: Vec<u32>,
     matches: Vec<(u64, Id)>,
+    open: Vec<(u64, Id)>,
 }
 
 /// The subscriptions with one filter.
@@ -105,6 +106,7 @@ impl<Id> Default for Many<Id> {
             generation: 0,
             candidates: Vec::new(),
             matches: Vec::new(),
+            open: Vec::new(),
         }
     }
 }
@@ -143,29 +145,36 @@ impl<Id: Copy + Eq + Hash> Many<Id> {
         self.places.len()
     }
 
-    pub fn for_each_match(
+    pub fn for_each_decision(
         &mut self,
         message: &MessageContext<'_>,
         arena: &mut Arena,
-        mut each: impl FnMut(Id),
+        mut each: impl FnMut(Id, Decision),
     ) {
         if self.entries.is_empty() {
-            return self.unfiltered.values().copied().for_each(each);
+            return self.unfiltered.values().for_each(|id| each(*id, Decision::Wanted));
         }
         self.matches.clear();
+        self.open.clear();
         self.matches.extend(self.unfiltered.iter().map(|(order, id)| (*order, *id)));
         let sources = usize::from(!self.matches.is_empty()) + self.match_entries(message, arena);
         if sources > 1 {
             self.matches.sort_unstable_by_key(|(order, _)| *order);
         }
-        self.matches.iter().for_each(|(_, id)| each(*id));
+        self.matches.iter().for_each(|(_, id)| each(*id, Decision::Wanted));
+        self.open.iter().for_each(|(_, id)| each(*id, Decision::Open));
     }
 
-    /// Adds the members of all entries that match; says how many matched.
+    /// Adds the members of all entries that match, and of those that there was no effort left for; says how many matched.
     fn match_entries(&mut self, message: &MessageContext<'_>, arena: &mut Arena) -> usize {
         self.generation += 1;
         arena.reset();
         let arena = &*arena;
+        if !self.plan.is_empty() && !arena.spend(message.data.len() as u64) {
+            // Unread, the message rules out no entry.
+            self.entries.iter().for_each(|(_, entry)| entry.members.give(&mut self.open));
+            return 0;
+        }
         self.candidates.clear();
         self.candidates.extend(&self.uncovered);
         let values = if self.plan.is_empty() {
@@ -199,7 +208,11 @@ impl<Id: Copy + Eq + Hash> Many<Id> {
                 Err(_) => continue,
             };
             let evaluation = Evaluation { values, fields, message, arena };
-            if evaluation.truth(&filter.parsed().root) == Truth::True {
+            let matches =
+                arena.spend(FILTER_EFFORT) && evaluation.truth(&filter.parsed().root) == Truth::True;
+            if arena.effort_left() == 0 {
+                members.give(&mut self.open);
+            } else if matches {
                 matched_count += 1;
                 members.give(&mut self.matches);
             }

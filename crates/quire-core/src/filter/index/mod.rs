@@ -21,6 +21,15 @@ use super::{Filter, MessageContext};
 use crate::message_type::Arena;
 use many::Many;
 
+/// What is known of a subscription and a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It wants the message.
+    Wanted,
+    /// To decide it would take more effort than was allowed.
+    Open,
+}
+
 /// Which subscriptions want a message.
 #[derive(Debug)]
 pub struct SubscriptionIndex<Id>(Kind<Id>);
@@ -93,14 +102,27 @@ impl<Id: Copy + Eq + Hash> SubscriptionIndex<Id> {
         arena: &mut Arena,
         mut each: impl FnMut(Id),
     ) {
+        arena.allow(u64::MAX);
+        self.for_each_decision(message, arena, |id, _| each(id));
+    }
+
+    /// As [`SubscriptionIndex::for_each_match`], within the effort that `arena` allows: also calls `each`, with [`Decision::Open`], for every
+    /// subscription of which it could not be decided whether it wants the message.
+    pub fn for_each_decision(
+        &mut self,
+        message: &MessageContext<'_>,
+        arena: &mut Arena,
+        mut each: impl FnMut(Id, Decision),
+    ) {
         match &mut self.0 {
             Kind::Empty => {}
-            Kind::One(id, filter) => {
-                if filter.as_ref().is_none_or(|filter| filter.matches_with(message, arena)) {
-                    each(*id);
-                }
-            }
-            Kind::Many(many) => many.for_each_match(message, arena, each),
+            Kind::One(id, None) => each(*id, Decision::Wanted),
+            Kind::One(id, Some(filter)) => match filter.decide(message, arena) {
+                Some(true) => each(*id, Decision::Wanted),
+                Some(false) => {}
+                None => each(*id, Decision::Open),
+            },
+            Kind::Many(many) => many.for_each_decision(message, arena, each),
         }
     }
 }

@@ -1,0 +1,200 @@
+//! Ordinary subscriptions whose filters take more effort for a message than a turn has.
+//!
+//! The message is kept for such a subscription, the filter is evaluated on a reader thread, and what matches is delivered when the answer
+//! comes. Until then everything later for the subscription waits behind it, so that its messages stay in order. What is kept counts
+//! against `max_client_backlog` like what a slow connection does not take. A bookmark subscription needs none of this: it falls back to a
+//! replay, whose filters are evaluated on those threads anyway.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use super::{Broker, Output};
+use crate::filter::Decision;
+use crate::replay::{Answer, OwnedMessage, Question, ReadRequest, Ticket, Verdict, Work};
+use crate::session::SessionId;
+use crate::subscription::SubscriptionId;
+use crate::wire::{Code, Message};
+
+/// Messages and subscriptions of one piece of work: few enough that the answers come soon, enough that handing them over costs little.
+const QUESTIONS_MAX: usize = 1024;
+
+/// Bytes of the messages of one piece of work.
+const QUESTIONS_SIZE_MAX: usize = 1024 * 1024;
+
+/// What a kept message takes beside its data.
+const KEPT_OVERHEAD: usize = 64;
+
+/// The messages that wait for a decision.
+#[derive(Default)]
+pub(super) struct Deferred {
+    by_subscription: HashMap<SubscriptionId, Waiting, FxBuildHasher>,
+    /// The subscriptions with messages that are not under way, the one that waits longest first.
+    line: VecDeque<SubscriptionId>,
+    /// The number of the work under way, and whose messages it decides. There is one at a time: the other reader thread is left to replays.
+    under_way: Option<UnderWay>,
+}
+
+struct UnderWay {
+    number: u64,
+    /// Each with its session, and the bytes that were kept for it.
+    subscriptions: Vec<(SubscriptionId, SessionId, usize)>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    questions: VecDeque<Question>,
+    /// Stands in the line.
+    is_in_line: bool,
+}
+
+impl Deferred {
+    /// Whether something waits for the subscription, so that all that is later has to wait as well.
+    pub(super) fn has(&self, id: SubscriptionId) -> bool {
+        self.by_subscription.contains_key(&id)
+    }
+
+    /// The subscription is gone. Gives the bytes that were kept for it, but for those under way.
+    fn forget(&mut self, id: SubscriptionId) -> usize {
+        let waiting = self.by_subscription.remove(&id);
+        waiting.map_or(0, |waiting| waiting.questions.iter().map(|question| size_of(&question.message)).sum())
+    }
+}
+
+fn size_of(message: &OwnedMessage) -> usize {
+    message.data.len() + KEPT_OVERHEAD
+}
+
+impl Broker {
+    /// Keeps a message for a subscription of which it is not decided whether it wants it, or that waits for the decision about an earlier one.
+    pub(super) fn defer(&mut self, id: SubscriptionId, decision: Decision, message: &Arc<OwnedMessage>) {
+        let Some(subscription) = self.subscriptions.get(id) else { return };
+        let filter = match decision {
+            Decision::Open => subscription.filter.clone(),
+            Decision::Wanted => None,
+        };
+        let (session, select) = (subscription.session, subscription.select.clone());
+        let waiting = self.deferred.by_subscription.entry(id).or_default();
+        waiting.questions.push_back(Question { subscription: id, message: message.clone(), filter, select });
+        if !waiting.is_in_line {
+            waiting.is_in_line = true;
+            self.deferred.line.push_back(id);
+        }
+        let session_state = &mut self.sessions[session];
+        session_state.deferred_size += size_of(message);
+        let size = session_state.deferred_size + session_state.outbox.backlog_size();
+        self.touch(session);
+        if size as u64 > self.config.limits.max_client_backlog {
+            let limit = self.config.limits.max_client_backlog;
+            let reason = format!(
+                "slow filters: more than max_client_backlog ({limit} bytes) of messages wait until the filters of this connection are evaluated"
+            );
+            self.drop_slow(session, &reason);
+        }
+    }
+
+    /// The subscription is gone, and with it what waits for it.
+    pub(super) fn forget_deferred(&mut self, id: SubscriptionId) {
+        if self.deferred.has(id) {
+            let size = self.deferred.forget(id);
+            if let Some(session) = self.subscriptions.get(id).map(|subscription| subscription.session) {
+                self.session(session).deferred_size -= size;
+            }
+        }
+    }
+
+    /// Hands the reader threads the next questions, unless they are at some.
+    pub(super) fn decide_deferred(&mut self) {
+        if self.deferred.under_way.is_some() || self.deferred.line.is_empty() {
+            return;
+        }
+        let (mut questions, mut subscriptions, mut size) = (Vec::new(), Vec::new(), 0);
+        while questions.len() < QUESTIONS_MAX
+            && size < QUESTIONS_SIZE_MAX
+            && let Some(id) = self.deferred.line.pop_front()
+        {
+            let Some(waiting) = self.deferred.by_subscription.get_mut(&id) else { continue };
+            waiting.is_in_line = false;
+            let size_before = size;
+            while questions.len() < QUESTIONS_MAX
+                && size < QUESTIONS_SIZE_MAX
+                && let Some(question) = waiting.questions.pop_front()
+            {
+                size += size_of(&question.message);
+                questions.push(question);
+            }
+            if let Some(subscription) = self.subscriptions.get(id) {
+                subscriptions.push((id, subscription.session, size - size_before));
+            }
+        }
+        if questions.is_empty() {
+            return;
+        }
+        self.read_number += 1;
+        let number = self.read_number;
+        self.deferred.under_way = Some(UnderWay { number, subscriptions });
+        let ticket = Ticket::Decide { number };
+        self.outputs.push_back(Output::Read(ReadRequest { ticket, work: Work::Decide(questions) }));
+    }
+
+    /// The questions were answered; `None` by a bug of ours.
+    pub(super) fn decided(&mut self, number: u64, answers: Option<Vec<Answer>>) {
+        let Some(under_way) = self.deferred.under_way.take_if(|work| work.number == number) else { return };
+        let is_known = answers.is_some();
+        for (_, session, size) in &under_way.subscriptions {
+            if let Some(session_state) = self.sessions.get_mut(*session) {
+                session_state.deferred_size -= size;
+                self.touch(*session);
+            }
+        }
+        for Answer { subscription, message, verdict } in answers.into_iter().flatten() {
+            match verdict {
+                Verdict::Unwanted => (),
+                Verdict::Wanted => self.deliver_decided(subscription, &message, &message.data),
+                Verdict::Selected(data) => self.deliver_decided(subscription, &message, &data),
+                Verdict::TooCostly => self.end_costly(subscription, message.data.len()),
+            }
+        }
+        for (id, ..) in under_way.subscriptions {
+            if !is_known && self.subscriptions.contains_key(id) {
+                self.end_subscription(id, Code::Internal, "the evaluation of the filter failed");
+            }
+            let Some(waiting) = self.deferred.by_subscription.get_mut(&id) else { continue };
+            if waiting.questions.is_empty() {
+                self.deferred.by_subscription.remove(&id);
+            } else if !waiting.is_in_line {
+                waiting.is_in_line = true;
+                self.deferred.line.push_back(id);
+            }
+        }
+    }
+
+    fn deliver_decided(&mut self, id: SubscriptionId, message: &OwnedMessage, data: &[u8]) {
+        // It may have become a bookmark subscription meanwhile, which gets its messages from the log.
+        if self.subscriptions.get(id).is_none_or(|subscription| subscription.progress().is_some()) {
+            return;
+        }
+        let frame = Message {
+            subscription: 0,
+            bookmark: message.bookmark.map(|bookmark| (bookmark.publisher.get(), bookmark.sequence)),
+            timestamp_ns: message.timestamp.as_ns(),
+            queued: None,
+            topic: message.topic.as_bytes(),
+            correlation_id: &message.correlation_id,
+            data,
+        };
+        self.deliver_published(id, &message.context(), &frame, message.is_queue);
+    }
+
+    /// A filter takes so much effort that its subscription is ended.
+    pub(super) fn end_costly(&mut self, id: SubscriptionId, size: usize) {
+        if self.subscriptions.contains_key(id) {
+            let reason = format!(
+                "the filter takes more than the limit of effort for one message, of {size} bytes; use fewer patterns, or smaller messages"
+            );
+            self.end_subscription(id, Code::LimitExceeded, &reason);
+        }
+    }
+}
