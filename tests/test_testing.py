@@ -57,3 +57,13 @@ def test_a_process_that_cannot_start_says_so(tmp_path: Path, capfd: pytest.Captu
         pass
     assert "name" in capfd.readouterr().err
     assert not process.is_running
+
+
+def test_the_standard_error_of_a_process_goes_to_the_file_that_it_is_given(tmp_path: Path) -> None:
+    with (
+        (tmp_path / "said").open("w") as said,
+        pytest.raises(quire.QuireError, match="did not start"),
+        quire.testing.ServerProcess(tmp_path / "data", standard_error=said, name="no/name"),
+    ):
+        pass
+    assert "name" in (tmp_path / "said").read_text()

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 from quire._config import Config
 from quire._errors import QuireError
@@ -45,6 +45,7 @@ class ServerProcess:
 
     - `directory`: where its data goes
     - `environment`: variables of its environment beside those of this process
+    - `standard_error`: an open file that its standard error goes to; left out, that of this process
     - `settings`: as of `Config`
     """
 
@@ -53,11 +54,13 @@ class ServerProcess:
         directory: str | os.PathLike[str],
         *,
         environment: Mapping[str, str] | None = None,
+        standard_error: IO[Any] | None = None,
         **settings: Any,
     ) -> None:
         self._directory = directory
         self._settings = settings
         self._environment = {**os.environ, **(environment or {})}
+        self._standard_error = standard_error
         self._port = 0
         self._process: subprocess.Popen[str] | None = None
 
@@ -99,6 +102,7 @@ class ServerProcess:
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._standard_error,
             env=self._environment,
             text=True,
         )
