@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz crash client-crash queue-crash protocol-kills peers clean
+.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz crash client-crash queue-crash protocol-kills churn peers clean
 
 setup: $(STAMP)
 
@@ -90,6 +90,10 @@ queue-crash: setup
 # Server, client or connection end beside any frame of the protocol, one to three in a life; each frame once is part of `make test`.
 protocol-kills: setup
 	$(BIN)/python tests/protocol_kills.py $(or $(ROUNDS),500)
+
+# Connections come and go beside honest clients; a few hundred of them are part of `make test`. LATE_MAX is in seconds.
+churn: setup
+	$(BIN)/python tests/churn.py $(or $(MINUTES),20) $(if $(LATE_MAX),--late-max $(LATE_MAX))
 
 # Beside NATS, Redis, RabbitMQ and Kafka, as far as they are installed: docs/performance.md says how.
 peers: setup

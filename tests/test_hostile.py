@@ -6,10 +6,8 @@ wrong and loses its connection, and the server neither dies nor grows. Each atta
 
 from __future__ import annotations
 
-import itertools
 import random
 import select
-import socket
 import struct
 import threading
 from collections.abc import Iterator
@@ -18,9 +16,8 @@ from pathlib import Path
 import pytest
 import quire
 from server_process import Deadline, ServerProcess
+from stranger import ERROR, MESSAGE, Stranger, logon, publish, subscribe
 
-LOGON, PUBLISH, SUBSCRIBE = 1, 2, 4
-MESSAGE, ERROR = 68, 69
 MESSAGE_TOO_LARGE, SLOW_CONSUMER = 16, 21
 MESSAGE_SIZE_MAX = 64 << 10
 #: What a frame may hold beside the data (docs/protocol.md section 1).
@@ -89,82 +86,8 @@ class Honest:
             self._failure = error
 
 
-class Stranger:
-    """A bare socket that speaks as much of the protocol as an attack needs."""
-
-    def __init__(
-        self, server: ServerProcess, *, logged_on: bool = False, receive_size: int | None = None
-    ) -> None:
-        self.stream = socket.socket()
-        if receive_size is not None:
-            self.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_size)
-        self.stream.settimeout(TIMEOUT)
-        self.stream.connect(server.address)
-        self._received = b""
-        if logged_on:
-            self.send(logon())
-            assert self.frame() is not None
-
-    def send(self, data: bytes) -> None:
-        self.stream.sendall(data)
-
-    def frame(self) -> tuple[int, bytes] | None:
-        """The next frame, or `None` when the server closed the connection."""
-        while True:
-            if len(self._received) >= 4:
-                (size,) = struct.unpack_from("<I", self._received)
-                if len(self._received) >= 4 + size:
-                    frame = self._received[4 : 4 + size]
-                    self._received = self._received[4 + size :]
-                    return frame[0], frame[1:]
-            try:
-                data = self.stream.recv(1 << 20)
-            except ConnectionResetError:
-                return None
-            if not data:
-                return None
-            self._received += data
-
-    def error(self) -> int:
-        """The code of the error that ends the connection."""
-        code = 0
-        while (frame := self.frame()) is not None:
-            if frame[0] == ERROR:
-                (code,) = struct.unpack_from("<H", frame[1])
-        assert code != 0, "the connection ended without a word"
-        return code
-
-    def __enter__(self) -> Stranger:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stream.close()
-
-
-def frame(kind: int, body: bytes) -> bytes:
-    return struct.pack("<IB", len(body) + 1, kind) + body
-
-
-def fields(*values: tuple[int, bytes]) -> bytes:
-    return b"".join(struct.pack("<BI", tag, len(value)) + value for tag, value in values)
-
-
-_numbers = itertools.count(1)
-
-
-def logon() -> bytes:
-    name = b"stranger-%d" % next(_numbers)
-    return frame(LOGON, fields((1, b"QUIR"), (2, b"\1\0"), (3, name)))
-
-
-def subscribe(topic: bytes, bookmark: bytes | None = None) -> bytes:
-    number = struct.pack("<I", 1)
-    more = () if bookmark is None else ((6, bookmark),)
-    return frame(SUBSCRIBE, fields((1, number), (2, b"\2"), (3, number), (4, topic), *more))
-
-
-def publish(topic: bytes, data: bytes) -> bytes:
-    return frame(PUBLISH, struct.pack("<BBHIQ", 0, 0, len(topic), 0, 0) + topic + data)
+def connect(server: ServerProcess, *, logged_on: bool = False, receive_size: int | None = None) -> Stranger:
+    return Stranger(server.address, timeout=TIMEOUT, logged_on=logged_on, receive_size=receive_size)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -172,7 +95,7 @@ def test_random_bytes_end_the_connection_of_who_sent_them(server: ServerProcess,
     dice = random.Random(seed)
     with Honest(server):
         for _ in range(60):
-            with Stranger(server) as stranger:
+            with connect(server) as stranger:
                 # The length field of random bytes is above the limit nearly always.
                 stranger.send(dice.randbytes(dice.randrange(5, 5000)))
                 assert stranger.error() != 0
@@ -184,7 +107,7 @@ def test_damaged_frames_after_a_logon_harm_nobody_else(server: ServerProcess, se
     frames = [publish(b"noise", b"x" * 50), subscribe(b"^noise"), subscribe(b"noise", b"0"), logon()]
     with Honest(server):
         for _ in range(150):
-            with Stranger(server, logged_on=True) as stranger:
+            with connect(server, logged_on=True) as stranger:
                 damaged = bytearray(b"".join(dice.choices(frames, k=5)))
                 for _ in range(dice.randrange(1, 6)):
                     damaged[dice.randrange(len(damaged))] = dice.randrange(256)
@@ -195,7 +118,7 @@ def test_damaged_frames_after_a_logon_harm_nobody_else(server: ServerProcess, se
 def test_who_does_not_finish_its_logon_is_cut_off_in_time(server: ServerProcess) -> None:
     whole = logon()
     with Honest(server):
-        strangers = [Stranger(server) for _ in range(100)]
+        strangers = [connect(server) for _ in range(100)]
         for number, stranger in enumerate(strangers):
             stranger.send(whole[: number % len(whole)])
         deadline = Deadline(TIMEOUT)
@@ -207,7 +130,7 @@ def test_who_does_not_finish_its_logon_is_cut_off_in_time(server: ServerProcess)
 
 def test_who_sends_its_logon_byte_by_byte_gains_no_time(server: ServerProcess) -> None:
     whole = logon()
-    with Honest(server), Stranger(server) as stranger:
+    with Honest(server), connect(server) as stranger:
         deadline = Deadline(TIMEOUT)
         sent = 0
         # A byte each time the server has been silent for a while; the whole logon would take far longer than the timeout.
@@ -224,13 +147,13 @@ def test_who_sends_its_logon_byte_by_byte_gains_no_time(server: ServerProcess) -
 def test_a_huge_frame_is_refused_from_its_first_bytes(
     server: ServerProcess, logged_on: bool, size: int
 ) -> None:
-    with Honest(server), Stranger(server, logged_on=logged_on) as stranger:
+    with Honest(server), connect(server, logged_on=logged_on) as stranger:
         stranger.send(struct.pack("<I", size))
         assert stranger.error() == MESSAGE_TOO_LARGE
 
 
 def test_a_subscriber_that_never_reads_is_cut_off_and_nobody_waits_for_it(server: ServerProcess) -> None:
-    with Honest(server) as honest, Stranger(server, logged_on=True, receive_size=4096) as stranger:
+    with Honest(server) as honest, connect(server, logged_on=True, receive_size=4096) as stranger:
         stranger.send(subscribe(b"flood"))
         assert stranger.frame() is not None
         honest.publish_bytes(64 << 20)
@@ -244,7 +167,7 @@ def test_a_subscriber_that_never_reads_is_cut_off_and_nobody_waits_for_it(server
 
 def test_a_replay_that_nobody_reads_waits_without_growing(server: ServerProcess) -> None:
     flood = 64 << 20
-    with Honest(server) as honest, Stranger(server, logged_on=True, receive_size=4096) as stranger:
+    with Honest(server) as honest, connect(server, logged_on=True, receive_size=4096) as stranger:
         honest.publish_bytes(flood)
         stranger.send(subscribe(b"flood", b"0"))
         honest.publish_bytes(flood)
