@@ -1,6 +1,10 @@
-"""What a crowd costs: the server's memory, and the latency of two honest clients beside it.
+"""What a crowd, or one peer, costs: the server's memory, and the latency of honest clients beside it.
 
-    python benches/limits.py [connections] [subscriptions] [slow] [churn] [oversized]
+    python benches/limits.py [--short] [connections] [subscriptions] [slow] [churn] [oversized]
+    python benches/limits.py [--short] [stats-5000] [stats-220000] [patterns-1] [patterns-10] [patterns-4-long] [replace]
+                             [arrays] [filters] [unread]
+
+Without a name all of them. `--short` does a part of each, in a few minutes altogether.
 
 An honest publisher sends at a steady rate to an honest subscriber, all the time. First nobody else is there; then the crowd comes, from
 processes of its own that speak the protocol over bare sockets (docs/protocol.md), and the same is measured again. Each crowd
@@ -11,12 +15,16 @@ gives the server's memory, per head where that means something, and the honest p
     slow           200 ordinary subscribers of a topic with 20 MB/s that never read: cut off at `max_client_backlog`
     churn          subscriptions that come and go as fast as they are answered, over 20 connections
     oversized      connections that announce frames above every limit, one after the other
+
+The other names are rows of `stalls.py`, what one peer does once. Those are printed as a table: an honest client that publishes and
+flushes 200 times a second, alone and beside the peer; whether heartbeats were served meanwhile; and whether the server cut the peer off.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import statistics
@@ -32,53 +40,62 @@ from pathlib import Path
 from typing import Any
 
 import quire
+import stalls
 from end_to_end import Served
+from strangers import ACK, CutOffError, Strangers, subscribe, unsubscribe
 
 _SPAWN = multiprocessing.get_context("spawn")
 _RATE = 2_000
 _SECONDS = 5
 _TIMEOUT = 300.0
 
-LOGON, SUBSCRIBE, UNSUBSCRIBE = 1, 4, 5
-ACK, PERSISTED, MESSAGE, ERROR = 65, 66, 68, 69
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("crowds", nargs="*", choices=[[], *CROWDS], help="all of them by default")
+    parser.add_argument(
+        "names", nargs="*", choices=[[], *CROWDS, *stalls.ROWS], help="all of them by default"
+    )
+    parser.add_argument("--short", action="store_true", help="a part of each, for a quick look")
     parser.add_argument("--directory", type=Path, help="where the journal goes (a temporary directory)")
     options = parser.parse_args()
-    for name in options.crowds or CROWDS:
+    rows = []
+    for name in options.names or [*CROWDS, *stalls.ROWS]:
         with tempfile.TemporaryDirectory(prefix="quire-limits-", dir=options.directory) as directory:
-            print(json.dumps({"crowd": name, **CROWDS[name](Path(directory))}), flush=True)
+            if name in CROWDS:
+                result = {"crowd": name, **CROWDS[name](Path(directory), 10 if options.short else 1)}
+            else:
+                rows.append(result := stalls.measure(Path(directory), name, options.short))
+            print(json.dumps(result), flush=True)
+    if rows:
+        print(stalls.table(rows))
 
 
-def connections(directory: Path) -> dict[str, Any]:
-    heads = 10_000
+def connections(directory: Path, part: int) -> dict[str, Any]:
+    heads = 10_000 // part
     with Measured(directory) as measured, measured.crowd(_stay, 4, heads // 4):
         return measured.figures(heads)
 
 
-def subscriptions(directory: Path) -> dict[str, Any]:
-    heads = 100_000
+def subscriptions(directory: Path, part: int) -> dict[str, Any]:
+    heads = 100_000 // part
     with Measured(directory) as measured, measured.crowd(_subscribe_much, 4, heads // 4):
         return measured.figures(heads)
 
 
-def slow(directory: Path) -> dict[str, Any]:
+def slow(directory: Path, part: int) -> dict[str, Any]:
     size = 16 << 10
     with (
         Measured(directory) as measured,
-        measured.crowd(_never_read, 4, 50),
+        measured.crowd(_never_read, 4, 50 // part),
         quire.Client(measured.server.url) as client,
         Pump(lambda: client.publish("flood", bytes(size)), per_second=20_000_000 // size),
     ):
         return measured.figures()
 
 
-def churn(directory: Path) -> dict[str, Any]:
+def churn(directory: Path, part: int) -> dict[str, Any]:
     with Measured(directory) as measured, measured.crowd(_come_and_go, 4, 5) as crowd:
         before, start = crowd.done(), time.monotonic()
         figures = measured.figures()
@@ -86,7 +103,7 @@ def churn(directory: Path) -> dict[str, Any]:
         return {"subscribes_and_unsubscribes_per_s": round(rate), **figures}
 
 
-def oversized(directory: Path) -> dict[str, Any]:
+def oversized(directory: Path, part: int) -> dict[str, Any]:
     with Measured(directory) as measured, measured.crowd(_announce_too_much, 4, 5) as crowd:
         before, start = crowd.done(), time.monotonic()
         figures = measured.figures()
@@ -94,7 +111,8 @@ def oversized(directory: Path) -> dict[str, Any]:
         return {"refused_per_s": round(rate), **figures}
 
 
-CROWDS: dict[str, Callable[[Path], dict[str, Any]]] = {
+#: Each with a directory for the server, and the part of the crowd that comes: one in so many.
+CROWDS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "connections": connections,
     "subscriptions": subscriptions,
     "slow": slow,
@@ -236,60 +254,59 @@ def _honest_pair(results: Any, url: str) -> None:
 
 
 def _run(
-    role: Callable[[Stranger, int, Crowd], Awaitable[None]], url: str, number: int, heads: int, crowd: Crowd
+    role: Callable[[Strangers, int, Crowd], Awaitable[None]], url: str, number: int, heads: int, crowd: Crowd
 ) -> None:
     host, port = url.removeprefix("quire://").rsplit(":", 1)
-    asyncio.run(role(Stranger(host, int(port), number), heads, crowd))
+    asyncio.run(role(Strangers(host, int(port), number), heads, crowd))
 
 
 async def _until_over(crowd: Crowd) -> None:
     await asyncio.get_running_loop().run_in_executor(None, crowd.over.wait)
 
 
-async def _stay(stranger: Stranger, heads: int, crowd: Crowd) -> None:
-    streams = [await stranger.logged_on() for _ in range(heads)]
+async def _stay(strangers: Strangers, heads: int, crowd: Crowd) -> None:
+    stayed = [await strangers.logged_on() for _ in range(heads)]
     crowd.ready.release()
     await _until_over(crowd)
-    for _, writer in streams:
-        writer.close()
+    for stranger in stayed:
+        stranger.close()
 
 
-async def _subscribe_much(stranger: Stranger, heads: int, crowd: Crowd) -> None:
-    streams = []  # one that nobody holds is closed
+async def _subscribe_much(strangers: Strangers, heads: int, crowd: Crowd) -> None:
+    stayed = []  # one that nobody holds is closed
     for first in range(0, heads, 1000):
-        reader, writer = await stranger.logged_on()
-        streams.append((reader, writer))
-        for head in range(first, first + 1000):
-            filter_text = b"/head = %d" % (stranger.number * heads + head)
-            writer.write(subscribe(head - first + 1, b"honest", filter_text))
-        await writer.drain()
-        for _ in range(1000):
-            await expect(reader, ACK)
+        stayed.append(stranger := await strangers.logged_on())
+        here = range(first, min(first + 1000, heads))
+        for head in here:
+            filter_text = b"/head = %d" % (strangers.number * heads + head)
+            stranger.writer.write(subscribe(head - first + 1, b"honest", filter_text))
+        await stranger.writer.drain()
+        for _ in here:
+            await stranger.expect(ACK)
     crowd.ready.release()
     await _until_over(crowd)
 
 
-async def _never_read(stranger: Stranger, heads: int, crowd: Crowd) -> None:
-    streams = []
+async def _never_read(strangers: Strangers, heads: int, crowd: Crowd) -> None:
+    stayed = []
     for _ in range(heads):
-        reader, writer = await stranger.logged_on(limit=1)
-        writer.write(subscribe(1, b"flood"))
-        streams.append((reader, writer))
+        stayed.append(stranger := await strangers.logged_on(limit=1))
+        await stranger.send(subscribe(1, b"flood"))
     crowd.ready.release()
     await _until_over(crowd)
 
 
-async def _come_and_go(stranger: Stranger, heads: int, crowd: Crowd) -> None:
+async def _come_and_go(strangers: Strangers, heads: int, crowd: Crowd) -> None:
     async def one(head: int) -> None:
-        reader, writer = await stranger.logged_on()
+        stranger = await strangers.logged_on()
         number = 0
         while not crowd.over.is_set():
             number += 1
             filter_text = b"/head = %d AND /qty > %d" % (head, number)
-            writer.write(subscribe(number, b"honest", filter_text))
-            await expect(reader, ACK)
-            writer.write(unsubscribe(number))
-            await expect(reader, ACK)
+            await stranger.send(subscribe(number, b"honest", filter_text))
+            await stranger.expect(ACK)
+            await stranger.send(unsubscribe(number))
+            await stranger.expect(ACK)
             crowd.did()
 
     tasks = [asyncio.create_task(one(head)) for head in range(heads)]
@@ -297,73 +314,19 @@ async def _come_and_go(stranger: Stranger, heads: int, crowd: Crowd) -> None:
     await asyncio.gather(*tasks)
 
 
-async def _announce_too_much(stranger: Stranger, heads: int, crowd: Crowd) -> None:
+async def _announce_too_much(strangers: Strangers, heads: int, crowd: Crowd) -> None:
     async def one() -> None:
         while not crowd.over.is_set():
-            reader, writer = await stranger.logged_on()
-            writer.write(struct.pack("<IB", 0x7FFF_FFFF, 3) + bytes(32 << 10))
-            try:
-                await writer.drain()
-                await expect(reader, ERROR)
-                crowd.did()
-            except (ConnectionError, asyncio.IncompleteReadError):
-                crowd.did()
-            writer.close()
+            stranger = await strangers.logged_on()
+            with contextlib.suppress(CutOffError):
+                await stranger.send(struct.pack("<IB", 0x7FFF_FFFF, 3) + bytes(32 << 10))
+                await stranger.frame()
+            crowd.did()
+            stranger.close()
 
     tasks = [asyncio.create_task(one()) for _ in range(heads)]
     crowd.ready.release()
     await asyncio.gather(*tasks)
-
-
-@dataclass
-class Stranger:
-    """Makes connections that speak no more of the protocol than is needed."""
-
-    host: str
-    port: int
-    number: int
-    _made: int = 0
-
-    async def logged_on(self, limit: int = 1 << 16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection(self.host, self.port, limit=limit)
-        self._made += 1
-        name = b"stranger-%d-%d" % (self.number, self._made)
-        writer.write(frame(LOGON, fields((1, b"QUIR"), (2, b"\1\0"), (3, name))))
-        await reader.readexactly(int.from_bytes(await reader.readexactly(4), "little"))
-        return reader, writer
-
-
-async def expect(reader: asyncio.StreamReader, kind: int) -> None:
-    """Reads on to a frame of that kind; an error is one only where it is expected, and an acknowledgement is no refusal."""
-    while True:
-        body = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "little"))
-        if body[0] not in (kind, ERROR):
-            continue
-        if body[0] != kind or (kind == ACK and int.from_bytes(body[3:5], "little") != 0):
-            raise RuntimeError(f"the server says {body!r}")
-        return
-
-
-def frame(kind: int, body: bytes) -> bytes:
-    return struct.pack("<IB", len(body) + 1, kind) + body
-
-
-def fields(*values: tuple[int, bytes]) -> bytes:
-    return b"".join(struct.pack("<BI", tag, len(value)) + value for tag, value in values)
-
-
-def subscribe(number: int, topic: bytes, filter_text: bytes | None = None) -> bytes:
-    given = [(1, struct.pack("<I", 2 * number)), (2, b"\2"), (3, struct.pack("<I", number)), (4, topic)]
-    if filter_text is not None:
-        given.append((5, filter_text))
-    return frame(SUBSCRIBE, fields(*given))
-
-
-def unsubscribe(number: int) -> bytes:
-    return frame(
-        UNSUBSCRIBE,
-        fields((1, struct.pack("<I", 2 * number + 1)), (2, b"\2"), (3, struct.pack("<I", number))),
-    )
 
 
 if __name__ == "__main__":
