@@ -7,8 +7,12 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import quire.testing
+
+#: Seconds that a test waits for what must come: so long that on any machine only a hang takes longer.
+PATIENCE: Final = 120.0
 
 
 class ServerProcess(quire.testing.ServerProcess):
@@ -41,7 +45,7 @@ class Deadline:
         return left
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = 20) -> None:
+def wait_until(is_so: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Returns when it is so; an error when it is not so in time."""
     deadline = Deadline(seconds)
     while not is_so():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import quire
 import quire.testing
+from server_process import PATIENCE
 
 
 @pytest.fixture
@@ -67,3 +70,37 @@ def test_the_standard_error_of_a_process_goes_to_the_file_that_it_is_given(tmp_p
     ):
         pass
     assert "name" in (tmp_path / "said").read_text()
+
+
+#: Run by a pytest of its own: one test passes, the other fails.
+TESTS = """
+import pathlib
+import pytest
+
+@pytest.mark.parametrize("passes", [True, False])
+@pytest.mark.parametrize("fixture", ["quire_server", "quire_server_process"])
+def test(request, tmp_path, fixture, passes):
+    request.getfixturevalue(fixture)
+    assert list(tmp_path.glob("quire-data/journal/*.journal"))
+    assert passes
+"""
+
+
+def test_a_server_of_a_fixture_leaves_its_data_only_when_the_test_fails(tmp_path: Path) -> None:
+    (tmp_path / "test_both.py").write_text(TESTS)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--basetemp=kept",
+        "test_both.py",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
+    assert "2 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    # pytest makes links to some directories.
+    kept = {path.resolve().parent.name for path in tmp_path.glob("kept/*/quire-data")}
+    assert len(kept) == 2
+    assert all("Fals" in name for name in kept)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 if TYPE_CHECKING:
     from quire._server import Server
     from quire.testing import ServerProcess
+
+_HAS_FAILED: Final = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        item.stash[_HAS_FAILED] = True
+    return report
 
 
 @pytest.fixture
@@ -20,18 +32,32 @@ def quire_settings() -> dict[str, Any]:
 
 
 @pytest.fixture
-def quire_server(tmp_path: Path, quire_settings: dict[str, Any]) -> Iterator[Server]:
-    """A running server of this process, its data below `tmp_path`."""
+def quire_server(
+    request: pytest.FixtureRequest, tmp_path: Path, quire_settings: dict[str, Any]
+) -> Iterator[Server]:
+    """A running server of this process, its data below `tmp_path` until the test has passed."""
     from quire.testing import server
 
-    with server(tmp_path / "quire-data", **quire_settings) as running:
+    with _data(request.node, tmp_path) as directory, server(directory, **quire_settings) as running:
         yield running
 
 
 @pytest.fixture
-def quire_server_process(tmp_path: Path, quire_settings: dict[str, Any]) -> Iterator[ServerProcess]:
-    """A running server in a process of its own that can be killed and started again."""
+def quire_server_process(
+    request: pytest.FixtureRequest, tmp_path: Path, quire_settings: dict[str, Any]
+) -> Iterator[ServerProcess]:
+    """A running server in a process of its own that can be killed and started again, its data below `tmp_path` until the test has
+    passed."""
     from quire.testing import ServerProcess
 
-    with ServerProcess(tmp_path / "quire-data", **quire_settings) as running:
+    with _data(request.node, tmp_path) as directory, ServerProcess(directory, **quire_settings) as running:
         yield running
+
+
+@contextmanager
+def _data(test: pytest.Item, tmp_path: Path) -> Iterator[Path]:
+    """A journal is preallocated, and pytest keeps the directories of three runs: a test that passed leaves none of it."""
+    directory = tmp_path / "quire-data"
+    yield directory
+    if not test.stash.get(_HAS_FAILED, False):
+        shutil.rmtree(directory, ignore_errors=True)
