@@ -61,7 +61,7 @@ fn write(directory: &Path) {
         };
         journal.append(&record).unwrap();
     }
-    journal.flush(Duration::from_secs(20)).unwrap();
+    journal.flush(Duration::from_secs(120)).unwrap();
 }
 
 fn scan(reader: &Reader, rest: &str) -> Vec<RecordBatch> {

@@ -505,7 +505,8 @@ mod tests {
     use crate::disk::{File, Mapping};
     use crate::record::RecordKind;
 
-    const SOON: Duration = Duration::from_secs(5);
+    /// Only a hang takes longer, on the slowest machine.
+    const SOON: Duration = Duration::from_secs(120);
 
     /// What the writer's thread and the producer tell each other.
     #[derive(Default)]
@@ -572,9 +573,9 @@ mod tests {
         }
         fn write_parts_at(&self, parts: &mut [io::IoSlice<'_>], offset: u64) -> io::Result<()> {
             self.0.write_parts_at(parts, offset)?;
-            let submitted = self.1.submitted.load(Ordering::Acquire);
-            self.1.written.fetch_add(1, Ordering::AcqRel);
-            self.1.wait(|| self.1.submitted.load(Ordering::Acquire) > submitted);
+            // The producer counts an order after it has submitted it: only a count above that of the writes is of one that waits.
+            let number = self.1.written.fetch_add(1, Ordering::AcqRel) + 1;
+            self.1.wait(|| self.1.submitted.load(Ordering::Acquire) > number);
             Ok(())
         }
         fn sync(&self) -> io::Result<()> {
