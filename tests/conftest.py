@@ -1,5 +1,47 @@
-"""What every test may ask for."""
+"""What every test may ask for, and the check that the tests leave nothing behind."""
 
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from multiprocessing.util import Finalize
+from pathlib import Path
+from typing import Final
+
+import pytest
 from ways_in import url
 
 __all__ = ["url"]
+
+#: Where all temporary files of a run are, those of processes that are killed included. pytest's own directories are beside it.
+_SCRATCH: Final = pytest.StashKey[Path]()
+_LEFT: Final = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # A worker of xdist has the directory from the process that started it.
+    if not hasattr(config, "workerinput"):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+        config.stash[_SCRATCH] = scratch = Path(tempfile.mkdtemp(prefix="quire-tests-"))
+        os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
+        # After the directory of the forkserver, which Python removes at the end of the process.
+        Finalize(None, shutil.rmtree, (scratch,), {"ignore_errors": True}, exitpriority=-200)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails the run when a test has left something in the directory."""
+    scratch = session.config.stash.get(_SCRATCH, None)
+    if scratch is None:
+        return
+    left = [path.name for path in scratch.iterdir() if not path.name.startswith("pymp-")]
+    session.config.stash[_LEFT] = sorted(left)
+    if left and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if left := config.stash.get(_LEFT, []):
+        terminalreporter.section("left behind")
+        terminalreporter.write_line(f"the tests left files in the temporary directory: {', '.join(left)}")

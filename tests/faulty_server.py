@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import errno
 import mmap
-import os
 import shutil
 import struct
 import subprocess
-from functools import cache
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
-from server_process import Deadline, ServerProcess
+from server_process import PATIENCE, Deadline, ServerProcess
 
 _SOURCE = Path(__file__).parent / "faults" / "preload.c"
 _SIZE = 24
@@ -32,7 +29,7 @@ class FaultyServer(ServerProcess):
         control.write_bytes(bytes(_SIZE))
         with control.open("r+b") as file:
             self._faults = mmap.mmap(file.fileno(), _SIZE)
-        environment = {"LD_PRELOAD": str(_library()), "QUIRE_FAULTS": str(control)}
+        environment = {"LD_PRELOAD": str(_library(directory)), "QUIRE_FAULTS": str(control)}
         super().__init__(directory / "data", environment=environment, **config)
 
     def fail_writes(self, number: int = errno.ENOSPC) -> None:
@@ -45,7 +42,7 @@ class FaultyServer(ServerProcess):
         self._set(8, "i", 1)
 
     def wait_until_a_sync_hangs(self) -> None:
-        deadline = Deadline(20)
+        deadline = Deadline(PATIENCE)
         while struct.unpack_from("i", self._faults, 12)[0] == 0:
             assert deadline.left > 0
 
@@ -61,15 +58,10 @@ class FaultyServer(ServerProcess):
         struct.pack_into(kind, self._faults, offset, value)
 
 
-@cache
-def _library() -> Path:
-    """The compiled library; Rust's linker is the C compiler, so there is one wherever quire was built."""
+def _library(directory: Path) -> Path:
+    """Compiles the library into the directory. Rust's linker is the C compiler, so there is one wherever quire was built."""
     compiler = shutil.which("cc")
     assert compiler is not None, "no C compiler, although Rust links with one"
-    stamp = f"{_SOURCE.stat().st_mtime_ns:x}"
-    target = Path(gettempdir()) / f"quire-faults-{stamp}.so"
-    if not target.exists():
-        partial = target.with_suffix(f".{os.getpid()}.tmp")
-        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", partial, _SOURCE, "-ldl"], check=True)
-        partial.rename(target)
+    target = directory / "preload.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", target, _SOURCE, "-ldl"], check=True)
     return target

@@ -22,12 +22,12 @@ def examples() -> Iterator[tuple[str, str]]:
 
 
 # Those with Spark start a Java machine.
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("program", [block for _, block in examples()], ids=[name for name, _ in examples()])
 def test_an_example_runs(program: str, tmp_path: Path) -> None:
     if "\ndef test_" in program:
         (tmp_path / "test_example.py").write_text(program)
-        command = [sys.executable, "-m", "pytest", "-q", "test_example.py"]
+        command = [sys.executable, "-m", "pytest", "-q", "--basetemp=kept", "test_example.py"]
     else:
         # An example that talks to a server gets one of its own.
         setting = (
@@ -37,7 +37,7 @@ def test_an_example_runs(program: str, tmp_path: Path) -> None:
             "    exec(compile(program, 'example', 'exec'), {'__name__': 'example'})\n"
         )
         command = [sys.executable, "-c", setting]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1000)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
