@@ -69,7 +69,7 @@ python-test: setup
 
 # One after the other: they share one SparkSession, which takes longer to start than most of them.
 spark-test: setup
-	$(BIN)/python -m pytest -q tests/spark --timeout 300
+	$(BIN)/python -m pytest -q tests/spark
 
 # Drivers and workers of a copying query are killed again and again; two rounds are part of `make test`.
 spark-kills: setup

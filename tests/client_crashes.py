@@ -21,9 +21,9 @@ from pathlib import Path
 
 import quire
 from client_process import ClientProcess
-from server_process import Deadline, ServerProcess
+from server_process import PATIENCE, Deadline, ServerProcess
 
-_ROUND_TIMEOUT = 60.0
+_ROUND_TIMEOUT = PATIENCE
 _TOPIC = "crash"
 #: Answers that are waited for before something is killed, at most.
 _ANSWERS_MAX = 300

@@ -9,11 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from server_process import PATIENCE
+
 
 def quire(*arguments: str, stdin: str = "", url: str | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **({} if url is None else {"QUIRE_URL": url})}
     command = [sys.executable, "-m", "quire", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, env=environment)
+    return subprocess.run(
+        command, input=stdin, capture_output=True, text=True, timeout=PATIENCE, env=environment
+    )
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 import quire
-from server_process import Deadline, ServerProcess
+from server_process import PATIENCE, Deadline, ServerProcess
 
 #: Messages acknowledged in one round before the kill, at most: a few journal files.
 _MESSAGES_MAX = 3000
@@ -31,7 +31,7 @@ _STORE_SIZE_MAX = "512KB"
 #: Rounds on one directory: after them the replay of everything would be most of the work.
 _ROUNDS_PER_DIRECTORY = 25
 #: Seconds for everything that a round waits for.
-_ROUND_TIMEOUT = 60.0
+_ROUND_TIMEOUT = PATIENCE
 
 _PUBLISHERS = ("publisher-1", "publisher-2")
 _TRANSACTION_LOG = {"journal_size": "256KB", "topic": [{"name": "^crash/", "message_type": "binary"}]}

@@ -30,7 +30,7 @@ from typing import Any, Literal, cast
 import quire
 from forked_process import ForkedProcess, ForkedServer
 from proxy import Moment, Proxy, Step, Strike
-from server_process import Deadline
+from server_process import PATIENCE, Deadline
 
 #: Of a road nothing comes back in this life: its connection is cut and there is no other.
 Victim = Literal["server", "client", "connection", "road"]
@@ -41,7 +41,7 @@ LINES = frozenset({"begun", "published", "taken", "discarded", "given", "gone", 
 #: Messages published by one life.
 MESSAGES = 8
 #: Seconds for everything that a life waits for.
-_LIFE_TIMEOUT = 60.0
+_LIFE_TIMEOUT = PATIENCE
 _TOPIC, _QUEUE = "steps", "STEPS"
 _RECONNECT = quire.Reconnect(initial="2ms", maximum="20ms")
 _SETTINGS: dict[str, Any] = {

@@ -29,14 +29,14 @@ from pathlib import Path
 from typing import Any
 
 import quire
-from server_process import ServerProcess
+from server_process import PATIENCE, ServerProcess
 
 #: Jobs published in one round before the kill, at most.
 _JOBS_MAX = 2000
 #: Rounds on one directory.
 _ROUNDS_PER_DIRECTORY = 25
 #: Seconds for everything that a round waits for.
-_ROUND_TIMEOUT = 90.0
+_ROUND_TIMEOUT = PATIENCE
 
 _RECONNECT = quire.Reconnect(initial="5ms", maximum="50ms")
 _TRANSACTION_LOG = {"journal_size": "256KB", "topic": [{"name": "^jobs$", "message_type": "json"}]}

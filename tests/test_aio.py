@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import quire
 from scripted_server import ScriptedServer
+from server_process import PATIENCE
 from ways_in import everywhere, url_of
 
-SOON = 10.0
+SOON = PATIENCE
 FAST = quire.Reconnect(initial=0.01, maximum=0.05, jitter=0.0)
 
 

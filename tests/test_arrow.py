@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import quire
+from server_process import PATIENCE
 
 COUNT = 1000
 
@@ -19,7 +20,7 @@ def journal(tmp_path: Path) -> Iterator[quire.Journal]:
         for n in range(COUNT):
             data = {"n": n, "half": n / 2, "order": {"side": "buy" if n % 2 else "sell"}}
             journal.append("odd" if n % 2 else "even", data, publisher="p", correlation_id=f"c-{n}")
-        journal.flush(timeout=20)
+        journal.flush(timeout=PATIENCE)
         yield journal
 
 
@@ -89,7 +90,7 @@ def test_damage_ends_the_batches_with_its_place(tmp_path: Path) -> None:
     with quire.Journal(tmp_path, journal_size="64KB") as journal:
         for n in range(300):
             journal.append("t", {"n": n, "pad": "x" * 500}, publisher="p")
-            journal.flush(timeout=20) if n % 50 == 0 else None
+            journal.flush(timeout=PATIENCE) if n % 50 == 0 else None
     damaged = sorted(tmp_path.glob("*.journal"))[0]
     with damaged.open("r+b") as file:
         file.seek(damaged.stat().st_size // 2)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import quire
 from quire._cli import run
+from server_process import PATIENCE
 
 
 @pytest.mark.parametrize("what", ["publish", "subscribe", "replay"])
@@ -36,7 +37,7 @@ def test_a_queue_is_empty_when_all_were_acknowledged(
     with quire.Client(url, config=config) as client:
         assert client.queue_stats("BENCH")["BENCH"]["depth"] == 0
         client.publish("bench", b"{}")
-        client.flush(timeout=20)
+        client.flush(timeout=PATIENCE)
     assert run(arguments) == 2
     assert "holds 1 messages" in capsys.readouterr().err
 

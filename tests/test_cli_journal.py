@@ -11,6 +11,7 @@ import pytest
 import quire
 import quire.testing
 from quire._cli import run
+from server_process import PATIENCE
 
 
 class Result(NamedTuple):
@@ -61,8 +62,8 @@ def test_dump_shows_what_queues_write_by_its_kind_and_size(command: Command, tmp
     config = quire.Config(queue={"name": "work", "message_type": "json", "record_leases": True})
     with quire.Client(f"file:{tmp_path}", name="worker", config=config) as client:
         client.publish("work", {"n": 1})
-        client.subscribe("work").get(timeout=30).ack()
-        client.flush(timeout=30)
+        client.subscribe("work").get(timeout=PATIENCE).ack()
+        client.flush(timeout=PATIENCE)
     rows = [row.split() for row in command("dump", tmp_path).out.splitlines()[1:]]
     # Who held it goes with what became of it; the name of the consumer is not made to look like a message.
     assert [(row[3], row[4]) for row in rows] == [
@@ -146,7 +147,7 @@ def test_a_journal_is_read_beside_the_server_that_writes_it(command: Command, tm
     ):
         for n in range(2):
             client.publish("orders", {"n": n})
-            client.flush(timeout=20)
+            client.flush(timeout=PATIENCE)
             records = lines(command("dump", tmp_path / "journal", "--json"))
             assert [record["data"]["n"] for record in records] == list(range(n + 1))
             assert lines(command("verify", tmp_path / "journal", "--json"))[0]["is_sound"]
@@ -172,7 +173,7 @@ def test_the_command_line_takes_care_of_a_stopped_journal(
     (tmp_path / "other").mkdir()
     with quire.Journal(directory, journal_size="64KB", name="other") as journal:
         journal.append_many("orders", [{"pad": "x" * 500}] * 500, publisher="loader")
-        journal.flush(20)
+        journal.flush(PATIENCE)
         count = len(journal.segments())
         locked = command(action, directory, "--age", "0s", "--archive-directory", archive)
         assert locked.code != 0
@@ -206,7 +207,7 @@ def test_nothing_is_removed_behind_the_back_of_an_archive_that_was_not_named(
     directory, archive = tmp_path / "journal", tmp_path / "archive"
     with quire.Journal(directory, journal_size="64KB", archive_directory=archive) as journal:
         journal.append_many("orders", [{"pad": "x" * 500}] * 500, publisher="loader")
-        journal.flush(20)
+        journal.flush(PATIENCE)
         count = len(journal.segments())
         assert len(journal.archive(size_max="220KB")) > 1
     for arguments in ([], ["--dry-run"], ["--archive-directory", tmp_path / "elsewhere"]):

@@ -12,7 +12,7 @@ import quire
 from command_line import quire as run
 from quire._cli._queue import _next
 from quire.testing import server
-from server_process import wait_until
+from server_process import PATIENCE, wait_until
 
 QUEUES = (
     {
@@ -32,7 +32,7 @@ def url(tmp_path: Path) -> Iterator[str]:
         with quire.Client(running.url) as client:
             for number in range(5):
                 client.publish("tasks", {"n": number}, correlation_id=f"c{number}")
-            client.flush(20)
+            client.flush(PATIENCE)
         yield running.url
 
 
@@ -102,25 +102,25 @@ def test_redrive_puts_dead_letters_back_once(url: str) -> None:
     with quire.Client(url) as client:
         jobs = client.subscribe("JOBS", max_backlog=5)
         for _ in range(4):
-            jobs.get(20).cancel()
-        client.flush(20)
+            jobs.get(PATIENCE).cancel()
+        client.flush(PATIENCE)
     # A dead letter is a publish of the server's own: nobody waits for its sync.
     wait_until(lambda: (depth(url, "JOBS"), depth(url, "DEAD")) == (1, 4))
     some = run("queue", "redrive", "DEAD", "--filter", "/message/n >= 2", "--json", url=url)
     assert lines(some.stdout) == [{"queue": "DEAD", "redriven": 2, "left": 0}], some.stderr
     # As if it had been killed between the publish and the acknowledgement: the letter is published again.
     with quire.Client(url) as client:
-        letter = client.subscribe("DEAD").get(20)
+        letter = client.subscribe("DEAD").get(PATIENCE)
         name = f"redrive DEAD {letter.bookmark}"
     with quire.Client(url, name=name) as before:
         before.publish("tasks", letter.json()["message"], sequence=1, correlation_id="c0")
-        before.flush(20)
+        before.flush(PATIENCE)
     rest = run("queue", "redrive", "DEAD", "--json", url=url)
     assert lines(rest.stdout) == [{"queue": "DEAD", "redriven": 2, "left": 0}], rest.stderr
     assert (depth(url, "JOBS"), depth(url, "DEAD")) == (5, 0)
     with quire.Client(url) as client:
         jobs = client.subscribe("JOBS", max_backlog=5)
-        messages = [jobs.get(20) for _ in range(5)]
+        messages = [jobs.get(PATIENCE) for _ in range(5)]
         assert sorted((m.json()["n"], m.correlation_id) for m in messages) == [(n, f"c{n}") for n in range(5)]
 
 

@@ -24,9 +24,10 @@ from quire._message import datetime_from_ns, to_bytes
 from quire._options import parse_url
 from quire._units import number_text, seconds, size
 from scripted_server import NAME_IN_USE, TIMESTAMP_NS, ScriptedServer
+from server_process import PATIENCE
 from ways_in import everywhere, url_of
 
-SOON = 10.0
+SOON = PATIENCE
 FAST = quire.Reconnect(initial=0.01, maximum=0.05, jitter=0.0)
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from quire import _demo_spark
 from rich.console import Console
+from server_process import PATIENCE
 
 
 def test_the_demo_loses_nothing_over_a_kill() -> None:
     command = [sys.executable, "-m", "quire", "demo", "--flights", "20000", "--no-spark"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert result.returncode == 0, result.stdout + result.stderr
     said = result.stdout.replace("\n", " ")
     assert "nothing was lost, doubled or out of order" in said

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 import quire
 from faulty_server import FaultyServer
-from server_process import Deadline, ServerProcess
+from server_process import PATIENCE, Deadline, ServerProcess
 
 _LOG = {"journal_size": "64KB", "topic": [{"name": ".*", "message_type": "binary"}]}
 _QUICK = quire.Reconnect(initial="5ms", maximum="50ms")
-_TIMEOUT = 30.0
+_TIMEOUT = PATIENCE
 
 
 def replayed(client: quire.Client, count: int) -> list[int]:
@@ -93,8 +93,8 @@ def test_a_journal_that_cannot_be_written_acknowledges_nothing_more(
 def test_a_sync_that_hangs_delays_acknowledgements_and_nothing_else(tmp_path: Path) -> None:
     with (
         FaultyServer(tmp_path, transaction_log=_LOG) as server,
-        quire.Client(server.url, name="p", heartbeat="500ms") as client,
-        quire.Client(server.url, name="live", heartbeat="500ms") as other,
+        quire.Client(server.url, name="p") as client,
+        quire.Client(server.url, name="live") as other,
     ):
         ordinary = other.subscribe("t")
         publish(client, 0, 10)
@@ -103,7 +103,7 @@ def test_a_sync_that_hangs_delays_acknowledgements_and_nothing_else(tmp_path: Pa
         publish(client, 10, 20)
         server.wait_until_a_sync_hangs()
         with pytest.raises(TimeoutError):
-            client.flush(timeout=1.5)
+            client.flush(timeout=0.1)
         assert client.persisted == 10
         assert [int(bytes(ordinary.get(timeout=_TIMEOUT).data)) for _ in range(20)] == list(range(20))
         assert replayed(other, 10) == list(range(10)), "a bookmark subscription shows what is persisted"
@@ -177,7 +177,7 @@ class TestChangedFiles:
             [sys.executable, "-m", "quire", "serve", str(config)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             stdin=subprocess.DEVNULL,
         )
         return done.returncode, done.stderr
@@ -271,7 +271,7 @@ def test_a_second_server_on_a_directory_is_refused_and_the_first_goes_on(tmp_pat
             ],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             stdin=subprocess.DEVNULL,
         )
         assert done.returncode != 0

@@ -6,21 +6,25 @@ import subprocess
 import sys
 
 import quire
+from server_process import PATIENCE
 
-#: Seconds of processor time, three times what it takes: a loaded machine is slow.
-IMPORT_TIME_MAX = 0.1
+#: Times the processor time of `import asyncio`: the ratio is about the same on every machine.
+IMPORT_TIME_MAX = 1.5
 
 
 def python(program: str) -> str:
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
 
 
 def test_an_import_takes_little_time() -> None:
-    program = "import time; begun = time.process_time(); import quire; print(time.process_time() - begun)"
-    times = [float(python(program)) for _ in range(5)]
-    assert min(times) < IMPORT_TIME_MAX, times
+    program = "import time; begun = time.process_time(); import {}; print(time.process_time() - begun)"
+    times: dict[str, list[float]] = {"quire": [], "asyncio": []}
+    for _ in range(5):
+        for module, seconds in times.items():
+            seconds.append(float(python(program.format(module))))
+    assert min(times["quire"]) < IMPORT_TIME_MAX * min(times["asyncio"]), times
 
 
 def test_an_import_loads_nothing_that_a_client_does_not_need() -> None:

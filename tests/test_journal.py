@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import quire
+from server_process import PATIENCE
 
 #: The smallest segments, so that a test has several.
 SMALL = "64KB"
@@ -37,7 +38,7 @@ def test_what_is_appended_is_read_back_after_a_reopen(tmp_path: Path) -> None:
     with quire.Journal(tmp_path / "j", name="orders-1") as journal:
         first = journal.append("orders", {"qty": 1}, publisher="desk", correlation_id="c-1", expiration="5s")
         assert journal.append("orders", b"\x00\xff", publisher="desk", message_type="binary") is not None
-        journal.flush(timeout=20)
+        journal.flush(timeout=PATIENCE)
         assert (journal.persisted, journal.appended) == (2, 2)
     assert (tmp_path / "j" / "orders-1.0000000000.journal").is_file()
     with quire.Journal(tmp_path / "j") as journal:
@@ -65,7 +66,7 @@ def test_a_number_that_is_not_above_the_highest_is_a_duplicate(tmp_path: Path) -
         assert journal.append_many("t", ["a", "c", "d"], publisher=7, sequence=5) == [None, "7|6|", "7|7|"]
         assert journal.append("t", "e", publisher=7) == "7|8|"
         assert [journal.highest_sequence(publisher) for publisher in (7, 8, 9)] == [8, 5, 0]
-        journal.flush(timeout=20)
+        journal.flush(timeout=PATIENCE)
         assert [message.data for message in journal.read()] == [b"a", b"b", b"c", b"d", b"e"]
     with quire.Journal(tmp_path) as journal:
         assert journal.append("t", "a", publisher=7, sequence=8) is None
@@ -150,7 +151,7 @@ def test_one_process_writes_and_others_read_as_it_grows(tmp_path: Path) -> None:
             assert list(other.read()) == []
             for n in range(0, 1000, 100):
                 journal.append_many("t", [{"n": n + i, "pad": "x" * 300} for i in range(100)], publisher="p")
-                journal.flush(timeout=20)
+                journal.flush(timeout=PATIENCE)
                 assert numbers(other) == list(range(n + 100))
                 assert other.persisted == n + 100
             assert len(other.segments()) == len(journal.segments()) > 3
@@ -166,7 +167,7 @@ def test_a_running_server_shows_its_journal(tmp_path: Path) -> None:
     with server, quire.Client(server.url, name="p") as client:
         for n in range(100):
             client.publish("t", {"n": n})
-        client.flush(timeout=20)
+        client.flush(timeout=PATIENCE)
         journal = server.journal
         assert numbers(journal, filter="/n >= 90") == list(range(90, 100))
         assert journal.persisted == 100
@@ -193,7 +194,7 @@ def test_threads_share_a_journal(tmp_path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        journal.flush(timeout=20)
+        journal.flush(timeout=PATIENCE)
         for publisher in "1234":
             mine = [message for message in journal.read() if message.publisher == publisher]
             assert [message.json()["n"] for message in mine] == list(range(200))
@@ -203,7 +204,7 @@ def test_more_than_may_wait_for_the_disk_is_appended_all_the_same(tmp_path: Path
     count, data = 80, b"x" * (1 << 20)
     with quire.Journal(tmp_path) as journal:
         assert None not in journal.append_many("t", [data] * count, publisher="p")
-        journal.flush(timeout=60)
+        journal.flush(timeout=PATIENCE)
         assert sum(len(message) for message in journal.read()) == count * len(data)
 
 
@@ -271,10 +272,10 @@ def test_a_fork_is_noticed_and_harms_nothing(tmp_path: Path) -> None:
         answers, answer = context.Pipe(duplex=False)
         child = context.Process(target=_use_after_fork, args=(journal, answer))
         child.start()
-        assert answers.poll(20)
+        assert answers.poll(PATIENCE)
         assert "before a fork" in answers.recv()
-        child.join(20)
+        child.join(PATIENCE)
         assert child.exitcode == 0
         journal.append("t", b"parent again", publisher="p")
-        journal.flush(timeout=20)
+        journal.flush(timeout=PATIENCE)
         assert [message.data for message in journal.read()] == [b"parent", b"parent again"]

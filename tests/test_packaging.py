@@ -7,12 +7,14 @@ import sys
 import tarfile
 from pathlib import Path
 
+from server_process import PATIENCE
+
 ROOT = Path(__file__).parent.parent
 
 
 def run(*arguments: str, directory: Path) -> None:
     command = [sys.executable, "-m", "maturin", *arguments]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -10,9 +10,9 @@ import pytest
 import quire
 from client_process import ClientProcess
 from scripted_server import ScriptedServer
-from server_process import Deadline, ServerProcess
+from server_process import PATIENCE, Deadline, ServerProcess
 
-SOON = 30.0
+SOON = PATIENCE
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import quire
+from server_process import PATIENCE
 
 
 def rows_of(data: Sequence[bytes | None], topic: str = "t") -> pa.RecordBatch:
@@ -32,7 +33,7 @@ def test_rows_are_published_once_under_their_sequences_also_when_the_store_is_fu
         assert client._core.publish_rows(rows_of(data[:3000]), 100) == 3100
         assert client._core.publish_rows(rows_of(data[2000:]), 2100) == 5100, "a thousand of them again"
         assert client._core.publish_rows(rows_of([]), 5100) == 5100
-        client.flush(timeout=30)
+        client.flush(timeout=PATIENCE)
     messages = written(tmp_path / "j")
     assert [message.data for message in messages] == data
     assert [message.sequence for message in messages] == list(range(101, 5101))
@@ -45,7 +46,7 @@ def test_a_message_keeps_what_its_row_has(tmp_path: Path) -> None:
     )
     with quire.Client(f"file:{tmp_path / 'j'}", name="loader") as client:
         client._core.publish_rows(rows, 0)
-        client.flush(timeout=30)
+        client.flush(timeout=PATIENCE)
     found = [(message.topic, message.data, message.correlation_id) for message in written(tmp_path / "j")]
     assert found == [("a", b"", "order-1"), ("b/c", b"\xff\x00", None)]
 
@@ -59,7 +60,7 @@ def test_rows_before_one_that_is_refused_are_taken(tmp_path: Path) -> None:
     with quire.Client(f"file:{tmp_path / 'j'}", name="loader") as client:
         with pytest.raises(quire.BadTopicError):
             client._core.publish_rows(rows, 0)
-        client.flush(timeout=30)
+        client.flush(timeout=PATIENCE)
     assert len(written(tmp_path / "j")) == 300
 
 
@@ -96,5 +97,5 @@ def test_what_is_no_message_is_refused(tmp_path: Path, make: Callable[[], Any], 
             client._core.publish_rows("text", 0)
         with pytest.raises(ValueError, match="after"):
             client._core.publish_rows(rows_of([b"{}"]), (1 << 64) - 1)
-        client.flush(timeout=30)
+        client.flush(timeout=PATIENCE)
     assert not written(tmp_path / "j")

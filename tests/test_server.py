@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import quire
+from server_process import PATIENCE
 
 
 def config(directory: Path, **settings: object) -> quire.Config:
@@ -20,12 +21,12 @@ def test_what_was_published_is_replayed_after_a_restart(tmp_path: Path) -> None:
     ):
         for number in range(1000):
             client.publish("orders", {"n": number})
-        client.flush(timeout=20)
+        client.flush(timeout=PATIENCE)
         assert client.persisted == 1000
     with quire.Server(config(tmp_path)) as server, quire.Client(server.url, name="publisher") as client:
         subscription = client.subscribe("orders", filter="/n >= 990", bookmark=quire.EPOCH)
         numbers = []
-        while (message := subscription.get(timeout=20)) is not None:
+        while (message := subscription.get(timeout=PATIENCE)) is not None:
             numbers.append(message.json()["n"])
             if len(numbers) == 10:
                 break
@@ -39,7 +40,7 @@ def test_ordinary_subscriptions_are_served_at_once(tmp_path: Path) -> None:
             every = subscriber.subscribe("^ticks", filter="/price > 10")
             publisher.publish("ticks/a", {"price": 9})
             publisher.publish("ticks/b", {"price": 11})
-            message = every.get(timeout=20)
+            message = every.get(timeout=PATIENCE)
             assert message is not None
             assert (message.topic, message.json()) == ("ticks/b", {"price": 11})
         stats = server.stats()
@@ -68,12 +69,12 @@ async def test_a_server_runs_on_the_callers_loop_until_it_is_closed(tmp_path: Pa
     server = quire.Server(config(tmp_path))
     started = asyncio.Event()
     task = asyncio.create_task(server.serve(started=started.set))
-    await asyncio.wait_for(started.wait(), 20)
+    await asyncio.wait_for(started.wait(), PATIENCE)
     async with quire.AsyncClient(server.url) as client:
         await client.publish("t", b"x")
-        await client.flush(timeout=20)
+        await client.flush(timeout=PATIENCE)
     server.close()
-    await asyncio.wait_for(task, 20)
+    await asyncio.wait_for(task, PATIENCE)
 
 
 async def test_a_connection_that_is_lost_after_the_end_is_no_ones_business(tmp_path: Path) -> None:
@@ -82,9 +83,9 @@ async def test_a_connection_that_is_lost_after_the_end_is_no_ones_business(tmp_p
     server = quire.Server(config(tmp_path))
     started = asyncio.Event()
     task = asyncio.create_task(server.serve(started=started.set))
-    await asyncio.wait_for(started.wait(), 20)
+    await asyncio.wait_for(started.wait(), PATIENCE)
     server.close()
-    await asyncio.wait_for(task, 20)
+    await asyncio.wait_for(task, PATIENCE)
     failures: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
     server._disconnected(1)  # as asyncio does for a transport that was aborted
@@ -98,14 +99,14 @@ def test_bytes_that_are_no_protocol_end_the_connection_and_nothing_else(tmp_path
     with quire.Server(config(tmp_path)) as server, quire.Client(server.url) as client:
         port = int(server.url.rsplit(":", 1)[1])
         for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 64, b"\xff" * 64, b"\1\0\0\0\2"):
-            with socket.create_connection(("127.0.0.1", port), timeout=20) as stranger:
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as stranger:
                 stranger.sendall(garbage)
                 answer = b""
                 while piece := stranger.recv(4096):
                     answer += piece
                 assert answer[4:5] == b"\x45", "an error frame"
         client.publish("t", b"x")
-        client.flush(timeout=20)
+        client.flush(timeout=PATIENCE)
 
 
 def test_a_message_above_the_limit_is_refused_by_the_client(tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_a_message_above_the_limit_is_refused_by_the_client(tmp_path: Path) -> N
         with pytest.raises(quire.MessageTooLargeError):
             client.publish("t", b"x" * 1025)
         client.publish("t", b"x" * 1024)
-        client.flush(timeout=20)
+        client.flush(timeout=PATIENCE)
 
 
 def test_a_server_whose_turn_panicked_stops_with_a_message_and_loses_nothing(
@@ -124,7 +125,7 @@ def test_a_server_whose_turn_panicked_stops_with_a_message_and_loses_nothing(
     with quire.Client(server.url, name="publisher", publish_store=tmp_path / "store") as client:
         for number in range(100):
             client.publish("orders", {"n": number})
-        client.flush(timeout=60)
+        client.flush(timeout=PATIENCE)
         assert server._engine is not None
         server._engine.panic_in_next_turn()
         client.publish("orders", {"n": 100})
@@ -132,10 +133,14 @@ def test_a_server_whose_turn_panicked_stops_with_a_message_and_loses_nothing(
         server._thread.join(60)
         assert not server._thread.is_alive()
         assert not server.is_running
-        with pytest.raises(quire.InternalError, match="internal error .a test asked for a panic.*start it again"):
+        with pytest.raises(
+            quire.InternalError, match="internal error .a test asked for a panic.*start it again"
+        ):
             server.close()
         assert "a test asked for a panic" in caplog.text
         with quire.Server(config(tmp_path, address=f"127.0.0.1:{port}")) as server:
-            client.flush(timeout=60)
+            client.flush(timeout=PATIENCE)
             assert client.persisted == 101
-            assert [message.json()["n"] for message in server.journal.read(topic="orders")] == list(range(101))
+            assert [message.json()["n"] for message in server.journal.read(topic="orders")] == list(
+                range(101)
+            )

@@ -12,9 +12,9 @@ import pytest
 import quire
 from client_process import ClientProcess
 from scripted_server import ScriptedServer
-from server_process import ServerProcess
+from server_process import PATIENCE, ServerProcess
 
-SOON = 30.0
+SOON = PATIENCE
 
 
 def replayed(url: str, topic: str, count: int) -> list[int]:

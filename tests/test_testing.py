@@ -21,7 +21,7 @@ def quire_settings() -> dict[str, Any]:
 def test_a_server_is_there_with_the_settings_of_the_test(quire_server: quire.Server, tmp_path: Path) -> None:
     with quire.Client(quire_server.url) as client:
         client.publish("t", b"1")
-        client.flush(timeout=20)
+        client.flush(timeout=PATIENCE)
         with pytest.raises(quire.MessageTooLargeError):
             client.publish("t", b"x" * 2000)
     assert [message.data for message in quire_server.journal.read()] == [b"1"]
@@ -34,16 +34,16 @@ def test_a_server_process_is_killed_and_comes_back_where_it_was(
     url, pid = quire_server_process.url, quire_server_process.pid
     with quire.Client(url, name="p", reconnect=quire.Reconnect(initial="10ms", maximum="100ms")) as client:
         client.publish("t", b"1")
-        client.flush(timeout=20)
+        client.flush(timeout=PATIENCE)
         quire_server_process.kill()
         assert not quire_server_process.is_running
         client.publish("t", b"2")
         quire_server_process.start()
         assert quire_server_process.is_running
         assert (quire_server_process.url, quire_server_process.pid != pid) == (url, True)
-        client.flush(timeout=20)
+        client.flush(timeout=PATIENCE)
         subscription = client.subscribe("t", bookmark=quire.EPOCH)
-        assert [subscription.get(timeout=20).data for _ in range(2)] == [b"1", b"2"]
+        assert [subscription.get(timeout=PATIENCE).data for _ in range(2)] == [b"1", b"2"]
     assert quire_server_process.terminate() == 0
 
 

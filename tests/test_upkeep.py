@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import quire
-from server_process import Deadline
+from server_process import PATIENCE, Deadline
 
 SIZE = 128 << 10
 
 
 def fill(journal: quire.Journal, count: int = 500) -> None:
     journal.append_many("orders", [{"n": n, "pad": "x" * 500} for n in range(count)], publisher="loader")
-    journal.flush(20)
+    journal.flush(PATIENCE)
 
 
 def numbers(journal: quire.Journal) -> list[int]:
@@ -87,7 +87,7 @@ def config(tmp_path: Path, **upkeep: str) -> quire.Config:
 def publish(client: quire.Client, count: int) -> None:
     for n in range(count):
         client.publish("orders", {"n": n, "pad": "x" * 500})
-    client.flush(20)
+    client.flush(PATIENCE)
 
 
 def test_a_running_server_takes_care_of_its_files_and_replays_go_on(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_running_server_takes_care_of_its_files_and_replays_go_on(tmp_path: Pa
         with client.subscribe("orders", bookmark=quire.EPOCH) as replay:
             found = [message.json()["n"] for message in islice(replay, 400)]
         assert found == list(range(400))
-        deadline = Deadline(20)
+        deadline = Deadline(PATIENCE)
         # The server hears in a while that the subscription is gone.
         while not (removed := journal.remove(age=0)):
             assert deadline.left > 0
@@ -125,7 +125,7 @@ def test_a_server_keeps_its_schedule(tmp_path: Path) -> None:
     with quire.Server(plan) as server, quire.Client(server.url, name="loader") as client:
         publish(client, 400)
         journal = server.journal
-        deadline = Deadline(20)
+        deadline = Deadline(PATIENCE)
         while {segment.state for segment in journal.segments()} != {"compressed", "active"}:
             assert deadline.left > 0
         assert len(list((tmp_path / "archive").glob("*.journal"))) == len(journal.segments()) - 1
@@ -160,7 +160,7 @@ def test_a_server_keeps_its_schedule_by_size(tmp_path: Path) -> None:
     with quire.Server(plan) as server, quire.Client(server.url, name="loader") as client:
         publish(client, 1200)
         journal = server.journal
-        deadline = Deadline(20)
+        deadline = Deadline(PATIENCE)
         while [segment.state for segment in journal.segments()][-3:] != ["compressed", "archived", "active"]:
             assert deadline.left > 0
         assert [message.json()["n"] for message in journal.read()] == list(range(1200))

@@ -15,7 +15,7 @@ import quire
 import quire._upkeep
 from quire._cli import run
 from quire.testing import ServerProcess
-from server_process import Deadline
+from server_process import PATIENCE, Deadline
 
 SETTINGS: dict[str, Any] = {
     "transaction_log": {
@@ -30,7 +30,7 @@ def publish(url: str, topic: str, count: int = 500) -> None:
     with quire.Client(url) as client:
         for n in range(count):
             client.publish(topic, {"n": n, "pad": "x" * 500})
-        client.flush(20)
+        client.flush(PATIENCE)
 
 
 def files(out: str) -> list[Path]:
@@ -56,7 +56,7 @@ def test_the_server_that_runs_does_the_work(tmp_path: Path, capfd: pytest.Captur
         assert len(take("compress", "--age", "0s")) == count
         with quire.Client(process.url) as client, client.subscribe("orders", bookmark=quire.EPOCH) as replay:
             assert [message.json()["n"] for message in islice(replay, 500)] == list(range(500))
-        deadline = Deadline(20)
+        deadline = Deadline(PATIENCE)
         # The server hears in a while that the subscription is gone.
         while not take("remove", "--age", "0s"):
             assert deadline.left > 0

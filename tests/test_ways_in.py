@@ -9,33 +9,34 @@ from pathlib import Path
 
 import pytest
 import quire
+from server_process import PATIENCE
 
 
 def test_publish_flush_replay_and_follow(url: str) -> None:
     with quire.Client(url, name="loader-1") as client:
         assert client.publish("trades", {"symbol": "IBM", "qty": 100}) == 1
         assert client.publish("trades", {"symbol": "HPQ", "qty": 10}) == 2
-        client.flush(timeout=20)
+        client.flush(timeout=PATIENCE)
         assert client.persisted == 2
         subscription = client.subscribe("trades", filter="/qty > 50", bookmark=quire.EPOCH)
-        message = subscription.get(timeout=20)
+        message = subscription.get(timeout=PATIENCE)
         assert message is not None
         assert message.json() == {"symbol": "IBM", "qty": 100}
         assert message.sequence == 1
         client.publish("trades", {"symbol": "IBM", "qty": 60})
-        later = subscription.get(timeout=20)
+        later = subscription.get(timeout=PATIENCE)
         assert later is not None
         assert later.json()["qty"] == 60
         assert later.bookmark == f"{later.publisher}|3|"
         resumed = client.subscribe("trades", bookmark=message.bookmark)
-        assert next(resumed.batches(timeout=20))[0].sequence == 2
+        assert next(resumed.batches(timeout=PATIENCE))[0].sequence == 2
 
 
 def test_two_clients_of_one_url_share_what_is_published(url: str) -> None:
     with quire.Client(url) as publisher, quire.Client(url) as subscriber:
         subscription = subscriber.subscribe("^orders/")
         publisher.publish("orders/1", b"\x00\xff", correlation_id="c-1")
-        message = subscription.get(timeout=20)
+        message = subscription.get(timeout=PATIENCE)
         assert message is not None
         assert (message.topic, message.data, message.correlation_id) == ("orders/1", b"\x00\xff", "c-1")
         assert (message.command, message.sow_key) == ("publish", None)
@@ -56,7 +57,7 @@ async def test_the_asyncio_client_does_the_same(url: str) -> None:
     async with quire.AsyncClient(url, name="a") as client:
         for number in range(100):
             await client.publish("t", {"n": number})
-        await client.flush(timeout=20)
+        await client.flush(timeout=PATIENCE)
         subscription = await client.subscribe("t", bookmark=quire.EPOCH)
         numbers = []
         async for message in subscription:
@@ -70,12 +71,14 @@ def test_an_embedded_journal_outlives_its_engine_and_is_held_by_one_process(tmp_
     url = f"file:{tmp_path}/journal"
     with quire.Client(url, name="n") as client:
         client.publish("t", b"1")
-        client.flush(timeout=20)
+        client.flush(timeout=PATIENCE)
         program = f"import quire\ntry:\n quire.Client({url!r})\nexcept quire.JournalLockedError as e: print('locked')"
-        other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        other = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE
+        )
         assert other.stdout.strip() == "locked", other.stderr
     with quire.Client(url, name="n") as client:
-        message = client.subscribe("t", bookmark=quire.EPOCH).get(timeout=20)
+        message = client.subscribe("t", bookmark=quire.EPOCH).get(timeout=PATIENCE)
         assert message is not None
         assert message.data == b"1"
         assert client.publish("t", b"2") == 2
@@ -97,9 +100,9 @@ def test_messages_cost_the_cycle_collector_nothing() -> None:
     with quire.Client("memory:collector") as client:
         for number in range(3):
             client.publish("t", {"n": number})
-        client.flush(timeout=20)
+        client.flush(timeout=PATIENCE)
         subscription = client.subscribe("t", bookmark=quire.EPOCH)
-        messages = [subscription.get(timeout=20), *next(subscription.batches(timeout=20))]
+        messages = [subscription.get(timeout=PATIENCE), *next(subscription.batches(timeout=PATIENCE))]
         assert not any(gc.is_tracked(message) for message in messages)
         del messages
         gc.collect()
