@@ -134,7 +134,7 @@ def test_a_server_whose_turn_panicked_stops_with_a_message_and_loses_nothing(
         assert not server._thread.is_alive()
         assert not server.is_running
         with pytest.raises(
-            quire.InternalError, match="internal error .a test asked for a panic.*start it again"
+            quire.InternalError, match=r"internal error .a test asked for a panic.*start it again"
         ):
             server.close()
         assert "a test asked for a panic" in caplog.text
