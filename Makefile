@@ -54,13 +54,19 @@ bench: setup
 sim:
 	cargo run --profile editable --locked --package quire-sim -- --seeds $(or $(SEEDS),100)
 
-# Any bytes for every decoder: journal and its index, frames, commands, filters, every message type, changes of queues, store files. A
-# bounded number of cases is part of `make test`, and so is the configuration.
+# Any bytes for every decoder, a line each:
+#
+#   segments, compressed ones, index, clients.ack, queues.ack, archive.place, states of queues; bookmarks and times as text
+#   frames of both directions; message types and filters; changes, leases and snapshots of queues; commands and their options
+#   what a server sends to a client
+#   stores of publishes and of bookmarks
+#
+# The names of such tests begin with `any_`. A bounded number of cases is part of `make test`, and so is the configuration.
 fuzz: export QUIRE_FUZZ_CASES = $(or $(CASES),1000000)
 fuzz: export PROPTEST_CASES = $(or $(CASES),1000000)
 fuzz:
 	cargo test --profile editable --locked --package quire-journal --test journal any_bytes
-	cargo test --profile editable --locked --package quire-core --test wire --test filter --test queue --test broker -- any_
+	cargo test --profile editable --locked --package quire-core --test wire --test filter --test queue --test broker --test client -- any_
 	cargo test --profile editable --locked --package quire-driver --test stores any_bytes
 
 python-test: setup

@@ -144,11 +144,12 @@ proptest! {
     }
 
     #[test]
-    fn a_frame_with_one_byte_changed_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..12) {
+    fn any_byte_of_a_frame_may_change_and_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..23) {
         let logon = Logon { version: 1, client_name: "loader", user: Some("u"), ..Logon::default() };
         let publish = Publish { sequence: 7, expiration_s: Some(1), topic: b"orders", correlation_id: b"c", data: b"{}" };
         let subscribe = Subscribe { command: 1, topic: "orders", filter: Some("/a = 1"), ..Subscribe::default() };
         let mut bytes = Vec::new();
+        let (acks, subscriptions) = (Acks::PROCESSED, SubscriptionNumbers::from_bytes(&TWO[..8]).unwrap());
         match which {
             0 => ClientFrame::Logon(logon).encode(&mut bytes),
             1 => publish.encode(&mut bytes),
@@ -162,6 +163,18 @@ proptest! {
             8 => ClientFrame::Query(Query { command: 1, topic: "jobs", top_n: Some(3), ..Query::default() }).encode(&mut bytes),
             9 => QUEUED.encode(&mut bytes),
             10 => ClientFrame::Upkeep(UPKEEP).encode(&mut bytes),
+            11 => ClientFrame::Flush { command: 3, acks }.encode(&mut bytes),
+            12 => ClientFrame::Pause { command: 3, acks, subscriptions }.encode(&mut bytes),
+            13 => ClientFrame::Resume { command: 3, acks, subscriptions }.encode(&mut bytes),
+            14 => ClientFrame::Stats { command: 3, queue: Some("jobs") }.encode(&mut bytes),
+            15 => ServerFrame::Ack(Ack { kind: AckKind::Processed, code: Code::BadFilter, command: 3, subscription: 4, detail: 5, reason: "r" })
+                .encode(&mut bytes),
+            16 => ServerFrame::PublishFailed { sequence: 9, code: Code::BadTopic, scope: FailureScope::One, reason: "r" }.encode(&mut bytes),
+            17 => ServerFrame::Error { code: Code::Internal, reason: "r" }.encode(&mut bytes),
+            18 => ServerFrame::SubscriptionEnded { subscription: 4, code: Code::Ok, reason: "r" }.encode(&mut bytes),
+            19 => ServerFrame::LeaseLost { subscription: 4, reason: LeaseEnd::Expired, publisher: 8, sequence: 9 }.encode(&mut bytes),
+            20 => ServerFrame::Place { publisher: 8, sequence: 9, subscriptions }.encode(&mut bytes),
+            21 => ServerFrame::JournalFile { command: 3, json: "{}" }.encode(&mut bytes),
             _ => ClientFrame::Unsubscribe { command: 3, acks: Acks::PROCESSED, subscription: 4 }.encode(&mut bytes),
         }
         let at = LENGTH_SIZE + at.index(bytes.len() - LENGTH_SIZE);

@@ -192,7 +192,7 @@ proptest! {
     fn any_bytes_are_survived(
         pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 1..8),
         logged_on: bool,
-        kinds in proptest::collection::vec((1u8..12, proptest::collection::vec(any::<u8>(), 0..64)), 0..8),
+        kinds in proptest::collection::vec((1u8..17, proptest::collection::vec(any::<u8>(), 0..64)), 0..8),
     ) {
         let mut pair = Pair::new();
         if logged_on {

@@ -1,5 +1,6 @@
 //! The client core against the broker: what holds over lost connections and killed servers.
 
+mod any_bytes;
 mod failover;
 mod link;
 mod logon;

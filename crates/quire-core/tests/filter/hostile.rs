@@ -28,7 +28,7 @@ proptest! {
 
     /// Bytes that look like the formats reach further into their readers.
     #[test]
-    fn bytes_that_look_like_messages_are_read_or_refused(
+    fn any_parts_of_messages_are_read_or_refused(
         parts in proptest::collection::vec(prop::sample::select(vec![
             "{", "}", "[", "]", "\"a\"", ":", ",", "1", "-1e5", "\"\\ud800\"", "null", "true",
             "<a>", "</a>", "<b/>", "<a b=\"1\">", "&lt;", "&#x41;", "<![CDATA[", "]]>", "<!--", "-->", "<?x?>", "<!DOCTYPE a>",

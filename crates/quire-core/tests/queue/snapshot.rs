@@ -186,6 +186,9 @@ proptest! {
         prop_assert_eq!(all_of(&mut rebuilt, queue), all_of(&mut restored, queue));
     }
 
+}
+
+proptest! {
     #[test]
     fn any_bytes_are_a_snapshot_or_refused(
         config in any_config(),
