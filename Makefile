@@ -36,8 +36,13 @@ check: setup
 # The cases are the same every time, here and in the Python tests: a red run is the doing of the change. Plain `cargo test` and `pytest` draw
 # new ones, and so does `make fuzz`.
 rust-test: export PROPTEST_RNG_SEED ?= 1
+# Temporary files of the tests, those of a run that was killed included. A run whose tests leave something there fails.
+rust-test: export TMPDIR := $(CURDIR)/target/temporary
 rust-test:
+	rm -rf $(TMPDIR)
+	mkdir -p $(TMPDIR)
 	cargo test --locked
+	rmdir $(TMPDIR)
 
 # As the tests are built: that they link and start is what is shown, not how fast they are.
 bench-build:

@@ -10,8 +10,9 @@ use crate::support::*;
 
 /// A journal over many segments, and its archive directory.
 struct House {
-    directory: tempfile::TempDir,
     journal: Journal,
+    /// Removed when the journal is closed, which writes to it.
+    directory: tempfile::TempDir,
 }
 
 impl House {
