@@ -87,8 +87,9 @@ class Report:
     waits: list[float] = field(default_factory=list)
     messages: int = 0
     jobs: int = 0
-    #: Anonymous memory of the server in bytes after the warm-up and at the end, and the same of threads and descriptors.
+    #: Anonymous memory of the server in bytes, after the warm-up and when the strangers have gone.
     memory: tuple[int, int] = (0, 0)
+    #: Before the strangers come, and when they have gone.
     threads: tuple[int, int] = (0, 0)
     descriptors: tuple[int, int] = (0, 0)
     #: What does not hold.
@@ -266,7 +267,10 @@ class Churn:
             publishers = [Publisher(self, number) for number in range(PUBLISHERS)]
             for thread in (*workers, *publishers):
                 thread.start()
-            self._let_strangers_come()
+            before = self._resources()
+            warm = self._let_strangers_come()
+            if self._server.is_running:
+                self._check_resources(before, warm)
             self.is_over.set()
             for publisher in publishers:
                 publisher.join()
@@ -289,22 +293,23 @@ class Churn:
         with self._lock:
             self.report.findings.append(finding)
 
-    def _let_strangers_come(self) -> None:
+    def _let_strangers_come(self) -> int:
+        """Returns the most memory that the server had in the second fifth of the time, in bytes."""
         strangers = [
             threading.Thread(target=self._come_and_go, args=(number,)) for number in range(STRANGERS)
         ]
-        samples: list[tuple[int, int, int]] = []
+        samples: list[int] = []
         for stranger in strangers:
             stranger.start()
         while any(stranger.is_alive() for stranger in strangers):
             if self._failures_in_log() or not self._server.is_running:
                 self._is_broken.set()
             else:
-                samples.append(self._resources())
+                samples.append(self._server.resident_bytes())
             for stranger in strangers:
                 stranger.join(1 / len(strangers))
-        if samples and self._server.is_running:
-            self._check_resources(samples)
+        fifth = len(samples) // 5
+        return max(samples[fifth : 2 * fifth + 1], default=0)
 
     def _come_and_go(self, number: int) -> None:
         dice = random.Random(f"{self._seed} {number}")
@@ -398,22 +403,32 @@ class Churn:
             len(list(process.joinpath("fd").iterdir())),
         )
 
-    def _check_resources(self, samples: list[tuple[int, int, int]]) -> None:
-        """Compares the largest values of the second fifth of the run, after the warm-up, with those of the last."""
-        fifth = len(samples) // 5
-        warm, end = samples[fifth : 2 * fifth] or samples[:1], samples[-fifth - 1 :]
-        self.report.memory, self.report.threads, self.report.descriptors = (
-            (max(warm_values), max(end_values))
-            for warm_values, end_values in zip(zip(*warm, strict=True), zip(*end, strict=True), strict=True)
-        )
-        for name, (before, after), growth_max in (
-            ("bytes of memory", self.report.memory, GROWTH_MAX),
-            ("threads", self.report.threads, 0),
-            # Those of the strangers that are connected at the moment.
-            ("descriptors", self.report.descriptors, 2 * STRANGERS),
-        ):
-            if after - before > growth_max:
-                self.find(f"the server grew from {before:,} to {after:,} {name}")
+    def _check_resources(self, before: tuple[int, int, int], warm: int) -> None:
+        """Waits until the server has given back what the strangers needed."""
+        now = before
+        limits = {
+            "bytes of memory": (warm, GROWTH_MAX),
+            "threads": (before[1], 0),
+            # Those of journal files come and go.
+            "descriptors": (before[2], 8),
+        }
+
+        def grown() -> list[str]:
+            nonlocal now
+            now = self._resources()
+            pairs = zip(now, limits.items(), strict=True)
+            return [
+                f"from {was:,} to {is_now:,} {name}"
+                for is_now, (name, (was, most)) in pairs
+                if is_now > was + most
+            ]
+
+        try:
+            wait_until(lambda: not grown())
+        except AssertionError:
+            self.find(f"the server grew {', '.join(grown())}")
+        self.report.memory = (warm, now[0])
+        self.report.threads, self.report.descriptors = (before[1], now[1]), (before[2], now[2])
 
     def _stop_server(self) -> None:
         try:
