@@ -66,7 +66,7 @@ REFUSED: Final = 5_998
 REFUSED_OF_DEFAULT: Final = 2_400_000
 #: Connections a second of all strangers together, when the run is measured in minutes.
 PACE: Final = 100.0
-#: What the server's memory may grow by between the first and the last part of a run.
+#: What the server's memory may grow by from the second fifth of a run to its end.
 GROWTH_MAX: Final = 24 << 20
 
 _SETTINGS: Final[dict[str, Any]] = {
@@ -87,8 +87,8 @@ class Report:
     waits: list[float] = field(default_factory=list)
     messages: int = 0
     jobs: int = 0
-    #: Anonymous memory of the server in bytes, after the warm-up and when the strangers have gone.
-    memory: tuple[int, int] = (0, 0)
+    #: The most anonymous memory of the server in bytes in each fifth of the time, and what is left when the strangers have gone.
+    memory: list[int] = field(default_factory=list)
     #: Before the strangers come, and when they have gone.
     threads: tuple[int, int] = (0, 0)
     descriptors: tuple[int, int] = (0, 0)
@@ -111,9 +111,9 @@ class Report:
             f"connections: {self.connections.total():,} ({ways})",
             f"honest clients: {self.messages:,} messages, {self.jobs:,} of them jobs",
             f"acknowledgements: {len(self.waits):,}, after {', '.join(times)}",
-            "memory: {:.1f} MiB after the warm-up, {:.1f} MiB at the end".format(
-                *(n / 2**20 for n in self.memory)
-            ),
+            "memory: "
+            + ", ".join(f"{each / 2**20:.1f}" for each in self.memory)
+            + " MiB, each fifth and at the end",
             "threads: {}, then {}; descriptors: {}, then {}".format(*self.threads, *self.descriptors),
         ]
         return "\n".join([*lines, *(f"FOUND: {finding}" for finding in self.findings)])
@@ -268,9 +268,9 @@ class Churn:
             for thread in (*workers, *publishers):
                 thread.start()
             before = self._resources()
-            warm = self._let_strangers_come()
+            self._let_strangers_come()
             if self._server.is_running:
-                self._check_resources(before, warm)
+                self._check_resources(before)
             self.is_over.set()
             for publisher in publishers:
                 publisher.join()
@@ -293,8 +293,7 @@ class Churn:
         with self._lock:
             self.report.findings.append(finding)
 
-    def _let_strangers_come(self) -> int:
-        """Returns the most memory that the server had in the second fifth of the time, in bytes."""
+    def _let_strangers_come(self) -> None:
         strangers = [
             threading.Thread(target=self._come_and_go, args=(number,)) for number in range(STRANGERS)
         ]
@@ -308,8 +307,9 @@ class Churn:
                 samples.append(self._server.resident_bytes())
             for stranger in strangers:
                 stranger.join(1 / len(strangers))
-        fifth = len(samples) // 5
-        return max(samples[fifth : 2 * fifth + 1], default=0)
+        bounds = [len(samples) * part // 5 for part in range(6)]
+        fifths = (samples[begin : max(end, begin + 1)] for begin, end in itertools.pairwise(bounds))
+        self.report.memory = [max(fifth, default=0) for fifth in fifths]
 
     def _come_and_go(self, number: int) -> None:
         dice = random.Random(f"{self._seed} {number}")
@@ -403,11 +403,11 @@ class Churn:
             len(list(process.joinpath("fd").iterdir())),
         )
 
-    def _check_resources(self, before: tuple[int, int, int], warm: int) -> None:
-        """Waits until the server has given back what the strangers needed."""
+    def _check_resources(self, before: tuple[int, int, int]) -> None:
+        """Waits until the server has given back what the strangers needed. The first fifth of the time is for the warm-up."""
         now = before
         limits = {
-            "bytes of memory": (warm, GROWTH_MAX),
+            "bytes of memory": (self.report.memory[1], GROWTH_MAX),
             "threads": (before[1], 0),
             # Those of journal files come and go.
             "descriptors": (before[2], 8),
@@ -427,7 +427,7 @@ class Churn:
             wait_until(lambda: not grown())
         except AssertionError:
             self.find(f"the server grew {', '.join(grown())}")
-        self.report.memory = (warm, now[0])
+        self.report.memory.append(now[0])
         self.report.threads, self.report.descriptors = (before[1], now[1]), (before[2], now[2])
 
     def _stop_server(self) -> None:
