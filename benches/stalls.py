@@ -306,17 +306,20 @@ def _be_peer(connection: Any, url: str, name: str, is_short: bool) -> None:
 
 async def _go_through(connection: Any, strangers: Strangers, row: Row, is_short: bool) -> None:
     steps = row.steps(strangers, is_short)
+    steps_left = 2
     try:
-        for _ in range(2):
+        while steps_left:
             await anext(steps)
+            steps_left -= 1
             connection.send(time.monotonic())
             connection.recv()
         connection.send(await anext(steps))
     except CutOffError as error:
         # Whatever it was about to do, it is over.
-        for answer in (time.monotonic(), f"cut off ({error})"):
-            connection.send(answer)
+        for _ in range(steps_left):
+            connection.send(time.monotonic())
             connection.recv()
+        connection.send(f"cut off ({error})")
 
 
 async def _ask_for_stats(strangers: Strangers, count: int) -> Steps:
