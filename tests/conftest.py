@@ -23,7 +23,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # A worker of xdist has the directory from the process that started it.
     if not hasattr(config, "workerinput"):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-        config.stash[_SCRATCH] = scratch = Path(tempfile.mkdtemp(prefix="quire-tests-"))
+        # Those of runs that were killed.
+        for old in Path(tempfile.gettempdir()).glob("quire-tests-*-*"):
+            if not Path("/proc", old.name.split("-")[2]).exists():
+                shutil.rmtree(old, ignore_errors=True)
+        config.stash[_SCRATCH] = scratch = Path(tempfile.mkdtemp(prefix=f"quire-tests-{os.getpid()}-"))
         os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
         # After the directory of the forkserver, which Python removes at the end of the process.
         Finalize(None, shutil.rmtree, (scratch,), {"ignore_errors": True}, exitpriority=-200)
