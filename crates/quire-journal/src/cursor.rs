@@ -9,7 +9,7 @@ use crate::log::Log;
 use crate::pins::Pin;
 use crate::reader::Place;
 use crate::record::{Position, Record};
-use crate::recover;
+use crate::recover::{self, Followed};
 use crate::segment::{Segment, holds_records};
 use crate::view::{READ_STEP, Reads, View};
 
@@ -80,10 +80,15 @@ impl Cursor {
     /// `wants` is asked once for every topic of the log: over the life of the cursor it must say the same of the same name, or want less.
     ///
     /// # Errors
-    /// [`JournalError::Corrupt`] for damage; the cursor stays before it.
+    /// [`JournalError::Corrupt`] for damage, [`JournalError::Removed`] when another process removed the records that come next; the cursor
+    /// stays before them.
     pub fn next(&mut self, limit: Position, wants: &dyn TopicFilter) -> Result<Option<Batch>, JournalError> {
         if self.log.follows && limit > self.log.persisted() && self.after >= self.log.persisted() {
-            recover::follow(&self.log)?;
+            let followed = recover::follow(&self.log)?;
+            if followed == Followed::FilesGone {
+                let (directory, after) = (self.log.directory.clone(), self.after);
+                return Err(JournalError::Removed { directory, after });
+            }
         }
         let limit = limit.min(self.log.persisted());
         while self.after < limit {

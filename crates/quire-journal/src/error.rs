@@ -52,6 +52,17 @@ pub enum JournalError {
         /// The number of the missing file.
         missing: u32,
     },
+    /// The records that a cursor would give next were removed, on purpose, before it came to them.
+    #[error(
+        "{}: the records after position {after} were removed from the journal before they were read; read on from the first that is left",
+        directory.display()
+    )]
+    Removed {
+        /// The journal directory.
+        directory: PathBuf,
+        /// The last position that the cursor has passed.
+        after: Position,
+    },
     /// The log ends before what was once on stable storage: files, or the end of one, are missing.
     #[error("{}: the log ends at position {last}, but everything up to {durable} was on stable storage", directory.display())]
     Truncated {

@@ -142,6 +142,11 @@ impl Index {
         body.is_empty()
     }
 
+    /// Whether this is the index of the same segment, taken at the same time or later.
+    pub fn continues(&self, before: &Index) -> bool {
+        self.blocks.starts_with(&before.blocks) && self.summary.last >= before.summary.last
+    }
+
     /// The block that would hold this message, if the segment does.
     pub fn block_of(&self, publisher: PublisherId, sequence: u64) -> Option<u32> {
         let marks = self.publishers.get(&publisher)?;

@@ -29,7 +29,7 @@ impl Reader {
         mut each: impl FnMut(Stretch) -> ControlFlow<()>,
     ) {
         let limit = limit.min(self.persisted());
-        let segments = self.log.segments.read().clone();
+        let segments = self.log().segments.read().clone();
         let begin = segments.partition_point(|segment| segment.first <= after.next()).saturating_sub(1);
         for segment in &segments[begin..] {
             if segment.first > limit {

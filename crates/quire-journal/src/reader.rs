@@ -7,21 +7,31 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, RwLock};
+
 use crate::cursor::{AllTopics, Cursor};
 use crate::disk::{Disk, RealDisk};
 use crate::error::JournalError;
 use crate::format::find_record;
 use crate::log::Log;
 use crate::record::{Bookmark, Position};
-use crate::recover;
+use crate::recover::{self, Followed};
 use crate::segment::Segment;
 use crate::timestamp::Timestamp;
 use crate::view::{READ_STEP, Reads, View};
 
-/// Read access to a journal. Cloning is cheap.
+/// Read access to a journal. Cloning is cheap; clones read the same files.
 #[derive(Clone)]
 pub struct Reader {
-    pub(crate) log: Arc<Log>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Another one takes its place when files that it knows were archived or removed by another process. A cursor keeps the one that it
+    /// began with, and with it the files that are gone.
+    log: RwLock<Arc<Log>>,
+    /// Held while the directory is opened again.
+    reopening: Mutex<()>,
 }
 
 /// Where a record lies.
@@ -81,7 +91,11 @@ pub struct SegmentInfo {
 
 impl Reader {
     pub(crate) fn new(log: Arc<Log>) -> Self {
-        Reader { log }
+        Reader { shared: Arc::new(Shared { log: RwLock::new(log), reopening: Mutex::default() }) }
+    }
+
+    pub(crate) fn log(&self) -> Arc<Log> {
+        self.shared.log.read().clone()
     }
 
     /// Opens a directory without a lock and without changing it: safe beside a running server, whose journal it follows as it grows.
@@ -113,19 +127,17 @@ impl Reader {
         directory: &Path,
         archive: Option<&Path>,
     ) -> Result<Self, JournalError> {
-        let mut recovered = recover::load(disk, directory, archive, true, &mut |_| ())?;
-        recover::load_tail(&mut recovered)?;
-        Ok(Reader { log: Arc::new(recovered.log) })
+        recover::open_to_follow(disk, directory, archive).map(|log| Reader::new(Arc::new(log)))
     }
 
     /// The first position that can be read, once there is one: files may have been removed before it.
     pub fn first(&self) -> Position {
-        self.log.segments.read().first().map_or(Position(1), |segment| segment.first)
+        self.log().segments.read().first().map_or(Position(1), |segment| segment.first)
     }
 
     /// The last position that can be read.
     pub fn persisted(&self) -> Position {
-        self.log.persisted()
+        self.log().persisted()
     }
 
     /// Waits until what was submitted up to `position` is persistent.
@@ -133,15 +145,26 @@ impl Reader {
     /// # Errors
     /// [`JournalError::TimedOut`], or why the journal takes no more writes.
     pub fn wait_persisted(&self, position: Position, timeout: Duration) -> Result<(), JournalError> {
-        self.log.wait(position, Instant::now() + timeout)
+        self.log().wait(position, Instant::now() + timeout)
     }
 
-    /// Looks for what a writer in another process added. Cursors do so by themselves when they reach the end.
+    /// Looks for what a writer in another process added, archived or removed. Cursors look for what was added when they reach the end.
+    ///
+    /// A cursor that began before goes on in the files that it began with.
     ///
     /// # Errors
-    /// What cannot be read.
+    /// As [`Reader::open_with_archive`].
     pub fn refresh(&self) -> Result<(), JournalError> {
-        if self.log.follows { recover::follow(&self.log) } else { Ok(()) }
+        let log = self.log();
+        if !log.follows || (!recover::has_lost_files(&log)? && recover::follow(&log)? == Followed::ToTheEnd) {
+            return Ok(());
+        }
+        let _one_at_a_time = self.shared.reopening.lock();
+        if Arc::ptr_eq(&log, &self.log()) {
+            let reopened = recover::reopen_to_follow(&log)?;
+            *self.shared.log.write() = Arc::new(reopened);
+        }
+        Ok(())
     }
 
     /// The position of the message that the bookmark names, if the log has it.
@@ -163,10 +186,11 @@ impl Reader {
     /// The segment, the position and the offset of the batch.
     fn locate(&self, bookmark: Bookmark) -> Result<Option<(Arc<Segment>, Position, u64)>, JournalError> {
         let Bookmark { publisher, sequence } = bookmark;
-        let sealed = self.log.publishers.read().segment_of(publisher, sequence);
+        let log = self.log();
+        let sealed = log.publishers.read().segment_of(publisher, sequence);
         let segment = match sealed {
-            Some(number) => self.log.segment(number),
-            None => self.log.segments.read().last().cloned(),
+            Some(number) => log.segment(number),
+            None => log.segments.read().last().cloned(),
         };
         let Some(segment) = segment else { return Ok(None) };
         let index = segment.index.read();
@@ -193,7 +217,7 @@ impl Reader {
     /// # Errors
     /// Damage where it should be.
     pub fn position_before(&self, instant: Timestamp) -> Result<Position, JournalError> {
-        let segments = self.log.segments.read().clone();
+        let segments = self.log().segments.read().clone();
         let at = segments.partition_point(|segment| {
             let summary = segment.summary();
             summary.count > 0 && summary.first_timestamp <= instant
@@ -221,13 +245,12 @@ impl Reader {
 
     /// A cursor that gives what comes after the position.
     pub fn cursor(&self, after: Position) -> Cursor {
-        let after = after.max(Position(self.first().0 - 1));
-        Cursor::new(self.log.clone(), after)
+        Cursor::new(self.log(), after)
     }
 
     /// What every segment holds, oldest first.
     pub fn segments(&self) -> Vec<SegmentInfo> {
-        let segments = self.log.segments.read().clone();
+        let segments = self.log().segments.read().clone();
         segments.iter().map(|segment| self.info(segment)).collect()
     }
 

@@ -81,7 +81,7 @@ pub(crate) struct Recovered {
 }
 
 /// Reads the directory without changing it.
-pub(crate) fn load(
+fn load(
     disk: Arc<dyn Disk>,
     directory: &Path,
     archive: Option<&Path>,
@@ -156,7 +156,7 @@ pub(crate) fn recover(
 }
 
 /// Takes the active segment in as far as it is whole, for a reader beside a running writer.
-pub(crate) fn load_tail(recovered: &mut Recovered) -> Result<(), JournalError> {
+fn load_tail(recovered: &mut Recovered) -> Result<(), JournalError> {
     if let Some((_, segment)) = &recovered.active {
         let mut index = segment.index.write();
         segment.scan(&mut index, &recovered.log.names, |_| ());
@@ -164,23 +164,86 @@ pub(crate) fn load_tail(recovered: &mut Recovered) -> Result<(), JournalError> {
     finish(recovered)
 }
 
+/// Opens the log of a directory for a reader beside a running writer.
+pub(crate) fn open_to_follow(
+    disk: Arc<dyn Disk>,
+    directory: &Path,
+    archive: Option<&Path>,
+) -> Result<Log, JournalError> {
+    let mut recovered = load(disk, directory, archive, true, &mut |_| ())?;
+    load_tail(&mut recovered)?;
+    Ok(recovered.log)
+}
+
+/// Opens the directory of `log` again, whose files went from where it knows them.
+pub(crate) fn reopen_to_follow(log: &Log) -> Result<Log, JournalError> {
+    let reopened = open_to_follow(log.disk.clone(), &log.directory, log.archive.as_deref())?;
+    let (known, found) = (log.segments.read(), reopened.segments.read());
+    if let (Some(last), Some(first)) = (known.last(), found.first()) {
+        let continues = match reopened.segment(last.number) {
+            Some(same) => same.first == last.first && same.index.read().continues(&last.index.read()),
+            None => first.number > last.number && first.first > last.summary().last,
+        };
+        if !continues {
+            let reason = format!(
+                "{} holds another journal than when it was opened; open it again",
+                log.directory.display()
+            );
+            return Err(JournalError::BadOption { option: "journal_directory", reason });
+        }
+    }
+    drop((known, found));
+    Ok(reopened)
+}
+
+/// How far a look for what another process wrote has led.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Followed {
+    ToTheEnd,
+    /// The file that comes next is gone, and later ones are there.
+    FilesGone,
+}
+
 /// Looks for batches and segments that the writer of another process added.
-pub(crate) fn follow(log: &Log) -> Result<(), JournalError> {
+pub(crate) fn follow(log: &Log) -> Result<Followed, JournalError> {
     let _one_at_a_time = log.following.lock();
     loop {
         let last = log.segments.read().last().cloned();
-        let Some(last) = last else { return follow_first(log) };
+        let Some(last) = last else { return follow_first(log).map(|()| Followed::ToTheEnd) };
         take_in(log, &last);
         // Only the file that comes next is looked at, however many there are.
-        let Some(next) = open_next(log, &last)? else { return Ok(()) };
+        let next = match open_next(log, &last)? {
+            Next::Begun(next) => next,
+            Next::NotBegun => return Ok(Followed::ToTheEnd),
+            Next::Gone => return Ok(Followed::FilesGone),
+        };
         // The writer fills a segment before it begins the next: one more look at the old one, then on.
         take_in(log, &last);
         if last.summary().last.next() != next.first {
-            return Ok(());
+            return Ok(Followed::ToTheEnd);
         }
         log.note_sealed(&last);
         log.segments.write().push(next);
     }
+}
+
+/// Whether another process archived or removed segments since. It takes the oldest first, so that the first that is not archived tells, and
+/// the first of the archive.
+pub(crate) fn has_lost_files(log: &Log) -> Result<bool, JournalError> {
+    let segments = log.segments.read();
+    let kept = segments.partition_point(|segment| segment.is_archived);
+    let mut oldest = vec![0, kept];
+    oldest.dedup();
+    let paths: Vec<_> = oldest.iter().filter_map(|at| Some(segments.get(*at)?.path.clone())).collect();
+    drop(segments);
+    for path in paths {
+        match log.disk.open_read_only(&path) {
+            Ok(_) => (),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+            Err(error) => return Err(JournalError::io(&path, "opening the segment", &error)),
+        }
+    }
+    Ok(false)
 }
 
 /// Takes in what was added to the active segment.
@@ -194,8 +257,16 @@ fn take_in(log: &Log, segment: &Arc<Segment>) {
     }
 }
 
-/// The segment after `last`, if the writer began it; it may have been archived since.
-fn open_next(log: &Log, last: &Segment) -> Result<Option<Arc<Segment>>, JournalError> {
+/// The segment after the last one that is known.
+enum Next {
+    Begun(Arc<Segment>),
+    NotBegun,
+    /// It was there: later ones are.
+    Gone,
+}
+
+/// The segment after `last`; it may have been archived since.
+fn open_next(log: &Log, last: &Segment) -> Result<Next, JournalError> {
     let number = last.number + 1;
     for (directory, is_archived) in [(Some(&log.directory), false), (log.archive.as_ref(), true)] {
         let Some(directory) = directory else { continue };
@@ -207,16 +278,14 @@ fn open_next(log: &Log, last: &Segment) -> Result<Option<Arc<Segment>>, JournalE
         };
         let mapping = file.map().map_err(|error| JournalError::io(&path, "mapping the segment", &error))?;
         let header = SegmentHeader::decode(mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default());
-        let Some(header) = header.ok().filter(|header| header.number == number) else { return Ok(None) };
-        return Segment::new(path, &header, &*file, empty_index(&header), is_archived).map(Some);
+        let header = header.ok().filter(|header| header.number == number);
+        let Some(header) = header else { return Ok(Next::NotBegun) };
+        return Segment::new(path, &header, &*file, empty_index(&header), is_archived).map(Next::Begun);
     }
     let names = log.disk.list(&log.directory);
     let names = names.map_err(|error| JournalError::io(&log.directory, "listing the directory", &error))?;
-    match names.iter().filter_map(|name| segment_number(name)).any(|found| found > number) {
-        // It was there, and is gone: archived to where this reader does not look, or removed.
-        true => Err(JournalError::Gap { directory: log.directory.clone(), missing: number }),
-        false => Ok(None),
-    }
+    let is_gone = names.iter().filter_map(|name| segment_number(name)).any(|found| found > number);
+    Ok(if is_gone { Next::Gone } else { Next::NotBegun })
 }
 
 /// Takes up a journal that had no segment yet.

@@ -31,15 +31,16 @@ pub struct Damage {
 impl Reader {
     /// Checks every byte that was written; empty when all is sound. A missing index is no damage: the next start makes it again.
     pub fn verify(&self) -> Vec<Damage> {
-        let segments = self.log.segments.read().clone();
+        let log = self.log();
+        let segments = log.segments.read().clone();
         let mut damages = Vec::new();
         let mut before = None;
         for segment in &segments {
-            let mut check = Check { log: &self.log, segment, damages: Vec::new() };
+            let mut check = Check { log: &log, segment, damages: Vec::new() };
             before = check.run(before);
             damages.append(&mut check.damages);
         }
-        damages.extend(check_clients(&self.log));
+        damages.extend(check_clients(&log));
         damages
     }
 }

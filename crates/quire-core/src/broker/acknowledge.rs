@@ -25,6 +25,7 @@ pub(super) fn code_of(error: &JournalError) -> Code {
             Code::Internal
         }
         JournalError::Io { .. }
+        | JournalError::Removed { .. }
         | JournalError::Locked { .. }
         | JournalError::Closed
         | JournalError::TimedOut => Code::StorageFailed,

@@ -124,7 +124,8 @@ fn following_opens_no_segment_twice() {
         append(&mut journal, 1001 + round * 10..=1010 + round * 10);
         let before = disk.opened();
         reader.refresh().unwrap();
-        assert!(disk.opened() - before <= 2, "{} opened in one round", disk.opened() - before);
+        // One of them is the oldest, to see that it is still there.
+        assert!(disk.opened() - before <= 3, "{} opened in one round", disk.opened() - before);
     }
     assert_eq!(sequences(&reader, Position(0)), (1..=1500).collect::<Vec<_>>());
 }

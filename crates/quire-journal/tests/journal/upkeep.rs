@@ -294,8 +294,9 @@ fn a_reader_elsewhere_goes_on_while_segments_are_moved_and_compressed_under_it()
     reader.refresh().unwrap();
     assert_eq!(sequences(&reader, Position(0)), (1..=1000).collect::<Vec<_>>());
     assert_eq!(reader.verify(), []);
-    // One that does not know the archive says that it cannot go on, instead of waiting for ever.
-    assert!(matches!(blind.refresh(), Err(JournalError::Gap { .. })));
+    // One that does not know the archive goes on with what is left.
+    blind.refresh().unwrap();
+    assert_eq!(blind.persisted(), Position(1000));
 }
 
 #[test]
@@ -334,4 +335,96 @@ fn a_flipped_bit_in_a_compressed_segment_is_an_error_or_reads_the_same_and_verif
     }
     assert!(refused > 40 && seen > 0, "{refused} {seen}");
     assert_eq!(reader.verify(), []);
+}
+
+/// A journal on a disk in memory that archives, and readers of its directory.
+struct Followed {
+    disk: Arc<MemoryDisk>,
+    journal: Journal,
+}
+
+impl Followed {
+    const DIRECTORY: &str = "/journal";
+    const ARCHIVE: &str = "/archive";
+
+    fn new() -> Self {
+        let disk = Arc::new(MemoryDisk::new(256 << 20));
+        let options = Options { archive_directory: Some(Followed::ARCHIVE.into()), ..small() };
+        let (journal, _) =
+            Journal::driven_by_hand(disk.clone(), Path::new(Followed::DIRECTORY), &options).unwrap();
+        Followed { disk, journal }
+    }
+
+    fn reader(&self) -> Reader {
+        Reader::open_read_only_on(self.disk.clone(), Path::new(Followed::DIRECTORY), None).unwrap()
+    }
+}
+
+#[test]
+fn a_reader_elsewhere_steps_over_files_that_were_removed_behind_it() {
+    let mut followed = Followed::new();
+    append(&mut followed.journal, 1..=100);
+    let reader = followed.reader();
+    append(&mut followed.journal, 101..=1000);
+    // Everything that the reader knows is gone, and more.
+    let removed = followed.journal.upkeep().remove(Which::Until(Timestamp(500_000)), None).unwrap();
+    let first = removed.last().unwrap().positions.unwrap().1.next();
+    assert!(first > Position(200), "{first}");
+    reader.refresh().unwrap();
+    assert_eq!((reader.first(), reader.persisted()), (first, Position(1000)));
+    assert_eq!(sequences(&reader, Position(0)), (first.get()..=1000).collect::<Vec<_>>());
+    assert_eq!(reader.find(Bookmark { publisher: PublisherId(7), sequence: 50 }).unwrap(), None);
+    assert_eq!(reader.verify(), []);
+    // It goes on with what is added and removed later, file by file, also in its clones.
+    let clone = reader.clone();
+    append(&mut followed.journal, 1001..=1500);
+    followed.journal.upkeep().remove(Which::Until(Timestamp(900_000)), None).unwrap();
+    reader.refresh().unwrap();
+    assert_eq!(clone.first(), followed.journal.reader().first());
+    assert_eq!(clone.segments().len(), followed.journal.reader().segments().len());
+    assert_eq!(*sequences(&clone, Position(0)).last().unwrap(), 1500);
+}
+
+#[test]
+fn a_cursor_that_is_in_a_file_when_it_is_removed_elsewhere_reads_it_to_its_end() {
+    let mut followed = Followed::new();
+    append(&mut followed.journal, 1..=100);
+    let reader = followed.reader();
+    let mut cursor = reader.cursor(Position(0));
+    let batch = cursor.next(reader.persisted(), &AllTopics).unwrap().unwrap();
+    let mut last = batch.last();
+    append(&mut followed.journal, 101..=1000);
+    followed.journal.upkeep().remove(Which::Until(Timestamp(500_000)), None).unwrap();
+    reader.refresh().unwrap();
+    while let Some(batch) = cursor.next(Position(100), &AllTopics).unwrap() {
+        assert_eq!(batch.first(), last.next());
+        last = batch.last();
+    }
+    assert_eq!(last, Position(100));
+    // What comes next is gone, and that is said instead of waiting for it, or passing over it.
+    let mut end = Ok(None);
+    while end.is_ok() {
+        end = cursor.next(Position(1000), &AllTopics).map(|batch| batch.map(|batch| last = batch.last()));
+        assert!(matches!(end, Ok(Some(())) | Err(JournalError::Removed { .. })), "{end:?}");
+    }
+    assert_eq!(cursor.after(), last);
+}
+
+#[test]
+fn a_file_that_is_missing_in_the_middle_is_a_gap_for_a_reader_elsewhere_too() {
+    let mut followed = Followed::new();
+    append(&mut followed.journal, 1..=100);
+    let reader = followed.reader();
+    let known = reader.segments().len();
+    append(&mut followed.journal, 101..=1000);
+    let missing = followed.journal.reader().segments()[known].clone();
+    followed.disk.remove(&missing.path).unwrap();
+    match reader.refresh() {
+        Err(JournalError::Gap { missing: number, .. }) => assert_eq!(number, missing.number),
+        other => panic!("{other:?}"),
+    }
+    // What it knew before can be read still.
+    let last = reader.persisted();
+    assert!(last >= Position(100) && last < missing.positions.unwrap().0);
+    assert_eq!(sequences(&reader, Position(0)), (1..=last.get()).collect::<Vec<_>>());
 }
