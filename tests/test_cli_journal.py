@@ -201,22 +201,80 @@ def test_the_command_line_takes_care_of_a_stopped_journal(
     assert command("verify", directory, "--archive-directory", archive).code == 0
 
 
-def test_nothing_is_removed_behind_the_back_of_an_archive_that_was_not_named(
-    command: Command, tmp_path: Path
-) -> None:
+@pytest.fixture
+def archived(tmp_path: Path) -> tuple[Path, Path]:
+    """A journal, and the archive that its oldest files are in."""
     directory, archive = tmp_path / "journal", tmp_path / "archive"
     with quire.Journal(directory, journal_size="64KB", archive_directory=archive) as journal:
-        journal.append_many("orders", [{"pad": "x" * 500}] * 500, publisher="loader")
+        journal.append_many("orders", [{"n": n, "pad": "x" * 500} for n in range(500)], publisher="loader")
         journal.flush(PATIENCE)
-        count = len(journal.segments())
         assert len(journal.archive(size_max="220KB")) > 1
-    for arguments in ([], ["--dry-run"], ["--archive-directory", tmp_path / "elsewhere"]):
-        refused = command("remove", directory, "--age", "0s", *arguments)
-        assert (refused.code, refused.out) == (2, ""), arguments
-        assert f"archived in {archive}" in refused.err
-    named = ("--archive-directory", archive)
-    assert command("verify", directory, *named).code == 0
-    with quire.Journal(directory, archive_directory=archive) as journal:
-        assert len(journal.segments()) == count
-    assert command("remove", directory, "--age", "0s", *named).code == 0
-    assert command("remove", directory, "--age", "0s").code == 0, "nothing older is archived any more"
+    return directory, archive
+
+
+def test_every_command_finds_archived_files_by_itself(
+    command: Command, archived: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    directory, archive = archived
+    with quire.Journal(directory) as journal:
+        count = len(journal.segments())
+        assert [message.json()["n"] for message in journal.read()] == list(range(500))
+    assert len(lines(command("ls", directory, "--json"))) == count
+    assert len(lines(command("dump", directory, "--json"))) == 500
+    assert len(lines(command("grep", directory, "/n < 3", "--json"))) == 3
+    (first,) = lines(command("dump", directory, "--count", 1, "--json"))
+    (found,) = lines(command("find", directory, first["bookmark"], "--json"))
+    assert Path(found["segment"]).parent == archive
+    assert lines(command("verify", directory, "--json"))[0]["records"] == 500
+    copy = str(directory.with_name("copy"))
+    assert run(["replay", str(directory), "--url", f"file:{copy}", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["published"] == 500
+    # More goes where the rest is.
+    assert {
+        Path(file["path"]).parent for file in lines(command("archive", directory, "--age", "0s", "--json"))
+    } == {archive}
+    assert len(lines(command("compress", directory, "--age", "0s", "--json"))) == count - 1
+    assert len(lines(command("remove", directory, "--age", "0s", "--json"))) == count - 1
+    assert list(archive.glob("*.journal")) == []
+    assert command("verify", directory).code == 0
+
+
+def test_missing_files_are_named_and_can_be_given_up(command: Command, archived: tuple[Path, Path]) -> None:
+    directory, archive = archived
+    missing = sorted(path.name.split(".")[1] for path in archive.glob("*.journal"))
+    moved = archive.rename(archive.with_name("moved"))
+    files = f"journal files {missing[0]} to {missing[-1]} are missing"
+    for action, *arguments in (
+        ["ls"],
+        ["verify"],
+        ["dump"],
+        ["archive", "--age", "0s"],
+        ["compress", "--age", "0s"],
+        ["remove", "--age", "0s"],
+        ["verify", "--archive-directory", archive.with_name("elsewhere")],
+    ):
+        refused = command(action, directory, *arguments)
+        assert (refused.code, refused.out) == (1, ""), action
+        assert files in refused.err
+        assert str(archive) in refused.err
+    for read_only in (True, False):
+        with pytest.raises(quire.JournalCorruptError, match=files):
+            quire.Journal(directory, read_only=read_only)
+    assert command("verify", directory, "--archive-directory", moved).code == 0
+    for mistake in (["--age", "0s"], ["--size-max", "1MB"], ["--dry-run"], ["--url", "quire://127.0.0.1:1"]):
+        assert command("remove", directory, "--missing", *mistake).code == 2
+    given_up = lines(command("remove", directory, "--missing", "--json"))
+    assert given_up == [{"first": int(missing[0]), "last": int(missing[-1])}]
+    assert command("remove", directory, "--missing").out == "no file is missing\n"
+    with quire.Journal(directory) as journal:
+        assert len(list(journal.read())) < 500
+        assert journal.highest_sequence("loader") == 500
+    assert command("verify", directory).code == 0
+
+
+def test_the_archive_of_a_journal_that_was_never_archived_has_to_be_named(
+    command: Command, directory: Path
+) -> None:
+    refused = command("archive", directory, "--age", "0s")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--archive-directory says where to" in refused.err

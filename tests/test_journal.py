@@ -159,6 +159,25 @@ def test_one_process_writes_and_others_read_as_it_grows(tmp_path: Path) -> None:
                 other.append("t", b"", publisher="p")
 
 
+def test_a_reader_goes_on_behind_files_that_another_process_removed(tmp_path: Path) -> None:
+    with quire.Journal(tmp_path, journal_size="64KB") as journal:
+        journal.append_many("orders", [{"n": n, "pad": "x" * 500} for n in range(50)], publisher="loader")
+        journal.flush(20)
+        reader = quire.Journal(tmp_path, read_only=True)
+        assert reader.persisted == 50
+        journal.append_many(
+            "orders", [{"n": n, "pad": "x" * 500} for n in range(50, 1000)], publisher="loader"
+        )
+        journal.flush(20)
+        # With a reader in this process they would stay.
+        assert len(journal.remove(age=0)) > 2
+        left = [message.json()["n"] for message in journal.read()]
+        assert (reader.persisted, left[-1]) == (1000, 999)
+        assert [message.json()["n"] for message in reader.read()] == left
+        assert reader.segments() == journal.segments()
+        assert reader.verify() == []
+
+
 def test_a_running_server_shows_its_journal(tmp_path: Path) -> None:
     config = quire.Config(data_directory=tmp_path, transport={"address": "127.0.0.1:0"})
     server = quire.Server(config)

@@ -221,7 +221,8 @@ class Journal(_Kept):
 
     - `read_only`: nothing is locked or changed; safe beside the process that writes it
     - `name`: part of the files' names
-    - `archive_directory`: where `archive` moves files, and where those are that it moved
+    - `archive_directory`: where `archive` moves files, and where the files are that it moved; `None` = where files of this
+      journal were archived last
     - `journal_size`: of one segment; a larger record gets a segment of its own
     - `preallocated_journal_files`: segments made ready before they are needed
     - `flush_interval`: the longest that a record waits for its flush to start (30us to 100ms); an idle disk flushes
@@ -229,8 +230,8 @@ class Journal(_Kept):
     - `durability`: `"fsync"`: persistent means on stable storage; `"os"`: it survives the process, not the machine
     - `on_progress`: called with the bytes done and the bytes to do while a long journal is recovered
 
-    Raises `JournalLockedError`, `JournalCorruptError`, `ConfigError`, `StorageFullError`, `StorageFailedError`; with
-    `read_only`, `FileNotFoundError` when there is no journal.
+    Raises `JournalLockedError`, `JournalCorruptError`, also when files of the log are missing, `ConfigError`,
+    `StorageFullError`, `StorageFailedError`; with `read_only`, `FileNotFoundError` when there is no journal.
     """
 
     def __init__(

@@ -149,8 +149,7 @@ class Server:
         self._engine = engine
         upkeep = None
         try:
-            directories = self.config.journal_directory, self.config.journal_archive_directory
-            upkeep = UpkeepListener.open(*directories, engine)
+            upkeep = UpkeepListener.open(self.config.journal_directory, engine)
             address = self.config.address
             try:
                 listener = await loop.create_server(

@@ -62,6 +62,8 @@ def take_care(
 ) -> Iterator[Segment]:
     """Archives, compresses or removes files in a directory, and gives each when it is done: by the server that runs on it, else here.
 
+    - `archive_directory`: `None` = the one that files of the journal were archived to last
+
     Raises what `ServerJournal.archive` raises, and `JournalLockedError` when something else has the journal open.
     """
     check_is_journal(directory)
@@ -75,10 +77,20 @@ def take_care(
         with server:
             yield from _ask(server, Task(action, age, size_max, dry_run, archive))
         return
-    if action == "archive" and archive_directory is None:
-        raise ConfigError("--archive-directory says where to: no server runs that would know it")
+    if action == "archive" and upkeep.archive_directory is None:
+        raise ConfigError("--archive-directory says where to: this journal was not archived before")
     for fields in take(upkeep, action, age, size_max, dry_run, upkeep.queues_need):
         yield segment_of(fields)
+
+
+def give_up_missing(directory: Path, archive_directory: Path | None) -> tuple[int | None, int] | None:
+    """Gives up the oldest files of a stopped journal that are missing: the log begins after them from now on.
+
+    Returns the numbers of the first file, `None` when it is not known, and of the last file; `None` when no file is missing. Raises
+    `JournalLockedError` when a process has the journal open, and `JournalCorruptError` when no file is left.
+    """
+    check_is_journal(directory)
+    return _quire.Upkeep.give_up_missing(directory, archive_directory)
 
 
 def ask_for_care(
@@ -116,8 +128,7 @@ def _files_of(core: _quire.Client, command: int) -> list[Segment]:
 class UpkeepListener:
     """What a running server takes requests with, one after the other, on a thread of its own."""
 
-    def __init__(self, directory: Path, archive_directory: Path | None, engine: _quire.Engine) -> None:
-        self._archive_directory = archive_directory
+    def __init__(self, directory: Path, engine: _quire.Engine) -> None:
         self._engine = engine
         self._asking: socket.socket | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -130,12 +141,10 @@ class UpkeepListener:
         threading.Thread(target=self._run, name="quire-upkeep", daemon=True).start()
 
     @classmethod
-    def open(
-        cls, directory: Path, archive_directory: Path | None, engine: _quire.Engine
-    ) -> UpkeepListener | None:
+    def open(cls, directory: Path, engine: _quire.Engine) -> UpkeepListener | None:
         """`None` where the system has no sockets without a file, or another program took the name: a server goes without."""
         try:
-            return cls(directory, archive_directory, engine)
+            return cls(directory, engine)
         except OSError as error:
             _log.warning("the command line cannot ask for the care of journal files: %s", error)
             return None
@@ -188,7 +197,8 @@ class UpkeepListener:
         asking.sendall(end)
 
     def _take(self, task: Task) -> Iterator[_quire.SegmentFields]:
-        own = self._archive_directory
+        upkeep = self._engine.upkeep()
+        own = upkeep.archive_directory
         if task.archive_directory is not None and (
             own is None or Path(task.archive_directory) != own.resolve()
         ):
@@ -196,8 +206,7 @@ class UpkeepListener:
             raise ConfigError(
                 f"the server that runs on this journal archives {where}", key="archive_directory"
             )
-        upkeep, keep_from = self._engine.upkeep(), self._engine.keep_from
-        return take(upkeep, task.action, task.age, task.size_max, task.dry_run, keep_from)
+        return take(upkeep, task.action, task.age, task.size_max, task.dry_run, self._engine.keep_from)
 
 
 def _address(directory: Path) -> bytes:

@@ -21,7 +21,7 @@ pub(crate) struct Found {
 
 /// How often a directory is listed again because a file went away between listing and opening: each time a running server archived or
 /// removed a segment, which takes it much longer.
-const LIST_COUNT_MAX: u32 = 10;
+pub(crate) const LIST_COUNT_MAX: u32 = 10;
 
 /// The segments of a journal, by number; refuses a gap between them.
 pub(crate) fn find_segments(

@@ -52,6 +52,18 @@ pub enum JournalError {
         /// The number of the missing file.
         missing: u32,
     },
+    /// The oldest files of the log are not there, and were not removed on purpose: archived to a directory that is not there, or lost.
+    #[error("{}", missing_files(directory, *first, *last, archive.as_deref()))]
+    Missing {
+        /// The journal directory.
+        directory: PathBuf,
+        /// The number of the first missing file; `None` = not known.
+        first: Option<u32>,
+        /// The number of the last missing file; `None` = all files are missing.
+        last: Option<u32>,
+        /// The directory that files of this journal were archived to last, if any were.
+        archive: Option<PathBuf>,
+    },
     /// The records that a cursor would give next were removed, on purpose, before it came to them.
     #[error(
         "{}: the records after position {after} were removed from the journal before they were read; read on from the first that is left",
@@ -116,4 +128,34 @@ impl JournalError {
             _ => JournalError::Io { path: path.to_owned(), operation, reason: error.to_string() },
         }
     }
+}
+
+fn missing_files(directory: &Path, first: Option<u32>, last: Option<u32>, archive: Option<&Path>) -> String {
+    let directory = directory.display();
+    let files = match (first, last) {
+        (Some(first), Some(last)) if first == last => format!("journal file {first:010} is missing"),
+        (Some(first), Some(last)) => format!("journal files {first:010} to {last:010} are missing"),
+        (None, Some(last)) => format!("journal files up to {last:010} are missing"),
+        (first, None) => format!("journal file {:010} and all later ones are missing", first.unwrap_or(0)),
+    };
+    let archive = archive.map_or_else(
+        || "If they were archived, name the directory where they are".to_owned(),
+        |archive| {
+            format!(
+                "Files of this journal were archived to {}: mount it, or name the directory where they are now",
+                archive.display()
+            )
+        },
+    );
+    let end = match last {
+        Some(_) => {
+            format!(
+                "If they were removed on purpose, or are lost, give their messages up: quire journal remove {directory} --missing"
+            )
+        }
+        None => "If they are lost, begin a new journal in another directory".to_owned(),
+    };
+    format!(
+        "{directory}: {files}. {archive} (journal_archive_directory of a server, archive_directory=, --archive-directory). {end}"
+    )
 }

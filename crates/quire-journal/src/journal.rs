@@ -190,6 +190,9 @@ impl Journal {
             Some(active) => active,
             None => writer::begin(&log, &mut supply, options.segment_size, Position(1), 0)?,
         };
+        if !recovered.is_beginning_kept {
+            log.keep_sequences()?;
+        }
         let summary = segment.summary();
         let keeper = match drive {
             Drive::Thread => Keeper::on_a_thread(log.clone())?,

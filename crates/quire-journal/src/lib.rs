@@ -14,6 +14,7 @@
 //! dropped the pages), and reading goes on (reliability J4).
 
 mod archive_place;
+mod beginning;
 mod cursor;
 mod directory;
 mod disk;

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use crate::beginning::Beginning;
 use crate::disk::Disk;
 use crate::error::JournalError;
 use crate::index::{Index, Names};
@@ -145,10 +146,21 @@ impl Log {
         self.write_clients(None, segment.summary().last)
     }
 
-    /// Writes the highest sequences of the sealed segments.
+    /// Writes the highest sequences of the sealed segments, and where the log begins.
     pub fn keep_sequences(&self) -> Result<(), JournalError> {
         let _one_at_a_time = self.keeping.lock();
         self.write_clients(None, Position::ZERO)
+    }
+
+    /// Writes that the log begins with `next`, before what is in front of it is removed; with `segment` when that fails.
+    pub fn keep_beginning(&self, next: &Segment, segment: &Segment) -> Result<(), JournalError> {
+        let begin = |segment: &Segment| Beginning { number: segment.number, first: segment.first };
+        self.publishers.write().beginning = begin(next);
+        let kept = self.keep_sequences();
+        if kept.is_err() {
+            self.publishers.write().beginning = begin(segment);
+        }
+        kept
     }
 
     /// Writes the highest sequences at a clean stop.

@@ -1,13 +1,14 @@
 //! The highest sequence of every publisher, and which sealed segment holds which sequences.
 //!
 //! The first is kept beside the journal as `clients.ack`, so that it survives the removal of old segments (seed 004, reference:
-//! queues-and-transaction-log 2.3 P12). The second keeps finding a bookmark independent of the number of segments.
+//! queues-and-transaction-log 2.3 P12), together with where the log begins and how far it reaches. The second keeps finding a bookmark independent of the number of segments.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashMap;
 
+use crate::beginning::Beginning;
 use crate::disk::Disk;
 use crate::error::JournalError;
 use crate::format::{u32_at, u64_at};
@@ -26,6 +27,8 @@ pub(crate) struct Publishers {
     before: Highest,
     /// The highest position that is known to be on stable storage.
     durable: Position,
+    /// Where the log must begin, from now on or as soon as a removal that is under way is done.
+    pub beginning: Beginning,
     /// Per publisher and sealed segment that holds it, in order: highest sequence and segment number.
     sealed: FxHashMap<PublisherId, Vec<(u64, u32)>>,
 }
@@ -33,7 +36,9 @@ pub(crate) struct Publishers {
 impl Publishers {
     /// Nothing but what `clients.ack` says.
     pub fn new(clients: ClientsFile) -> Self {
-        Publishers { before: clients.highest, durable: clients.durable, sealed: FxHashMap::default() }
+        let ClientsFile { durable, beginning, highest } = clients;
+        let beginning = beginning.unwrap_or_default();
+        Publishers { before: highest, durable, beginning, sealed: FxHashMap::default() }
     }
 
     /// The segment that would hold this message, if a sealed one does.
@@ -66,7 +71,7 @@ impl Publishers {
     /// What `clients.ack` is to say, now that `durable` is on stable storage.
     pub fn file(&mut self, active: Option<&Index>, durable: Position) -> ClientsFile {
         self.durable = self.durable.max(durable);
-        ClientsFile { durable: self.durable, highest: self.highest(active) }
+        ClientsFile { durable: self.durable, beginning: Some(self.beginning), highest: self.highest(active) }
     }
 
     /// The highest sequences, those in `active` included.
@@ -89,7 +94,9 @@ fn raise(highest: &mut Highest, publisher: PublisherId, sequence: u64) {
 
 const FILE_NAME: &str = "clients.ack";
 const MAGIC: [u8; 8] = *b"QUIRECLI";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Bytes before the entries, by version.
+const HEAD_SIZES: [usize; 2] = [24, 40];
 
 /// Where the highest sequences are kept.
 pub(crate) fn clients_path(directory: &Path) -> PathBuf {
@@ -101,6 +108,8 @@ pub(crate) fn clients_path(directory: &Path) -> PathBuf {
 pub(crate) struct ClientsFile {
     /// A position that was on stable storage when the file was written.
     pub durable: Position,
+    /// Where the log begins; `None`: the file is of version 1, which did not say it.
+    pub beginning: Option<Beginning>,
     pub highest: Highest,
 }
 
@@ -110,6 +119,13 @@ pub(crate) enum ClientsFound {
     Whole(ClientsFile),
     Missing,
     Damaged,
+}
+
+impl ClientsFound {
+    /// Where the log begins, if the file says so.
+    pub fn beginning(&self) -> Option<Beginning> {
+        if let ClientsFound::Whole(clients) = self { clients.beginning } else { None }
+    }
 }
 
 impl ClientsFile {
@@ -129,11 +145,15 @@ impl ClientsFile {
     fn encode(&self) -> Vec<u8> {
         let mut entries: Vec<_> = self.highest.iter().collect();
         entries.sort_unstable();
-        let mut bytes = Vec::with_capacity(28 + entries.len() * 16);
+        let Beginning { number, first } = self.beginning.unwrap_or_default();
+        let mut bytes = Vec::with_capacity(44 + entries.len() * 16);
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&(entries.len() as u32).to_le_bytes());
         bytes.extend_from_slice(&self.durable.0.to_le_bytes());
+        bytes.extend_from_slice(&first.0.to_le_bytes());
+        bytes.extend_from_slice(&number.to_le_bytes());
+        bytes.extend_from_slice(&[0; 4]);
         for (publisher, sequence) in entries {
             bytes.extend_from_slice(&publisher.0.to_le_bytes());
             bytes.extend_from_slice(&sequence.to_le_bytes());
@@ -142,16 +162,17 @@ impl ClientsFile {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (head, entries) = whole_file::checked(bytes)?.split_at_checked(24)?;
+        let bytes = whole_file::checked(bytes)?;
+        let version = bytes.get(8..12).map(|version| u32_at(version, 0))?;
+        let head_size = *HEAD_SIZES.get(version.checked_sub(1)? as usize)?;
+        let (head, entries) = bytes.split_at_checked(head_size)?;
         let (entries, rest) = entries.as_chunks::<16>();
-        if head[..8] != MAGIC
-            || u32_at(head, 8) != VERSION
-            || u32_at(head, 12) as usize != entries.len()
-            || !rest.is_empty()
-        {
+        if head[..8] != MAGIC || u32_at(head, 12) as usize != entries.len() || !rest.is_empty() {
             return None;
         }
+        let beginning =
+            (version > 1).then(|| Beginning { first: Position(u64_at(head, 24)), number: u32_at(head, 32) });
         let highest = entries.iter().map(|entry| (PublisherId(u64_at(entry, 0)), u64_at(entry, 8))).collect();
-        Some(ClientsFile { durable: Position(u64_at(head, 16)), highest })
+        Some(ClientsFile { durable: Position(u64_at(head, 16)), beginning, highest })
     }
 }

@@ -1,8 +1,10 @@
 //! How far every queue is done, kept beside the journal so that its recovery need not begin at the first segment (`queues.ack`; seed
 //! 000, reference: queues-and-transaction-log 1.16 Y2 to Y4).
 
+use std::path::Path;
 use std::sync::Arc;
 
+use crate::disk::Disk;
 use crate::error::JournalError;
 use crate::format::{u32_at, u64_at};
 use crate::log::Log;
@@ -39,8 +41,7 @@ impl QueuePoints {
 
     /// What was written last; `None` when there is no file, or it is not whole.
     pub fn read(&self) -> Option<Vec<QueuePoint>> {
-        let bytes = self.log.disk.read(&self.log.directory.join(FILE_NAME)).ok()?;
-        decode(whole_file::checked(&bytes)?)
+        read(&*self.log.disk, &self.log.directory)
     }
 
     /// The first position that a queue still needs, as far as the file knows.
@@ -66,6 +67,17 @@ impl QueuePoints {
     pub fn write(&self, points: &[QueuePoint]) -> Result<(), JournalError> {
         whole_file::write(&*self.log.disk, &self.log.directory.join(FILE_NAME), encode(points)?)
     }
+}
+
+fn read(disk: &dyn Disk, directory: &Path) -> Option<Vec<QueuePoint>> {
+    let bytes = disk.read(&directory.join(FILE_NAME)).ok()?;
+    decode(whole_file::checked(&bytes)?)
+}
+
+/// The last position up to which some queue was done, and behind which it needs the log; `None` when no queue had come that far.
+pub(crate) fn reached(disk: &dyn Disk, directory: &Path) -> Option<Position> {
+    // A queue that was never done with anything may have begun with a log that began later.
+    read(disk, directory)?.iter().map(|point| point.settled).filter(|settled| *settled > Position::ZERO).min()
 }
 
 fn encode(points: &[QueuePoint]) -> Result<Vec<u8>, JournalError> {

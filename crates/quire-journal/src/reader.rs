@@ -30,6 +30,8 @@ struct Shared {
     /// Another one takes its place when files that it knows were archived or removed by another process. A cursor keeps the one that it
     /// began with, and with it the files that are gone.
     log: RwLock<Arc<Log>>,
+    /// The archive directory that was named.
+    named_archive: Option<PathBuf>,
     /// Held while the directory is opened again.
     reopening: Mutex<()>,
 }
@@ -91,7 +93,12 @@ pub struct SegmentInfo {
 
 impl Reader {
     pub(crate) fn new(log: Arc<Log>) -> Self {
-        Reader { shared: Arc::new(Shared { log: RwLock::new(log), reopening: Mutex::default() }) }
+        Reader::with_archive(log, None)
+    }
+
+    fn with_archive(log: Arc<Log>, named_archive: Option<PathBuf>) -> Self {
+        let (log, reopening) = (RwLock::new(log), Mutex::default());
+        Reader { shared: Arc::new(Shared { log, named_archive, reopening }) }
     }
 
     pub(crate) fn log(&self) -> Arc<Log> {
@@ -99,7 +106,7 @@ impl Reader {
     }
 
     /// Opens a directory without a lock and without changing it: safe beside a running server, whose journal it follows as it grows.
-    /// Of segments that were archived it knows nothing.
+    /// Finds archived segments in the directory that `archive.place` names.
     ///
     /// # Errors
     /// As [`Reader::open_with_archive`].
@@ -107,10 +114,10 @@ impl Reader {
         Reader::open_with_archive(directory, None)
     }
 
-    /// The same for a journal whose older segments were moved to the archive directory; both are one log.
+    /// The same for a journal whose older segments are in the directory `archive`, whatever `archive.place` says; both are one log.
     ///
     /// # Errors
-    /// What cannot be read, a gap in the files, damage in a sealed segment whose index is missing.
+    /// [`JournalError::Missing`] when the oldest segments are not there. What cannot be read, a gap in the files, damage in a sealed segment whose index is missing.
     pub fn open_with_archive(
         directory: impl AsRef<Path>,
         archive: Option<&Path>,
@@ -127,7 +134,8 @@ impl Reader {
         directory: &Path,
         archive: Option<&Path>,
     ) -> Result<Self, JournalError> {
-        recover::open_to_follow(disk, directory, archive).map(|log| Reader::new(Arc::new(log)))
+        let log = recover::open_to_follow(disk, directory, archive)?;
+        Ok(Reader::with_archive(Arc::new(log), archive.map(Path::to_owned)))
     }
 
     /// The first position that can be read, once there is one: files may have been removed before it.
@@ -161,7 +169,7 @@ impl Reader {
         }
         let _one_at_a_time = self.shared.reopening.lock();
         if Arc::ptr_eq(&log, &self.log()) {
-            let reopened = recover::reopen_to_follow(&log)?;
+            let reopened = recover::reopen_to_follow(&log, self.shared.named_archive.as_deref())?;
             *self.shared.log.write() = Arc::new(reopened);
         }
         Ok(())

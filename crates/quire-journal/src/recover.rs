@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::directory::{Found, find_segments, settle, tidy};
+use crate::archive_place;
+use crate::beginning::{Beginning, Known, Missing};
+use crate::directory::{Found, LIST_COUNT_MAX, find_segments, settle, tidy};
 use crate::disk::{Disk, File};
 use crate::error::JournalError;
 use crate::format::{
@@ -77,28 +79,99 @@ pub(crate) struct Recovered {
     pub highest: Highest,
     /// The last position that must be there.
     durable: Position,
+    /// `clients.ack` says where the log begins.
+    pub is_beginning_kept: bool,
+    /// The files at the front that are missing, and were given up.
+    pub given_up: Option<Missing>,
     pub recovery: Recovery,
+}
+
+/// How a log is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// For reading, while another process may write.
+    Follow,
+    Write,
+    /// As `Write`; the oldest files that are missing are given up.
+    GiveUpMissing,
+}
+
+/// What is known of a journal before its segments are looked at.
+struct Looked {
+    clients: ClientsFound,
+    archive: Option<PathBuf>,
+    segments: Vec<Found>,
+    missing: Option<Missing>,
+}
+
+/// Finds the files of the log, and those that are missing at its front.
+fn look(
+    disk: &dyn Disk,
+    directory: &Path,
+    named: Option<&Path>,
+    read_only: bool,
+) -> Result<Looked, JournalError> {
+    let mut tries = 1;
+    loop {
+        // Before the segments, which may grow meanwhile.
+        let clients = ClientsFile::read(disk, directory)?;
+        let archive = archive_place::resolve(disk, directory, named)?;
+        let known = Known { disk, directory, named, clients: &clients };
+        let found = find_segments(disk, directory, archive.as_deref(), read_only)
+            .and_then(|segments| Ok((known.missing(&segments)?, segments)));
+        // What is missing may have been archived, or removed on purpose, while it was looked for.
+        if !matches!(found, Ok((None, _))) && read_only && tries < LIST_COUNT_MAX {
+            tries += 1;
+            if archive != archive_place::resolve(disk, directory, named)?
+                || clients.beginning() != ClientsFile::read(disk, directory)?.beginning()
+            {
+                continue;
+            }
+        }
+        let (missing, segments) = found?;
+        return Ok(Looked { clients, archive, segments, missing });
+    }
 }
 
 /// Reads the directory without changing it.
 fn load(
     disk: Arc<dyn Disk>,
     directory: &Path,
-    archive: Option<&Path>,
-    follows: bool,
+    named_archive: Option<&Path>,
+    mode: Mode,
     on_progress: &mut dyn FnMut(Progress),
 ) -> Result<Recovered, JournalError> {
-    // Before the segments, which may grow meanwhile.
-    let clients = ClientsFile::read(&*disk, directory)?;
-    let found = find_segments(&*disk, directory, archive, follows)?;
+    let follows = mode == Mode::Follow;
+    let Looked { clients, archive, segments: found, missing } =
+        look(&*disk, directory, named_archive, follows)?;
+    if let Some(Missing { first, last }) = missing
+        && (mode != Mode::GiveUpMissing || last.is_none())
+    {
+        let archive = archive_place::read(&*disk, directory)?.place().map(|place| place.archive);
+        return Err(JournalError::Missing { directory: directory.to_owned(), first, last, archive });
+    }
     let used = count_used(&found)?;
-    let begins_at_1 = found.first().is_none_or(|first| first.header.is_ok_and(|header| header.first.0 == 1));
+    let must_begin = clients.beginning();
+    let begins = found.first().and_then(|first| {
+        first.header.ok().map(|header| Beginning { number: first.number, first: header.first })
+    });
+    if let (Some(found), Some(begins), Some(must)) = (found.first(), begins, must_begin)
+        && begins.number == must.number
+        && begins.first != must.first
+    {
+        let (path, reason) =
+            (found.path.clone(), "the segment begins at another position than clients.ack says");
+        return Err(JournalError::Corrupt { path, offset: 0, reason, readable_to: Position::ZERO });
+    }
+    let begins_at_1 = begins.is_none_or(|begins| begins.first.0 == 1);
     let sequences_lost = !begins_at_1 && !matches!(clients, ClientsFound::Whole(_));
     let clients = if let ClientsFound::Whole(clients) = clients { clients } else { ClientsFile::default() };
     let durable = clients.durable;
-    let publishers = Publishers::new(clients);
+    let mut publishers = Publishers::new(clients);
+    publishers.beginning = begins.unwrap_or(publishers.beginning);
+    let is_beginning_kept = must_begin == Some(publishers.beginning);
     let mut recovered = Recovered {
-        log: Log::new(directory.to_owned(), archive.map(Path::to_owned), disk.clone(), publishers, follows),
+        log: Log::new(directory.to_owned(), archive, disk.clone(), publishers, follows),
         active: None,
         unused: found
             .get(used.wrapping_sub(1))
@@ -106,6 +179,8 @@ fn load(
             ..found.last().map_or(0, |last| last.number + 1),
         highest: Highest::default(),
         durable,
+        is_beginning_kept,
+        given_up: missing,
         recovery: Recovery { was_clean: true, segments: used, sequences_lost, ..Recovery::default() },
     };
     let total_bytes = found.iter().take(used).map(|segment| segment.size).sum();
@@ -139,17 +214,43 @@ pub(crate) fn recover(
     archive: Option<&Path>,
     on_progress: &mut dyn FnMut(Progress),
 ) -> Result<Recovered, JournalError> {
+    recover_as(disk, directory, archive, Mode::Write, on_progress)
+}
+
+/// As [`recover`], and a log whose oldest files are missing begins behind them from now on.
+pub(crate) fn recover_without_missing(
+    disk: Arc<dyn Disk>,
+    directory: &Path,
+    archive: Option<&Path>,
+) -> Result<Recovered, JournalError> {
+    recover_as(disk, directory, archive, Mode::GiveUpMissing, &mut |_| ())
+}
+
+fn recover_as(
+    disk: Arc<dyn Disk>,
+    directory: &Path,
+    named_archive: Option<&Path>,
+    mode: Mode,
+    on_progress: &mut dyn FnMut(Progress),
+) -> Result<Recovered, JournalError> {
     let started = std::time::Instant::now();
-    settle(&*disk, directory, archive)?;
-    let mut recovered = load(disk.clone(), directory, archive, false, on_progress)?;
+    settle(&*disk, directory, archive_place::resolve(&*disk, directory, named_archive)?.as_deref())?;
+    let mut recovered = load(disk.clone(), directory, named_archive, mode, on_progress)?;
     if let Some((file, segment)) = &recovered.active {
         let (cut, was_clean) = recover_tail(&**file, segment, &recovered.log, recovered.durable)?;
         recovered.recovery.cut = cut;
         recovered.recovery.was_clean = was_clean;
     }
     finish(&mut recovered)?;
+    let archive = recovered.log.archive.as_deref();
     if let Some((_, segment)) = &recovered.active {
         tidy(&*disk, directory, archive, segment.instance_name())?;
+    }
+    // It was moved, or is of a build that did not note everything.
+    if let Some(archive) = archive
+        && recovered.log.segments.read().first().is_some_and(|first| first.is_archived)
+    {
+        archive_place::keep(&*disk, directory, archive)?;
     }
     recovered.recovery.duration = started.elapsed();
     Ok(recovered)
@@ -170,14 +271,14 @@ pub(crate) fn open_to_follow(
     directory: &Path,
     archive: Option<&Path>,
 ) -> Result<Log, JournalError> {
-    let mut recovered = load(disk, directory, archive, true, &mut |_| ())?;
+    let mut recovered = load(disk, directory, archive, Mode::Follow, &mut |_| ())?;
     load_tail(&mut recovered)?;
     Ok(recovered.log)
 }
 
 /// Opens the directory of `log` again, whose files went from where it knows them.
-pub(crate) fn reopen_to_follow(log: &Log) -> Result<Log, JournalError> {
-    let reopened = open_to_follow(log.disk.clone(), &log.directory, log.archive.as_deref())?;
+pub(crate) fn reopen_to_follow(log: &Log, named_archive: Option<&Path>) -> Result<Log, JournalError> {
+    let reopened = open_to_follow(log.disk.clone(), &log.directory, named_archive)?;
     let (known, found) = (log.segments.read(), reopened.segments.read());
     if let (Some(last), Some(first)) = (known.last(), found.first()) {
         let continues = match reopened.segment(last.number) {
@@ -268,8 +369,14 @@ enum Next {
 /// The segment after `last`; it may have been archived since.
 fn open_next(log: &Log, last: &Segment) -> Result<Next, JournalError> {
     let number = last.number + 1;
-    for (directory, is_archived) in [(Some(&log.directory), false), (log.archive.as_ref(), true)] {
-        let Some(directory) = directory else { continue };
+    for is_archived in [false, true] {
+        // A journal that was never archived may have been since.
+        let place = match (is_archived, &log.archive) {
+            (false, _) => Some(log.directory.clone()),
+            (true, Some(archive)) => Some(archive.clone()),
+            (true, None) => archive_place::resolve(&*log.disk, &log.directory, None)?,
+        };
+        let Some(directory) = place.as_deref() else { continue };
         let path = segment_path(directory, last.instance_name(), number);
         let file = match log.disk.open_read_only(&path) {
             Ok(file) => file,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::archive_place;
+use crate::beginning::Missing;
 use crate::directory::check_archive;
 use crate::disk::{Disk, RealDisk};
 use crate::error::JournalError;
@@ -104,11 +105,34 @@ impl Upkeep {
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<(Self, Recovery), JournalError> {
         let (disk, directory) = (Arc::new(RealDisk), directory.as_ref());
-        let lock = disk.lock(directory);
-        let lock = lock.map_err(|error| JournalError::io(directory, "locking the directory", &error))?;
-        let lock = lock.ok_or_else(|| JournalError::Locked { directory: directory.to_owned() })?;
+        let lock = lock(&*disk, directory)?;
         let recovered = recover::recover(disk, directory, archive, on_progress)?;
+        if !recovered.is_beginning_kept && recovered.active.is_some() {
+            recovered.log.keep_sequences()?;
+        }
         Ok((Upkeep { log: Arc::new(recovered.log), _lock: Some(Arc::new(lock)) }, recovered.recovery))
+    }
+
+    /// Gives up the oldest segments of a stopped journal that are missing: from now on the log begins behind them. Gives the numbers of the
+    /// first one, if that is known, and the last one; `None` when no segment is missing.
+    ///
+    /// # Errors
+    /// [`JournalError::Locked`] when a server has it. [`JournalError::Missing`] when no segment is left. What cannot be recovered.
+    pub fn give_up_missing(
+        directory: impl AsRef<Path>,
+        archive: Option<&Path>,
+    ) -> Result<Option<(Option<u32>, u32)>, JournalError> {
+        let (disk, directory) = (Arc::new(RealDisk), directory.as_ref());
+        let _lock = lock(&*disk, directory)?;
+        let recovered = recover::recover_without_missing(disk, directory, archive)?;
+        let Some(Missing { first, last: Some(last) }) = recovered.given_up else { return Ok(None) };
+        recovered.log.keep_sequences()?;
+        Ok(Some((first, last)))
+    }
+
+    /// Where segments are archived to: the directory that was named, else that of `archive.place`.
+    pub fn archive_directory(&self) -> Option<&Path> {
+        self.log.archive.as_deref()
     }
 
     /// Moves segments to the archive directory. Gives those that were moved, as they are now.
@@ -150,8 +174,8 @@ impl Upkeep {
     ///
     /// # Errors
     /// [`JournalError::BadOption`] when archiving without an archive directory (reference: queues-and-transaction-log G11), when that is
-    /// the journal directory, or when something else has the place of the segment there; when removing while older segments lie in an
-    /// archive directory that is not this journal's now. [`JournalError::Closed`] when the journal is. What the system refuses.
+    /// the journal directory, or when something else has the place of the segment there. [`JournalError::Closed`] when the journal is. What
+    /// the system refuses.
     pub fn take_next(
         &self,
         action: Action,
@@ -166,7 +190,6 @@ impl Upkeep {
             (None, Action::Archive) => return Err(no_archive()),
             (archive, _) => archive.as_deref().unwrap_or(Path::new("")),
         };
-        self.check_oldest(action)?;
         self.discard_doomed()?;
         let Some(segment) = self.chosen(action, which, needed).into_iter().next() else { return Ok(None) };
         let reader = Reader::new(self.log.clone());
@@ -185,27 +208,9 @@ impl Upkeep {
     }
 
     /// What the action would take if it began now.
-    ///
-    /// # Errors
-    /// [`JournalError::BadOption`] as [`Upkeep::take_next`], when removing.
-    pub fn plan(
-        &self,
-        action: Action,
-        which: Which,
-        needed: Option<Position>,
-    ) -> Result<Vec<SegmentInfo>, JournalError> {
-        self.check_oldest(action)?;
+    pub fn plan(&self, action: Action, which: Which, needed: Option<Position>) -> Vec<SegmentInfo> {
         let reader = Reader::new(self.log.clone());
-        Ok(self.chosen(action, which, needed).iter().map(|segment| reader.info(segment)).collect())
-    }
-
-    /// What is removed must be the oldest there is, also of what was archived elsewhere.
-    fn check_oldest(&self, action: Action) -> Result<(), JournalError> {
-        let segments = self.log.segments.read();
-        let Some(first) = segments.first().filter(|_| action == Action::Remove) else { return Ok(()) };
-        let first = first.number;
-        drop(segments);
-        archive_place::check_oldest(&*self.log.disk, &self.log.directory, self.log.archive.as_deref(), first)
+        self.chosen(action, which, needed).iter().map(|segment| reader.info(segment)).collect()
     }
 
     fn chosen(&self, action: Action, which: Which, needed: Option<Position>) -> Vec<Arc<Segment>> {
@@ -296,9 +301,11 @@ impl Upkeep {
 
     /// Whether it was removed: false when a reader came meanwhile.
     fn remove_one(&self, segment: &Arc<Segment>) -> Result<bool, JournalError> {
-        // The sequences that are known only from this segment go there first.
-        self.log.keep_sequences()?;
+        // Where the log begins then, and the sequences that are known only from this segment, are written first.
+        let Some(next) = self.log.segment(segment.number + 1) else { return Ok(false) };
+        self.log.keep_beginning(&next, segment)?;
         if !self.log.forget_first(segment) {
+            self.log.keep_beginning(segment, segment)?;
             return Ok(false);
         }
         // Left by an archiving that was not finished, it would stand for the segment again.
@@ -365,6 +372,12 @@ fn copy(disk: &dyn Disk, segment: &Segment, target: &Path) -> io::Result<()> {
     }
     file.sync()?;
     disk.rename(&temporary, target)
+}
+
+fn lock(disk: &dyn Disk, directory: &Path) -> Result<Box<dyn Send + Sync>, JournalError> {
+    let lock = disk.lock(directory);
+    let lock = lock.map_err(|error| JournalError::io(directory, "locking the directory", &error))?;
+    lock.ok_or_else(|| JournalError::Locked { directory: directory.to_owned() })
 }
 
 fn no_archive() -> JournalError {

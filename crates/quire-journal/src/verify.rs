@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::archive_place;
 use crate::format::{
     BATCH_HEADER_SIZE, BatchHeader, HeaderError, SEGMENT_HEADER_FIELDS, SEGMENT_HEADER_SIZE, SegmentHeader,
 };
@@ -29,7 +30,8 @@ pub struct Damage {
 }
 
 impl Reader {
-    /// Checks every byte that was written; empty when all is sound. A missing index is no damage: the next start makes it again.
+    /// Checks every byte that was written; empty when all is sound. A missing index is no damage: the next start makes it again. A missing
+    /// segment of a journal that this process writes is reported; of any other journal [`Reader::refresh`] finds it.
     pub fn verify(&self) -> Vec<Damage> {
         let log = self.log();
         let segments = log.segments.read().clone();
@@ -39,8 +41,10 @@ impl Reader {
             let mut check = Check { log: &log, segment, damages: Vec::new() };
             before = check.run(before);
             damages.append(&mut check.damages);
+            damages.extend(check_is_there(&log, segment));
         }
         damages.extend(check_clients(&log));
+        damages.extend(check_place(&log));
         damages
     }
 }
@@ -185,6 +189,25 @@ impl Check<'_> {
     fn note(&mut self, offset: u64, reason: &'static str) {
         self.damages.push(Damage { path: self.segment.path.clone(), offset, reason });
     }
+}
+
+/// Whether the file of a segment was removed by hand while this process has it open.
+fn check_is_there(log: &Log, segment: &Arc<Segment>) -> Option<Damage> {
+    let opened = log.disk.open_read_only(&segment.path);
+    let is_gone = opened.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    // It may have been archived or removed on purpose meanwhile.
+    let is_known = || log.segment(segment.number).is_some_and(|known| Arc::ptr_eq(&known, segment));
+    let reason = "the file is not there any more";
+    (is_gone && !log.follows && is_known()).then(|| Damage { path: segment.path.clone(), offset: 0, reason })
+}
+
+fn check_place(log: &Log) -> Option<Damage> {
+    let reason = match archive_place::read(&*log.disk, &log.directory) {
+        Ok(archive_place::Found::Missing | archive_place::Found::Place(_)) => return None,
+        Ok(archive_place::Found::Damaged) => "the checksum of the file does not match",
+        Err(_) => "the file cannot be read",
+    };
+    Some(Damage { path: archive_place::place_path(&log.directory), offset: 0, reason })
 }
 
 fn check_clients(log: &Log) -> Option<Damage> {

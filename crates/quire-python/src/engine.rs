@@ -246,6 +246,7 @@ pub fn journal_code(error: &JournalError) -> &'static str {
         JournalError::Full { .. } => "storage_full",
         JournalError::Corrupt { .. }
         | JournalError::Gap { .. }
+        | JournalError::Missing { .. }
         | JournalError::Truncated { .. }
         | JournalError::Version { .. } => "journal_corrupt",
         JournalError::BadOption { .. } => "bad_option",

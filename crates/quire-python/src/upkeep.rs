@@ -36,6 +36,25 @@ impl Upkeep {
         opened.map(|(upkeep, _)| Upkeep { upkeep }).map_err(|error| to_python(py, &error))
     }
 
+    /// Gives up the oldest files of a stopped journal that are missing: number of the first, if that is known, and the last of them; `None`
+    /// when no file is missing.
+    #[staticmethod]
+    fn give_up_missing(
+        py: Python<'_>,
+        directory: PathBuf,
+        archive_directory: Option<PathBuf>,
+    ) -> PyResult<Option<(Option<u32>, u32)>> {
+        let given_up =
+            py.detach(|| quire_journal::Upkeep::give_up_missing(directory, archive_directory.as_deref()));
+        given_up.map_err(|error| to_python(py, &error))
+    }
+
+    /// Where files are archived to; `None` when that is not known.
+    #[getter]
+    fn archive_directory(&self) -> Option<&std::path::Path> {
+        self.upkeep.archive_directory()
+    }
+
     /// Takes the oldest file that is meant, and gives it; `None` when there is none, or it must stay.
     fn take_next(
         &self,
@@ -66,7 +85,6 @@ impl Upkeep {
     ) -> PyResult<Vec<SegmentFields>> {
         let (action, which) = (action_of(action)?, which_of(age, size_max)?);
         let planned = py.detach(|| self.upkeep.plan(action, which, keep_from.map(Position::new)));
-        let planned = planned.map_err(|error| to_python(py, &error))?;
         Ok(planned.into_iter().map(fields_of).collect())
     }
 }

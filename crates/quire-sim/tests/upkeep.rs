@@ -7,13 +7,17 @@ use std::sync::Arc;
 use quire_journal::*;
 use quire_sim::{Faults, SimulatedDisk};
 
-const DIRECTORY: &str = "journal";
-const ARCHIVE: &str = "archive";
+const DIRECTORY: &str = "/journal";
+const ARCHIVE: &str = "/archive";
 const RECORDS: u64 = 260;
 
 type Act = fn(&Upkeep) -> Result<Vec<SegmentInfo>, JournalError>;
 
 fn open(disk: &SimulatedDisk, place: &str) -> (Journal, Recovery) {
+    try_open(disk).unwrap_or_else(|error| panic!("{place}: {error}"))
+}
+
+fn try_open(disk: &SimulatedDisk) -> Result<(Journal, Recovery), JournalError> {
     let options = Options {
         segment_size: 64 * 1024,
         prepared_segments: 1,
@@ -21,7 +25,6 @@ fn open(disk: &SimulatedDisk, place: &str) -> (Journal, Recovery) {
         ..Options::default()
     };
     Journal::driven_by_hand(Arc::new(disk.clone()), Path::new(DIRECTORY), &options)
-        .unwrap_or_else(|error| panic!("{place}: {error}"))
 }
 
 /// One that published only once, at the beginning, and three others.
@@ -97,8 +100,12 @@ fn end_at_every_step(
             if with_power {
                 disk.cut_power();
             }
+            // A reader that is not told where the archive is finds the same log.
+            let reader = Reader::open_read_only_on(Arc::new(disk.clone()), Path::new(DIRECTORY), None);
+            let reader = reader.unwrap_or_else(|error| panic!("{place}: {error}"));
             let (journal, recovery) = open(&disk, &place);
             let first = check(&journal, &place);
+            assert_eq!((reader.first(), reader.persisted()), (Position(first), Position(RECORDS)), "{place}");
             assert!(allows_removal || first == 1, "{place}");
             assert!(!recovery.sequences_lost, "{place}");
             // It can be done again, now to its end, and is then there for good.
@@ -110,6 +117,15 @@ fn end_at_every_step(
             disk.cut_power();
             let (journal, _) = open(&disk, &place);
             assert_eq!(check(&journal, &place), first, "{place}");
+            // Whatever has ended when: the journal knows that its oldest file is needed.
+            let oldest = journal.reader().segments()[0].clone();
+            std::mem::forget(journal);
+            disk.remove(&oldest.path).expect("it is there");
+            let refused = try_open(&disk).map(drop);
+            assert!(
+                matches!(refused, Err(JournalError::Missing { first: Some(first), .. }) if first == oldest.number),
+                "{place}: {refused:?}"
+            );
             if done.is_ok() {
                 break;
             }

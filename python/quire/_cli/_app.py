@@ -266,7 +266,7 @@ def replay(
         The publisher's identity at the destination. From a directory the sequences are the positions in the journal, so that under the
         same name a replay that was interrupted goes on where it was, and nothing is there twice.
     archive_directory
-        Where older files of the journal directory were archived to; both are one journal.
+        Where older files of the journal directory are, when that is not where they were archived last.
     """
     from quire._cli._replay import replay as run
 

@@ -24,7 +24,7 @@ from quire._cli._output import (
     show_filter_mistake,
     to_bookmark,
 )
-from quire._upkeep import ask_for_care, take_care
+from quire._upkeep import ask_for_care, give_up_missing, take_care
 
 app = App(
     name="journal",
@@ -36,7 +36,10 @@ app = App(
 Directory = Annotated[Path, Parameter(name="DIR", help="The directory with the .journal files.")]
 Archive = Annotated[
     Path | None,
-    Parameter(name="--archive-directory", help="Where older files were archived to; both are one journal."),
+    Parameter(
+        name="--archive-directory",
+        help="Where older files are, when that is not where they were archived last.",
+    ),
 ]
 Age = Annotated[
     str | None, Parameter(help='Files not written to for longer, as in "7d"; 0s = all but the newest.')
@@ -192,7 +195,8 @@ def archive(
     archive_directory: Annotated[
         Path | None,
         Parameter(
-            name="--archive-directory", help="Where to. Of a running server: where it is configured to."
+            name="--archive-directory",
+            help="Where to; without it, where files were archived last. Of a running server: where it is configured to.",
         ),
     ] = None,
     age: Age = None,
@@ -239,6 +243,13 @@ def remove(
     archive_directory: Archive = None,
     age: Age = None,
     size_max: SizeMax = None,
+    missing: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Instead of --age: give up the oldest files that are not there any more. The journal is stopped.",
+        ),
+    ] = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
@@ -248,7 +259,14 @@ def remove(
       quire journal remove quire-data/journal --age 30d --dry-run
       quire journal remove --url quire://orders:9007 --age 30d --dry-run
       quire journal remove quire-data/journal --size-max 50GB
+      quire journal remove quire-data/journal --missing
     """
+    if missing:
+        if directory is None or url is not None or age is not None or size_max is not None or dry_run:
+            raise quire.ConfigError(
+                "it takes a directory, and no --url, --age, --size-max or --dry-run", key="--missing"
+            )
+        return _give_up(directory, archive_directory, json)
     return _take("remove", directory, url, archive_directory, age, size_max, dry_run, json)
 
 
@@ -286,6 +304,18 @@ def _take(
     if not json:
         done = {"archive": "archived", "compress": "compressed", "remove": "removed"}[action]
         print(f"{f'would be {done}' if dry_run else done}: {count} files of {total:,} bytes")
+    return 0
+
+
+def _give_up(directory: Path, archive_directory: Path | None, json: bool) -> int:
+    given_up = give_up_missing(directory, archive_directory)
+    first, last = (None, None) if given_up is None else given_up
+    if json:
+        print_json(first=first, last=last)
+    elif last is None:
+        print("no file is missing")
+    else:
+        print(f"given up: files {'' if first is None else f'{first:010} '}to {last:010}")
     return 0
 
 

@@ -19,6 +19,7 @@ pub(super) fn code_of(error: &JournalError) -> Code {
         JournalError::Full { .. } => Code::StorageFull,
         JournalError::Corrupt { .. }
         | JournalError::Gap { .. }
+        | JournalError::Missing { .. }
         | JournalError::Truncated { .. }
         | JournalError::Version { .. } => Code::JournalCorrupt,
         JournalError::BadOption { .. } | JournalError::Behind { .. } | JournalError::Panicked => {

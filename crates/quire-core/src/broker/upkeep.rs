@@ -34,7 +34,7 @@ impl UpkeepRequest {
     pub fn run(&self) -> UpkeepDone {
         let UpkeepRequest { upkeep, action, which, needed, dry_run } = self;
         let files = if *dry_run {
-            upkeep.plan(*action, *which, *needed)
+            Ok(upkeep.plan(*action, *which, *needed))
         } else {
             upkeep.take_next(*action, *which, *needed).map(|file| file.into_iter().collect())
         };
