@@ -171,7 +171,7 @@ def test_the_command_line_takes_care_of_a_stopped_journal(
 ) -> None:
     directory, archive = tmp_path / "journal", tmp_path / "archive"
     (tmp_path / "other").mkdir()
-    with quire.Journal(directory, journal_size="64KB", name="other") as journal:
+    with quire.Journal(directory, journal_size="64KB") as journal:
         journal.append_many("orders", [{"pad": "x" * 500}] * 500, publisher="loader")
         journal.flush(PATIENCE)
         count = len(journal.segments())

@@ -35,12 +35,12 @@ def numbers(
 
 
 def test_what_is_appended_is_read_back_after_a_reopen(tmp_path: Path) -> None:
-    with quire.Journal(tmp_path / "j", name="orders-1") as journal:
+    with quire.Journal(tmp_path / "j") as journal:
         first = journal.append("orders", {"qty": 1}, publisher="desk", correlation_id="c-1", expiration="5s")
         assert journal.append("orders", b"\x00\xff", publisher="desk", message_type="binary") is not None
         journal.flush(timeout=PATIENCE)
         assert (journal.persisted, journal.appended) == (2, 2)
-    assert (tmp_path / "j" / "orders-1.0000000000.journal").is_file()
+    assert (tmp_path / "j" / "quire.0000000000.journal").is_file()
     with quire.Journal(tmp_path / "j") as journal:
         one, two = journal.read()
         assert (one.topic, one.json(), one.correlation_id) == ("orders", {"qty": 1}, "c-1")

@@ -63,6 +63,28 @@ def test_no_job_is_lost_when_the_archive_is_not_there_at_a_start(
         assert sorted(found) == list(range(JOBS))
 
 
+def test_a_program_appends_to_the_journal_of_a_server_with_a_name_and_the_server_goes_on(
+    tmp_path: Path,
+) -> None:
+    plan = quire.Config(
+        name="orders-1",
+        data_directory=tmp_path,
+        transport={"address": "127.0.0.1:0"},
+        transaction_log={"journal_size": 128 << 10, "topic": [{"name": "orders", "message_type": "json"}]},
+    )
+    for n in range(0, 900, 300):
+        with quire.Server(plan) as server, quire.Client(server.url, name="loader") as client:
+            client.publish("orders", {"n": n, "pad": "x" * 500})
+            client.flush(20)
+        with quire.Journal(tmp_path / "journal", journal_size="128KB") as journal:
+            journal.append_many(
+                "orders", [{"n": n + m, "pad": "x" * 500} for m in range(1, 300)], publisher="program"
+            )
+            journal.flush(20)
+            assert [message.json()["n"] for message in journal.read()] == list(range(n + 300))
+            assert journal.verify() == []
+
+
 def test_an_embedded_engine_does_not_start_on_a_journal_whose_files_were_deleted(tmp_path: Path) -> None:
     with quire.Client(f"file:{tmp_path}", name="loader") as client:
         client.publish("orders", {"n": 1})

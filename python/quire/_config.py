@@ -391,7 +391,7 @@ class Config(_Model):
 
 EXAMPLE = """\
 # A quire server. Every key may be left out; the values are the defaults unless a comment says otherwise.
-name = "quire"                        # part of the journal files' names
+name = "quire"                        # what clients and logs call this server
 data_directory = "quire-data"         # relative to this file
 allow_backtracking_patterns = false   # true: LIKE also takes back-references and look-around, slower than other patterns
 

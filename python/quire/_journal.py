@@ -220,7 +220,6 @@ class Journal(_Kept):
     """The journal in a directory: made when it is not there, recovered when it is.
 
     - `read_only`: nothing is locked or changed; safe beside the process that writes it
-    - `name`: part of the files' names
     - `archive_directory`: where `archive` moves files, and where the files are that it moved; `None` = where files of this
       journal were archived last
     - `journal_size`: of one segment; a larger record gets a segment of its own
@@ -238,7 +237,6 @@ class Journal(_Kept):
         self,
         directory: str | os.PathLike[str],
         *,
-        name: str = "quire",
         archive_directory: str | os.PathLike[str] | None = None,
         journal_size: Size = "64MB",
         preallocated_journal_files: int = 2,
@@ -262,7 +260,6 @@ class Journal(_Kept):
             )
         self._writer = _quire.Journal(
             self._directory,
-            name=name,
             archive_directory=archive_directory,
             journal_size=size(journal_size, "journal_size"),
             prepared_count=preallocated_journal_files,

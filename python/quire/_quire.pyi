@@ -263,7 +263,6 @@ class Journal:
         cls,
         directory: str | PathLike[str],
         *,
-        name: str,
         archive_directory: str | PathLike[str] | None,
         journal_size: int,
         prepared_count: int,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::disk::{Disk, File};
 use crate::error::JournalError;
 use crate::format::{HeaderError, SEGMENT_HEADER_FIELDS, SegmentHeader};
+use crate::prepare::is_blank;
 use crate::segment::{INDEX_EXTENSION, SEGMENT_EXTENSION, index_path, segment_number};
 
 /// A segment file and what its header says.
@@ -23,13 +24,22 @@ pub(crate) struct Found {
 /// removed a segment, which takes it much longer.
 pub(crate) const LIST_COUNT_MAX: u32 = 10;
 
-/// The segments of a journal, by number; refuses a gap between them.
+/// The segment files of a journal.
+#[derive(Default)]
+pub(crate) struct Files {
+    /// By number, without a gap.
+    pub segments: Vec<Found>,
+    /// Prepared and never used, with the number of one of `segments`.
+    pub spare: Vec<PathBuf>,
+}
+
+/// The segments of a journal; refuses a gap between them.
 pub(crate) fn find_segments(
     disk: &dyn Disk,
     directory: &Path,
     archive: Option<&Path>,
     read_only: bool,
-) -> Result<Vec<Found>, JournalError> {
+) -> Result<Files, JournalError> {
     if let Some(archive) = archive {
         check_archive(disk, directory, archive)?;
     }
@@ -66,23 +76,20 @@ fn try_find(
     directory: &Path,
     archive: Option<&Path>,
     read_only: bool,
-) -> Result<Vec<Found>, Missing> {
+) -> Result<Files, Missing> {
     // What leaves the first directory meanwhile is in the second by then.
     let mut listed = list(disk, directory, false).map_err(Missing::Error)?;
     if let Some(archive) = archive {
         listed.extend(list(disk, archive, true).map_err(Missing::Error)?);
     }
     listed.sort_unstable();
-    let mut found: Vec<Found> = Vec::with_capacity(listed.len());
+    let mut files = Files::default();
+    let found = &mut files.segments;
     for (number, is_archived, path) in listed {
         match found.last() {
             // An archiving that was not finished: the original counts.
             Some(before) if before.number == number && is_archived && !before.is_archived => continue,
-            Some(before) if before.number == number => {
-                let reason = format!("two files have the number {number:010}");
-                return Err(Missing::Error(JournalError::BadOption { option: "journal_directory", reason }));
-            }
-            Some(before) if before.number + 1 != number => {
+            Some(before) if before.number != number && before.number + 1 != number => {
                 let (directory, missing) = (directory.to_owned(), before.number + 1);
                 return Err(Missing::Error(JournalError::Gap { directory, missing }));
             }
@@ -95,12 +102,16 @@ fn try_find(
             let size = mapping.size() as u64;
             Ok(Found { number, path: path.clone(), is_archived, size, file, header })
         });
-        match read {
-            Ok(segment) => found.push(segment),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Missing::Gone),
-            Err(error) => {
-                return Err(Missing::Error(JournalError::io(&path, "opening the segment", &error)));
+        let segment = read.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Missing::Gone,
+            _ => Missing::Error(JournalError::io(&path, "opening the segment", &error)),
+        })?;
+        match found.last_mut() {
+            Some(before) if before.number == number => {
+                let spare = choose(before, segment).map_err(Missing::Error)?;
+                files.spare.push(spare.path);
             }
+            _ => found.push(segment),
         }
     }
     match found.last() {
@@ -108,8 +119,26 @@ fn try_find(
             let reason = format!("{} is newer than anything in the journal directory", last.path.display());
             Err(Missing::Error(JournalError::BadOption { option: "journal_archive_directory", reason }))
         }
-        _ => Ok(found),
+        _ => Ok(files),
     }
+}
+
+/// Leaves in `before` the one of two files with the same number that is part of the log, and gives the other one, which was prepared and
+/// never used. Older builds named files after the instance, so that another instance prepared files beside those of the first.
+fn choose(before: &mut Found, other: Found) -> Result<Found, JournalError> {
+    if is_blank(&*other.file) {
+        return Ok(other);
+    }
+    if is_blank(&*before.file) {
+        return Ok(std::mem::replace(before, other));
+    }
+    let reason = format!(
+        "{} and {} are both journal file {:010}, and both hold records: keep the one that belongs to this journal, and move the other one away",
+        before.path.display(),
+        other.path.display(),
+        other.number
+    );
+    Err(JournalError::BadOption { option: "journal_directory", reason })
 }
 
 /// Numbers and paths of the segments in one directory. An archive directory that is not there yet is empty.
@@ -142,13 +171,13 @@ pub(crate) fn settle(disk: &dyn Disk, directory: &Path, archive: Option<&Path>) 
 /// Extensions of files that are being made, and are nothing when nobody makes them.
 const UNFINISHED: [&str; 5] = ["preparing", "writing", "packing", "archiving", "paging"];
 
-/// Removes what an end of the process before left unfinished: files that were being made, and indexes whose segment is gone. Of the
-/// archive directory, which other journals may share, only what carries the name of this one.
+/// Removes what an end of the process before left unfinished: files that were being made, and indexes whose segment is gone. In the archive
+/// directory only of segments before `active`, the number of the newest one.
 pub(crate) fn tidy(
     disk: &dyn Disk,
     directory: &Path,
     archive: Option<&Path>,
-    name: &str,
+    active: u32,
 ) -> Result<(), JournalError> {
     for (directory, is_archive) in [(Some(directory), false), (archive, true)] {
         let Some(directory) = directory else { continue };
@@ -165,9 +194,8 @@ pub(crate) fn tidy(
             let path = directory.join(&file_name);
             let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
             let as_segment = path.with_extension(SEGMENT_EXTENSION);
-            let is_numbered =
-                as_segment.file_name().and_then(|name| name.to_str()).and_then(segment_number).is_some();
-            let is_own = file_name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+            let number = as_segment.file_name().and_then(|name| name.to_str()).and_then(segment_number);
+            let (is_numbered, is_own) = (number.is_some(), number.is_some_and(|number| number < active));
             let is_unfinished = UNFINISHED.contains(&extension) && (is_numbered || !is_archive);
             let is_orphan = extension == INDEX_EXTENSION && is_numbered && !segments.contains(&path);
             if (is_unfinished || is_orphan) && (is_own || !is_archive) {

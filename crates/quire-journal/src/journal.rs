@@ -42,8 +42,6 @@ pub enum Durability {
 /// How a journal is kept (reference: queues-and-transaction-log 2.2).
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Name of the instance: the files carry it.
-    pub name: String,
     /// Size of a segment, in bytes. A record that needs more gets a segment of its own size.
     pub segment_size: u64,
     /// Segments that are made ready before they are needed.
@@ -64,7 +62,6 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            name: "quire".into(),
             segment_size: 64 * 1024 * 1024,
             prepared_segments: 2,
             flush_interval: Duration::from_millis(100),
@@ -176,7 +173,6 @@ impl Journal {
         let maker = Maker {
             disk,
             directory: directory.to_owned(),
-            name: options.name.clone(),
             size: options.segment_size,
             reusable: recovered.unused.clone(),
         };
@@ -457,19 +453,6 @@ fn check(options: &Options) -> Result<(), JournalError> {
     }
     if !(Duration::from_micros(30)..=Duration::from_millis(100)).contains(&options.flush_interval) {
         return bad("flush_interval", format!("{:?}, it must be 30us to 100ms", options.flush_interval));
-    }
-    let name = &options.name;
-    if name.is_empty()
-        || name.len() > 100
-        || !name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-        || name.starts_with('.')
-    {
-        return bad(
-            "name",
-            format!(
-                "{name:?}, it may hold 1 to 100 letters, digits, '-', '_' and '.', and must not begin with '.'"
-            ),
-        );
     }
     Ok(())
 }

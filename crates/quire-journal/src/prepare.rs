@@ -30,7 +30,6 @@ pub(crate) struct Prepared {
 pub(crate) struct Maker {
     pub disk: Arc<dyn Disk>,
     pub directory: PathBuf,
-    pub name: String,
     pub size: u64,
     /// Numbers from here up to `reusable.1` exist already, prepared and never used.
     pub reusable: std::ops::Range<u32>,
@@ -39,7 +38,7 @@ pub(crate) struct Maker {
 impl Maker {
     /// The segment with this number, at least `size` bytes large; filled unless `hurry` says otherwise.
     fn make(&self, number: u32, size: u64, hurry: &AtomicBool) -> Result<Prepared, JournalError> {
-        let path = segment_path(&self.directory, &self.name, number);
+        let path = segment_path(&self.directory, number);
         if self.reusable.contains(&number)
             && let Ok(file) = self.disk.open(&path)
             && file.size().is_ok_and(|found| found >= size)
@@ -69,7 +68,7 @@ impl Maker {
 }
 
 /// Whether a segment that was prepared before holds nothing: a crash may have left parts of a first flush in it, without its header.
-fn is_blank(file: &dyn File) -> bool {
+pub(crate) fn is_blank(file: &dyn File) -> bool {
     file.map().is_ok_and(|mapping| {
         mapping.bytes(0, mapping.size()).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0))
     })

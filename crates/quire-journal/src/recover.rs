@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::archive_place;
 use crate::beginning::{Beginning, Known, Missing};
-use crate::directory::{Found, LIST_COUNT_MAX, find_segments, settle, tidy};
+use crate::directory::{Files, Found, LIST_COUNT_MAX, find_segments, settle, tidy};
 use crate::disk::{Disk, File};
 use crate::error::JournalError;
 use crate::format::{
@@ -23,7 +23,7 @@ use crate::index::{Index, Names};
 use crate::log::Log;
 use crate::publishers::{ClientsFile, ClientsFound, Highest, Publishers};
 use crate::record::Position;
-use crate::segment::{Segment, empty_index, index_path, segment_number, segment_path};
+use crate::segment::{Segment, empty_index, index_path, older_path, segment_number, segment_path};
 use crate::{index_file, whole_file};
 
 /// How far opening has come.
@@ -75,6 +75,8 @@ pub(crate) struct Recovered {
     pub active: Option<(Box<dyn File>, Arc<Segment>)>,
     /// The number after the last used segment, and the end of the prepared ones that follow it.
     pub unused: std::ops::Range<u32>,
+    /// Files that were prepared under another name than those of this build, and never used.
+    spare: Vec<PathBuf>,
     /// The highest sequence of every publisher.
     pub highest: Highest,
     /// The last position that must be there.
@@ -100,7 +102,7 @@ enum Mode {
 struct Looked {
     clients: ClientsFound,
     archive: Option<PathBuf>,
-    segments: Vec<Found>,
+    files: Files,
     missing: Option<Missing>,
 }
 
@@ -118,7 +120,7 @@ fn look(
         let archive = archive_place::resolve(disk, directory, named)?;
         let known = Known { disk, directory, named, clients: &clients };
         let found = find_segments(disk, directory, archive.as_deref(), read_only)
-            .and_then(|segments| Ok((known.missing(&segments)?, segments)));
+            .and_then(|files| Ok((known.missing(&files.segments)?, files)));
         // What is missing may have been archived, or removed on purpose, while it was looked for.
         if !matches!(found, Ok((None, _))) && read_only && tries < LIST_COUNT_MAX {
             tries += 1;
@@ -128,8 +130,8 @@ fn look(
                 continue;
             }
         }
-        let (missing, segments) = found?;
-        return Ok(Looked { clients, archive, segments, missing });
+        let (missing, files) = found?;
+        return Ok(Looked { clients, archive, files, missing });
     }
 }
 
@@ -142,8 +144,8 @@ fn load(
     on_progress: &mut dyn FnMut(Progress),
 ) -> Result<Recovered, JournalError> {
     let follows = mode == Mode::Follow;
-    let Looked { clients, archive, segments: found, missing } =
-        look(&*disk, directory, named_archive, follows)?;
+    let Looked { clients, archive, files, missing } = look(&*disk, directory, named_archive, follows)?;
+    let Files { segments: found, mut spare } = files;
     if let Some(Missing { first, last }) = missing
         && (mode != Mode::GiveUpMissing || last.is_none())
     {
@@ -151,6 +153,12 @@ fn load(
         return Err(JournalError::Missing { directory: directory.to_owned(), first, last, archive });
     }
     let used = count_used(&found)?;
+    let prepared = found[used..].iter();
+    spare.extend(
+        prepared
+            .filter(|file| file.path != segment_path(directory, file.number))
+            .map(|file| file.path.clone()),
+    );
     let must_begin = clients.beginning();
     let begins = found.first().and_then(|first| {
         first.header.ok().map(|header| Beginning { number: first.number, first: header.first })
@@ -179,6 +187,7 @@ fn load(
             ..found.last().map_or(0, |last| last.number + 1),
         highest: Highest::default(),
         durable,
+        spare,
         is_beginning_kept,
         given_up: missing,
         recovery: Recovery { was_clean: true, segments: used, sequences_lost, ..Recovery::default() },
@@ -244,8 +253,9 @@ fn recover_as(
     finish(&mut recovered)?;
     let archive = recovered.log.archive.as_deref();
     if let Some((_, segment)) = &recovered.active {
-        tidy(&*disk, directory, archive, segment.instance_name())?;
+        tidy(&*disk, directory, archive, segment.number)?;
     }
+    remove_spare(&*disk, directory, &recovered.spare)?;
     // It was moved, or is of a build that did not note everything.
     if let Some(archive) = archive
         && recovered.log.segments.read().first().is_some_and(|first| first.is_archived)
@@ -369,6 +379,7 @@ enum Next {
 /// The segment after `last`; it may have been archived since.
 fn open_next(log: &Log, last: &Segment) -> Result<Next, JournalError> {
     let number = last.number + 1;
+    let mut is_prepared = false;
     for is_archived in [false, true] {
         // A journal that was never archived may have been since.
         let place = match (is_archived, &log.archive) {
@@ -377,32 +388,57 @@ fn open_next(log: &Log, last: &Segment) -> Result<Next, JournalError> {
             (true, None) => archive_place::resolve(&*log.disk, &log.directory, None)?,
         };
         let Some(directory) = place.as_deref() else { continue };
-        let path = segment_path(directory, last.instance_name(), number);
-        let file = match log.disk.open_read_only(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(JournalError::io(&path, "opening the segment", &error)),
-        };
-        let mapping = file.map().map_err(|error| JournalError::io(&path, "mapping the segment", &error))?;
-        let header = SegmentHeader::decode(mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default());
-        let header = header.ok().filter(|header| header.number == number);
-        let Some(header) = header else { return Ok(Next::NotBegun) };
-        return Segment::new(path, &header, &*file, empty_index(&header), is_archived).map(Next::Begun);
+        let path = segment_path(directory, number);
+        let older = older_path(directory, &last.path, number).filter(|older| *older != path);
+        for path in [Some(path), older].into_iter().flatten() {
+            let file = match log.disk.open_read_only(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(JournalError::io(&path, "opening the segment", &error)),
+            };
+            let mapping =
+                file.map().map_err(|error| JournalError::io(&path, "mapping the segment", &error))?;
+            let header = SegmentHeader::decode(mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default());
+            match header.ok().filter(|header| header.number == number) {
+                Some(header) => {
+                    let next = Segment::new(path, &header, &*file, empty_index(&header), is_archived)?;
+                    return Ok(Next::Begun(next));
+                }
+                None => is_prepared = true,
+            }
+        }
+        if is_prepared {
+            return Ok(Next::NotBegun);
+        }
     }
     let names = log.disk.list(&log.directory);
     let names = names.map_err(|error| JournalError::io(&log.directory, "listing the directory", &error))?;
-    let is_gone = names.iter().filter_map(|name| segment_number(name)).any(|found| found > number);
+    let is_gone = names.iter().filter_map(|name| segment_number(name)).any(|found| found >= number);
     Ok(if is_gone { Next::Gone } else { Next::NotBegun })
 }
 
 /// Takes up a journal that had no segment yet.
 fn follow_first(log: &Log) -> Result<(), JournalError> {
-    let found = find_segments(&*log.disk, &log.directory, log.archive.as_deref(), true)?.into_iter().next();
+    let files = find_segments(&*log.disk, &log.directory, log.archive.as_deref(), true)?;
+    let found = files.segments.into_iter().next();
     let Some(Found { path, file, header: Ok(header), .. }) = found else { return Ok(()) };
     let segment = Segment::new(path, &header, &*file, empty_index(&header), false)?;
     take_in(log, &segment);
     log.segments.write().push(segment);
     Ok(())
+}
+
+/// Removes files that hold nothing, before others are prepared with their numbers.
+fn remove_spare(disk: &dyn Disk, directory: &Path, spare: &[PathBuf]) -> Result<(), JournalError> {
+    for path in spare {
+        let removed = disk.remove(path);
+        removed.map_err(|error| JournalError::io(path, "removing a file that was never used", &error))?;
+    }
+    if spare.is_empty() {
+        return Ok(());
+    }
+    let synced = disk.sync_directory(directory);
+    synced.map_err(|error| JournalError::io(directory, "syncing the directory", &error))
 }
 
 fn finish(recovered: &mut Recovered) -> Result<(), JournalError> {

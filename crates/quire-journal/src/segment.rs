@@ -112,12 +112,6 @@ impl Segment {
         self.mapping.size() as u64
     }
 
-    /// The instance that its file name carries.
-    pub fn instance_name(&self) -> &str {
-        let name = self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.strip_suffix(".journal").and_then(|name| name.rsplit_once('.')).map_or(name, |(name, _)| name)
-    }
-
     pub fn summary(&self) -> Summary {
         self.index.read().summary
     }
@@ -212,12 +206,18 @@ pub(crate) fn holds_records(header: &BatchHeader, mut body: &[u8]) -> bool {
 pub(crate) const SEGMENT_EXTENSION: &str = "journal";
 pub(crate) const INDEX_EXTENSION: &str = "index";
 
-/// `<instance name>.<10-digit number>.journal`
-pub(crate) fn segment_path(directory: &Path, name: &str, number: u32) -> PathBuf {
-    directory.join(format!("{name}.{number:010}.{SEGMENT_EXTENSION}"))
+/// `quire.<10-digit number>.journal`
+pub(crate) fn segment_path(directory: &Path, number: u32) -> PathBuf {
+    directory.join(format!("quire.{number:010}.{SEGMENT_EXTENSION}"))
 }
 
-/// The number in such a file name, whatever the instance is called.
+/// The name that an older build gave to the segment with this number, by that of another one: `<instance name>.<10-digit number>.journal`.
+pub(crate) fn older_path(directory: &Path, other: &Path, number: u32) -> Option<PathBuf> {
+    let (instance, _) = other.file_stem()?.to_str()?.rsplit_once('.')?;
+    Some(directory.join(format!("{instance}.{number:010}.{SEGMENT_EXTENSION}")))
+}
+
+/// The number in such a file name, whatever is in front of it.
 pub(crate) fn segment_number(file_name: &str) -> Option<u32> {
     let (_, number) = file_name.strip_suffix(SEGMENT_EXTENSION)?.strip_suffix('.')?.rsplit_once('.')?;
     let number = (number.len() == 10 && number.bytes().all(|byte| byte.is_ascii_digit()))

@@ -43,12 +43,11 @@ impl From<Publisher> for PublisherId {
 impl Journal {
     /// Opens, or begins, the journal in a directory; recovers it first and calls `on_progress(done_bytes, total_bytes)` meanwhile.
     #[new]
-    #[pyo3(signature = (directory, *, name, archive_directory, journal_size, prepared_count, flush_interval, durability, on_progress=None))]
+    #[pyo3(signature = (directory, *, archive_directory, journal_size, prepared_count, flush_interval, durability, on_progress=None))]
     #[allow(clippy::too_many_arguments)] // keywords on the other side
     fn new(
         py: Python<'_>,
         directory: PathBuf,
-        name: String,
         archive_directory: Option<PathBuf>,
         journal_size: u64,
         prepared_count: usize,
@@ -57,7 +56,6 @@ impl Journal {
         on_progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let options = Options {
-            name,
             archive_directory,
             segment_size: journal_size,
             prepared_segments: prepared_count,

@@ -15,7 +15,7 @@ use crate::filter::{ClientFacts, FilterOptions, InstanceFacts};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BrokerConfig {
-    /// Name of the instance: part of the journal files' names and of the publisher ids derived for publishes without a sequence (seed 004).
+    /// Name of the instance: part of the publisher ids derived for publishes without a sequence (seed 004).
     pub name: String,
     /// What is recorded, where and how durably.
     pub transaction_log: TransactionLogConfig,
@@ -211,7 +211,6 @@ impl BrokerConfig {
     pub fn journal_options(&self) -> quire_journal::Options {
         let log = &self.transaction_log;
         quire_journal::Options {
-            name: self.name.clone(),
             segment_size: log.journal_size,
             prepared_segments: log.preallocated_journal_files as usize,
             flush_interval: Duration::from_nanos(log.flush_interval_ns),
@@ -353,10 +352,10 @@ impl Default for Limits {
 /// A journal file below this would hold hardly more than its own header.
 const JOURNAL_SIZE_MIN: u64 = 64 << 10;
 
-/// The longest name of an instance: with a number and an ending it stays a file name everywhere.
+/// The longest name of an instance.
 const NAME_SIZE_MAX: usize = 100;
 
-/// The name becomes part of file names.
+/// A name without spaces and signs: it stands in messages of logs and in what filters compute.
 fn check_name(name: &str) -> Result<(), ConfigError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > NAME_SIZE_MAX || name.starts_with('.') || !name.chars().all(plain) {

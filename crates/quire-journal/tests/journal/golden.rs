@@ -1,7 +1,10 @@
-//! A journal that an earlier build wrote stays readable: `tests/golden/journal-v1`, with every state that a segment can have.
+//! Journals that earlier builds wrote stay readable: directories in `tests/golden`, with every state that a segment can have.
 //!
-//! The directory was made by `QUIRE_MAKE_GOLDEN=1 cargo test -p quire-journal golden`. It is never made again for the same version of the
-//! format: a change after which this fails needs another version (`docs/journal-format.md`).
+//! - `journal-v1`: files carry the name of an instance, `golden`, and `clients.ack` is of version 1
+//! - `journal-v1-clients-v2`: all files are named alike, and `clients.ack` says where the log begins
+//!
+//! The newest directory was made by `QUIRE_MAKE_GOLDEN=1 cargo test -p quire-journal golden`. No directory is made again for the same version
+//! of the format: a change after which this fails needs another version (`docs/journal-format.md`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,12 +15,14 @@ use crate::support::*;
 
 const RECORDS: u64 = 950;
 
-fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/journal-v1")
+const DIRECTORIES: [&str; 2] = ["journal-v1", "journal-v1-clients-v2"];
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
 }
 
 fn options(directory: &Path) -> Options {
-    Options { name: "golden".into(), archive_directory: Some(directory.join("archive")), ..small() }
+    Options { archive_directory: Some(directory.join("archive")), ..small() }
 }
 
 /// The record with this sequence, and the bytes that it borrows.
@@ -58,6 +63,12 @@ fn make(directory: &Path) {
     upkeep.compress(end_of(1)).unwrap();
     upkeep.archive(end_of(2)).unwrap();
     journal.close().unwrap();
+    // It names a directory of the machine.
+    fs::remove_file(directory.join("journal/archive.place")).unwrap();
+    // What every start makes.
+    fs::remove_file(directory.join("journal/journal.lock")).unwrap();
+    let prepared = files(&directory.join("journal")).split_off(2);
+    prepared.iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
 fn check(reader: &Reader) {
@@ -105,20 +116,24 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn a_golden_journal_of_version_1_is_read_and_written_on() {
+fn golden_journals_of_version_1_are_read_and_written_on() {
     if std::env::var_os("QUIRE_MAKE_GOLDEN").is_some() {
-        assert!(!golden().exists(), "a golden directory is made once");
-        make(&golden());
+        let newest = golden(DIRECTORIES[DIRECTORIES.len() - 1]);
+        assert!(!newest.exists(), "a golden directory is made once");
+        make(&newest);
     }
-    let reader =
-        Reader::open_with_archive(golden().join("journal"), Some(&golden().join("archive"))).unwrap();
+    DIRECTORIES.iter().for_each(|name| is_read_and_written_on(&golden(name)));
+}
+
+fn is_read_and_written_on(golden: &Path) {
+    let reader = Reader::open_with_archive(golden.join("journal"), Some(&golden.join("archive"))).unwrap();
     let states: Vec<SegmentState> = reader.segments().iter().map(|segment| segment.state).collect();
     use SegmentState::{Active, Archived, Compressed, Sealed};
     assert_eq!(states, [Compressed, Compressed, Archived, Sealed, Active]);
     check(&reader);
 
     let directory = tempfile::tempdir().unwrap();
-    copy(&golden(), directory.path());
+    copy(golden, directory.path());
     let open = || Journal::open(directory.path().join("journal"), &options(directory.path()), &mut |_| ());
     let (mut journal, recovery) = open().unwrap();
     assert!(recovery.was_clean && !recovery.sequences_lost);
@@ -127,9 +142,24 @@ fn a_golden_journal_of_version_1_is_read_and_written_on() {
     let (topic, data) = expected(RECORDS + 1);
     let last = new_record(RECORDS, &topic, &data);
     assert_eq!(journal.append(&last).unwrap(), Appended::Duplicate { highest: RECORDS });
-    let next = new_record(RECORDS + 1, &topic, &data);
-    assert_eq!(journal.append(&next).unwrap(), Appended::Recorded(Position::new(RECORDS + 1)));
+    let elsewhere = Reader::open_read_only(directory.path().join("journal")).unwrap();
+    // As many as take another file.
+    for sequence in RECORDS + 1..=2 * RECORDS {
+        let (topic, data) = expected(sequence);
+        let next = new_record(sequence, &topic, &data);
+        assert_eq!(journal.append(&next).unwrap(), Appended::Recorded(Position::new(sequence)));
+    }
+    journal.flush(SOON).unwrap();
+    let newest = journal.reader().segments().pop().unwrap();
+    assert!(newest.number > 4 && newest.path.file_name().unwrap().to_str().unwrap().starts_with("quire."));
+    elsewhere.refresh().unwrap();
+    assert_eq!(elsewhere.persisted(), Position::new(2 * RECORDS));
     journal.close().unwrap();
     let (journal, recovery) = open().unwrap();
-    assert_eq!((recovery.records, journal.reader().verify()), (RECORDS + 1, vec![]));
+    assert_eq!((recovery.records, journal.reader().verify()), (2 * RECORDS, vec![]));
+    drop(journal);
+    // What it did not say before, it says now: a file at the front that is not there is an error.
+    fs::remove_file(&files(&directory.path().join("archive"))[0]).unwrap();
+    let error = open().err().unwrap();
+    assert!(matches!(error, JournalError::Missing { first: Some(0), last: Some(0), .. }), "{error}");
 }

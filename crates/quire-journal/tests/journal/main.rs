@@ -6,6 +6,7 @@ mod damage;
 mod golden;
 mod memory;
 mod model;
+mod names;
 mod reading;
 mod restarts;
 mod support;
