@@ -18,7 +18,7 @@
     ├── LimitExceededError      a named limit of the server was reached
     ├── StorageFullError        the disk is full; the journal takes no more writes
     ├── StorageFailedError      a write or a sync failed; the journal takes no more writes
-    ├── JournalCorruptError     the journal is damaged
+    ├── JournalCorruptError     the journal is damaged, or files of it are missing
     ├── JournalLockedError      another process has the journal open
     ├── StoreLockedError        another client has the store file open
     ├── StoreCorruptError       a store file is damaged
@@ -192,7 +192,7 @@ class StorageFailedError(QuireError):
 
 
 class JournalCorruptError(QuireError):
-    """The journal is damaged at the place that the reason names."""
+    """The journal is damaged at the place that the reason names, or files of it are missing."""
 
     code = "journal_corrupt"
 
