@@ -50,5 +50,12 @@ def segments(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.journal"))
 
 
+def remove_oldest(directory: Path, count: int) -> None:
+    """Removes so many of the oldest files, as upkeep does."""
+    with quire.Journal(directory, journal_size="64KB") as journal:
+        rest = sum(segment.size for segment in journal.segments()[count:])
+        assert len(journal.remove(size_max=rest)) == count
+
+
 def encoded(data: Any) -> str:
     return json.dumps(data, separators=(",", ":"))
