@@ -124,7 +124,7 @@ fn try_find(
 }
 
 /// Leaves in `before` the one of two files with the same number that is part of the log, and gives the other one, which was prepared and
-/// never used. Older builds named files after the instance, so that another instance prepared files beside those of the first.
+/// never used. Older builds named files after the instance, so that another instance prepared files with the same numbers.
 fn choose(before: &mut Found, other: Found) -> Result<Found, JournalError> {
     if is_blank(&*other.file) {
         return Ok(other);

@@ -74,7 +74,7 @@ fn read(disk: &dyn Disk, directory: &Path) -> Option<Vec<QueuePoint>> {
     decode(whole_file::checked(&bytes)?)
 }
 
-/// The last position up to which some queue was done, and behind which it needs the log; `None` when no queue had come that far.
+/// The lowest position up to which a queue has settled everything, of the queues that have settled something; `None` when no queue has.
 pub(crate) fn reached(disk: &dyn Disk, directory: &Path) -> Option<Position> {
     // A queue that was never done with anything may have begun with a log that began later.
     read(disk, directory)?.iter().map(|point| point.settled).filter(|settled| *settled > Position::ZERO).min()

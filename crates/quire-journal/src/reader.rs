@@ -158,7 +158,7 @@ impl Reader {
 
     /// Looks for what a writer in another process added, archived or removed. Cursors look for what was added when they reach the end.
     ///
-    /// A cursor that began before goes on in the files that it began with.
+    /// A cursor that was made before still reads the files that it began with.
     ///
     /// # Errors
     /// As [`Reader::open_with_archive`].

@@ -226,7 +226,7 @@ pub(crate) fn recover(
     recover_as(disk, directory, archive, Mode::Write, on_progress)
 }
 
-/// As [`recover`], and a log whose oldest files are missing begins behind them from now on.
+/// As [`recover`], and a log whose oldest files are missing begins after them from now on.
 pub(crate) fn recover_without_missing(
     disk: Arc<dyn Disk>,
     directory: &Path,

@@ -113,7 +113,7 @@ impl Upkeep {
         Ok((Upkeep { log: Arc::new(recovered.log), _lock: Some(Arc::new(lock)) }, recovered.recovery))
     }
 
-    /// Gives up the oldest segments of a stopped journal that are missing: from now on the log begins behind them. Gives the numbers of the
+    /// Gives up the oldest segments of a stopped journal that are missing: from now on the log begins after them. Gives the numbers of the
     /// first one, if that is known, and the last one; `None` when no segment is missing.
     ///
     /// # Errors

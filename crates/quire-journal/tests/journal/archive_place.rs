@@ -121,7 +121,7 @@ fn an_archive_that_is_not_where_it_was_is_an_error_until_it_is_named_or_back() {
         assert!(error.contains(part), "{error}");
     }
     assert_eq!(read(&journal, Some(&moved)).unwrap()[0].number, 0);
-    // Whoever opens it for writing notes where the archive is now.
+    // An opening for writing notes where the archive is now.
     assert_eq!(write(&journal, Some(&moved)).unwrap()[0].number, 0);
     for way in WAYS {
         assert_eq!(way(&journal, None).unwrap()[0].number, 0);

@@ -1,4 +1,4 @@
-//! Older builds named journal files after the instance. Such files are part of the log, also beside those of another instance.
+//! Older builds named journal files after the instance. Such files are part of the log, also when another instance left files there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ fn a_journal_whose_files_carry_the_name_of_an_instance_goes_on_under_names_witho
 
 #[test]
 fn a_journal_with_prepared_files_of_two_instances_opens() {
-    // What another instance of an older build left: prepared files, or a used one, beside the prepared files of the first.
+    // Another instance of an older build left prepared files, or a used one, with the numbers of the prepared files of the first.
     for is_used in [false, true] {
         let directory = of_an_instance(300);
         let prepared = files(directory.path()).pop().unwrap();
@@ -113,7 +113,7 @@ fn two_files_that_both_hold_records_are_named() {
     let one: PathBuf = files(directory.path())[2].clone();
     let other = directory.path().join("orders-1.0000000002.journal");
     fs::copy(&one, &other).unwrap();
-    // Also when the header of one of them is lost, but not what was synced behind it.
+    // Also when the header of one of them is lost, but not the batches after it.
     for is_headless in [false, true] {
         if is_headless {
             write_at(&other, &[0; 48], 0);

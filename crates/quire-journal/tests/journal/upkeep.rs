@@ -375,7 +375,7 @@ fn a_reader_elsewhere_steps_over_files_that_were_removed_behind_it() {
     assert_eq!(sequences(&reader, Position(0)), (first.get()..=1000).collect::<Vec<_>>());
     assert_eq!(reader.find(Bookmark { publisher: PublisherId(7), sequence: 50 }).unwrap(), None);
     assert_eq!(reader.verify(), []);
-    // It goes on with what is added and removed later, file by file, also in its clones.
+    // It also follows what is added and removed later, and so do its clones.
     let clone = reader.clone();
     append(&mut followed.journal, 1001..=1500);
     followed.journal.upkeep().remove(Which::Until(Timestamp(900_000)), None).unwrap();
