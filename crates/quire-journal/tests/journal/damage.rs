@@ -222,3 +222,34 @@ fn verify_names_damage_in_headers_between_batches_behind_the_last_and_in_the_sma
     fs::remove_file(&index).unwrap();
     assert_eq!(reader.verify(), []);
 }
+
+#[test]
+fn a_start_refuses_a_sealed_segment_that_is_cut_or_of_another_log_and_leaves_its_batches_to_readers() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
+    append(&mut journal, 1..=500);
+    let place = place_of(&journal.reader(), Position(150)).unwrap();
+    journal.close().unwrap();
+    let path = &files(directory.path())[1];
+    assert_eq!(&place.path, path);
+    let whole = fs::read(path).unwrap();
+    let mut of_another_log = whole.clone();
+    of_another_log[32] ^= 1;
+    repair_segment_header(&mut of_another_log);
+    for changed in [&whole[..whole.len() - 100], &whole[..5000], &of_another_log] {
+        fs::write(path, changed).unwrap();
+        let error = Journal::open(directory.path(), &small(), &mut |_| ()).err().unwrap();
+        assert!(matches!(error, JournalError::Corrupt { .. }), "{error}");
+    }
+    let mut flipped = whole.clone();
+    flipped[place.offset as usize + 100] ^= 1;
+    fs::write(path, &flipped).unwrap();
+    let (journal, _) = open(directory.path());
+    let (read, error) = read_all(&journal.reader());
+    assert!(read.len() < 150, "{}", read.len());
+    assert!(
+        matches!(&error, Some(JournalError::Corrupt { path: at, offset, .. }) if at == path && *offset == place.offset),
+        "{error:?}"
+    );
+    assert_eq!(journal.reader().verify().len(), 1);
+}
