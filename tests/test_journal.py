@@ -162,13 +162,13 @@ def test_one_process_writes_and_others_read_as_it_grows(tmp_path: Path) -> None:
 def test_a_reader_goes_on_behind_files_that_another_process_removed(tmp_path: Path) -> None:
     with quire.Journal(tmp_path, journal_size="64KB") as journal:
         journal.append_many("orders", [{"n": n, "pad": "x" * 500} for n in range(50)], publisher="loader")
-        journal.flush(20)
+        journal.flush(PATIENCE)
         reader = quire.Journal(tmp_path, read_only=True)
         assert reader.persisted == 50
         journal.append_many(
             "orders", [{"n": n, "pad": "x" * 500} for n in range(50, 1000)], publisher="loader"
         )
-        journal.flush(20)
+        journal.flush(PATIENCE)
         # With a reader in this process they would stay.
         assert len(journal.remove(age=0)) > 2
         left = [message.json()["n"] for message in journal.read()]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import quire
 from quire._cli import run
+from server_process import PATIENCE
 
 JOBS = 1000
 
@@ -36,7 +37,7 @@ def test_no_job_is_lost_when_the_archive_is_not_there_at_a_start(
     with quire.Server(plan) as server, quire.Client(server.url, name="loader") as client:
         for n in range(JOBS):
             client.publish("jobs", {"n": n, "pad": "x" * 500})
-        client.flush(20)
+        client.flush(PATIENCE)
         assert len(server.journal.archive(age=0)) >= 3
     again = plan if is_configured else config(tmp_path, kept)
     archive = tmp_path / "archive"
@@ -75,12 +76,12 @@ def test_a_program_appends_to_the_journal_of_a_server_with_a_name_and_the_server
     for n in range(0, 900, 300):
         with quire.Server(plan) as server, quire.Client(server.url, name="loader") as client:
             client.publish("orders", {"n": n, "pad": "x" * 500})
-            client.flush(20)
+            client.flush(PATIENCE)
         with quire.Journal(tmp_path / "journal", journal_size="128KB") as journal:
             journal.append_many(
                 "orders", [{"n": n + m, "pad": "x" * 500} for m in range(1, 300)], publisher="program"
             )
-            journal.flush(20)
+            journal.flush(PATIENCE)
             assert [message.json()["n"] for message in journal.read()] == list(range(n + 300))
             assert journal.verify() == []
 
@@ -88,7 +89,7 @@ def test_a_program_appends_to_the_journal_of_a_server_with_a_name_and_the_server
 def test_an_embedded_engine_does_not_start_on_a_journal_whose_files_were_deleted(tmp_path: Path) -> None:
     with quire.Client(f"file:{tmp_path}", name="loader") as client:
         client.publish("orders", {"n": 1})
-        client.flush(20)
+        client.flush(PATIENCE)
     journal = tmp_path / "journal" if (tmp_path / "journal").is_dir() else tmp_path
     for path in journal.glob("*.journal"):
         path.unlink()
