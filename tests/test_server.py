@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,27 @@ def test_a_server_whose_turn_panicked_stops_with_a_message_and_loses_nothing(
             assert [message.json()["n"] for message in server.journal.read(topic="orders")] == list(
                 range(101)
             )
+
+
+def test_a_torn_tail_that_a_start_cuts_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server = quire.Server(config(tmp_path)).start()
+    with quire.Client(server.url, name="publisher") as client:
+        client.publish("orders", {"n": 1})
+        client.flush(timeout=PATIENCE)
+        assert server._engine is not None
+        server._engine.panic_in_next_turn()
+        client.publish("orders", {"n": 2})
+        assert server._thread is not None
+        server._thread.join(PATIENCE)
+    (segment,) = (path for path in (tmp_path / "journal").glob("*0000000001*") if path.suffix == ".journal")
+    content = segment.read_bytes().rstrip(b"\0")
+    with segment.open("r+b") as file:
+        file.seek(len(content) + 64)
+        file.write(b"half a batch")
+    caplog.set_level("INFO")
+    with quire.Server(config(tmp_path)) as server:
+        deadline = time.monotonic() + PATIENCE
+        while "bytes of an unfinished write" not in caplog.text:
+            assert time.monotonic() < deadline, caplog.text
+            time.sleep(0)
+        assert [message.json()["n"] for message in server.journal.read(topic="orders")] == [1]

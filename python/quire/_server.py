@@ -161,6 +161,8 @@ class Server:
                 host, port = listener.sockets[0].getsockname()[:2]
                 self._url = f"quire://[{host}]:{port}" if ":" in host else f"quire://{host}:{port}"
                 loop.add_reader(engine.wake_fd(), self._schedule)
+                # The first turn logs what opening the journal found.
+                self._schedule()
                 try:
                     await listener.start_serving()
                     if started is not None:

@@ -9,6 +9,7 @@
 //! 4. [`Host::poll_output`] until it gives `None`; reads and upkeep go to threads on the way and are not seen by the loop.
 //! 5. Sleep until the waker rings, a transport is ready, or [`Host::sleep`] is over.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,6 +62,8 @@ pub struct Host {
     clock: Clock,
     now: Now,
     connections_made: u64,
+    /// What opening the journal found, for the log.
+    found: VecDeque<Event>,
 }
 
 impl Host {
@@ -94,7 +97,8 @@ impl Host {
         broker.set_stopwatch(Box::new(move || clock.instant()));
         let housekeeper = Housekeeper::start(upkeep, upkeep_config, &waker)?;
         let errands = Errands::new(&waker);
-        let host = Host { broker, pool, housekeeper, errands, waker, clock, now, connections_made: 0 };
+        let found = recovery.as_ref().map(found).unwrap_or_default();
+        let host = Host { broker, pool, housekeeper, errands, waker, clock, now, connections_made: 0, found };
         Ok((host, recovery))
     }
 
@@ -136,6 +140,9 @@ impl Host {
 
     /// The next thing to do, until `None`.
     pub fn poll_output(&mut self) -> Option<Deed> {
+        if let Some(event) = self.found.pop_front() {
+            return Some(Deed::Log(event));
+        }
         if let Some(event) = self.housekeeper.as_ref().and_then(Housekeeper::poll_event) {
             return Some(Deed::Log(event));
         }
@@ -212,4 +219,12 @@ impl Host {
         drop(self.errands);
         self.broker.close()
     }
+}
+
+/// What of a recovery is worth a line in the log.
+fn found(recovery: &Recovery) -> VecDeque<Event> {
+    let cut = recovery.cut.as_ref();
+    let cut =
+        cut.map(|cut| Event::TornTailCut { path: cut.path.clone(), offset: cut.offset, size: cut.size });
+    cut.into_iter().chain(recovery.sequences_lost.then_some(Event::SequencesLost)).collect()
 }

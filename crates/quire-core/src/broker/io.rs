@@ -189,6 +189,17 @@ pub enum Event {
         /// What the disk says.
         reason: String,
     },
+    /// The end of the log was torn by a kill or a power cut, and was cut at the start. Nothing in it was acknowledged.
+    TornTailCut {
+        /// The journal file.
+        path: PathBuf,
+        /// Where it was cut, in bytes.
+        offset: u64,
+        /// Bytes that were cut.
+        size: u64,
+    },
+    /// The sequences of some publishers are not known any more: what those send again is recorded again.
+    SequencesLost,
     /// A setting of a queue has no effect.
     QueueSettingIgnored {
         /// The queue.
@@ -208,10 +219,12 @@ impl Event {
             | Event::Disconnected { .. }
             | Event::JournalFilesTaken { .. }
             | Event::JournalFileTaken { .. }
+            | Event::TornTailCut { .. }
             | Event::ShuttingDown => Level::Info,
             Event::Ended { code: Code::ShuttingDown, .. } => Level::Info,
             Event::Ended { .. }
             | Event::QueueSettingIgnored { .. }
+            | Event::SequencesLost
             | Event::QueuePointsNotSaved { .. }
             | Event::QueuesNotPaged { .. }
             | Event::UpkeepFailed { .. } => Level::Warning,
@@ -259,6 +272,14 @@ impl fmt::Display for Event {
             Event::UpkeepFailed { action, reason } => {
                 write!(f, "cannot {} journal files: {reason}", action.verb())
             }
+            Event::TornTailCut { path, offset, size } => {
+                let path = path.display();
+                write!(f, "{path}: cut {size} bytes of an unfinished write at byte {offset}; nothing in them was acknowledged")
+            }
+            Event::SequencesLost => f.write_str(
+                "clients.ack was missing or damaged and older journal files were removed: publishers that wrote only to those files \
+                 are not recognized, and messages that they send again are recorded again",
+            ),
             Event::QueueSettingIgnored { queue, key } => write!(f, "queue {queue:?}: {key} has no effect"),
             Event::ShuttingDown => f.write_str("shutting down"),
         }
