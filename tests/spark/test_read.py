@@ -12,7 +12,7 @@ import quire
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
-from quire.spark import _batch, _directory
+from quire.spark import _batch, _columns, _directory
 from quire.spark._options import read_options
 
 from spark import journals
@@ -248,7 +248,18 @@ def test_another_journal_under_the_same_path_is_noticed(spark: SparkSession, tmp
         ({"batchRows": "0"}, None, "batchRows"),
         ({"partitionBytes": "many"}, None, "partitionBytes"),
         ({"failOnDataLoss": "maybe"}, None, "failOnDataLoss"),
-        ({"filter": "/n >"}, None, "column 5"),
+        ({"filter": "/n >"}, None, "filter: '/n >': .*column 5"),
+        ({"filter": "/n >>> 3"}, None, "filter: '/n >>> 3': .*column 5"),
+        ({"fields": "n wat"}, None, "fields: 'n wat' is not a name with a type"),
+        ({"fields": "n int, x array<int>"}, None, "fields: 'x array<int>'"),
+        ({"fields": "n int, N long"}, None, "fields: the column N is defined twice"),
+        ({"fields": "n int, Topic string"}, None, "fields: topic is an attribute"),
+        ({}, "n int, `a/b` int", r"column a/b: .*field.a/b .*\[/a/b\]"),
+        ({}, "order struct<`a/b`: int>", "column order.a/b: "),
+        ({"field.n": "/a[x]"}, "n int", "is no path"),
+        ({}, "x array<int>", "column x: array<int> .*from_json"),
+        ({}, "x variant", "column x: variant"),
+        ({}, "Position string", "column position: it is bigint"),
         ({"topicPattern": "("}, None, "topics"),
         ({"startingOffsets": "yesterday"}, None, "yesterday"),
         ({"startingOffsets": "1|1|"}, None, "does not have"),
@@ -268,6 +279,28 @@ def test_what_cannot_be_is_refused_with_its_name(
         reader = reader.schema(schema)
     with pytest.raises(PySparkException, match=message):
         reader.load(str(trades)).first()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n int", ["n"]),
+        ("`a, b` LONG NOT NULL , c: string COMMENT 'x, y'", ["a, b", "c"]),
+        ("o struct<a: int, i: struct<b double, c date>>, n real", ["o", "n"]),
+        ("`a``b` timestamp_ltz", ["a`b"]),
+    ],
+)
+def test_columns_are_defined_as_spark_writes_them(text: str, names: list[str], spark: SparkSession) -> None:
+    assert _columns.defined("fields", text) == names
+    assert spark.createDataFrame([], text).columns == names, "Spark takes them too"
+
+
+@pytest.mark.parametrize(
+    "text", ["n", "", "n wat", "n int,", "n int x", "struct<a int>", "n struct<a>", "n int; m int"]
+)
+def test_columns_that_are_not_written_as_spark_has_them_are_refused(text: str) -> None:
+    with pytest.raises(quire.ConfigError, match=r"^fields: "):
+        _columns.defined("fields", text)
 
 
 def test_a_directory_that_is_not_there_is_named(read: Any, tmp_path: Path) -> None:

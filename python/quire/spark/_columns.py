@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pyspark.errors import ParseException
 from pyspark.sql import types as t
 
 from quire._errors import ConfigError
@@ -35,10 +35,23 @@ _FIELD_TYPES: Mapping[str, str] = {
     "timestamp": "timestamp",
     "date": "date",
 }
+#: Other names that Spark has for these types.
+_FIELD_TYPE_ALIASES = ("byte", "short", "integer", "long", "real", "timestamp_ltz")
+
+#: What a path has a meaning for.
+_PATH_MARKS = re.compile(r"[/\[]")
 
 
 def ddl(options: ReadOptions) -> str:
-    """The schema of a read that was given none."""
+    """The schema of a read that was given none. `ConfigError` says what is wrong with the option `fields`."""
+    if options.fields:
+        taken = _attributes(options).keys() & {name.lower() for name in defined("fields", options.fields)}
+        if taken:
+            name = min(taken)
+            raise ConfigError(
+                f"fields: {name} is an attribute of every message; give the column another name, such as {name}_field, "
+                f"and option field.{name}_field the path /{name}"
+            )
     events = EVENT_ATTRIBUTES if options.includes_events else None
     attributes = ATTRIBUTES
     if options.url is not None:
@@ -80,15 +93,60 @@ def source(
 
 
 def defined(option: str, ddl: str) -> list[str]:
-    """The names of the columns that an option defines. `ConfigError` names the option when it is not written as Spark has it."""
-    try:
-        # The one behind them, because Spark also takes a type without a name.
-        found: Any = t.StructType.fromDDL(f"{ddl}, behind int")
-    except ParseException:
-        reason = f"{option}: {ddl!r} is not names with types, such as 'price double, qty int'"
-        raise ConfigError(reason) from None
-    names: list[str] = found.names
-    return names[:-1]
+    """The names of the columns that an option defines. `ConfigError` names the option and the column that is not as Spark writes it, of a
+    type that cannot be read, or defined twice.
+
+    Spark parses them only together with all other columns, and names neither."""
+    names: list[str] = []
+    for part in _parts(ddl):
+        name = _defined_name(part)
+        if name is None:
+            raise ConfigError(
+                f"{option}: {part.strip()!r} is not a name with a type, such as 'price double'; the types are "
+                f"{', '.join(_FIELD_TYPES)} and struct<...>"
+            )
+        if name.lower() in (known.lower() for known in names):
+            raise ConfigError(f"{option}: the column {name} is defined twice")
+        names.append(name)
+    return names
+
+
+_DEFINITION = re.compile(
+    r"\s*(\w+|`(?:[^`]|``)+`)\s*[\s:]\s*(?:(\w+)|struct\s*<(.*)>)(?:\s+not\s+null)?(?:\s+comment\s*(?:'[^']*'|\"[^\"]*\"))?\s*",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def _defined_name(definition: str) -> str | None:
+    """The name of a column that is written as Spark has it."""
+    match = _DEFINITION.fullmatch(definition)
+    if match is None:
+        return None
+    name, data_type, inner = match.groups()
+    if inner is not None:
+        is_known = all(_defined_name(part) is not None for part in _parts(inner))
+    else:
+        is_known = data_type.lower() in (*_FIELD_TYPES, *_FIELD_TYPE_ALIASES)
+    if not is_known:
+        return None
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+
+
+def _parts(definitions: str) -> list[str]:
+    """Cuts at the commas that are outside of structs and quotes."""
+    parts, depth = [""], 0
+    for piece in re.findall(r"`[^`]*`|'[^']*'|\"[^\"]*\"|.", definitions, re.DOTALL):
+        depth += (piece == "<") - (piece == ">")
+        if piece == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return parts
+
+
+def _attributes(options: ReadOptions) -> dict[str, str]:
+    """The type of every attribute that a message has for these options, by its name."""
+    return _types(ATTRIBUTES) | (_types(EVENT_ATTRIBUTES) if options.includes_events else {})
 
 
 def _column(column: t.StructField, options: ReadOptions) -> dict[str, Any]:
@@ -141,6 +199,6 @@ def _field_type(column: t.StructField, whole: str) -> str:
     if known is None:
         raise ConfigError(
             f"column {whole}: {column.dataType.simpleString()} cannot be read from the data; the types are "
-            f"{', '.join(_FIELD_TYPES)} and struct"
+            f"{', '.join(_FIELD_TYPES)} and struct; for any other read data, and use from_json(data, ...)"
         )
     return known

@@ -146,10 +146,21 @@ def _offset(found: ArrowReader, key: str, text: str, options: ReadOptions, last:
         raise ConfigError(
             f"{key}: a bookmark names a message of one journal, and {len(options.directories)} are read"
         )
-    position = found.find(text)
+    try:
+        position = found.find(text)
+    except BadBookmarkError as error:
+        raise not_an_offset(key, error) from None
     if position is None:
         raise BadBookmarkError(f"{key}: the journal in {options.places} does not have {text}")
     return position
+
+
+def not_an_offset(key: str, error: BadBookmarkError) -> BadBookmarkError:
+    """The error with the option before it, and what else the option may be."""
+    return BadBookmarkError(
+        f"{key}: {error.reason}; besides bookmarks there are earliest, latest, numbers such as -1000, and times such as '-10 minutes'",
+        code=error.code,
+    )
 
 
 _readers: OrderedDict[tuple[int, str, str | None, int, int], ArrowReader] = OrderedDict()

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
+from quire._errors import BadFilterError, ConfigError
 from quire._quire import check_scan
 from quire.spark import _columns, _pushdown
 from quire.spark._options import ReadOptions
@@ -32,7 +33,10 @@ class ScanBuilder:
             "batch_bytes": options.batch_bytes,
             "now_ns": time.time_ns(),
         }
-        check_scan(self.spec)
+        try:
+            check_scan(self.spec)
+        except BadFilterError as error:
+            raise in_filter(error, options.filter) from None
 
     def push(self, filters: Sequence[ds.Filter]) -> None:
         """Leaves rows out early that do not pass."""
@@ -51,6 +55,11 @@ class ScanBuilder:
     def spec(self) -> str:
         """What `ArrowReader` takes."""
         return json.dumps(self._spec)
+
+
+def in_filter(error: BadFilterError, text: str | None) -> BadFilterError:
+    """The error with the option and its text before it."""
+    return BadFilterError(f"filter: {text!r}: {error.reason}", code=error.code, column=error.column)
 
 
 class PushFilters:

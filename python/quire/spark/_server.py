@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Self
 from quire._arrow import batches
 from quire._bookmarks import EPOCH, NOW, to_text
 from quire._client import Client
-from quire._errors import BadBookmarkError, ConfigError
+from quire._errors import BadBookmarkError, BadFilterError, ConfigError
 from quire._options import Reconnect, Spec
 from quire._quire import ArrowStretch
 from quire._subscription import Subscription
+from quire.spark._directory import not_an_offset
 from quire.spark._options import EARLIEST, LATEST, PARTITION_BYTES_MIN, ReadOptions, password, time_ago_ns
+from quire.spark._scan import in_filter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -210,7 +212,10 @@ class Connection:
         spec = Spec(
             topic=wanted.topic, filter=wanted.filter, bookmark=str(range_), rate=rate, not_found_fails=True
         )
-        return self._client._enter(spec, auto_ack=False)
+        try:
+            return self._client._enter(spec, auto_ack=False)
+        except BadFilterError as error:
+            raise in_filter(error, wanted.filter) from None
 
 
 def span(connection: Connection, options: ReadOptions) -> ServerRange:
@@ -261,7 +266,11 @@ def _offset(connection: Connection, key: str, text: str, head: Place) -> Place:
     ago_ns = time_ago_ns(key, text)
     if ago_ns is not None:
         return _behind(connection, ago_ns, head)
-    if not connection.has(text):
+    try:
+        is_there = connection.has(text)
+    except BadBookmarkError as error:
+        raise not_an_offset(key, error) from None
+    if not is_there:
         raise BadBookmarkError(f"{key}: the log does not have {text}")
     return Place(text)
 
