@@ -68,6 +68,43 @@ def test_fields_come_on_top_and_may_have_paths_of_their_own(read: Any, trades: P
     assert (row.Qty, row.topic_length) == (0, None)
 
 
+def test_attributes_are_read_whatever_the_case_of_their_names(read: Any, trades: Path) -> None:
+    schema = "POSITION bigint, Topic string, Data string, Timestamp_NS long, n int"
+    frame = read().schema(schema).load(str(trades))
+    assert frame.columns == ["POSITION", "Topic", "Data", "Timestamp_NS", "n"]
+    row = frame.where("position = 5").first()
+    topic, data = journals.trades()[4]
+    assert (row.POSITION, row.Topic, row.Data, row.n) == (5, topic, journals.encoded(data), 4)
+    pushed = read().option("pushConditions", "true").schema(schema).load(str(trades))
+    assert [row.n for row in pushed.where("TOPIC = 'rare' AND Position < 300").collect()] == [0, 100, 200]
+
+
+def test_a_member_of_the_data_with_the_name_of_an_attribute_is_read_by_its_path(
+    read: Any, tmp_path: Path
+) -> None:
+    journals.write(tmp_path, [("t", {"topic": "inner", "Topic": "other"})])
+    reader = read().option("field.topic", "/Topic").schema("position long, topic string")
+    assert reader.load(str(tmp_path)).collect() == [(1, "other")]
+
+
+def test_a_member_with_a_slash_in_its_name_is_read_by_a_path_in_brackets(read: Any, tmp_path: Path) -> None:
+    journals.write(tmp_path, [("t", {"a/b": 1, "a": {"b": 2}, "c": [4], "odd name": 5})])
+
+    def value(name: str, **options: str) -> int | None:
+        reader = read().options(**options).schema(f"`{name}` int")
+        (row,) = reader.load(str(tmp_path)).collect()
+        found: int | None = row[0]
+        return found
+
+    assert value("a/b", **{"field.a/b": "[/a/b]"}) == 1
+    assert value("a/b", **{"field.a/b": "/a/b"}) == 2
+    assert value("x", **{"field.x": "/c[0]"}) == 4
+    assert value("odd name") == 5
+    pushed = {"field.x": "[/a/b]", "pushConditions": "true"}
+    reader = read().options(**pushed).schema("x int")
+    assert reader.load(str(tmp_path)).where("x = 1").count() == 1
+
+
 def test_the_options_choose_topics_and_messages(read: Any, trades: Path) -> None:
     def count(**options: Any) -> int:
         return int(read().options(**options).schema("position long").load(str(trades)).count())

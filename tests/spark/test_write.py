@@ -39,6 +39,21 @@ def test_a_frame_becomes_messages_in_its_order(spark: SparkSession, tmp_path: Pa
     assert not list(tmp_path.glob("j.staging/*")), "nothing is left behind"
 
 
+def test_columns_of_a_sink_are_found_whatever_the_case_of_their_names(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = rows(spark, 10).selectExpr("topic AS Topic", "data AS DATA", "'c-1' AS Correlation_Id")
+    frame.write.format("quire").mode("append").save(str(tmp_path / "j"))
+    assert written(tmp_path / "j", "odd") == list(range(1, 10, 2))
+    with quire.Journal(tmp_path / "j", read_only=True) as journal:
+        assert {message.correlation_id for message in journal.read()} == {"c-1"}
+    with pytest.raises(PySparkException, match="column data: 2 columns have this name"):
+        frame.selectExpr("*", "data AS data").write.format("quire").mode("append").save(str(tmp_path / "k"))
+    both = frame.selectExpr("*", "topic AS topic").write.format("quire").mode("append")
+    both.option("topic", "all").save(str(tmp_path / "k"))
+    assert written(tmp_path / "k", "all") == list(range(10)), "the option wins"
+
+
 def test_a_frame_goes_to_a_running_server(spark: SparkSession, tmp_path: Path) -> None:
     config = quire.Config(data_directory=tmp_path, transport={"address": "127.0.0.1:0"})
     with quire.Server(config) as server:

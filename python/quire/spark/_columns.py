@@ -72,24 +72,25 @@ def source(
     schema: t.StructType, path: tuple[str, ...], options: ReadOptions
 ) -> tuple[dict[str, Any], t.DataType] | None:
     """Where a column of a filter is read from, with its type; `None` when it is no column with one value."""
-    column: t.StructField | None = None
+    columns: list[t.StructField] = []
     inner: t.DataType = schema
     for name in path:
-        column = (
+        found = (
             next((field for field in inner.fields if field.name.lower() == name.lower()), None)
             if isinstance(inner, t.StructType)
             else None
         )
-        if column is None:
+        if found is None:
             return None
-        inner = column.dataType
-    if column is None or isinstance(inner, t.StructType):
+        columns.append(found)
+        inner = found.dataType
+    if not columns or isinstance(inner, t.StructType):
         return None
-    if len(path) == 1:
-        read = _column(column, options)
+    if len(columns) == 1:
+        read = _column(columns[0], options)
         return {key: value for key, value in read.items() if key not in ("name", "nullable")}, inner
-    root = _root(schema[path[0]], options)
-    return {"field": {"path": "/".join([root, *path[1:]]), "type": _field_type(column, column.name)}}, inner
+    steps = [_root(columns[0], options), *(column.name for column in columns[1:])]
+    return {"field": {"path": "/".join(steps), "type": _field_type(columns[-1], columns[-1].name)}}, inner
 
 
 def defined(option: str, ddl: str) -> list[str]:
@@ -150,13 +151,15 @@ def _attributes(options: ReadOptions) -> dict[str, str]:
 
 
 def _column(column: t.StructField, options: ReadOptions) -> dict[str, Any]:
-    name, data_type = column.name, column.dataType
-    known = _types(ATTRIBUTES) | (_types(EVENT_ATTRIBUTES) if options.includes_events else {})
-    if name in known and name.lower() not in options.field_paths:
+    data_type = column.dataType
+    # Spark does not distinguish names by their case.
+    name = column.name.lower()
+    known = _attributes(options)
+    if name in known and name not in options.field_paths:
         if options.url is not None and name in NOT_FROM_A_SERVER:
             raise ConfigError(f"column {name}: a server does not say it; read its directory")
         return _named(column, {"attribute": _attribute(name, data_type, known[name])})
-    return _named(column, _field(column, _root(column, options), name))
+    return _named(column, _field(column, _root(column, options), column.name))
 
 
 def _named(column: t.StructField, source: dict[str, Any]) -> dict[str, Any]:

@@ -120,7 +120,11 @@ def _check_name(name: str, options: str) -> None:
 
 
 def _check_columns(schema: t.StructType, options: WriteOptions) -> None:
-    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    types = {
+        name: schema.fields[place].dataType.simpleString()
+        for name in ("data", "correlation_id", *(("topic",) if options.topic is None else ()))
+        if (place := _place(schema.names, name)) is not None
+    }
     if types.get("data") not in ("string", "binary"):
         found = types.get("data", "not there")
         raise ConfigError(
@@ -134,6 +138,16 @@ def _check_columns(schema: t.StructType, options: WriteOptions) -> None:
         raise BadTopicError(f"topic: a topic has up to {TOPIC_SIZE_MAX} bytes")
     if types.get("correlation_id", "string") != "string":
         raise ConfigError(f"column correlation_id: it is {types['correlation_id']}, not text")
+
+
+def _place(names: Sequence[str], name: str) -> int | None:
+    """Where the column of this name is, in any case, as Spark has names."""
+    found = [place for place, other in enumerate(names) if other.lower() == name]
+    if len(found) > 1:
+        raise ConfigError(
+            f"column {name}: {len(found)} columns have this name, in any case; leave only one of them"
+        )
+    return found[0] if found else None
 
 
 def _stage(options: WriteOptions, sink: str, batch: str, iterator: Iterator[pa.RecordBatch]) -> Staged:
@@ -159,7 +173,8 @@ def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType, options: WriteOp
 
     if name == "topic" and options.topic is not None:
         return pa.repeat(pa.scalar(options.topic, kind), rows.num_rows)
-    if name not in rows.schema.names:
+    place = _place(rows.schema.names, name)
+    if place is None:
         return pa.nulls(rows.num_rows, kind)
     column = rows.column(name).cast(kind)
     if column.null_count and name != "correlation_id":
