@@ -258,14 +258,30 @@ impl Compiler {
 
     fn path(&mut self, column: &str, text: &str) -> Result<FieldId, SpecError> {
         let steps = path_of(text);
-        let is_path = text.strip_prefix('/').is_some_and(|rest| rest.split('/').all(|step| !step.is_empty()));
-        if !is_path || steps.len() > PATH_STEP_COUNT_MAX {
+        let is_path = text.strip_prefix('/').is_some_and(|rest| rest.split('/').all(is_step));
+        if !(is_path || is_odd_name(text)) || steps.len() > PATH_STEP_COUNT_MAX {
             return Err(SpecError::Path { column: column.to_owned(), path: text.to_owned() });
         }
         let field = self.fields.add(&steps);
         in_range("fields", self.fields.len(), COLUMNS_MAX * PATH_STEP_COUNT_MAX)?;
         Ok(field)
     }
+}
+
+/// Whether the text is a name with any number of indexes, `legs[0]`.
+fn is_step(text: &str) -> bool {
+    let (name, indexes) = text.split_at(text.find('[').unwrap_or(text.len()));
+    let is_index = |text: &str| {
+        let digits = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        digits.is_some_and(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    !name.is_empty() && indexes.split_inclusive(']').all(is_index)
+}
+
+/// Whether the text is `[/name]`: one member at the root, with any characters in its name but `]`.
+fn is_odd_name(text: &str) -> bool {
+    let name = text.strip_prefix("[/").and_then(|rest| rest.strip_suffix(']'));
+    name.is_some_and(|name| !name.is_empty() && !name.contains(']'))
 }
 
 fn in_range(key: &'static str, value: usize, limit: usize) -> Result<(), SpecError> {

@@ -70,7 +70,8 @@ pub enum Source {
     Attribute(Attribute),
     /// A field of its data.
     Field {
-        /// Its name, `/order/price`.
+        /// Its path as filters write it: `/order/price`, `/legs[0]/price`, or `[/a/b]` for a member of the root with any characters in its
+        /// name but `]`.
         path: String,
         /// The type of the column.
         r#type: FieldType,
@@ -238,7 +239,7 @@ pub enum SpecError {
     Topic(#[from] TopicError),
     /// The path of a column names no field.
     #[error(
-        "column {column:?}: {path:?} is no path: expected something like /order/price or /legs[0]/price, at most {PATH_STEP_COUNT_MAX} steps"
+        "column {column:?}: {path:?} is no path: expected something like /order/price or /legs[0]/price, at most {PATH_STEP_COUNT_MAX} steps, or [/a/b] for a member named a/b"
     )]
     Path {
         /// The column.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array, RecordBatch};
-use quire_arrow::{Bounds, Plan, ScanError, ScanSpec};
+use quire_arrow::{Bounds, Plan, ScanError, ScanSpec, SpecError};
 use quire_core::queue::{
     ChangeKind, ChangesWriter, ConnectionId, LeaseEvent, LeaseEventKind, LeasesWriter, QueueId, Reasons,
 };
@@ -219,6 +219,40 @@ fn a_column_that_is_not_null_has_a_value_in_every_row_or_is_an_error() {
             "{:?}",
             results[0]
         );
+    }
+}
+
+#[test]
+fn a_path_in_brackets_is_one_member_with_any_characters_in_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options { segment_size: 64 * 1024, ..Options::default() };
+    let (mut journal, _) = Journal::open(directory.path(), &options, &mut |_| ()).unwrap();
+    let record = NewRecord {
+        kind: RecordKind::Publish,
+        message_type: 1,
+        publisher: PublisherId(7),
+        sequence: 1,
+        timestamp: Timestamp(1),
+        topic: "t",
+        correlation_id: b"",
+        expiration_s: None,
+        data: br#"{"a/b": 1, "a": {"b": 2}, "legs": [{"x": 3}, {"x": 4}]}"#,
+    };
+    journal.append(&record).unwrap();
+    journal.flush(SOON).unwrap();
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    let column = |path: &str| {
+        let column = format!(r#"{{"name": "c", "field": {{"path": "{path}", "type": "long"}}}}"#);
+        Plan::new(ScanSpec::from_json(&format!(r#"{{"columns": [{column}]}}"#)).unwrap())
+    };
+    for (path, value) in [("/a/b", 2), ("[/a/b]", 1), ("/legs[1]/x", 4), ("/legs[0]/x", 3)] {
+        let batches = read(&column(path).unwrap(), &reader, all(&reader));
+        assert_eq!(batches[0].column(0).as_primitive::<Int64Type>().values().to_vec(), [value], "{path}");
+    }
+    for path in
+        ["", "a", "/", "/a/", "/[0]", "/a[x]", "/a[0", "/a[]", "/a[0]b", "[/]", "[/a", "[/a]b]", "[/a/b]/c"]
+    {
+        assert!(matches!(column(path), Err(SpecError::Path { .. })), "{path:?}");
     }
 }
 

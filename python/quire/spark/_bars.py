@@ -41,7 +41,7 @@ def bars(
     for name, path in paths.items():
         if not path.startswith("/"):
             raise ConfigError(
-                f"{'time' if name == 'moment' else name}: {path!r} is no path in the data; it begins with /"
+                f"{'time' if name == 'moment' else name}: {path!r} is no path in the data, such as /price or [/odd name]"
             )
     window = _window(spark, every)
     reader = spark.read.format("quire").schema(", ".join(columns.values()))

@@ -167,7 +167,15 @@ def _named(column: t.StructField, source: dict[str, Any]) -> dict[str, Any]:
 
 
 def _root(column: t.StructField, options: ReadOptions) -> str:
-    return options.field_paths.get(column.name.lower(), f"/{column.name}")
+    """The path of a column. `ConfigError` for a name that could be a path as well as the name of a member."""
+    name = column.name
+    path = options.field_paths.get(name.lower())
+    if path is None and _PATH_MARKS.search(name):
+        raise ConfigError(
+            f"column {name}: it could be a path or the name of a member; give option field.{name} the path /{name}, or [/{name}] for the "
+            f"member named {name}"
+        )
+    return f"/{name}" if path is None else path
 
 
 def _types(ddl: str) -> dict[str, str]:
@@ -194,6 +202,11 @@ def _field(column: t.StructField, path: str, whole: str) -> dict[str, Any]:
 
 def _inner(struct: t.StructType, path: str, whole: str) -> Iterator[dict[str, Any]]:
     for column in struct.fields:
+        if _PATH_MARKS.search(column.name):
+            raise ConfigError(
+                f"column {whole}.{column.name}: a member with / or [ in its name can only be read from the root of the data, by option "
+                "field.<column> with a path such as [/a/b]"
+            )
         yield _named(column, _field(column, f"{path}/{column.name}", f"{whole}.{column.name}"))
 
 
