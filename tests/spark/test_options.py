@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import shutil
 import time
+from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import quire
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.streaming import datasource as limits
-from quire.spark import _sink
+from quire.spark import _options, _sink
 from quire.spark._batch import BatchReader
 from quire.spark._directory import span
 from quire.spark._options import read_options, write_options
@@ -65,6 +69,50 @@ def test_a_time_is_read_to_the_nanosecond(trades: Path, text: str, ns: int) -> N
     options = read_options({"path": str(trades), "endingTimestamp": text})
     assert options.ending_ns == ns
     assert span(str(trades), options).limit == (journals.COUNT if ns == (1 << 63) - 1 else 0)
+
+
+#: Every way to write a unit, and how many nanoseconds it has.
+UNITS = {
+    name: ns
+    for ns, *names in (
+        (1, "ns", "nanosecond", "nanoseconds"),
+        (10**3, "us", "microsecond", "microseconds"),
+        (10**6, "ms", "msec", "msecs", "millisecond", "milliseconds"),
+        (10**9, "s", "sec", "secs", "second", "seconds"),
+        (60 * 10**9, "m", "min", "mins", "minute", "minutes"),
+        (3600 * 10**9, "h", "hour", "hours"),
+        (86_400 * 10**9, "d", "day", "days"),
+    )
+    for name in names
+}
+
+
+@given(
+    unit=st.sampled_from(sorted(UNITS)),
+    change=st.sampled_from([str, str.upper, str.title]),
+    number=st.decimals(0, 11_000, places=3) | st.integers(0, 10_000),
+    blanks=st.tuples(*[st.sampled_from(["", " ", "  "])] * 3),
+)
+def test_a_relative_time_is_counted_in_its_unit_for_every_spelling(
+    unit: str, change: Any, number: Decimal | int, blanks: tuple[str, str, str]
+) -> None:
+    text = f"-{blanks[0]}{number}{blanks[1]}{change(unit)}{blanks[2]}"
+    expected = int(Decimal(number) * UNITS[unit])
+    now = time.time_ns()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_options, "time", SimpleNamespace(time_ns=lambda: now))
+        assert _options.time_ago_ns("startingOffsets", text) == now - expected
+
+
+def test_every_unit_of_a_relative_time_is_tested() -> None:
+    assert _options.UNITS_NS == UNITS
+
+
+def test_an_unknown_unit_of_a_relative_time_is_named_with_its_option(trades: Path) -> None:
+    for unit in ("weeks", "month", "mss", "us s"):
+        options = read_options({"path": str(trades), "startingOffsets": f"-5 {unit}"})
+        with pytest.raises(quire.QuireError, match=f"startingOffsets: .*{unit}"):
+            span(str(trades), options)
 
 
 def test_a_stream_reads_archived_segments(spark: SparkSession, trades: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -261,24 +262,39 @@ def whole(text: str) -> int | None:
 
 
 def time_ago_ns(key: str, text: str) -> int | None:
-    """The instant that `-10 minutes` means now, in nanoseconds since 1970; `None` when the text says no such thing."""
-    match = re.fullmatch(r"-\s*(\d+(?:\.\d+)?)\s*([a-z]+)", text)
+    """The instant that `-10 minutes` means now, in nanoseconds since 1970; `None` when the text is not of this form.
+
+    `ConfigError` names the option when the unit is unknown, or the time is more than 31 years."""
+    match = re.fullmatch(r"-\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)", text.strip().lower())
     if match is None:
         return None
-    unit = _UNITS.get(match[2].removesuffix("s") or "s", match[2])
-    return max(time.time_ns() - int(_units.seconds(f"{match[1]}{unit}", key) * 1e9), 0)
+    unit_ns = UNITS_NS.get(match[2])
+    if unit_ns is None:
+        raise ConfigError(
+            f"{key}: {text!r} has the unknown unit {match[2]!r}; the units are ns, us, ms, s, m, h, d, and their names, such as minutes"
+        )
+    ago_ns = Decimal(match[1]) * unit_ns
+    if ago_ns >= _AGO_END_NS:
+        raise ConfigError(f"{key}: {text!r} is not between 0 and 31 years")
+    return max(time.time_ns() - int(ago_ns), 0)
 
 
-_UNITS: Mapping[str, str] = {
-    "day": "d",
-    "hour": "h",
-    "minute": "m",
-    "min": "m",
-    "second": "s",
-    "sec": "s",
-    "millisecond": "ms",
-    "m": "m",
+#: Nanoseconds of every unit of a relative time, by each of its names.
+UNITS_NS: Mapping[str, int] = {
+    name: ns
+    for names, ns in (
+        ("ns nanosecond nanoseconds", 1),
+        ("us microsecond microseconds", 1_000),
+        ("ms msec msecs millisecond milliseconds", 1_000_000),
+        ("s sec secs second seconds", 1_000_000_000),
+        ("m min mins minute minutes", 60 * 1_000_000_000),
+        ("h hour hours", 3_600 * 1_000_000_000),
+        ("d day days", 86_400 * 1_000_000_000),
+    )
+    for name in names.split()
 }
+#: As for every duration: 10^9 seconds.
+_AGO_END_NS: Final = 10**18
 
 
 class _Given:
