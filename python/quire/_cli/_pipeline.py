@@ -283,6 +283,9 @@ def replay(
 #: How the text of an error of Java begins.
 _JAVA_CALL = "An error occurred while calling"
 
+#: An error of quire in a text of Spark: after its own words, or in the last line of a traceback.
+_ERROR = re.compile(r"(?:^|: )quire\._errors\.(\w+): (.*)$", re.MULTILINE)
+
 
 @contextmanager
 def _spark(master: str | None, memory: str, as_json: bool) -> Iterator[SparkSession]:
@@ -315,27 +318,22 @@ def _spark(master: str | None, memory: str, as_json: bool) -> Iterator[SparkSess
             with _on_signals(_interrupted):
                 if came:
                     _interrupted(came[0], None)
+                # What fails is told in one line, in the end, and not in stacks of Java before it.
+                spark.sparkContext.setLogLevel("OFF")
                 yield spark
         except (KeyboardInterrupt, SystemExit):
             # Java has a lot to say about jobs that are stopped.
             with suppress(Exception):
-                spark.sparkContext.setLogLevel("OFF")
                 for query in spark.streams.active:
                     query.stop()
                 spark.stop()
             raise
         except BaseException:
-            _stop(spark)
+            spark.stop()
             raise
-        _stop(spark)
+        spark.stop()
     except (PySparkException, Py4JError) as error:
         raise _own(error) from None
-
-
-def _stop(spark: SparkSession) -> None:
-    # What tasks still do that nobody needs any more fails when it ends under them.
-    spark.sparkContext.setLogLevel("OFF")
-    spark.stop()
 
 
 @contextmanager
@@ -361,22 +359,19 @@ def _interrupted(number: int, _: object) -> None:
 
 
 def _own(error: Exception) -> QuireError:
-    """The error of quire inside one of Spark, which carries it as the text of a traceback."""
+    """The error of quire inside one of Spark, which carries it as text."""
     from quire import _errors
 
-    text = str(error).splitlines()
-    lines = [line for line in text if line.startswith("quire._errors.")]
-    if not lines:
+    found = list(_ERROR.finditer(str(error)))
+    if not found:
         # Some of Spark's messages begin with an empty line, and those of Java with the call that failed.
-        said = (line.removeprefix(": ") for line in text if line.strip() and not line.startswith(_JAVA_CALL))
-        return QuireError(next(said, type(error).__name__))
-    name, _, reason = lines[-1].removeprefix("quire._errors.").partition(": ")
+        text = (line for line in str(error).splitlines() if line.strip() and not line.startswith(_JAVA_CALL))
+        return QuireError(next(text, type(error).__name__).removeprefix(": "))
+    name, reason = found[-1].groups()
     kind = getattr(_errors, name, QuireError)
     # The text has its hint already.
-    found: QuireError = (
-        QuireError(reason, code=kind.code) if kind.hint or kind is QuireError else kind(reason)
-    )
-    return found
+    own: QuireError = QuireError(reason, code=kind.code) if kind.hint or kind is QuireError else kind(reason)
+    return own
 
 
 def _summary(title: str, fields: dict[str, Any], as_json: bool) -> int:

@@ -13,6 +13,7 @@ from quire._errors import BadBookmarkError
 from quire._quire import ArrowReader
 from quire.spark import _directory
 from quire.spark._directory import Range
+from quire.spark._failures import hiding_traceback
 from quire.spark._options import PARTITION_BYTES, PARTITION_BYTES_MIN, ReadOptions
 from quire.spark._scan import PushFilters, ScanBuilder
 
@@ -37,6 +38,7 @@ class BatchReader(ds.DataSourceReader):
         if options.takes_conditions:
             setattr(self, "pushFilters", PushFilters(self._scan))  # noqa: B010  (see `PushFilters`)
 
+    @hiding_traceback()
     def partitions(self) -> Sequence[ds.InputPartition]:
         return split(self._ranges, self._scan.spec, self._options)
 

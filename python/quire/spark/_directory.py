@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from quire._arrow import batches
 from quire._errors import BadBookmarkError, ConfigError, QuireError
 from quire._quire import ArrowReader
+from quire.spark._failures import hiding_traceback
 from quire.spark._options import EARLIEST, LATEST, ReadOptions, time_ago_ns, whole
 
 if TYPE_CHECKING:
@@ -104,12 +105,12 @@ def identity(found: ArrowReader, position: int) -> tuple[str, int] | None:
 
 def scan(range_: Range, spec: str) -> Iterator[pa.RecordBatch]:
     """The batches of a range. What could not be read is an error, or is logged when the spec says that it may be left out."""
-    found = reader_of(range_).scan(spec, range_.after, range_.limit)
 
     def tell(first: int, last: int, reason: str) -> None:
         log.warning("%s: messages %d to %d are left out: %s", range_.directory, first, last, reason)
 
-    return batches(found, tell)
+    with hiding_traceback():
+        yield from batches(reader_of(range_).scan(spec, range_.after, range_.limit), tell)
 
 
 def _start(found: ArrowReader, options: ReadOptions, last: int) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
+from quire.spark._failures import hiding_traceback
 from quire.spark._options import ReadOptions
 from quire.spark._scan import PushFilters, ScanBuilder
 from quire.spark._server import Connection, ServerRange, Wanted
@@ -34,6 +35,7 @@ class ServerReader(ds.DataSourceReader):
         if options.takes_conditions:
             setattr(self, "pushFilters", PushFilters(self._scan))  # noqa: B010  (see `PushFilters`)
 
+    @hiding_traceback()
     def partitions(self) -> Sequence[ds.InputPartition]:
         with Connection(self._options) as connection:
             return split(connection, self._range, self._wanted, self._options)
@@ -60,5 +62,5 @@ def receive(
     """The batches of a task."""
     # Without any partition Spark makes one of its own, with nothing in it.
     if isinstance(partition.value, ServerRange):
-        with Connection(options) as connection:
+        with hiding_traceback(), Connection(options) as connection:
             yield from connection.scan(partition.value, wanted, spec)

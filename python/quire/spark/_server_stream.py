@@ -15,6 +15,7 @@ from pyspark.sql import types as t
 from pyspark.sql.streaming import datasource as limits
 
 from quire._errors import BadBookmarkError
+from quire.spark._failures import hiding_traceback
 from quire.spark._options import ReadOptions
 from quire.spark._scan import ScanBuilder
 from quire.spark._server import Connection, Place, ServerRange, Wanted, span
@@ -50,6 +51,7 @@ class ServerStreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvaila
         #: The place that was found to be in this log.
         self._checked: str | None = None
 
+    @hiding_traceback()
     def initialOffset(self) -> dict[str, Any]:
         start = span(self._connection, self._options).start
         return {"v": _VERSION, "from": str(start), "to": str(start), "at": self._time_of(start)}
@@ -57,9 +59,11 @@ class ServerStreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvaila
     def getDefaultReadLimit(self) -> limits.ReadLimit:
         return limits.ReadMaxRows(self._options.max_messages)
 
+    @hiding_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
         self._last = Place(self._connection.head())
 
+    @hiding_traceback()
     def latestOffset(self, start: dict[str, Any], limit: limits.ReadLimit) -> dict[str, Any]:
         self._check(start)
         begin, head = Place.parse(start["to"]), self._end()
@@ -81,9 +85,11 @@ class ServerStreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvaila
         self._last_batch = time.monotonic()
         return {"v": _VERSION, "from": str(range_.start), "to": str(Place(last[0])), "at": last[1]}
 
+    @hiding_traceback()
     def reportLatestOffset(self) -> dict[str, Any]:
         return {"to": str(self._end())}
 
+    @hiding_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[ds.InputPartition]:
         self._check(end)
         range_ = ServerRange(Place.parse(end["from"]), Place(Place.parse(end["to"]).bookmark))

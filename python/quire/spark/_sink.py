@@ -13,6 +13,7 @@ from pyspark.sql import types as t
 
 from quire._client import Client
 from quire._errors import BadTopicError, ConfigError, QuireError
+from quire.spark._failures import hiding_traceback
 from quire.spark._options import WriteOptions, password
 from quire.spark._staging import Part, StagedBatch
 
@@ -48,9 +49,11 @@ class BatchWriter(ds.DataSourceArrowWriter):
         self._sink = f"{options.publisher}/{options.transaction or uuid.uuid4().hex}"
         _check_name(self._sink, "publisher, txnId")
 
+    @hiding_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         return _stage(self._options, self._sink, "batch", iterator)
 
+    @hiding_traceback()
     def commit(self, messages: list[ds.WriterCommitMessage | None]) -> None:
         batch = StagedBatch(self._options.staging_directory, self._sink, "batch")
         try:
@@ -60,6 +63,7 @@ class BatchWriter(ds.DataSourceArrowWriter):
             if self._options.transaction is None:
                 batch.remove()
 
+    @hiding_traceback()
     def abort(self, messages: list[ds.WriterCommitMessage | None]) -> None:
         batch = StagedBatch(self._options.staging_directory, self._sink, "batch")
         batch.discard(_parts(messages))
@@ -79,6 +83,7 @@ class StreamWriter(ds.DataSourceStreamArrowWriter):
         # The id of a query has 36 characters.
         _check_name(f"{options.publisher}/{uuid.UUID(int=0)}" + _epoch(options), "publisher")
 
+    @hiding_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         context = TaskContext.get()
         query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
@@ -88,6 +93,7 @@ class StreamWriter(ds.DataSourceStreamArrowWriter):
         sink = f"{self._options.publisher}/{query}" + _epoch(self._options)
         return _stage(self._options, sink, batch, iterator)
 
+    @hiding_traceback()
     def commit(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:
         staged = [message for message in messages if isinstance(message, Staged)]
         if not staged:
@@ -101,6 +107,7 @@ class StreamWriter(ds.DataSourceStreamArrowWriter):
         _publish(self._options, sink, batch, [message.part for message in staged], batchId * BATCH_ROWS_MAX)
         batch.remove_others()
 
+    @hiding_traceback()
     def abort(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:
         for message in messages:
             if isinstance(message, Staged):
@@ -176,7 +183,7 @@ def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType, options: WriteOp
     place = _place(rows.schema.names, name)
     if place is None:
         return pa.nulls(rows.num_rows, kind)
-    column = rows.column(name).cast(kind)
+    column = rows.column(place).cast(kind)
     if column.null_count and name != "correlation_id":
         raise (BadTopicError if name == "topic" else ConfigError)(f"column {name}: a row has NULL there")
     if name == "topic":

@@ -11,6 +11,7 @@ from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
 from quire._errors import DisconnectedError, QuireError
+from quire.spark._failures import hiding_traceback
 
 if TYPE_CHECKING:
     from quire.spark._directory import Range
@@ -33,6 +34,7 @@ _OF_A_SINK = frozenset(
 class QuireDataSource(ds.DataSource):
     """Messages of journals or of a server as rows, and rows as messages."""
 
+    @hiding_traceback()
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._ranges: list[Range] | ServerRange | None = None
@@ -51,6 +53,7 @@ class QuireDataSource(ds.DataSource):
     def name(cls) -> str:
         return "quire"
 
+    @hiding_traceback()
     def schema(self) -> str:
         from quire.spark._columns import ddl
 
@@ -59,6 +62,7 @@ class QuireDataSource(ds.DataSource):
             self._snapshot(options)  # says what is wrong
         return ddl(options)
 
+    @hiding_traceback()
     def reader(self, schema: t.StructType) -> ds.DataSourceReader:
         options = self._read_options()
         ranges = self._ranges if self._ranges is not None else self._snapshot(options)
@@ -71,6 +75,14 @@ class QuireDataSource(ds.DataSource):
         return ServerReader(options, schema, ranges)
 
     def streamReader(self, schema: t.StructType) -> ds.DataSourceStreamReader:
+        try:
+            return self._stream_reader(schema)
+        except (QuireError, OSError) as error:
+            from quire.spark._stream import FailedStreamReader
+
+            return FailedStreamReader(error)
+
+    def _stream_reader(self, schema: t.StructType) -> ds.DataSourceStreamReader:
         from quire.spark._options import LATEST
 
         given = {key.lower() for key in self.options}
@@ -86,12 +98,14 @@ class QuireDataSource(ds.DataSource):
 
         return StreamReader(options, schema)
 
+    @hiding_traceback()
     def writer(self, schema: t.StructType, overwrite: bool) -> ds.DataSourceWriter:
         from quire.spark._options import write_options
         from quire.spark._sink import BatchWriter
 
         return BatchWriter(write_options(self.options), schema, overwrite)
 
+    @hiding_traceback()
     def streamWriter(self, schema: t.StructType, overwrite: bool) -> ds.DataSourceStreamWriter:
         from quire.spark._options import write_options
         from quire.spark._sink import StreamWriter

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 from pyspark.sql.streaming import datasource as limits
 
-from quire._errors import BadBookmarkError, ConfigError
+from quire._errors import BadBookmarkError, ConfigError, QuireError
 from quire._quire import ArrowReader
 from quire.spark import _directory
 from quire.spark._batch import split
 from quire.spark._directory import Range
+from quire.spark._failures import hiding_traceback
 from quire.spark._options import ReadOptions
 from quire.spark._scan import ScanBuilder
 
@@ -46,6 +47,7 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
         self._refreshed = 0.0
         self._last_batch = time.monotonic()
 
+    @hiding_traceback()
     def initialOffset(self) -> dict[str, Any]:
         journals = {}
         for directory in self._directories:
@@ -56,9 +58,11 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
     def getDefaultReadLimit(self) -> limits.ReadLimit:
         return limits.ReadMaxRows(self._options.max_messages)
 
+    @hiding_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
         self._head = {directory: self._reader(directory).refresh() for directory in self._directories}
 
+    @hiding_traceback()
     def latestOffset(self, start: dict[str, Any], limit: limits.ReadLimit) -> dict[str, Any]:
         begun = self._begun(start)
         ends = {directory: max(self._end(directory), begun[directory]) for directory in self._directories}
@@ -75,9 +79,11 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
         }
         return {"v": _VERSION, "journals": journals}
 
+    @hiding_traceback()
     def reportLatestOffset(self) -> dict[str, Any]:
         return {directory: self._end(directory) for directory in self._directories}
 
+    @hiding_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[ds.InputPartition]:
         ranges = []
         for directory, place in _journals(end).items():
@@ -159,6 +165,39 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
             "to": end,
             "at": _directory.identity(self._reader(directory), end),
         }
+
+
+class FailedStreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
+    """Raises what kept a query from being planned, with the first call. PySpark (up to 4.3 at least) reports an error in `streamReader` as
+    an `UnboundLocalError` of its own."""
+
+    def __init__(self, error: QuireError | OSError) -> None:
+        self._error = error
+
+    @hiding_traceback()
+    def _fail(self) -> NoReturn:
+        raise self._error
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._fail()
+
+    def getDefaultReadLimit(self) -> limits.ReadLimit:
+        self._fail()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._fail()
+
+    def latestOffset(self, start: dict[str, Any], limit: limits.ReadLimit) -> dict[str, Any]:
+        self._fail()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        self._fail()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[ds.InputPartition]:
+        self._fail()
+
+    def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
+        self._fail()
 
 
 def _journals(offset: dict[str, Any]) -> dict[str, dict[str, Any]]:
