@@ -12,6 +12,7 @@ from functools import reduce
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -185,6 +186,26 @@ def test_what_spark_hands_over_narrows_the_scan(spark: SparkSession, journal: Pa
     assert frame.where("position < 3").count() == 2
     if frame.count() == COUNT:
         pytest.fail("Spark no longer keeps conditions: the option may become the default")
+
+
+def test_two_different_conditions_on_one_frame_that_hands_them_over_are_an_error(
+    spark: SparkSession, journal: Path
+) -> None:
+    def load() -> DataFrame:
+        reader = spark.read.format("quire").schema("position long").option("pushConditions", "true")
+        return reader.load(str(journal))
+
+    load().createOrReplaceTempView("messages")
+    twice = "SELECT (SELECT count(*) FROM messages WHERE position < 3), (SELECT count(*) FROM messages WHERE position > 90)"
+    with pytest.raises(PySparkException, match=r"pushConditions: .*value=3.*value=90.*another frame"):
+        spark.sql(twice).collect()
+    frame = load()
+    few, same = frame.where("position < 3"), frame.where("position < 3")
+    assert (few.count(), same.count(), few.union(same).count()) == (2, 2, 4)
+    with pytest.raises(PySparkException, match=r"pushConditions: .*value=3.*value=4"):
+        frame.where("position < 4").count()
+    assert few.count() == 2, "the condition that it has taken stays usable"
+    assert load().where("position < 4").count() == 3, "another frame has other conditions"
 
 
 def _pair(chance: random.Random) -> tuple[str, str]:

@@ -31,12 +31,14 @@ class Stretch(ds.InputPartition):
 class BatchReader(ds.DataSourceReader):
     """Reads what the options covered when the frame was made: every action on it sees the same."""
 
-    def __init__(self, options: ReadOptions, schema: t.StructType, ranges: Sequence[Range]) -> None:
+    def __init__(
+        self, options: ReadOptions, schema: t.StructType, ranges: Sequence[Range], frame: str = ""
+    ) -> None:
         self._options = options
         self._ranges = ranges
         self._scan = ScanBuilder(options, schema)
         if options.takes_conditions:
-            setattr(self, "pushFilters", PushFilters(self._scan))  # noqa: B010  (see `PushFilters`)
+            setattr(self, "pushFilters", PushFilters(self._scan, frame))  # noqa: B010  (see `PushFilters`)
 
     @hiding_traceback()
     def partitions(self) -> Sequence[ds.InputPartition]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from pyspark import SparkFiles
 from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
 from quire._errors import BadFilterError, ConfigError
 from quire._quire import check_scan
 from quire.spark import _columns, _pushdown
+from quire.spark._failures import hiding_traceback
 from quire.spark._options import ReadOptions
 
 
@@ -43,6 +47,12 @@ class ScanBuilder:
         self._spec["predicates"] = _pushdown.predicates(filters, self._schema, self._options)
 
     @property
+    def conditions(self) -> str:
+        """A name for the filters: the same for the same ones in any order."""
+        predicates = sorted(json.dumps(predicate, sort_keys=True) for predicate in self._spec["predicates"])
+        return hashlib.sha256("\n".join(predicates).encode()).hexdigest()[:32]
+
+    @property
     def topics(self) -> Sequence[str] | None:
         """The topics that the filters leave, when they name some."""
         for predicate in self._spec.get("predicates", ()):
@@ -68,15 +78,39 @@ class PushFilters:
     Spark refuses one that overrides it while pushdown is switched off, which it is by default: with this as an attribute of the instance
     none is overridden, and the filters are taken where they are given.
 
-    Spark (up to 4.3 at least) keeps the reader that took them for the whole life of the frame, also for uses with other conditions or
-    none, which then miss rows. Hence the option: without it there is nothing to take them.
+    Spark (up to 4.3 at least) plans each use of a frame with a reader of its own, but runs all of them with the reader that took filters
+    last. Uses with other conditions would then miss rows: so a frame takes conditions only once. Of a use without any condition Spark says
+    nothing, hence the option: without it there is nothing to take them.
     """
 
     __func__ = ds.DataSourceReader.pushFilters
 
-    def __init__(self, scan: ScanBuilder) -> None:
-        self._scan = scan
+    def __init__(self, scan: ScanBuilder, frame: str) -> None:
+        self._scan, self._frame = scan, frame
 
+    @hiding_traceback()
     def __call__(self, filters: list[ds.Filter]) -> list[ds.Filter]:
         self._scan.push(filters)
+        given = f"{self._frame}-{self._scan.conditions}"
+        directory = Path(SparkFiles.getRootDirectory())
+        _refuse_others(directory, self._frame, given, filters)
+        (directory / given).write_text(_text(filters), encoding="utf-8")
+        # Two workers may plan at once: neither goes on before it has seen what the other did.
+        _refuse_others(directory, self._frame, given, filters)
         return filters
+
+
+def _refuse_others(directory: Path, frame: str, given: str, filters: list[ds.Filter]) -> None:
+    """Raises when the frame was given other conditions. They are in the directory that Spark keeps for the files of a session, which all
+    workers that plan see, and which Spark removes."""
+    others = [path for path in directory.glob(f"{frame}-*") if path.name != given]
+    if others:
+        before = others[0].read_text(encoding="utf-8")
+        raise ConfigError(
+            f"pushConditions: this frame has taken the conditions [{before}], and now there are others, [{_text(filters)}]; Spark would "
+            "apply one of them to both uses. Load another frame for each condition, or leave pushConditions out"
+        )
+
+
+def _text(filters: list[ds.Filter]) -> str:
+    return ", ".join(map(str, filters))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from collections.abc import MutableMapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -37,6 +38,8 @@ class QuireDataSource(ds.DataSource):
     @hiding_traceback()
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        #: The name of the frame: all that Spark plans for it has this object.
+        self._frame = uuid.uuid4().hex
         self._ranges: list[Range] | ServerRange | None = None
         if not _OF_A_SINK & {key.lower() for key in options}:
             # Here, because Spark keeps this object for the life of the frame: two actions on it read the same. What is wrong is said when
@@ -69,10 +72,10 @@ class QuireDataSource(ds.DataSource):
         if isinstance(ranges, list):
             from quire.spark._batch import BatchReader
 
-            return BatchReader(options, schema, ranges)
+            return BatchReader(options, schema, ranges, self._frame)
         from quire.spark._server_batch import ServerReader
 
-        return ServerReader(options, schema, ranges)
+        return ServerReader(options, schema, ranges, self._frame)
 
     def streamReader(self, schema: t.StructType) -> ds.DataSourceStreamReader:
         try:
