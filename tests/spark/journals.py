@@ -12,6 +12,8 @@ import quire
 #: Messages of `trades()`: enough for several segments of the smallest size.
 COUNT = 3000
 NAME = "loader"
+#: Seconds after which a test says that what must come does not come. No machine is that slow.
+SOON = 240
 SMALL = quire.Config(
     transaction_log={"journal_size": "64KB", "topic": [{"name": ".*", "message_type": "json"}]}
 )

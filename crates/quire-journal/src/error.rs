@@ -156,6 +156,6 @@ fn missing_files(directory: &Path, first: Option<u32>, last: Option<u32>, archiv
         None => "If they are lost, begin a new journal in another directory".to_owned(),
     };
     format!(
-        "{directory}: {files}. {archive} (journal_archive_directory of a server, archive_directory=, --archive-directory). {end}"
+        "{directory}: {files}. {archive} (journal_archive_directory of a server, archiveDirectory of Spark, archive_directory=, --archive-directory). {end}"
     )
 }

@@ -35,6 +35,21 @@ Journal = Annotated[
     str, Parameter(name="JOURNAL", help="The journal directory, or the data directory of a server.")
 ]
 Topics = Annotated[str | None, Parameter(help="Only these topics, separated by commas.")]
+Archive = Annotated[
+    str | None,
+    Parameter(
+        name="--archive-directory",
+        help="Where older files of the journal were moved to. Default: where the journal says.",
+    ),
+]
+SkipLost = Annotated[
+    bool,
+    Parameter(
+        name="--skip-lost",
+        negative="",
+        help="Continue without messages that were removed from the journal or cannot be read.",
+    ),
+]
 Master = Annotated[
     str | None,
     Parameter(help="Where Spark runs: local[4], spark://HOST:7077. Default: all cores of this machine."),
@@ -54,6 +69,8 @@ def archive(
     *,
     topics: Topics = None,
     fields: str | None = None,
+    archive_directory: Archive = None,
+    skip_lost: SkipLost = False,
     master: Master = None,
     memory: Memory = "1g",
     json: Json = False,
@@ -76,7 +93,16 @@ def archive(
     with _spark(master, memory, json) as spark:
         from quire.spark import archive as run
 
-        return _summary("archived", asdict(run(spark, journal, target, topics=topics, fields=fields)), json)
+        done = run(
+            spark,
+            journal,
+            target,
+            topics=topics,
+            fields=fields,
+            archive_directory=archive_directory,
+            skip_lost=skip_lost,
+        )
+        return _summary("archived", asdict(done), json)
 
 
 @app.command
@@ -105,6 +131,8 @@ def last_value(
     *,
     keys: str,
     topics: Topics = None,
+    archive_directory: Archive = None,
+    skip_lost: SkipLost = False,
     master: Master = None,
     memory: Memory = "1g",
     json: Json = False,
@@ -124,7 +152,16 @@ def last_value(
     with _spark(master, memory, json) as spark:
         from quire.spark import last_value as run
 
-        return _summary("last values", asdict(run(spark, journal, target, keys=keys, topics=topics)), json)
+        done = run(
+            spark,
+            journal,
+            target,
+            keys=keys,
+            topics=topics,
+            archive_directory=archive_directory,
+            skip_lost=skip_lost,
+        )
+        return _summary("last values", asdict(done), json)
 
 
 @app.command
@@ -140,6 +177,8 @@ def bars(
     topics: Topics = None,
     filter: str | None = None,
     output: Output = None,
+    archive_directory: Archive = None,
+    skip_lost: SkipLost = False,
     master: Master = None,
     memory: Memory = "1g",
     json: Json = False,
@@ -179,6 +218,8 @@ def bars(
             every=every,
             topics=topics,
             filter=filter,
+            archive_directory=archive_directory,
+            skip_lost=skip_lost,
         )
         return _table(frame.orderBy("start", "key"), json, output, "bars")
 
@@ -192,6 +233,8 @@ def queue_audit(
     dead_letters: str | None = None,
     by: Literal["queue", "consumer", "message"] = "queue",
     output: Output = None,
+    archive_directory: Archive = None,
+    skip_lost: SkipLost = False,
     master: Master = None,
     memory: Memory = "1g",
     json: Json = False,
@@ -217,7 +260,15 @@ def queue_audit(
     with _spark(master, memory, json) as spark:
         from quire.spark import queue_audit as run
 
-        frame = run(spark, journal, queues=queues, dead_letters=dead_letters, by=by)
+        frame = run(
+            spark,
+            journal,
+            queues=queues,
+            dead_letters=dead_letters,
+            by=by,
+            archive_directory=archive_directory,
+            skip_lost=skip_lost,
+        )
         rows = _show(frame, json, output, "queues" if by == "queue" else f"queues by {by}")
         unknown = [row["queue"] for row in rows if by == "queue" and row["delivered"] is None]
         if unknown or (by == "consumer" and not rows):
@@ -242,6 +293,8 @@ def replay(
     filter: str | None = None,
     start: str | None = None,
     end: str | None = None,
+    archive_directory: Archive = None,
+    skip_lost: SkipLost = False,
     master: Master = None,
     memory: Memory = "1g",
     json: Json = False,
@@ -276,7 +329,17 @@ def replay(
     with _spark(master, memory, json) as spark:
         from quire.spark import replay as run
 
-        done = run(spark, journal, url or default_url(), name=name, pace=pace, topic=topic, options=options)
+        done = run(
+            spark,
+            journal,
+            url or default_url(),
+            name=name,
+            pace=pace,
+            topic=topic,
+            options=options,
+            archive_directory=archive_directory,
+            skip_lost=skip_lost,
+        )
         return _summary("replayed", asdict(done), json)
 
 

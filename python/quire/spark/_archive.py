@@ -17,9 +17,10 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from quire._errors import ConfigError
+from quire._quire import ArrowReader
 from quire.spark import _columns, _directory
 from quire.spark._files import Files
-from quire.spark._options import read_options
+from quire.spark._options import job_options, read_options
 from quire.spark._scan import ScanBuilder
 
 _CHECKPOINT = "_checkpoint"
@@ -48,6 +49,8 @@ class Archived:
     #: Batches in which they were.
     batches: int
     target: str
+    #: Positions that were removed from the journal before a run came to them, and are missing in the archive.
+    lost: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,17 +72,21 @@ def archive(
     topics: str | None = None,
     fields: str | None = None,
     max_messages: int = 10_000_000,
+    archive_directory: str | None = None,
+    skip_lost: bool = False,
 ) -> Archived:
     """Adds what the journal has gained since the last run to the Parquet data set `target`.
 
     - `topics`: names separated by commas; all of them when left out
     - `fields`: typed columns from the data, as `option("fields", ...)` has them
     - `max_messages`: of one batch, which is one directory
+    - `archive_directory`: where older files of the journal were moved to; needed only where the journal does not say it
+    - `skip_lost`: continue without messages that were removed from the journal or cannot be read
 
     Topics and fields may change from run to run. They hold for what a run adds: what it passes over, no later one comes back to.
 
-    Raises `ConfigError`, before anything is written, when the name of a directory would be longer than file systems take, or hold
-    characters that Java cannot write there.
+    Raises, before anything is written, `BadBookmarkError` when messages were removed that no run has archived, and `ConfigError` when the
+    name of a directory would be longer than file systems take, or hold characters that Java cannot write there.
     """
     if not 1 <= max_messages < 1 << 63:
         raise ConfigError(f"max_messages: {max_messages} is not from 1 to {(1 << 63) - 1}")
@@ -90,9 +97,10 @@ def archive(
     options = {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(max_messages)}
     options |= {"topics": topics} if topics else {}
     options |= {"fields": fields} if fields else {}
+    options |= job_options(archive_directory, skip_lost)
     counts: list[int] = []
 
-    names = _Names(spark, journal, target, topics)
+    names = _Names(spark, journal, target, topics, job_options(archive_directory, skip_lost))
     names.check()
 
     def write(frame: DataFrame, batch: int) -> None:
@@ -113,22 +121,28 @@ def archive(
         .start()
     )
     query.awaitTermination()
-    return Archived(sum(counts), len(counts), target)
+    return Archived(sum(counts), len(counts), target, names.lost)
 
 
 class _Names:
     """The directories that a run is about to make, looked at before it makes them: Spark would fail in the middle of a batch."""
 
-    def __init__(self, spark: SparkSession, journal: str, target: str, topics: str | None) -> None:
+    def __init__(
+        self, spark: SparkSession, journal: str, target: str, topics: str | None, options: dict[str, str]
+    ) -> None:
         self._files = Files(spark, target)
         self._encoding = self._files.encoding()
         if self._encoding is not None and not target.isascii():
             raise self._not_written(target)
         self._topics = topics
         pattern = f"{_LONG}|{_NOT_ASCII}" if self._encoding is not None else _LONG
-        self._options = read_options({"path": journal, "topicPattern": pattern})
+        self._options = read_options({"path": journal, "topicPattern": pattern, **options})
         self._directory = _directory.locate(self._options.directories[0])
-        self._after = self._begin()
+        begin, reader = self._begin(), self._reader()
+        # The first run begins with what the journal has.
+        self._after = reader.first - 1 if begin is None else self._retained(begin, reader.last)
+        #: Positions after the last batch that were removed from the journal.
+        self.lost = 0 if begin is None else self._after - begin
 
     def check(self) -> None:
         """Looks at what the journal has gained since the last time."""
@@ -145,26 +159,33 @@ class _Names:
 
     def _unusual(self) -> Iterator[str]:
         """The topics of new messages of which the name has to be looked at: the scan skips all others."""
-        options, reader = self._options, _directory.reader(self._directory)
-        last = reader.refresh()
-        # Where the journal begins later than the run would, the stream says what that means.
-        self._after = min(max(self._after, reader.first - 1), last)
-        spec = ScanBuilder(options, t.StructType([t.StructField("topic", t.StringType())])).spec
-        for batch in _directory.scan(_directory.Range(self._directory, self._after, last, None), spec):
+        last = self._reader().last
+        self._after = self._retained(min(self._after, last), last)
+        spec = ScanBuilder(self._options, t.StructType([t.StructField("topic", t.StringType())])).spec
+        for batch in _directory.scan(self._range(self._after, last), spec):
             yield from batch.column(0).unique().to_pylist()
         self._after = last
 
-    def _begin(self) -> int:
-        """Where the run begins: behind the last batch that Spark has noted to be whole."""
+    def _reader(self) -> ArrowReader:
+        return _directory.refreshed(self._directory, self._options.archive)
+
+    def _range(self, after: int, last: int) -> _directory.Range:
+        return _directory.Range(self._directory, after, last, None, self._options.archive)
+
+    def _retained(self, after: int, last: int) -> int:
+        return _directory.retained(self._reader(), self._range(after, last), self._options)
+
+    def _begin(self) -> int | None:
+        """Where the run begins: after the last batch that Spark has noted to be whole; `None` for the first run."""
         offsets, commits = (f"{_CHECKPOINT}/{name}" for name in ("offsets", "commits"))
         numbers = [int(name) for name in self._files.names(offsets) if name.isdigit()]
         if not numbers:
-            return 0
+            return None
         newest = str(max(numbers))
         lines = (self._files.read(f"{offsets}/{newest}") or "").splitlines()
         place: Any = json.loads(lines[-1])["journals"].get(self._directory) if lines else None
         if place is None:
-            return 0
+            return None
         return int(place["to" if self._files.exists(f"{commits}/{newest}") else "from"])
 
     def _not_written(self, name: str) -> ConfigError:

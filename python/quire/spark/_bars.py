@@ -8,6 +8,7 @@ from pyspark.sql import functions as f
 
 from quire._errors import ConfigError
 from quire._units import Duration, seconds
+from quire.spark._options import job_options
 
 
 def bars(
@@ -21,12 +22,16 @@ def bars(
     every: Duration = "1 minute",
     topics: str | None = None,
     filter: str | None = None,
+    archive_directory: str | None = None,
+    skip_lost: bool = False,
 ) -> DataFrame:
     """One row per window and key: `start`, `key`, `open`, `high`, `low`, `close`, `mean`, `volume`, `count`.
 
     - `value`, `by`, `size`, `time`: paths in the data such as `/price`, `/symbol`, `/qty`, `/at`. `volume` adds up `size`. Without `time`
       the time at which the journal took the message counts
     - `every`: the window: `10s`, `15m`, `4h`, a `timedelta`, or as Spark has it: `1 minute`, `1 day`
+    - `archive_directory`: where older files of the journal were moved to; needed only where the journal does not say it
+    - `skip_lost`: continue without messages that are removed from the journal meanwhile, or cannot be read
 
     Open and close are those of the first and the last message of the window in the order of the journal: times can be equal.
     """
@@ -39,13 +44,14 @@ def bars(
     if time is not None:
         columns["moment"], paths["moment"] = "moment timestamp", time
     for name, path in paths.items():
-        if not path.startswith("/"):
+        if not path.startswith(("/", "[/")):
             raise ConfigError(
                 f"{'time' if name == 'moment' else name}: {path!r} is no path in the data, such as /price or [/odd name]"
             )
     window = _window(spark, every)
     reader = spark.read.format("quire").schema(", ".join(columns.values()))
     reader = reader.options(**{f"field.{name}": path for name, path in paths.items()})
+    reader = reader.options(**job_options(archive_directory, skip_lost))
     reader = reader.option("topics", topics) if topics else reader
     frame = (reader.option("filter", filter) if filter else reader).load(journal)
     moment = f.col("timestamp") if time is None else f.col("moment")

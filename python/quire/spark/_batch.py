@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
-from quire._errors import BadBookmarkError
 from quire._quire import ArrowReader
 from quire.spark import _directory
 from quire.spark._directory import Range
@@ -55,8 +54,9 @@ def split(ranges: Sequence[Range], spec: str, options: ReadOptions) -> list[ds.I
     found: list[ds.InputPartition] = []
     wanted = -(-options.min_partitions // max(len(ranges), 1)) if options.min_partitions else 1
     for range_ in ranges:
+        _directory.refreshed(range_.directory, range_.archive)
         reader = _directory.reader_of(range_)
-        after, limit = reader.narrow(spec, _retained(reader, range_, options), range_.limit)
+        after, limit = reader.narrow(spec, _directory.retained(reader, range_, options), range_.limit)
         if limit <= after:
             continue
         for first, last in _cut(reader, spec, after, limit, options, wanted):
@@ -79,15 +79,3 @@ def _cut(
         rounds = max(-(-total // (PARTITION_BYTES * cores)), 1)
         size = max(total // (rounds * cores), PARTITION_BYTES_MIN)
     return [(first, last) for first, last, _ in reader.split(spec, after, limit, size, wanted)]
-
-
-def _retained(reader: ArrowReader, range_: Range, options: ReadOptions) -> int:
-    """Where the range begins now, if files were removed since."""
-    if range_.limit <= range_.after or range_.after + 1 >= reader.first:
-        return range_.after
-    last = min(range_.limit, reader.first - 1)
-    reason = f"{range_.directory}: messages {range_.after + 1} to {last} were removed from the journal, which begins at {reader.first}"
-    if options.fail_on_data_loss:
-        raise BadBookmarkError(f"{reason}; failOnDataLoss=false goes on without them")
-    _directory.log.warning("%s: they are left out", reason)
-    return last

@@ -28,6 +28,12 @@ log = logging.getLogger("quire.spark")
 READERS_MAX = 8
 
 
+#: The end of an error about messages that are not there any more.
+TO_SKIP = (
+    "to continue without them, give failOnDataLoss=false (a job: skip_lost=True, a command: --skip-lost)"
+)
+
+
 @dataclass(frozen=True)
 class Range:
     """A range of one journal: behind `after`, up to `limit`."""
@@ -65,9 +71,23 @@ def reader(directory: str, archive: str | None = None) -> ArrowReader:
     return found
 
 
+def refreshed(directory: str, archive: str | None = None) -> ArrowReader:
+    """The same, having looked for what was added, archived or removed since."""
+    found = reader(directory, archive)
+    try:
+        found.refresh()
+    except QuireError:
+        # Another journal may have taken its place: a new reader takes that, or says what is wrong.
+        forget(directory)
+        return reader(directory, archive)
+    return found
+
+
 def reader_of(range_: Range) -> ArrowReader:
     """The reader of the journal that the range was planned on."""
     found = reader(range_.directory, range_.archive)
+    if found.last < range_.limit:
+        found = refreshed(range_.directory, range_.archive)
     if _is_same(found, range_):
         return found
     forget(range_.directory)
@@ -88,11 +108,24 @@ def forget(directory: str) -> None:
 
 def span(directory: str, options: ReadOptions) -> Range:
     """What a read of this directory covers, by its options, as of now."""
-    found = reader(directory, options.archive)
-    last = found.refresh()
+    found = refreshed(directory, options.archive)
+    last = found.last
     after, limit = _start(found, options, last), _end(found, options, last)
     limit = max(limit, after)
     return Range(directory, after, limit, identity(found, limit), options.archive)
+
+
+def retained(found: ArrowReader, range_: Range, options: ReadOptions) -> int:
+    """The position after which the range begins now, if files were removed. `BadBookmarkError` when the removed messages may not be left
+    out."""
+    if range_.limit <= range_.after or range_.after + 1 >= found.first:
+        return range_.after
+    last = min(range_.limit, found.first - 1)
+    reason = f"{range_.directory}: messages {range_.after + 1} to {last} were removed from the journal, which begins at {found.first}"
+    if options.fail_on_data_loss:
+        raise BadBookmarkError(f"{reason}; {TO_SKIP}")
+    log.warning("%s: they are left out", reason)
+    return last
 
 
 def identity(found: ArrowReader, position: int) -> tuple[str, int] | None:
@@ -170,8 +203,6 @@ _readers: OrderedDict[tuple[int, str, str | None, int, int], ArrowReader] = Orde
 def _is_same(found: ArrowReader, range_: Range) -> bool:
     if range_.identity is None:
         return True
-    if found.last < range_.limit:
-        found.refresh()
     return identity(found, range_.limit) in (range_.identity, None) and found.last >= range_.limit
 
 

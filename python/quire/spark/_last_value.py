@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from quire._errors import ConfigError
 from quire.spark import _columns, _directory
 from quire.spark._files import Files
-from quire.spark._options import read_options
+from quire.spark._options import job_options, read_options
 
 _STATE = "_state.json"
 
@@ -27,17 +27,30 @@ class LastValues:
     keys: int
     #: The Parquet data set with the table as it is now.
     path: str
+    #: Positions that were removed from the journal before a run came to them: no value is from there.
+    lost: int = 0
 
 
 def last_value(
-    spark: SparkSession, journal: str, target: str, *, keys: str, topics: str | None = None
+    spark: SparkSession,
+    journal: str,
+    target: str,
+    *,
+    keys: str,
+    topics: str | None = None,
+    archive_directory: str | None = None,
+    skip_lost: bool = False,
 ) -> LastValues:
     """Brings the table below `target` up to date: for each topic and key the newest message.
 
     `keys` are columns from the data, `"id string"` or `"account string, symbol string"`. The first run reads the journal from its
     beginning, later ones what came since; the table before stays until the new one is whole.
 
-    Raises `BadBookmarkError` when the journal is another than that of the run before.
+    - `archive_directory`: where older files of the journal were moved to; needed only where the journal does not say it
+    - `skip_lost`: continue without messages that were removed from the journal or cannot be read
+
+    Raises `BadBookmarkError` when the journal is another than that of the run before, and when messages were removed from it that no run
+    has looked at.
     """
     files = Files(spark, target)
     state = json.loads(files.read(_STATE) or '{"position": 0, "version": 0}')
@@ -48,13 +61,19 @@ def last_value(
     columns = _columns.defined("keys", keys)
     # How far it goes is in the journal, not in its rows: the newest record may be of another topic, or no message. What comes after
     # this is for the next run, also when the frame, which is a snapshot of later, has it.
-    (given,) = read_options({"path": journal}).directories
-    directory, at = _directory.locate(given), state.get("at")
+    job = job_options(archive_directory, skip_lost)
+    options = read_options({"path": journal, **job})
+    directory, at = _directory.locate(options.directories[0]), state.get("at")
     known = None if at is None else (str(at[0]), int(at[1]))
     # Raises when the record that the table ends with is another now: what is new could not be told.
-    found = _directory.reader_of(_directory.Range(directory, 0, state["position"], known))
-    position = max(state["position"], found.refresh())
-    reader = spark.read.format("quire").option("fields", keys)
+    done = _directory.Range(directory, 0, state["position"], known, options.archive)
+    _directory.reader_of(done)
+    found = _directory.refreshed(directory, options.archive)
+    position = max(state["position"], found.last)
+    # The first run begins with what the journal has.
+    since = replace(done, after=state["position"], limit=position) if state["version"] else done
+    lost = _directory.retained(found, since, options) - since.after
+    reader = spark.read.format("quire").option("fields", keys).options(**job)
     # Every use of the frame has the conditions below.
     reader = reader.option("pushConditions", "true")
     everything = (reader.option("topics", topics) if topics else reader).load(journal)
@@ -70,7 +89,7 @@ def last_value(
     files.write(_STATE, json.dumps({**after, "keys": keys, "topics": topics}))
     files.remove(f"version={state['version']}")
     path = files.path(f"version={version}")
-    return LastValues(looked_at, spark.read.parquet(path).count(), path)
+    return LastValues(looked_at, spark.read.parquet(path).count(), path, lost)
 
 
 def _newest(spark: SparkSession, new: DataFrame, files: Files, version: int, keys: list[str]) -> DataFrame:

@@ -211,6 +211,12 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
+def job_options(archive_directory: str | None, skip_lost: bool) -> dict[str, str]:
+    """The options that every read of a job has."""
+    archive = {} if archive_directory is None else {"archiveDirectory": archive_directory}
+    return archive | ({"failOnDataLoss": "false"} if skip_lost else {})
+
+
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Reads the options of a sink. `ConfigError` names what is wrong."""
     given = _Given(options, _WRITE)

@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from quire._errors import ConfigError
+from quire.spark._options import job_options
 
 #: What of the times is shown.
 PERCENTILES = (0.5, 0.9, 0.99)
@@ -30,12 +31,16 @@ def queue_audit(
     queues: str | None = None,
     dead_letters: str | None = None,
     by: AuditBy = "queue",
+    archive_directory: str | None = None,
+    skip_lost: bool = False,
 ) -> DataFrame:
     """One row per queue, per consumer of a queue, or per message of a queue.
 
     - `queues`: names separated by commas; all of them when left out
     - `dead_letters`: the topics that queues send expired messages to; there such a message is the only record of the expiry
     - `by`: what a row is about
+    - `archive_directory`: where older files of the journal were moved to; needed only where the journal does not say it
+    - `skip_lost`: continue without messages that are removed from the journal meanwhile, or cannot be read
 
     Times are seconds, of which there are the columns `p50`, `p90`, `p99` and `longest`; `first` and `last` say when it was that
     something happened. What needs to be known of leases is null for a queue whose leases were not recorded (`record_leases`).
@@ -54,15 +59,19 @@ def queue_audit(
     """
     if by not in get_args(AuditBy):
         raise ConfigError(f"by: {by!r} is not one of {', '.join(get_args(AuditBy))}")
-    events = _events(spark, journal, queues)
+    job = job_options(archive_directory, skip_lost)
+
+    def read(schema: str, **options: str) -> DataFrame:
+        return spark.read.format("quire").schema(schema).options(**job, **options).load(journal)
+
+    events = _events(read, queues)
     if dead_letters is not None:
-        letters = _dead_letters(spark, journal, queues, dead_letters)
+        letters = _dead_letters(read, queues, dead_letters)
         events = events.unionByName(letters, allowMissingColumns=True)
     rows = _with_leases(events)
     if by == "consumer":
         return _by_consumer(rows)
-    schema = "position long, bookmark string, timestamp_ns long"
-    messages = spark.read.format("quire").schema(schema).load(journal)
+    messages = read("position long, bookmark string, timestamp_ns long")
     messages = messages.withColumnRenamed("timestamp_ns", "taken_ns")
     # What happened to a message that was removed from the journal counts, though nobody knows how long it took.
     rows = rows.join(messages, rows.message == messages.position, "left").withColumn(
@@ -139,20 +148,20 @@ def _by_message(rows: DataFrame) -> DataFrame:
     return found.orderBy("queue", "position")
 
 
-def _events(spark: SparkSession, journal: str, queues: str | None) -> DataFrame:
+def _events(read: Callable[..., DataFrame], queues: str | None) -> DataFrame:
     """A row for each message and what happened to it. `order` is that of the log."""
     schema = "topic string, timestamp_ns long, kind string, first_position long, last_position long, reasons string, consumer string"
-    reader = spark.read.format("quire").schema(schema).option("includeQueueEvents", "true")
-    events = (reader.option("topics", queues) if queues else reader).load(journal).where("kind != 'publish'")
+    options = {"includeQueueEvents": "true"} | ({"topics": queues} if queues else {})
+    events = read(schema, **options).where("kind != 'publish'")
     message = f.explode(f.sequence("first_position", "last_position")).alias("message")
     return events.withColumn("order", f.monotonically_increasing_id()).select(
         f.col("topic").alias("queue"), "timestamp_ns", "kind", "reasons", "consumer", "order", message
     )
 
 
-def _dead_letters(spark: SparkSession, journal: str, queues: str | None, topics: str) -> DataFrame:
-    reader = spark.read.format("quire").schema("queue string, message long, timestamp_ns long, data string")
-    letters = reader.options(topics=topics, **{"field.message": "/position"}).load(journal)
+def _dead_letters(read: Callable[..., DataFrame], queues: str | None, topics: str) -> DataFrame:
+    schema = "queue string, message long, timestamp_ns long, data string"
+    letters = read(schema, topics=topics, **{"field.message": "/position"})
     # Others may publish there too.
     letters = letters.where(f.col("queue").isNotNull() & f.col("message").isNotNull())
     if queues is not None:

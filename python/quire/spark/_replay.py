@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import Row, SparkSession
 
 from quire._client import Client
 from quire._errors import ConfigError
+from quire.spark import _directory
+from quire.spark._options import ReadOptions, job_options, read_options
 
 #: Seconds. The system takes no sleep of centuries, which a small pace can ask for.
 _SLEEP_MAX = 3600.0
@@ -23,6 +25,8 @@ class Replayed:
 
     messages: int
     seconds: float
+    #: Positions that were removed from the journal since the replay was stopped.
+    lost: int = 0
 
 
 def replay(
@@ -35,6 +39,8 @@ def replay(
     topic: str | None = None,
     options: Mapping[str, str] | None = None,
     flush_timeout: float = 300.0,
+    archive_directory: str | None = None,
+    skip_lost: bool = False,
 ) -> Replayed:
     """Publishes the messages of a stretch, and waits until all are persistent.
 
@@ -43,19 +49,21 @@ def replay(
     - `pace`: `max`; messages per second, `1000`; or a multiple of the original pace, `2X`
     - `topic`: where all of them go instead of to their own
     - `options`: those of a read: `topics`, `filter`, `startingOffsets`, `endingTimestamp`, ...
+    - `archive_directory`: where older files of the journal were moved to; needed only where the journal does not say it
+    - `skip_lost`: continue without messages that were removed from the journal or cannot be read
+
+    Raises `BadBookmarkError` when messages of the stretch were removed from the journal since the replay was stopped.
     """
     wait = _pace(pace)
+    options = {**(options or {}), **job_options(archive_directory, skip_lost)}
     schema = "position long, timestamp_ns long, topic string, kind string, correlation_id string, data binary"
     frame = (
-        spark.read.format("quire")
-        .schema(schema)
-        .options(**(options or {}))
-        .load(journal)
-        .where("kind = 'publish'")
+        spark.read.format("quire").schema(schema).options(**options).load(journal).where("kind = 'publish'")
     )
     begun = time.monotonic()
     count = 0
     with Client(url, name=name) as client:
+        lost = _lost(read_options({"path": journal, **options}), client.persisted)
         for row in _in_order(frame.toLocalIterator(prefetchPartitions=True)):
             wait(count, row.timestamp_ns)
             client.publish(
@@ -63,7 +71,19 @@ def replay(
             )
             count += 1
         client.flush(timeout=flush_timeout)
-    return Replayed(count, time.monotonic() - begun)
+    return Replayed(count, time.monotonic() - begun, lost)
+
+
+def _lost(options: ReadOptions, done: int) -> int:
+    """How many positions of the stretch were removed from the journal since the replay was stopped, after the last message that it had
+    published."""
+    directory = _directory.locate(options.directories[0])
+    stretch = _directory.span(directory, options)
+    found = _directory.reader(directory, options.archive)
+    # A stretch that begins later than the journal does has lost nothing, and a replay that has not begun takes what there is.
+    if done == 0 or stretch.after > found.first - 1:
+        return 0
+    return _directory.retained(found, replace(stretch, after=done), options) - done
 
 
 def _in_order(rows: Iterator[Row]) -> Iterator[Row]:

@@ -203,7 +203,7 @@ class Connection:
             return range_
         reason = f"{self._url}: the log does not have all of {range_} any more: messages were removed, or it is another log"
         if self._fails_on_loss:
-            raise BadBookmarkError(f"{reason}; failOnDataLoss=false goes on without them")
+            raise BadBookmarkError(f"{reason}; to continue without them, give failOnDataLoss=false")
         log.warning("%s: they are left out", reason)
         start = Place(EPOCH) if self.has(range_.end.bookmark) else range_.end
         return ServerRange(start, range_.end)

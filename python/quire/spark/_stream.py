@@ -60,7 +60,10 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
 
     @hiding_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
-        self._head = {directory: self._reader(directory).refresh() for directory in self._directories}
+        self._head = {
+            directory: _directory.refreshed(directory, self._options.archive).last
+            for directory in self._directories
+        }
 
     @hiding_traceback()
     def latestOffset(self, start: dict[str, Any], limit: limits.ReadLimit) -> dict[str, Any]:
@@ -128,7 +131,7 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
             return self._head.get(directory, 0)
         if time.monotonic() - self._refreshed > REFRESH_SECONDS:
             for each in self._directories:
-                self._reader(each).refresh()
+                _directory.refreshed(each, self._options.archive)
             self._refreshed = time.monotonic()
         return self._reader(directory).last
 
