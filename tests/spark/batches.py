@@ -8,6 +8,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark import journals
+
 
 class Batches:
     """A query that collects its batches as lists of what `numbers` takes from each, until it has read what is there."""
@@ -37,7 +39,7 @@ class Batches:
         )
         query = writer.trigger(availableNow=True).start()
         try:
-            assert query.awaitTermination(120)
+            assert query.awaitTermination(journals.SOON)
         finally:
             query.stop()
         return [number for batch in sorted(self.found) for number in self.found[batch]]

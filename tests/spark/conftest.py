@@ -12,6 +12,13 @@ from pyspark.sql import DataFrameReader, SparkSession
 from spark import journals
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives the tests of Spark, on any machine, the time that a hang takes to be one."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(3 * journals.SOON))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     config = {
@@ -21,6 +28,8 @@ def spark() -> Iterator[SparkSession]:
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
         "spark.log.level": "ERROR",
+        # A Python worker that a busy machine starts late is no failure.
+        "spark.python.authenticate.socketTimeout": f"{journals.SOON}s",
         # Short jobs: compiling them well costs more than it saves.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }

@@ -44,8 +44,8 @@ def write(directory: Path, messages: Iterable[tuple[str, Any]], *, name: str = N
             client.publish(topic, data)
             # One large flush would leave the first segment empty and be a segment of its own.
             if number % 200 == 0:
-                client.flush(timeout=30)
-        client.flush(timeout=30)
+                client.flush(timeout=SOON)
+        client.flush(timeout=SOON)
 
 
 def segments(directory: Path) -> list[Path]:

@@ -21,8 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import quire
-from quire.testing import START_TIMEOUT
 
+#: Seconds after which a query that does not get on is an error. No machine is that slow.
+PATIENCE = 600
 #: Messages that a round finds to copy, and those of a batch.
 NEW, BATCH = 3000, 1000
 DRIVER = """
@@ -30,10 +31,11 @@ import sys
 import quire.spark
 from pyspark.sql import functions as f
 
-source, target, checkpoint, master, partitions, batch = sys.argv[1:]
+source, target, checkpoint, left, master, partitions, batch = sys.argv[1:]
 spark = quire.spark.session(master, memory="512m", config={
     "spark.log.level": "OFF", "spark.sql.shuffle.partitions": partitions, "spark.executor.memory": "512m",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir=" + left,
+    "spark.local.dir": left,
 })
 frame = (
     spark.readStream.format("quire")
@@ -55,7 +57,7 @@ def main(rounds: int, seed: int) -> None:
     for round in range(rounds):
         with quire.Journal(source) as journal:
             journal.append_many("t", [{"n": round * NEW + n} for n in range(NEW)], publisher="p")
-        driver = start(directory, chance)
+        driver, ends_all = start(directory, chance), True
         try:
             before = length(target)
             wait_until(lambda: driver.poll() is not None or length(target) > before)  # noqa: B023
@@ -64,13 +66,16 @@ def main(rounds: int, seed: int) -> None:
             ends_all = round % 2 == 0
             killed = kill(driver, ends_all, chance)
             print(f"round {round}: {killed} killed with {length(target)} messages in the target", flush=True)
+        except BaseException:
+            kill(driver, True, chance)
+            raise
         finally:
             if ends_all:
                 driver.wait()
-            elif driver.wait(START_TIMEOUT * 4) != 0:
+            elif driver.wait(PATIENCE) != 0:
                 print(f"round {round}: the query did not survive", flush=True)
     last = start(directory, chance)
-    assert last.wait(START_TIMEOUT * 4) == 0, f"the last run fails: {directory / 'log'}"
+    assert last.wait(PATIENCE) == 0, f"the last run fails: {directory / 'log'}"
     found = copied(target)
     wrong = {number: count for number, count in found.items() if count != 1}
     assert not wrong, f"not once: {dict(list(wrong.items())[:10])}"
@@ -81,7 +86,10 @@ def main(rounds: int, seed: int) -> None:
 
 
 def start(directory: Path, chance: random.Random) -> subprocess.Popen[bytes]:
-    paths = [str(directory / name) for name in ("source", "target", "checkpoint")]
+    # What a Java machine leaves behind when it is killed goes with the directory.
+    left = directory / "left"
+    left.mkdir(exist_ok=True)
+    paths = [str(directory / name) for name in ("source", "target", "checkpoint", "left")]
     # A lost task is tried again.
     arguments = [*paths, "local[2,4]", str(chance.randint(1, 4)), str(BATCH)]
     command = [sys.executable, "-c", DRIVER, *arguments]
@@ -126,7 +134,7 @@ def copied(target: Path) -> Counter[int]:
 
 
 def wait_until(ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + START_TIMEOUT * 2
+    deadline = time.monotonic() + PATIENCE
     while not ready():
         assert time.monotonic() < deadline, "the query does not get on"
         time.sleep(0.02)

@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 from quire import _demo_spark
 from rich.console import Console
 
+from spark import journals
+
 
 def flights(count: int) -> list[bytes]:
     return [
@@ -49,8 +51,8 @@ def test_the_jobs_are_those_that_the_workers_acknowledged(
                 client.publish("flights", flight)
             jobs = client.subscribe("JOBS", max_backlog=50)
             for _ in range(50):
-                jobs.get(timeout=30).ack()
-            client.flush(timeout=30)
+                jobs.get(timeout=journals.SOON).ack()
+            client.flush(timeout=journals.SOON)
         page = io.StringIO()
         console = Console(file=page, width=100)
         is_right = _demo_spark.act(console, place / "journal", "flights", flights(50), "JOBS")

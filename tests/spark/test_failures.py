@@ -84,7 +84,7 @@ def test_an_error_of_a_streaming_query_begins_with_its_cause(
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
 
     def run() -> None:
-        writer.trigger(availableNow=True).start().awaitTermination(120)
+        writer.trigger(availableNow=True).start().awaitTermination(journals.SOON)
 
     with pytest.raises(StreamingQueryException) as error:
         run()

@@ -119,7 +119,7 @@ def test_a_running_query_follows_a_journal_that_grows(spark: SparkSession, tmp_p
     try:
         for round in range(3):
             journals.write(tmp_path / "j", journals.trades(400), name=f"writer-{round}")
-            count, deadline = 100 + 400 * (round + 1), Deadline(60)
+            count, deadline = 100 + 400 * (round + 1), Deadline(journals.SOON)
             # A trigger that looked before may still end with "nothing new" once.
             while len(found) < count and deadline.left:
                 query.processAllAvailable()

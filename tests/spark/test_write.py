@@ -175,7 +175,7 @@ class Copy:
             checkpointLocation=str(self._directory / "checkpoint"), **options
         )
         query = writer.trigger(availableNow=True).start(str(self.target))
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(journals.SOON)
 
     def numbers(self) -> Counter[int]:
         with quire.Journal(self.target, read_only=True) as journal:
@@ -219,7 +219,7 @@ def test_a_sink_only_appends(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(StreamingQueryException, match="append"):
         writer.outputMode("complete").trigger(availableNow=True).start(
             str(tmp_path / "target")
-        ).awaitTermination(120)
+        ).awaitTermination(journals.SOON)
 
 
 def test_a_batch_is_what_its_first_manifest_says(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_publish_that_stops_anywhere_is_completed_once(
 
     def stops(client: quire.Client, batches: Any, first: int) -> None:
         send(client, [next(iter(batches)).slice(0, 40)], first)
-        client.flush(timeout=30)
+        client.flush(timeout=journals.SOON)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(_sink, "_send", stops)
