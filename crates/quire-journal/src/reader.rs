@@ -143,6 +143,11 @@ impl Reader {
         self.log().segments.read().first().map_or(Position(1), |segment| segment.first)
     }
 
+    /// The first position of the segment that holds, or will hold, the position; `None` when that segment is gone.
+    pub fn segment_start(&self, position: Position) -> Option<Position> {
+        self.log.segment_at(position).map(|segment| segment.first)
+    }
+
     /// The last position that can be read.
     pub fn persisted(&self) -> Position {
         self.log().persisted()

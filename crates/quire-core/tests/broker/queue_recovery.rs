@@ -136,6 +136,52 @@ fn an_idle_queue_holds_up_nothing() {
     assert_eq!(Pair::new().broker.needed_position(), None);
 }
 
+/// Publishes until the log goes on in another file.
+fn fill_a_file(pair: &mut Pair, topic: &str, first: u64) {
+    let data = "x".repeat(8 * 1024);
+    (first..first + 40).for_each(|sequence| pair.publish(1, sequence, topic, &data));
+    pair.turn();
+}
+
+#[test]
+fn a_journal_file_is_free_a_second_after_its_last_message_was_acknowledged() {
+    let mut pair = working(&queue("jobs"), 1000);
+    fill_a_file(&mut pair, "jobs", 1);
+    let held = pair.take_queued(2);
+    pair.pass(Duration::from_secs(11));
+    pair.settle(2, "jobs", Verdict::Acknowledge, &held[..39]);
+    assert_eq!(pair.broker.needed_position(), Some(Position(1)));
+    pair.pass(Duration::from_secs(1));
+    let needed = pair.broker.needed_position().unwrap();
+    assert_eq!(needed, Position(40));
+    let file = pair.broker.journal().queue_points().needed();
+    assert_eq!(file, Some(needed), "a start after a crash needs no more");
+}
+
+#[test]
+fn an_acknowledgement_that_frees_no_journal_file_is_saved_with_those_of_ten_seconds() {
+    let mut pair = working(&queue("jobs"), 1000);
+    publish_all(&mut pair, 1..=10);
+    let held = pair.take_queued(2);
+    pair.pass(Duration::from_secs(11));
+    pair.settle(2, "jobs", Verdict::Acknowledge, &held[..5]);
+    pair.pass(Duration::from_secs(9));
+    assert_eq!(pair.broker.needed_position(), Some(Position(1)));
+    pair.pass(Duration::from_secs(1));
+    assert_eq!(pair.broker.needed_position(), Some(Position(6)));
+}
+
+#[test]
+fn a_queue_without_messages_frees_the_journal_files_that_other_topics_fill() {
+    let mut pair = working(&queue("jobs"), 10);
+    pair.pass(Duration::from_secs(11));
+    for round in 0..3 {
+        fill_a_file(&mut pair, "elsewhere", 1 + 40 * round);
+        pair.pass(Duration::from_secs(1));
+        assert_eq!(pair.broker.needed_position(), Some(Position(41 + 40 * round)));
+    }
+}
+
 #[test]
 fn a_dead_letter_is_published_once_wherever_the_process_dies() {
     let settings =

@@ -10,8 +10,14 @@ use crate::broker::{Broker, Event, Output};
 use crate::queue::QueueId;
 use crate::time::Instant;
 
-/// The shortest time between two writes of the file: what it saves is reading at most the records of this time at a restart.
+/// The time between two writes of the file while messages are settled: what it saves is reading at most the records of this time at a
+/// restart.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The time between two looks whether the queues need a journal file less than the file says. Then it is written at once, so that whoever
+/// removes files waits no longer than this for acknowledgements. A write for each full journal file costs publishers nothing that can
+/// be measured; one for each look would have the disk sync every second.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What is saved, and when.
 pub(super) struct Saving {
@@ -21,15 +27,28 @@ pub(super) struct Saving {
     /// What it is to say once the log is persisted up to the position.
     next: Option<(Position, Vec<Position>)>,
     is_under_way: bool,
-    /// When something may have to be saved.
-    due: Option<Instant>,
+    /// When what was settled is saved.
+    save_due: Option<Instant>,
+    /// When to look whether a journal file is needed no longer.
+    look_due: Option<Instant>,
+    /// The edge at the last look.
+    looked_to: Position,
     /// Stands where the slowest queue needs the log from: what lies behind a cursor is not removed.
     hold: Option<Cursor>,
 }
 
 impl Saving {
     pub fn new(file: QueuePoints) -> Self {
-        Saving { file, saved: None, next: None, is_under_way: false, due: None, hold: None }
+        Saving {
+            file,
+            saved: None,
+            next: None,
+            is_under_way: false,
+            save_due: None,
+            look_due: None,
+            looked_to: Position::ZERO,
+            hold: None,
+        }
     }
 
     /// What the file says at the start.
@@ -39,7 +58,10 @@ impl Saving {
 
     /// When to look whether something is to be saved. While the log has to be written first, its flush wakes the broker.
     pub fn due(&self) -> Option<Instant> {
-        if self.is_under_way || self.next.is_some() { None } else { self.due }
+        if self.is_under_way || self.next.is_some() {
+            return None;
+        }
+        [self.save_due, self.look_due].into_iter().flatten().min()
     }
 }
 
@@ -79,16 +101,29 @@ impl Broker {
     /// Something may have been settled: it is saved in a while.
     pub(super) fn save_later(&mut self) {
         let at = self.now.instant + SAVE_INTERVAL;
-        self.queues.saving.due.get_or_insert(at);
+        self.queues.saving.save_due.get_or_insert(at);
     }
 
     /// Saves how far the queues are done, when it is time to and what it rests on is in the log.
     pub(super) fn save_points(&mut self) {
-        let now = self.now.instant;
-        if self.queues.saving.due().is_some_and(|due| due <= now) {
-            self.queues.saving.due = None;
-            let points = self.queues.points(self.edge);
-            if self.queues.saving.saved.as_ref() != Some(&points) {
+        let (now, edge) = (self.now.instant, self.edge);
+        let saving = &mut self.queues.saving;
+        // Every settled message is a record of the log. A queue without messages needs nothing up to the edge.
+        if saving.looked_to != edge {
+            saving.look_due.get_or_insert(now + LOOK_INTERVAL);
+        }
+        if saving.due().is_some_and(|due| due <= now) {
+            let is_due = saving.save_due.take_if(|due| *due <= now).is_some();
+            (saving.look_due, saving.looked_to) = (None, edge);
+            let points = self.queues.points(edge);
+            let saved = self.queues.saving.saved.as_ref();
+            let first_needed = |points: &Vec<Position>| {
+                let oldest = points.iter().min()?;
+                self.reader.segment_start(oldest.next())
+            };
+            let frees_a_file = saved.and_then(first_needed) < first_needed(&points);
+            if saved != Some(&points) && (is_due || frees_a_file) {
+                self.queues.saving.save_due = None;
                 self.queues.saving.next = Some((self.journal.appended(), points));
             }
         }
