@@ -164,6 +164,21 @@ fn at_most_once_a_message_leaves_when_that_is_durable() {
 }
 
 #[test]
+fn the_holder_is_told_of_an_acknowledgement_by_another_connection_that_waits_until_it_is_persisted() {
+    for acks in [Acks::default(), Acks::PROCESSED, Acks::PERSISTED] {
+        let mut pair = working(queue("jobs"), 1);
+        pair.client(4, "other");
+        pair.publish(1, 1, "jobs", "a");
+        pair.turn();
+        let held = pair.take_queued(2);
+        pair.settle_as(4, "jobs", Verdict::Acknowledge, &held, 9, acks);
+        pair.turn();
+        let (reason, bookmark) = (LeaseEnd::SettledByAnother, held[0].bookmark);
+        assert_eq!(pair.take(2), [Said::LeaseLost { subscription: 1, reason, bookmark }], "{acks:?}");
+    }
+}
+
+#[test]
 fn a_late_acknowledgement_removes_the_message_unless_leasing_is_strict() {
     for leasing in [Leasing::Sublease, Leasing::Strict] {
         let settings = QueueSettings { lease_period_ns: Some(SECOND), leasing, ..queue("jobs") };

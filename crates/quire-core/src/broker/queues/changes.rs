@@ -13,6 +13,8 @@ impl Broker {
     /// Logs what happened since the last call. Whoever asks for the journal's end afterwards asks for that, too.
     pub(in crate::broker) fn log_changes(&mut self) {
         self.note_leases();
+        // Before the bookmarks are forgotten by which the holders know their messages.
+        self.tell_lost_leases();
         let mut is_any = false;
         while let Some(change) = self.queues.engine.poll_change() {
             is_any = true;
