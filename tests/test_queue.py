@@ -27,6 +27,7 @@ QUEUES = (
     {"name": "JOBS", "message_type": "json", "underlying_topic": "tasks", "lease_period": "1h"},
     {"name": "SHORT", "message_type": "json", "underlying_topic": "brief", "lease_period": "1s"},
     {"name": "ONCE", "message_type": "json", "underlying_topic": "single", "semantics": "at-most-once"},
+    {"name": "plain", "message_type": "json"},
 )
 #: Memory is a place of one name for each test.
 PLACES = itertools.count()
@@ -80,7 +81,8 @@ def test_a_message_comes_under_a_lease_and_goes_with_its_acknowledgement(connect
     before = datetime.now(UTC)
     with client.subscribe("JOBS", max_backlog=5) as jobs:
         message = jobs.get(TIMEOUT)
-        assert (message.json(), message.topic, message.queue) == ({"n": 0}, "tasks", "JOBS")
+        assert (message.json(), message.topic, message.queue) == ({"n": 0}, "JOBS", "JOBS")
+        assert message.source_topic == "tasks"
         assert (message.delivery_count, message.cancel_count) == (1, 0)
         assert message.lease_period == timedelta(hours=1)
         assert message.lease_deadline is not None
@@ -210,6 +212,26 @@ def test_a_message_whose_lease_period_is_over_comes_again(connect: Connect) -> N
     lost, again = jobs.get(TIMEOUT), jobs.get(TIMEOUT)
     assert again.delivery_count == lost.delivery_count + 1
     assert lost.lease_lost
+
+
+def test_a_message_acknowledges_by_its_topic_and_bookmark(connect: Connect) -> None:
+    client = connect()
+    publish(client, 1)
+    publish(client, 1, "brief")
+    publish(client, 1, "plain")
+    jobs = client.subscribe("^(JOBS|SHORT|plain)$", max_backlog=3)
+    messages = [jobs.get(TIMEOUT) for _ in range(3)]
+    topics = {(message.topic, message.source_topic) for message in messages}
+    assert topics == {("JOBS", "tasks"), ("SHORT", "brief"), ("plain", "plain")}
+    for message in messages:
+        assert message.bookmark is not None
+        client.ack(message.topic, message.bookmark)
+        assert depth(client, message.topic) == 0
+    publish(client, 1)
+    (shown,) = client.sow("JOBS")
+    assert (shown.topic, shown.source_topic) == ("JOBS", "tasks")
+    (replayed, *_) = client.subscribe("JOBS", bookmark=quire.EPOCH).batches().__next__()
+    assert (replayed.topic, replayed.source_topic, replayed.queue) == ("tasks", "tasks", None)
 
 
 def test_at_most_once_is_once(connect: Connect) -> None:

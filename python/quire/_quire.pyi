@@ -24,7 +24,13 @@ class Message:
 
     @property
     def topic(self) -> str:
-        """The topic that it was published to."""
+        """The queue that it came from, or else the topic that it was published to.
+
+        `client.ack(message.topic, message.bookmark)` acknowledges a message of a queue.
+        """
+    @property
+    def source_topic(self) -> str:
+        """The topic that it was published to, also when it came from a queue."""
     @property
     def data(self) -> bytes:
         """The data, copied at each use; `memoryview(message)` does not copy."""

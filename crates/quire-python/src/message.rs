@@ -171,6 +171,11 @@ impl Message {
     }
 
     #[getter]
+    fn source_topic(&self) -> String {
+        String::from_utf8_lossy(self.received.source_topic()).into_owned()
+    }
+
+    #[getter]
     fn data<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.received.data())
     }

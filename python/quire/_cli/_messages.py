@@ -118,8 +118,10 @@ def print_message(message: quire.Message, style: Format, *, is_first: bool) -> N
         print_raw(message.data)
         return
     if style == "json":
+        source = {} if message.queue is None else {"source_topic": message.source_topic}
         print_json(
             topic=message.topic,
+            **source,
             bookmark=message.bookmark,
             timestamp=message.timestamp,
             data=data_of(message),

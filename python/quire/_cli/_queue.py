@@ -212,14 +212,18 @@ def _content(letter: quire.Message) -> tuple[str, bytes] | None:
         envelope: Any = letter.json()
     except ValueError:
         return None
-    if not isinstance(envelope, dict) or not isinstance(envelope.get("topic"), str):
+    if not isinstance(envelope, dict):
+        return None
+    # Letters in older journals name it `topic`.
+    topic = envelope.get("source_topic", envelope.get("topic"))
+    if not isinstance(topic, str):
         return None
     if "message" in envelope:
-        return envelope["topic"], _member(letter.data, envelope["message"])
+        return topic, _member(letter.data, envelope["message"])
     if "text" in envelope:
-        return envelope["topic"], envelope["text"].encode()
+        return topic, envelope["text"].encode()
     if "base64" in envelope:
-        return envelope["topic"], base64.b64decode(envelope["base64"])
+        return topic, base64.b64decode(envelope["base64"])
     return None
 
 

@@ -60,8 +60,14 @@ impl Message {
         self.head.subscription
     }
 
-    /// The topic that it was published to; not yet checked to be text.
+    /// The queue that it came from, or else the topic that it was published to. What acknowledges it names this topic and its bookmark
+    /// (seed 002). Not checked to be text.
     pub fn topic(&self) -> &[u8] {
+        self.lease.as_ref().map_or_else(|| self.source_topic(), |lease| lease.queue().as_bytes())
+    }
+
+    /// The topic that it was published to. Not checked to be text.
+    pub fn source_topic(&self) -> &[u8] {
         let start = usize::from(self.head.topic_start);
         &self.body[start..start + usize::from(self.head.topic_size)]
     }

@@ -112,7 +112,7 @@ fn rule_11_expire_makes_a_dead_letter_with_reason_counts_and_origin() {
         letters.iter().map(|letter| serde_json::from_str(letter).unwrap()).collect();
     let (publisher, sequence) = held[0];
     let expected = serde_json::json!({
-        "queue": "jobs", "topic": "jobs", "position": 1, "bookmark": format!("{publisher}|{sequence}|"),
+        "queue": "jobs", "source_topic": "jobs", "position": 1, "bookmark": format!("{publisher}|{sequence}|"),
         "timestamp": WALL_START_NS, "reason": ["forced_expire"], "deliveries": 1, "cancels": 0,
         "message": {"n": 1},
     });

@@ -228,7 +228,7 @@ impl Auditor {
             .published
             .get(value as usize)
             .ok_or_else(|| format!("{reader} received message {value} before it was published"))?;
-        if published.topic.as_bytes() != message.topic() {
+        if published.topic.as_bytes() != message.source_topic() {
             return Err(format!("{reader} received message {value} under another topic"));
         }
         if !self.streams[stream].want.matches(published) {

@@ -159,7 +159,7 @@ fn envelope(queue: &str, expired: &Expired, record: Option<&Record<'_>>, size_ma
     members.insert("deliveries".into(), expired.deliveries.into());
     members.insert("cancels".into(), expired.cancels.into());
     let Some(record) = record else { return json!(members).to_string().into_bytes() };
-    members.insert("topic".into(), record.topic.into());
+    members.insert("source_topic".into(), record.topic.into());
     members.insert("bookmark".into(), record.bookmark().to_string().into());
     members.insert("timestamp".into(), record.timestamp.as_ns().into());
     let mut data = json!(members).to_string().into_bytes();
