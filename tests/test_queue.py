@@ -27,6 +27,7 @@ QUEUES = (
     {"name": "JOBS", "message_type": "json", "underlying_topic": "tasks", "lease_period": "1h"},
     {"name": "SHORT", "message_type": "json", "underlying_topic": "brief", "lease_period": "1s"},
     {"name": "ONCE", "message_type": "json", "underlying_topic": "single", "semantics": "at-most-once"},
+    {"name": "STRICT", "message_type": "json", "underlying_topic": "tasks", "leasing": "strict"},
     {"name": "plain", "message_type": "json"},
 )
 #: Memory is a place of one name for each test.
@@ -212,6 +213,29 @@ def test_a_message_whose_lease_period_is_over_comes_again(connect: Connect) -> N
     lost, again = jobs.get(TIMEOUT), jobs.get(TIMEOUT)
     assert again.delivery_count == lost.delivery_count + 1
     assert lost.lease_lost
+
+
+@pytest.mark.parametrize(("queue", "left"), [("JOBS", 0), ("STRICT", 1)])
+def test_a_late_acknowledgement_removes_the_message_unless_the_queue_is_strict(
+    connect: Connect, queue: str, left: int
+) -> None:
+    first, second = connect(), connect()
+    publish(first, 1)
+    mine = first.subscribe(queue)
+    late = mine.get(TIMEOUT)
+    mine.unsubscribe()
+    again = second.subscribe(queue).get(TIMEOUT)
+    assert (again.delivery_count, late.lease_lost) == (2, True)
+    late.ack()
+    first.flush(TIMEOUT)
+    assert late.lease_lost
+    assert depth(first, queue) == left
+    if left:
+        again.ack()
+        second.flush(TIMEOUT)
+        assert depth(first, queue) == 0
+    else:
+        wait_until(lambda: again.lease_lost)
 
 
 def test_a_message_acknowledges_by_its_topic_and_bookmark(connect: Connect) -> None:

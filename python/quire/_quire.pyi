@@ -78,7 +78,11 @@ class Message:
         """When the lease ends (UTC), by this machine's clock, counted from the arrival."""
     @property
     def lease_lost(self) -> bool:
-        """Whether the lease is over: its time, another one's verdict, or the connection."""
+        """Whether the lease is over: its time, another consumer's verdict, or the connection.
+
+        Another consumer may have the message. `ack` and `expire` are still sent, and have an effect when the queue still has
+        the message and its `leasing` is `"sublease"`. `cancel` is not sent: the message is back in its queue.
+        """
     @property
     def delivery_count(self) -> int:
         """How often it was delivered, this time included; 0 when it did not come from a queue, or is a barrier."""
@@ -88,7 +92,8 @@ class Message:
     @property
     def _is_settled(self) -> bool: ...
     def ack(self) -> None:
-        """It is processed: the queue forgets it. Sent with the batch; of a message that came from no queue, `discard`."""
+        """It is processed: the queue forgets it. Sent with the batch, also when the lease is over; of a message that came from
+        no queue, `discard`."""
     def cancel(self) -> None:
         """Gives it back to its queue."""
     def expire(self) -> None:

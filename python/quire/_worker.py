@@ -36,7 +36,8 @@ class WorkReport:
     acknowledged: int
     #: The handler raised: the message went back to the queue.
     cancelled: int
-    #: The lease was over before the handler was: the message is somebody else's.
+    #: The lease was over before the handler returned or raised: another consumer may have the message. An acknowledgement was
+    #: still sent (docs/clients.md, Queues). Also messages that were skipped because their lease was over.
     lost: int
 
 

@@ -1,7 +1,8 @@
 //! Messages of queues in a client's hands: what each lease is worth, and what is still to be said about them.
 //!
-//! Acknowledgements wait until there is a batch of them, or for a while, and go out as one command for each queue. Leases end with the
-//! connection, and with them everything that was not sent (docs/clients.md).
+//! Acknowledgements wait until there is a batch of them, or for a while, and go out as one command for each queue. A lease ends with its
+//! connection. Acknowledging or expiring a message whose lease is over is sent all the same: the server removes the message when the queue
+//! allows that and still has it (seed 000, docs/clients.md).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use quire_journal::{Bookmark, PublisherId};
 use rustc_hash::FxBuildHasher;
 
+use crate::queue::Verdict;
 use crate::time::Instant;
 use crate::wire::{Acks, Bookmarks, ClientFrame, Extend, Queued, put_bookmark};
 
@@ -39,6 +41,8 @@ const HELD: u8 = 0;
 const SETTLED: u8 = 1;
 /// The server says that we do not hold it any more.
 const LOST: u8 = 2;
+/// The lease was over, then we have said what becomes of the message.
+const SETTLED_LATE: u8 = 3;
 
 /// `lease_ms` of a lease without end.
 const UNLIMITED_MS: u64 = u64::MAX;
@@ -84,25 +88,48 @@ impl Lease {
     pub fn is_lost(&self, now: Instant) -> bool {
         match self.state.load(Ordering::Acquire) {
             SETTLED => false,
-            LOST => true,
+            LOST | SETTLED_LATE => true,
             _ => {
                 self.lease_ms != 0
-                    && (self.connection.0.load(Ordering::Acquire)
-                        || self.deadline().is_some_and(|deadline| deadline <= now))
+                    && (self.is_disconnected() || self.deadline().is_some_and(|deadline| deadline <= now))
             }
         }
     }
 
     /// Whether it was said what becomes of the message.
     pub fn is_settled(&self) -> bool {
-        self.state.load(Ordering::Acquire) == SETTLED
+        matches!(self.state.load(Ordering::Acquire), SETTLED | SETTLED_LATE)
     }
 
-    /// The first verdict counts, and none about a message that was lost. Whether this is it.
-    fn settle(&self) -> bool {
-        !self.connection.0.load(Ordering::Acquire)
-            && self.state.compare_exchange(HELD, SETTLED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    /// Notes a verdict about the message; the first one counts.
+    fn settle(&self) -> Word {
+        let change = |from, to| self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        if self.lease_ms != 0 && self.is_disconnected() {
+            // Fails when the message was settled, or is lost already.
+            let _ = change(HELD, LOST);
+        }
+        if change(HELD, SETTLED).is_ok() {
+            Word::InTime
+        } else if change(LOST, SETTLED_LATE).is_ok() {
+            Word::Late
+        } else {
+            Word::Repeated
+        }
     }
+
+    fn is_disconnected(&self) -> bool {
+        self.connection.0.load(Ordering::Acquire)
+    }
+}
+
+/// What a verdict about a message is worth.
+enum Word {
+    /// The lease was not known to be over.
+    InTime,
+    /// The lease was over. The message may be with another consumer.
+    Late,
+    /// Another verdict came before it.
+    Repeated,
 }
 
 /// The leases of one client.
@@ -188,7 +215,7 @@ impl Leases {
 
     /// Keeps an acknowledgement until a batch is full; `granted` is the backlog of the subscription. Whether it is worth waking the driver.
     pub fn acknowledge(&mut self, lease: &Lease, granted: u32, now: Instant) -> bool {
-        if !self.take(lease) {
+        if matches!(self.take(lease), Word::Repeated) {
             return false;
         }
         let waiting = match self.waiting.iter_mut().find(|(queue, _)| *queue == lease.queue) {
@@ -210,9 +237,15 @@ impl Leases {
         is_first || self.is_due != was_due
     }
 
-    /// What is said at once, of a message that is cancelled or expired; nothing when the first word about it was another.
-    pub fn settle(&mut self, lease: &Lease) -> Option<Vec<u8>> {
-        self.take(lease).then(|| {
+    /// What is said at once, of a message that is cancelled or expired; nothing when the first word about it was another. A late cancel is
+    /// not said: the message went back when the lease ended, and a cancel must not take it from its next holder.
+    pub fn settle(&mut self, lease: &Lease, verdict: Verdict) -> Option<Vec<u8>> {
+        let is_said = match self.take(lease) {
+            Word::InTime => true,
+            Word::Late => verdict != Verdict::Cancel,
+            Word::Repeated => false,
+        };
+        is_said.then(|| {
             let mut bookmarks = Vec::new();
             put_bookmark(&mut bookmarks, lease.bookmark.publisher.get(), lease.bookmark.sequence);
             bookmarks
@@ -276,20 +309,22 @@ impl Leases {
         self.due.filter(|_| !self.is_due)
     }
 
-    /// Every lease is over, and with it what was to be said: gives how many acknowledgements.
+    /// Every lease is over. The acknowledgements that wait go out with the first bytes of the next connection. Gives their number.
     pub fn disconnected(&mut self) -> u64 {
         self.connection.0.store(true, Ordering::Release);
-        std::mem::replace(self, Leases::new(self.batch_size, self.timeout)).waiting_count
+        self.connection = Arc::default();
+        self.held.clear();
+        self.is_due |= self.waiting_count > 0;
+        self.waiting_count
     }
 
-    /// Whether this is the first word about a message that is ours to settle.
-    fn take(&mut self, lease: &Lease) -> bool {
-        let Bookmark { publisher, sequence } = lease.bookmark;
-        let is_first = lease.settle();
-        if is_first {
+    fn take(&mut self, lease: &Lease) -> Word {
+        let word = lease.settle();
+        if matches!(word, Word::InTime) {
+            let Bookmark { publisher, sequence } = lease.bookmark;
             self.held.remove(&(lease.subscription, publisher.get(), sequence));
         }
-        is_first
+        word
     }
 }
 

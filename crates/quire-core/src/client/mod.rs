@@ -525,7 +525,9 @@ impl ClientCore {
     pub fn is_idle(&self) -> bool {
         self.connection
             .as_ref()
-            .is_none_or(|connection| connection.is_idle(&self.store) && !self.leases.is_due())
+            .is_none_or(|connection| {
+                connection.is_idle(&self.store) && !(connection.is_up() && self.leases.is_due())
+            })
             && !self.wants_confirmation()
     }
 
@@ -639,6 +641,11 @@ impl ClientCore {
         self.backoff.succeeded();
         connection.set_up();
         let after = self.store.end();
+        // Before a flush that waits, which speaks of them, too.
+        let acknowledgements = self.take_acknowledgements();
+        if !acknowledgements.is_empty() {
+            connection.queue_bytes(after, &acknowledgements);
+        }
         self.commands.reenter(&self.subscriptions);
         for frame in self.commands.frames(&self.subscriptions) {
             connection.queue_bytes(after, &frame);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use quire_journal::Bookmark;
 
+use super::connection::Connection;
 use super::lease::pieces;
 use super::{ClientCore, CommandId, Failure, Lease, State};
 use crate::queue::Verdict;
@@ -28,14 +29,15 @@ pub struct QuerySpec {
 }
 
 impl ClientCore {
-    /// Says what becomes of a message. Acknowledgements wait for a batch; nothing is said about a message whose lease is lost, or a
-    /// second time. True: the driver has something to do now, or a new [`next_timeout`](Self::next_timeout).
+    /// Says what becomes of a message. The first verdict counts. Acknowledgements wait for a batch, and for a connection. When the lease is
+    /// over, an acknowledgement or an expiry is still sent, because a `sublease` queue that still has the message takes it; a cancel is
+    /// not. True: the driver has something to do now, or a new [`next_timeout`](Self::next_timeout).
     pub fn settle(&mut self, lease: &Lease, verdict: Verdict, now: Instant) -> bool {
         if verdict == Verdict::Acknowledge {
             let granted = self.subscriptions.backlog(lease.subscription());
             return self.leases.acknowledge(lease, granted, now);
         }
-        let bookmarks = self.leases.settle(lease);
+        let bookmarks = self.leases.settle(lease, verdict);
         bookmarks.is_some_and(|bookmarks| self.say(lease.queue(), verdict, &bookmarks))
     }
 
@@ -137,23 +139,28 @@ impl ClientCore {
         Some(self.leases.received(now, message.subscription, queue, bookmark, queued))
     }
 
-    /// Sends the acknowledgements that wait, before whatever is said next.
+    /// Sends the acknowledgements that wait, before whatever is said next. Without a connection they go on waiting.
     pub(super) fn send_acknowledgements(&mut self) {
-        for (queue, bookmarks) in self.leases.take_waiting() {
-            self.say(&queue, Verdict::Acknowledge, &bookmarks);
+        if self.connection.as_ref().is_some_and(Connection::is_up) {
+            let frames = self.take_acknowledgements();
+            self.queue_frames(&frames);
         }
+    }
+
+    /// The frames of the acknowledgements that wait, to be sent now.
+    pub(super) fn take_acknowledgements(&mut self) -> Vec<u8> {
+        let mut frames = Vec::new();
+        for (queue, bookmarks) in self.leases.take_waiting() {
+            let count = put_settles(&mut frames, &queue, Verdict::Acknowledge, &bookmarks);
+            self.commands.settled(count);
+        }
+        frames
     }
 
     /// Says what becomes of messages. True: it will be sent.
     fn say(&mut self, queue: &str, verdict: Verdict, bookmarks: &[u8]) -> bool {
-        let mut frames = Vec::with_capacity(bookmarks.len() + queue.len() + 32);
-        let mut count = 0;
-        for bookmarks in pieces(bookmarks) {
-            count += bookmarks.count() as u64;
-            let messages = Selection::Bookmarks(bookmarks);
-            let settle = Settle { verdict, command: 0, acks: Acks(0), queue, messages };
-            ClientFrame::Settle(settle).encode(&mut frames);
-        }
+        let mut frames = Vec::new();
+        let count = put_settles(&mut frames, queue, verdict, bookmarks);
         let is_said = self.queue_frames(&frames);
         self.commands.settled(if is_said { count } else { 0 });
         is_said
@@ -165,7 +172,7 @@ impl ClientCore {
         is_up && self.commands.wants_confirmation() && !matches!(self.state, State::Closed(_))
     }
 
-    /// True: they will be sent. Leases end with their connection, so without one there is nothing to say.
+    /// Sends the frames after everything before them. False: there is no connection, and they are dropped.
     pub(super) fn queue_frames(&mut self, frames: &[u8]) -> bool {
         let after = self.store.end();
         match &mut self.connection {
@@ -192,4 +199,17 @@ impl ClientCore {
             })
         }))
     }
+}
+
+/// Appends the commands that settle messages, as many as it takes; gives the number of messages.
+fn put_settles(frames: &mut Vec<u8>, queue: &str, verdict: Verdict, bookmarks: &[u8]) -> u64 {
+    frames.reserve(bookmarks.len() + queue.len() + 32);
+    let mut count = 0;
+    for bookmarks in pieces(bookmarks) {
+        count += bookmarks.count() as u64;
+        let messages = Selection::Bookmarks(bookmarks);
+        let settle = Settle { verdict, command: 0, acks: Acks(0), queue, messages };
+        ClientFrame::Settle(settle).encode(frames);
+    }
+    count
 }

@@ -282,16 +282,38 @@ fn the_first_word_about_a_message_counts() {
 }
 
 #[test]
-fn a_lost_lease_is_seen_and_nothing_more_is_said() {
-    let mut worker = Worker::new(batching(1), 10);
-    let message = worker.deliver(1);
-    let lease = message.lease().unwrap().clone();
-    assert!(!lease.is_lost(worker.now));
-    let (subscription, reason) = (worker.number, LeaseEnd::SettledByAnother);
+fn what_is_said_after_the_lease_was_lost_is_sent_but_not_a_cancel() {
+    let cases = [
+        (Verdict::Acknowledge, vec!["Acknowledge jobs [(5, 1)]"]),
+        (Verdict::Expire, vec!["Expire jobs [(5, 1)]"]),
+        (Verdict::Cancel, vec![]),
+    ];
+    for (verdict, said) in cases {
+        let mut worker = Worker::new(batching(1), 10);
+        let message = worker.deliver(1);
+        let lease = message.lease().unwrap().clone();
+        assert!(!lease.is_lost(worker.now));
+        let (subscription, reason) = (worker.number, LeaseEnd::Expired);
+        worker.hear(&ServerFrame::LeaseLost { subscription, reason, publisher: 5, sequence: 1 });
+        assert!(lease.is_lost(worker.now));
+        assert_eq!(worker.core.settle(&lease, verdict, worker.now), !said.is_empty());
+        assert_eq!(worker.said(), said);
+        assert!(lease.is_lost(worker.now), "another consumer may have the message");
+        assert!(!worker.acknowledge(&message), "the first word counts");
+        assert_eq!(worker.said(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_late_acknowledgement_leaves_the_next_lease_on_the_message_as_it_is() {
+    let mut worker = Worker::new(batching(80), 10);
+    let first = worker.deliver(1);
+    let (subscription, reason) = (worker.number, LeaseEnd::Expired);
     worker.hear(&ServerFrame::LeaseLost { subscription, reason, publisher: 5, sequence: 1 });
-    assert!(lease.is_lost(worker.now));
-    assert!(!worker.acknowledge(&message));
-    assert_eq!(worker.said(), [""; 0]);
+    let second = worker.deliver(1);
+    worker.acknowledge(&first);
+    worker.hear(&ServerFrame::LeaseLost { subscription, reason, publisher: 5, sequence: 1 });
+    assert!(second.lease().unwrap().is_lost(worker.now));
 }
 
 #[test]
@@ -306,20 +328,41 @@ fn a_lease_is_over_when_its_time_is() {
 }
 
 #[test]
-fn leases_end_with_the_connection_and_what_waits_is_dropped() {
+fn leases_end_with_the_connection_and_what_was_said_is_sent_by_the_next_one() {
     let mut worker = Worker::new(batching(80), 100);
-    let (said, held) = (worker.deliver(1), worker.deliver(2));
-    worker.acknowledge(&said);
+    let messages: Vec<Message> = (1..=4).map(|sequence| worker.deliver(sequence)).collect();
+    worker.acknowledge(&messages[0]);
     worker.core.handle_disconnected(worker.now);
-    assert!(held.lease().unwrap().is_lost(worker.now));
+    assert!(messages[1].lease().unwrap().is_lost(worker.now));
     assert_eq!(worker.core.next_timeout(), None);
+    worker.acknowledge(&messages[1]);
+    worker.core.settle(messages[2].lease().unwrap(), Verdict::Cancel, worker.now);
+    assert!(worker.core.flush().is_err(), "it says once that the first may come again");
+    worker.core.flush().unwrap();
     worker.pass(Duration::from_secs(60));
+    worker.shows_flushes = true;
     worker.connect();
     let said = worker.said();
-    assert!(said.len() == 1 && said[0].starts_with("Subscribe"), "{said:?}");
-    assert!(!worker.acknowledge(&held));
-    assert_eq!(worker.said(), [""; 0]);
-    assert!(held.lease().unwrap().is_lost(worker.now), "it was not settled");
+    assert_eq!(said[0], "Acknowledge jobs [(5, 1), (5, 2)]");
+    assert!(said[1].starts_with("Subscribe") && said[2].starts_with("Flush"), "{said:?}");
+    worker.acknowledge(&messages[3]);
+    worker.pass(Duration::from_secs(1));
+    assert_eq!(worker.said()[0], "Acknowledge jobs [(5, 4)]");
+    assert!(messages.iter().skip(1).all(|message| message.lease().unwrap().is_lost(worker.now)));
+}
+
+#[test]
+fn a_client_whose_acknowledgements_wait_for_a_logon_has_nothing_to_write() {
+    let mut worker = Worker::new(batching(80), 100);
+    let message = worker.deliver(1);
+    worker.acknowledge(&message);
+    worker.core.handle_disconnected(worker.now);
+    worker.core.handle_connected(worker.now);
+    worker.inbox = Inbox::new(1 << 20);
+    assert!(worker.said()[0].starts_with("Logon"));
+    assert!(worker.core.is_idle(), "its thread would write in a loop");
+    worker.core.close();
+    assert!(worker.core.wants_close());
 }
 
 #[test]
