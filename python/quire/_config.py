@@ -168,6 +168,11 @@ class TransactionLog(_Model):
     durability: Literal["fsync", "os"] = "fsync"
     #: Bytes that may wait to become persistent before publishers are paused.
     max_unpersisted: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
+    #: Topics that the log may have; a publish to another one is refused. A topic counts until the last journal file that holds
+    #: it is removed.
+    max_topics: Annotated[int, Field(ge=1, le=1 << 26)] = 100_000
+    #: A client whose sequence goes up by more than this at once is logged, once per connection.
+    sequence_jump_logged: Annotated[int, Field(ge=1, le=(1 << 63) - 1)] = 1_000_000
     upkeep: Upkeep = Upkeep()
     #: Without an entry nothing is recorded.
     topic: tuple[RecordedTopic, ...] = ()
@@ -383,6 +388,8 @@ class Config(_Model):
                     "max_waiting": transport.max_waiting,
                     "max_unfinished": transport.max_unfinished,
                     "max_unpersisted": log.max_unpersisted,
+                    "max_topics": log.max_topics,
+                    "sequence_jump_logged": log.sequence_jump_logged,
                     "logon_timeout_ns": round(transport.logon_timeout * 1e9),
                 },
             }
@@ -411,6 +418,8 @@ journal_size = "64MB"                 # at least 64KB
 preallocated_journal_files = 2
 flush_interval = "100ms"              # 30us to 100ms; an idle disk flushes at once
 durability = "fsync"                  # "os" survives the process, not the machine
+max_topics = 100000                   # a publish to one more topic is refused
+sequence_jump_logged = 1000000        # a client whose sequence goes up by more than this at once is logged
 # journal_archive_directory = "archive" # relative to data_directory
 
 # What becomes of full journal files, by the age of the last message in them, and by their size in all; no default.

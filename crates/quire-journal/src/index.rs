@@ -4,6 +4,7 @@
 //! memory with each flush; when the segment is sealed it is written beside it (`index_file`).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -14,17 +15,48 @@ use crate::timestamp::Timestamp;
 
 /// The topics of one log: every name once, however many segments hold it, so that equal names have equal addresses.
 #[derive(Debug, Default)]
-pub(crate) struct Names(Mutex<FxHashSet<Arc<str>>>);
+pub(crate) struct Names {
+    all: Mutex<FxHashSet<Arc<str>>>,
+    /// A segment was removed, so that some of them may be in no segment.
+    may_be_unused: AtomicBool,
+}
 
 impl Names {
     /// The one copy of the name.
     pub fn intern(&self, name: &str) -> Arc<str> {
-        let mut names = self.0.lock();
+        let mut names = self.all.lock();
         names.get(name).cloned().unwrap_or_else(|| {
             let name: Arc<str> = name.into();
             names.insert(name.clone());
             name
         })
+    }
+
+    /// The one copy of the name, taken in if there are fewer than `count_max`; `None` when there are not.
+    pub fn admit(&self, name: &Arc<str>, count_max: usize) -> Option<Arc<str>> {
+        let mut names = self.all.lock();
+        if let Some(known) = names.get(name) {
+            return Some(known.clone());
+        }
+        (names.len() < count_max).then(|| {
+            names.insert(name.clone());
+            name.clone()
+        })
+    }
+
+    pub fn segment_removed(&self) {
+        self.may_be_unused.store(true, Ordering::Release);
+    }
+
+    /// Forgets the names that nobody else holds: false without looking, when no segment was removed since the last time. `release` is
+    /// called before, to let go of names.
+    pub fn forget_unused(&self, release: impl FnOnce()) -> bool {
+        let is_worth_it = self.may_be_unused.swap(false, Ordering::AcqRel);
+        if is_worth_it {
+            release();
+            self.all.lock().retain(|name| Arc::strong_count(name) > 1);
+        }
+        is_worth_it
     }
 }
 

@@ -360,6 +360,18 @@ impl Journal {
         self.highest.get(&publisher).copied()
     }
 
+    /// Takes a topic into the log before its first record, if the log has it already or has fewer than `count_max`. Gives the log's copy of
+    /// the name, which keeps the topic for as long as it lives; `None` when there are too many.
+    pub fn admit_topic(&self, name: &Arc<str>, count_max: usize) -> Option<Arc<str>> {
+        self.log.names.admit(name, count_max)
+    }
+
+    /// Forgets topics that no segment holds, after segments were removed: false when none was since the last call. `release` is called
+    /// before, to let go of what [`Journal::admit_topic`] gave.
+    pub fn forget_unused_topics(&self, release: impl FnOnce()) -> bool {
+        self.log.names.forget_unused(release)
+    }
+
     /// `wake` is called once after every flush, and when the journal fails, on the writer's thread: it must not block.
     pub fn on_flush(&self, wake: Box<dyn Fn() + Send + Sync>) {
         self.log.set_on_flush(wake);

@@ -194,6 +194,7 @@ impl Log {
         }
         segments.remove(0);
         self.publishers.write().forget(segment.number);
+        self.names.segment_removed();
         true
     }
 

@@ -166,6 +166,11 @@ pub struct Limits {
     pub max_unfinished: u64,
     /// Time within which a connection must have logged on, in nanoseconds.
     pub logon_timeout_ns: u64,
+    /// Topics of the log. A publish to one more is refused with `limit_exceeded`. A topic counts until the last journal file that holds it is
+    /// removed.
+    pub max_topics: u32,
+    /// A publisher whose sequence goes up by more than this at once is logged, once per connection.
+    pub sequence_jump_logged: u64,
 }
 
 /// A value that cannot be used. The fault of whoever wrote the configuration.
@@ -263,6 +268,8 @@ impl BrokerConfig {
             ("limits.max_waiting", limits.max_waiting, 1024, u64::MAX),
             ("limits.max_unfinished", limits.max_unfinished, 1024, u64::MAX),
             ("limits.logon_timeout_ns", limits.logon_timeout_ns, 1, u64::MAX),
+            ("limits.max_topics", limits.max_topics.into(), 1, 1 << 26),
+            ("limits.sequence_jump_logged", limits.sequence_jump_logged, 1, u64::MAX),
         ];
         for (key, value, low, high) in ranges {
             if !(low..=high).contains(&value) {
@@ -345,6 +352,8 @@ impl Default for Limits {
             max_unpersisted: 64 << 20,
             max_unfinished: 256 << 20,
             logon_timeout_ns: 5_000_000_000,
+            max_topics: 100_000,
+            sequence_jump_logged: 1_000_000,
         }
     }
 }

@@ -135,13 +135,28 @@ impl Broker {
             return Ok(known.id);
         }
         let name = check_name(topic).map_err(|error| Refusal::from(&error))?;
-        let topic = match self.topics.publish_target(name) {
-            Some(target) => self.topics.intern(&target),
-            None => self.topics.intern(name),
-        };
-        session.topic =
-            Some(KnownTopic { name: name.into(), id: topic, generation: self.topics.generation() });
+        let target = self.topics.publish_target(name);
+        let target = target.as_deref().unwrap_or(name);
+        let topic = self.admit_topic(target).ok_or(Refusal::TooManyTopics)?;
+        let known = KnownTopic { name: name.into(), id: topic, generation: self.topics.generation() };
+        self.sessions[id].topic = Some(known);
         Ok(topic)
+    }
+
+    /// The number of a topic that is published to; `None` when the log has as many as it may have, and not this one.
+    fn admit_topic(&mut self, name: &str) -> Option<TopicId> {
+        let Broker { topics, journal, config, .. } = self;
+        let count_max = config.limits.max_topics as usize;
+        let topic = topics.intern(name);
+        if topics.admit(topic, |name| journal.admit_topic(name, count_max)) {
+            return Some(topic);
+        }
+        // Those of removed journal files count no longer. It is looked for once for each such file, not for each publish.
+        if !journal.forget_unused_topics(|| topics.forget_unpinned()) {
+            return None;
+        }
+        let topic = topics.intern(name);
+        topics.admit(topic, |name| journal.admit_topic(name, count_max)).then_some(topic)
     }
 
     fn refuse(&mut self, id: SessionId, key: PublisherKey, sequence: u64, refusal: Refusal) {

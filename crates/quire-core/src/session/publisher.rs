@@ -55,6 +55,7 @@ pub(crate) enum Refusal {
     EmptyTopic,
     LongTopic,
     TopicNotText,
+    TooManyTopics,
 }
 
 /// Something that a publisher can now be told.
@@ -217,7 +218,10 @@ impl Publisher {
 
 impl Refusal {
     pub(crate) fn code(self) -> Code {
-        Code::BadTopic
+        match self {
+            Refusal::EmptyTopic | Refusal::LongTopic | Refusal::TopicNotText => Code::BadTopic,
+            Refusal::TooManyTopics => Code::LimitExceeded,
+        }
     }
 
     pub(crate) fn reason(self) -> &'static str {
@@ -225,6 +229,9 @@ impl Refusal {
             Refusal::EmptyTopic => "the topic is empty",
             Refusal::LongTopic => "the topic is above the limit of 1024 bytes",
             Refusal::TopicNotText => "the topic is not UTF-8 text",
+            Refusal::TooManyTopics => {
+                "the log has max_topics topics, and this is a new one; raise transaction_log.max_topics of the server"
+            }
         }
     }
 }

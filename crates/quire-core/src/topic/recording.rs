@@ -88,6 +88,11 @@ impl Recording {
         Recording { message_type, when: filters.map_or(When::Always, When::Matches) }
     }
 
+    /// Whether any message is recorded.
+    pub fn records_any(&self) -> bool {
+        !matches!(self.when, When::Never)
+    }
+
     /// Whether every message is recorded.
     pub fn records_all(&self) -> bool {
         matches!(self.when, When::Always)

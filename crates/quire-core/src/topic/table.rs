@@ -62,6 +62,8 @@ pub(crate) struct QueueRoute {
 
 pub(crate) struct Topic {
     pub(crate) name: Arc<str>,
+    /// The log has it, or has taken it in; the name is the log's copy then.
+    is_admitted: bool,
     pub(crate) recording: Recording,
     /// The queues that its messages enter.
     pub(crate) queues: Box<[QueueId]>,
@@ -164,6 +166,7 @@ impl TopicTable {
         let entered = self.routes.iter().enumerate().filter(|(_, route)| enters(route));
         let topic = Topic {
             name: name.clone(),
+            is_admitted: false,
             queues: entered.map(|(queue, _)| QueueId::new(queue as u32)).collect(),
             is_queue: self.routes.iter().any(|route| route.name == name),
             recording,
@@ -173,6 +176,24 @@ impl TopicTable {
         let id = self.topics.insert(topic) as u32;
         self.by_name.insert(name, id);
         TopicId(id)
+    }
+
+    /// Whether messages may be published to the topic. `admit` has the log take in the name of one that is recorded, unless it has too many,
+    /// and gives its copy of the name.
+    pub(crate) fn admit(&mut self, id: TopicId, admit: impl FnOnce(&Arc<str>) -> Option<Arc<str>>) -> bool {
+        let topic = &mut self.topics[id.0 as usize];
+        if topic.is_admitted || !topic.recording.records_any() {
+            return true;
+        }
+        let Some(name) = admit(&topic.name) else { return false };
+        topic.is_admitted = true;
+        if !Arc::ptr_eq(&topic.name, &name) {
+            topic.name = name.clone();
+            // One copy in memory, not two: a key that is equal would stay.
+            self.by_name.remove(&name);
+            self.by_name.insert(name, id.0);
+        }
+        true
     }
 
     /// From now on `subscription` is among those served for `selector` at `stage`.
@@ -290,7 +311,8 @@ impl TopicTable {
         }
     }
 
-    fn forget_unpinned(&mut self) {
+    /// Forgets every topic without a subscription of its own.
+    pub(crate) fn forget_unpinned(&mut self) {
         let (by_name, link_count) = (&mut self.by_name, &mut self.link_count);
         self.topics.retain(|_, topic| {
             let pinned = !topic.audience.is_empty();

@@ -239,3 +239,62 @@ fn refusals_above_the_backlog_end_their_connection_and_no_other() {
     }
     assert_eq!(pair.broker.stats().appended, 40);
 }
+
+fn refused_topic(sequence: u64) -> Said {
+    Said::Failed { sequence, code: Code::LimitExceeded, scope: FailureScope::One }
+}
+
+#[test]
+fn a_publish_to_one_topic_more_than_the_limit_is_refused_and_nothing_else_is() {
+    let mut pair = with(Limits { max_topics: 2, ..Limits::default() });
+    pair.client(1, "publisher");
+    for (sequence, topic) in [(1, "a"), (2, "b"), (3, "c"), (4, "a")] {
+        pair.publish(1, sequence, topic, "x");
+    }
+    pair.subscribe(1, &subscribe(7, "c"));
+    pair.turn();
+    let accepted = [ack(AckKind::Processed, 7, 7), ack(AckKind::Completed, 7, 7)];
+    let said = [&accepted[..], &[Said::Persisted(2), refused_topic(3), Said::Persisted(4)]].concat();
+    assert_eq!(pair.take(1), said);
+    // Those that the log has are known after a restart, and count.
+    let mut pair =
+        pair.restart(BrokerConfig { limits: Limits { max_topics: 2, ..Limits::default() }, ..config() });
+    pair.client(1, "publisher");
+    pair.publish(1, 5, "c", "x");
+    pair.publish(1, 6, "b", "x");
+    pair.turn();
+    assert_eq!(pair.take(1), [refused_topic(5), Said::Persisted(6)]);
+}
+
+#[test]
+fn topics_that_are_not_recorded_do_not_count() {
+    let mut config = config();
+    config.limits.max_topics = 1;
+    config.transaction_log.topics[0].name = "^kept".into();
+    let mut pair = Pair::with(config);
+    pair.client(1, "publisher");
+    (1..=100).for_each(|sequence| pair.publish(1, sequence, &format!("passing/{sequence}"), "x"));
+    pair.publish(1, 101, "kept/1", "x");
+    pair.publish(1, 102, "kept/2", "x");
+    pair.turn();
+    assert_eq!(pair.take(1), [Said::Persisted(101), refused_topic(102)]);
+}
+
+#[test]
+fn a_topic_counts_until_the_last_journal_file_that_holds_it_is_removed() {
+    let mut pair = with(Limits { max_topics: 2, ..Limits::default() });
+    pair.client(1, "publisher");
+    let data = "x".repeat(8 * 1024);
+    pair.publish(1, 1, "old", "x");
+    (2..=80).for_each(|sequence| pair.publish(1, sequence, "kept", &data));
+    pair.publish(1, 81, "new", "x");
+    pair.turn();
+    assert_eq!(pair.take(1), [Said::Persisted(80), refused_topic(81)]);
+    let upkeep = pair.broker.journal().upkeep();
+    assert_eq!(upkeep.remove(quire_journal::Which::All, None).unwrap().len(), 2);
+    pair.publish(1, 82, "new", "x");
+    pair.publish(1, 83, "old", "x");
+    pair.publish(1, 84, "kept", "x");
+    pair.turn();
+    assert_eq!(pair.take(1), [Said::Persisted(82), refused_topic(83), Said::Persisted(84)]);
+}
