@@ -359,8 +359,8 @@ class Config(_Model):
         config._source = self._source
         return config
 
-    def to_core(self, *, in_memory: bool = False) -> str:
-        """The JSON that the core reads: bytes and nanoseconds."""
+    def to_core(self, *, in_memory: bool = False, max_connections: int | None = None) -> str:
+        """The JSON that the core reads: bytes and nanoseconds. `max_connections`: where there is room for fewer than configured."""
         log, transport = self.transaction_log, self.transport[0]
         archive = self.journal_archive_directory
         return json.dumps(
@@ -380,7 +380,7 @@ class Config(_Model):
                 "queues": [queue.to_core() for queue in self.queue],
                 "limits": {
                     "max_message_size": transport.max_message_size,
-                    "max_connections": transport.max_connections,
+                    "max_connections": max_connections or transport.max_connections,
                     "max_subscriptions_per_connection": transport.max_subscriptions_per_connection,
                     "max_patterns_per_connection": transport.max_patterns_per_connection,
                     "max_patterns": transport.max_patterns,

@@ -66,7 +66,7 @@ impl SharedJournal {
     /// was looked at `bookmarks` gets its name, or `None` for a duplicate, which is dropped (seed 004).
     ///
     /// # Errors
-    /// Why a record, or any, is not taken; those before it were.
+    /// Why a record, or any, is not taken; those before it were. [`JournalError::SequencesEnd`] when no number is left for a record.
     pub fn append<'a>(
         &self,
         head: &Head<'_>,
@@ -77,10 +77,16 @@ impl SharedJournal {
         let mut inner = self.inner.lock();
         let Inner { journal, unpersisted_size_max, half } = inner.as_mut().ok_or(JournalError::Closed)?;
         let timestamp = self.clock.now().wall;
-        let next = || journal.highest_sequence(head.publisher).unwrap_or(0).saturating_add(1);
-        let mut sequence = sequence.unwrap_or_else(next);
+        let mut next = match sequence {
+            Some(sequence) => Some(sequence),
+            None => journal.highest_sequence(head.publisher).unwrap_or(0).checked_add(1),
+        };
         let mut result = Ok(());
         for data in data {
+            let Some(sequence) = next else {
+                result = Err(JournalError::SequencesEnd { publisher: head.publisher });
+                break;
+            };
             if journal.unpersisted_bytes() < *unpersisted_size_max / 2 {
                 *half = journal.appended();
             }
@@ -109,7 +115,7 @@ impl SharedJournal {
                     break;
                 }
             });
-            sequence = sequence.saturating_add(1);
+            next = sequence.checked_add(1);
         }
         journal.submit();
         result

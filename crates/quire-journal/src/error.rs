@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::record::Position;
+use crate::record::{Position, PublisherId};
 
 /// An error of the journal. Cheap to clone: a poisoned journal gives the same one to everybody who asks.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -100,6 +100,15 @@ pub enum JournalError {
         option: &'static str,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A record without a number of its own, after the last number of its publisher.
+    #[error(
+        "sequence: publisher {publisher} has used the last number, {}; append under another publisher",
+        u64::MAX
+    )]
+    SequencesEnd {
+        /// The publisher.
+        publisher: PublisherId,
     },
     /// More waits to become persistent than [`crate::Options::unpersisted_size_max`] allows; nothing was appended.
     #[error("{limit_bytes} bytes wait to become persistent, which is as much as may wait")]

@@ -240,8 +240,9 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::Behind`] when too much waits to become persistent: append again later, or use [`Journal::append_waiting`].
-    /// [`JournalError::BadOption`] for a topic or correlation id that is too long, or a record above 1 GiB. Why the journal takes no
-    /// more writes, when it does not.
+    /// [`JournalError::BadOption`] for a topic or correlation id that is too long, or a record above 1 GiB.
+    /// [`JournalError::SequencesEnd`] for a record without a sequence after the last one. Why the journal takes no more writes, when it
+    /// does not.
     pub fn append(&mut self, record: &NewRecord<'_>) -> Result<Appended, JournalError> {
         if let Some(failure) = self.log.failure() {
             return Err(failure);
@@ -251,7 +252,11 @@ impl Journal {
         let highest = self.highest.get(&record.publisher).copied().unwrap_or(0);
         let sequence = match record.sequence {
             // Above the highest also after a larger one that was given by hand: without a sequence nothing is a duplicate.
-            0 => position.0.max(highest.checked_add(1).ok_or_else(|| sequences_end(record))?),
+            0 => {
+                let next = highest.checked_add(1);
+                let publisher = record.publisher;
+                position.0.max(next.ok_or(JournalError::SequencesEnd { publisher })?)
+            }
             sequence if sequence <= highest => return Ok(Appended::Duplicate { highest }),
             sequence => sequence,
         };
@@ -467,11 +472,6 @@ fn check(options: &Options) -> Result<(), JournalError> {
         return bad("flush_interval", format!("{:?}, it must be 30us to 100ms", options.flush_interval));
     }
     Ok(())
-}
-
-fn sequences_end(record: &NewRecord<'_>) -> JournalError {
-    let reason = format!("publisher {} used the last number", record.publisher);
-    JournalError::BadOption { option: "sequence", reason }
 }
 
 fn check_record(record: &NewRecord<'_>) -> Result<(), JournalError> {

@@ -154,6 +154,8 @@ impl Engine {
                 "connection": connection.connection.0,
                 "peer": connection.peer,
                 "client_name": connection.client_name,
+                "sequence": connection.sequence,
+                "sequence_jumps": connection.sequence_jump_count,
                 "subscriptions": connection.subscription_count,
                 "backlog_bytes": connection.backlog_bytes,
                 "writable": connection.writable,
@@ -250,6 +252,7 @@ pub fn journal_code(error: &JournalError) -> &'static str {
         | JournalError::Truncated { .. }
         | JournalError::Version { .. } => "journal_corrupt",
         JournalError::BadOption { .. } => "bad_option",
+        JournalError::SequencesEnd { .. } => "limit_exceeded",
         _ => "storage_failed",
     }
 }

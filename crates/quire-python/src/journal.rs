@@ -100,7 +100,12 @@ impl Journal {
         loop {
             let appended = py.detach(|| {
                 let rest = data[bookmarks.len()..].iter().map(AsRef::as_ref);
-                let sequence = sequence.map(|first| first.saturating_add(bookmarks.len() as u64));
+                let after_some = |first: u64| {
+                    let publisher = head.publisher;
+                    let next = first.checked_add(bookmarks.len() as u64);
+                    next.ok_or(JournalError::SequencesEnd { publisher })
+                };
+                let sequence = sequence.map(after_some).transpose()?;
                 journal.append(&head, sequence, rest, &mut bookmarks)
             });
             appended.map_err(|error| to_python(py, &error))?;

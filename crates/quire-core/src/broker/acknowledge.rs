@@ -22,9 +22,10 @@ pub(super) fn code_of(error: &JournalError) -> Code {
         | JournalError::Missing { .. }
         | JournalError::Truncated { .. }
         | JournalError::Version { .. } => Code::JournalCorrupt,
-        JournalError::BadOption { .. } | JournalError::Behind { .. } | JournalError::Panicked => {
-            Code::Internal
-        }
+        JournalError::BadOption { .. }
+        | JournalError::SequencesEnd { .. }
+        | JournalError::Behind { .. }
+        | JournalError::Panicked => Code::Internal,
         JournalError::Io { .. }
         | JournalError::Removed { .. }
         | JournalError::Locked { .. }

@@ -137,6 +137,17 @@ pub enum Event {
         /// What the client was told, in words.
         reason: String,
     },
+    /// The sequence of a publisher went up by more than [`super::Limits::sequence_jump_logged`] at once, for the first time since it logged on.
+    SequenceJumped {
+        /// Its connection.
+        connection: ConnectionId,
+        /// Its name.
+        client_name: String,
+        /// The highest sequence before.
+        from: u64,
+        /// The sequence that came.
+        to: u64,
+    },
     /// The journal takes no more writes; reading goes on.
     JournalFailed {
         /// What publishers are told.
@@ -223,6 +234,7 @@ impl Event {
             | Event::ShuttingDown => Level::Info,
             Event::Ended { code: Code::ShuttingDown, .. } => Level::Info,
             Event::Ended { .. }
+            | Event::SequenceJumped { .. }
             | Event::QueueSettingIgnored { .. }
             | Event::SequencesLost
             | Event::QueuePointsNotSaved { .. }
@@ -249,6 +261,13 @@ impl fmt::Display for Event {
             }
             Event::SubscriptionEnded { connection, subscription, code, reason } => {
                 write!(f, "connection {connection}: subscription {subscription} ended, {code}: {reason}")
+            }
+            Event::SequenceJumped { connection, client_name, from, to } => {
+                write!(
+                    f,
+                    "connection {connection} (client {client_name:?}): its sequence jumped from {from} to {to}; \
+                     publishes with a number up to {to} now count as duplicates, whoever sends them under this name"
+                )
             }
             Event::JournalFailed { code, reason } => {
                 write!(f, "the journal takes no more writes, {code}: {reason}")
@@ -349,6 +368,10 @@ pub struct ConnectionStats {
     pub peer: String,
     /// Its client name; empty before logon.
     pub client_name: String,
+    /// The highest sequence of its client name; 0 before logon.
+    pub sequence: u64,
+    /// How often its sequence went up by more than [`super::Limits::sequence_jump_logged`] at once since it logged on.
+    pub sequence_jump_count: u64,
     /// Its subscriptions.
     pub subscription_count: usize,
     /// Bytes that wait in the broker for it.

@@ -399,10 +399,16 @@ impl Broker {
 
     /// A snapshot.
     pub fn stats(&self) -> Stats {
+        let publisher = |session: &Session| {
+            let publisher = self.publishers.get(session.identity.as_ref()?.publisher)?;
+            Some((publisher.highest(), publisher.jump_count()))
+        };
         let connection = |session: &Session| ConnectionStats {
             connection: session.connection,
             peer: session.peer.to_string(),
             client_name: session.client_name().unwrap_or_default(),
+            sequence: publisher(session).unwrap_or_default().0,
+            sequence_jump_count: publisher(session).unwrap_or_default().1,
             subscription_count: session.subscriptions.len(),
             backlog_bytes: session.outbox.size(),
             writable: session.is_writable,

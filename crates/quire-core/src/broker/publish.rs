@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use quire_journal::{Appended, Bookmark, NewRecord, Position, RecordKind, Timestamp};
 
-use super::Broker;
 use super::slice::{SERVED, WEIGHED_EFFORT};
+use super::{Broker, Event, Output};
 use crate::filter::{Decision, MessageContext};
 use crate::message_type::MessageType;
 use crate::replay::OwnedMessage;
@@ -53,6 +53,9 @@ impl Broker {
         {
             self.counters.duplicates += 1;
             return;
+        }
+        if publisher.jumps_to(publish.sequence, self.config.limits.sequence_jump_logged) {
+            self.note_jump(id, key, publish.sequence);
         }
         self.take(id, key, topic, publish);
     }
@@ -125,6 +128,19 @@ impl Broker {
         }
     }
 
+    /// Logs a sequence that is far above the last one: everything between counts as a duplicate from now on, also when another program has
+    /// published under the name. Numbers that a program gives itself may go up by as much as it likes, so nothing is refused.
+    #[cold]
+    fn note_jump(&mut self, id: SessionId, key: PublisherKey, to: u64) {
+        let Some(publisher) = self.publishers.get_mut(key) else { return };
+        let from = publisher.highest();
+        if publisher.note_jump() {
+            let session = &self.sessions[id];
+            let (connection, client_name) = (session.connection, session.client_name().unwrap_or_default());
+            self.outputs.push_back(Output::Log(Event::SequenceJumped { connection, client_name, from, to }));
+        }
+    }
+
     /// The number of the topic, from the session's memory when it is the same as last time.
     fn topic_of(&mut self, id: SessionId, topic: &[u8]) -> Result<TopicId, Refusal> {
         let session = &mut self.sessions[id];
@@ -161,6 +177,11 @@ impl Broker {
 
     fn refuse(&mut self, id: SessionId, key: PublisherKey, sequence: u64, refusal: Refusal) {
         self.counters.refused += 1;
+        let jump_logged = self.config.limits.sequence_jump_logged;
+        let Some(publisher) = self.publishers.get_mut(key) else { return };
+        if publisher.jumps_to(sequence, jump_logged) {
+            self.note_jump(id, key, sequence);
+        }
         let Some(publisher) = self.publishers.get_mut(key) else { return };
         publisher.refuse(sequence, refusal);
         if publisher.refusal_count() >= OWED_MAX {

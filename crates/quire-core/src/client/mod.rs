@@ -192,6 +192,16 @@ pub enum Event {
     },
     /// [`ClientCore::persisted`] went up, or there is more room for publishes ([`ClientCore::released`]).
     Persisted,
+    /// At logon the server has a higher sequence of the client name than this client ever gave out: another program has published under the
+    /// name. Publishes of this client that were not known to be persisted may have been dropped as duplicates.
+    Overtaken {
+        /// The highest sequence that this client gave out.
+        own: u64,
+        /// Up to this one they were known to be persisted.
+        persisted: u64,
+        /// The highest sequence that the server has.
+        highest: u64,
+    },
     /// The server refused a publish.
     PublishFailed {
         /// Its sequence, 0 = it had none.
@@ -269,6 +279,11 @@ impl ClientCore {
         self.store.release_log();
     }
 
+    /// The publisher's identity.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
     /// Where the client stands.
     pub fn state(&self) -> &State {
         &self.state
@@ -309,7 +324,7 @@ impl ClientCore {
     ///
     /// # Errors
     /// [`PublishError::Full`] when the store is; [`PublishError::Refused`] for what can never be sent, when the server's disk takes
-    /// no more writes, and when the client is closed.
+    /// no more writes, when the client is closed, and for [`Sequence::Auto`] after the last number, 2^64 - 1 ([`Code::LimitExceeded`]).
     pub fn publish(&mut self, message: &NewMessage<'_>) -> Result<Option<u64>, PublishError> {
         self.check_open()?;
         self.check_message(message)?;
@@ -321,7 +336,7 @@ impl ClientCore {
             data: message.data,
         };
         let sequence = match message.sequence {
-            Sequence::Auto => self.last_sequence + 1,
+            Sequence::Auto => self.last_sequence.checked_add(1).ok_or_else(|| self.sequences_end())?,
             Sequence::Given(0) => {
                 return Err(Failure::new(Code::BadOption, "sequence: 0 is not a sequence number").into());
             }
@@ -523,12 +538,9 @@ impl ClientCore {
 
     /// Whether there is nothing to write.
     pub fn is_idle(&self) -> bool {
-        self.connection
-            .as_ref()
-            .is_none_or(|connection| {
-                connection.is_idle(&self.store) && !(connection.is_up() && self.leases.is_due())
-            })
-            && !self.wants_confirmation()
+        self.connection.as_ref().is_none_or(|connection| {
+            connection.is_idle(&self.store) && !(connection.is_up() && self.leases.is_due())
+        }) && !self.wants_confirmation()
     }
 
     /// Whether the connection should be closed: the client is, and has said all it had to say.
@@ -585,6 +597,15 @@ impl ClientCore {
         self.storage_failure.clone().map_or(Ok(()), Err)
     }
 
+    fn sequences_end(&self) -> Failure {
+        let reason = format!(
+            "sequence: the client name {:?} has used the last number, {}; publish under another name",
+            self.config.name,
+            u64::MAX
+        );
+        Failure::new(Code::LimitExceeded, reason)
+    }
+
     fn check_message(&self, message: &NewMessage<'_>) -> Result<(), Failure> {
         let (topic, correlation) = (message.topic, message.correlation_id);
         if topic.is_empty() || topic.len() > crate::wire::TOPIC_SIZE_MAX {
@@ -634,6 +655,11 @@ impl ClientCore {
     fn logged_on(&mut self, connection: &mut Connection, logged_on: &LoggedOn<'_>) {
         self.publisher = logged_on.publisher;
         self.message_size_max = Some(logged_on.message_size_max);
+        let highest = logged_on.highest_sequence.max(logged_on.last_sequence);
+        if self.last_sequence > 0 && highest > self.last_sequence {
+            let (own, persisted) = (self.last_sequence, self.persisted);
+            self.events.push_back(Event::Overtaken { own, persisted, highest });
+        }
         // What was seen but is not persisted may still come to light: its numbers are taken.
         self.last_sequence = self.last_sequence.max(logged_on.highest_sequence);
         self.store.reach(logged_on.last_sequence);

@@ -37,6 +37,8 @@ pub(crate) struct Publisher {
     /// Sequences up to here were acknowledged, or answered one by one.
     said: u64,
     refusal_count: usize,
+    /// How often its sequence went up by more than is usual, since it logged on.
+    jump_count: u64,
     /// Something was taken of it in this turn.
     pub(crate) is_active: bool,
 }
@@ -80,8 +82,25 @@ impl Publisher {
             due: highest,
             said: highest,
             refusal_count: 0,
+            jump_count: 0,
             is_active: false,
         }
+    }
+
+    /// Whether its sequence would go up by more than `usual`.
+    pub(crate) fn jumps_to(&self, sequence: u64, usual: u64) -> bool {
+        sequence.saturating_sub(self.highest) > usual
+    }
+
+    /// Its sequence goes up by more than is usual. Whether it is the first time since it logged on.
+    pub(crate) fn note_jump(&mut self) -> bool {
+        self.jump_count += 1;
+        self.jump_count == 1
+    }
+
+    /// How often that happened since it logged on.
+    pub(crate) fn jump_count(&self) -> u64 {
+        self.jump_count
     }
 
     /// The highest sequence seen.
@@ -199,6 +218,7 @@ impl Publisher {
             }
         }
         self.refusal_count = 0;
+        self.jump_count = 0;
         self.said = self.due;
         (self.due, refused)
     }

@@ -6,7 +6,7 @@ use quire_core::wire::*;
 use quire_journal::PublisherId;
 
 use super::pair::*;
-use quire_core::broker::{BrokerConfig, RecordedTopic, TransactionLogConfig};
+use quire_core::broker::{BrokerConfig, Event, RecordedTopic, TransactionLogConfig};
 
 /// Records the topics that begin with `recorded`.
 fn partly_recorded() -> BrokerConfig {
@@ -274,4 +274,33 @@ fn a_flush_waits_for_what_was_published_before_it() {
     pair.write();
     pair.turn();
     assert_eq!(pair.take(1), [ack(AckKind::Persisted, 2, 0)]);
+}
+
+#[test]
+fn a_sequence_that_jumps_is_logged_once_per_connection_and_counted() {
+    let mut config = config();
+    config.limits.sequence_jump_logged = 100;
+    let mut pair = Pair::with(config);
+    let jumps = |pair: &Pair| {
+        let jump = |event: &Event| match event {
+            Event::SequenceJumped { client_name, from, to, .. } => Some((client_name.clone(), *from, *to)),
+            _ => None,
+        };
+        pair.log.iter().filter_map(jump).collect::<Vec<_>>()
+    };
+    pair.client(1, "loader-9");
+    for sequence in [1, 101, 202, 1000] {
+        pair.publish(1, sequence, "orders", "x");
+    }
+    pair.turn();
+    assert_eq!(jumps(&pair), [("loader-9".to_owned(), 101, 202)]);
+    let stats = pair.broker.stats().connections;
+    assert_eq!((stats[0].sequence, stats[0].sequence_jump_count), (1000, 2));
+    pair.disconnect(1);
+    pair.client(2, "loader-9");
+    // A refused publish uses its number, too.
+    pair.publish(2, 5000, "", "x");
+    pair.turn();
+    assert_eq!(jumps(&pair).last(), Some(&("loader-9".to_owned(), 1000, 5000)));
+    assert_eq!(pair.broker.stats().connections[0].sequence_jump_count, 1);
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use quire_core::client::{ClientConfig, NewMessage, PublishError, Sequence, State};
+use quire_core::client::{ClientConfig, ClientCore, Event, NewMessage, PublishError, Sequence, State};
+use quire_core::time::Instant;
+use quire_core::wire::{Code, LoggedOn, ServerFrame};
 
 use crate::link::{Link, config};
 
@@ -59,4 +61,80 @@ fn what_the_server_has_already_does_not_fill_the_store() {
         link.cut(publisher);
         link.clients.remove(publisher);
     }
+}
+
+fn publish_next(link: &mut Link, client: usize) -> Result<Option<u64>, PublishError> {
+    let message = NewMessage {
+        topic: "orders",
+        data: b"x",
+        sequence: Sequence::Auto,
+        expiration_s: None,
+        correlation_id: b"",
+    };
+    link.clients[client].core.publish(&message)
+}
+
+#[test]
+fn after_the_last_sequence_a_publish_is_an_error() {
+    let mut link = Link::new(&["one"]);
+    let publisher = link.client(config("publisher"));
+    link.run();
+    let last = NewMessage {
+        topic: "orders",
+        data: b"x",
+        sequence: Sequence::Given(u64::MAX - 1),
+        expiration_s: None,
+        correlation_id: b"",
+    };
+    link.clients[publisher].core.publish(&last).unwrap();
+    assert_eq!(publish_next(&mut link, publisher).unwrap(), Some(u64::MAX));
+    let refused = publish_next(&mut link, publisher).unwrap_err();
+    let PublishError::Refused(failure) = refused else { panic!("{refused:?}") };
+    assert_eq!(failure.code, Code::LimitExceeded);
+    assert!(failure.reason.contains("\"publisher\" has used the last number"), "{}", failure.reason);
+    link.run();
+    assert_eq!(link.clients[publisher].core.persisted(), u64::MAX);
+    // The next program of this name learns the same at its logon.
+    link.cut(publisher);
+    let again = link.client(config("publisher"));
+    link.run();
+    assert!(matches!(publish_next(&mut link, again), Err(PublishError::Refused(_))));
+}
+
+#[test]
+fn a_client_is_told_that_another_program_has_published_under_its_name() {
+    let mut core = ClientCore::new(config("loader-9"), Instant(0));
+    let log_on = |core: &mut ClientCore, highest: u64| {
+        core.handle_disconnected(Instant(0));
+        core.handle_connected(Instant(0));
+        let mut bytes = Vec::new();
+        let logged_on = LoggedOn {
+            version: 1,
+            last_sequence: highest,
+            highest_sequence: highest,
+            message_size_max: 1 << 20,
+            ..LoggedOn::default()
+        };
+        ServerFrame::LoggedOn(logged_on).encode(&mut bytes);
+        core.handle_received(Instant(0), bytes.into()).unwrap();
+        let overtaken = |event| match event {
+            Event::Overtaken { own, persisted, highest } => Some((own, persisted, highest)),
+            _ => None,
+        };
+        std::iter::from_fn(|| core.poll_event()).find_map(overtaken)
+    };
+    let message = NewMessage {
+        topic: "orders",
+        data: b"x",
+        sequence: Sequence::Auto,
+        expiration_s: None,
+        correlation_id: b"",
+    };
+    // An earlier program of the name is no surprise.
+    assert_eq!(log_on(&mut core, 3), None);
+    (4..=7).for_each(|sequence| assert_eq!(core.publish(&message).unwrap(), Some(sequence)));
+    assert_eq!(log_on(&mut core, 5), None);
+    assert_eq!(log_on(&mut core, 1000), Some((7, 5, 1000)));
+    assert_eq!(log_on(&mut core, 1000), None);
+    assert_eq!(core.publish(&message).unwrap(), Some(1001));
 }

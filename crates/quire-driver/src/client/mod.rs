@@ -652,6 +652,13 @@ impl Shared {
                     }
                     inner.failed_publishes.push_back((sequence, failure));
                 }
+                Event::Overtaken { own, persisted, highest } => log::warn!(
+                    target: "quire.client",
+                    "the server has sequence {highest} of the client name {:?}, but this client gave out none above {own}: another \
+                     program has published under the name. Publishes of this client above {persisted} may have been dropped as \
+                     duplicates. Give every running program a name of its own",
+                    inner.core.name()
+                ),
                 Event::StateChanged => {
                     inner.note_state();
                     let mut known = self.instances.lock();

@@ -116,7 +116,7 @@ fn a_record_without_a_sequence_is_never_a_duplicate_and_one_with_the_last_number
     assert_eq!(given(0).unwrap(), Appended::Recorded(Position(3)));
     assert_eq!(given(1001).unwrap(), Appended::Duplicate { highest: 1001 });
     assert_eq!(given(u64::MAX).unwrap(), Appended::Recorded(Position(4)));
-    assert!(matches!(given(0), Err(JournalError::BadOption { option: "sequence", .. })));
+    assert!(matches!(given(0), Err(JournalError::SequencesEnd { publisher: PublisherId(7) })));
     assert_eq!(given(u64::MAX).unwrap(), Appended::Duplicate { highest: u64::MAX });
     journal.flush(SOON).unwrap();
     let reader = journal.reader();
