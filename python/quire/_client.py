@@ -38,6 +38,7 @@ from quire._options import (
     rate_to_core,
     sequence_to_core,
 )
+from quire._process import start_thread
 from quire._queue_calls import QueueCalls
 from quire._subscription import DEFAULT_BATCH_COUNT, Subscription, timeout_to_core
 from quire._units import Duration, Size
@@ -250,7 +251,11 @@ class Client(QueueCalls, ClientBase[Subscription, Handler]):
                 self._core.unsubscribe(core.number)
             raise
         if on_message is not None:
-            self._start_handlers()
+            try:
+                self._start_handlers()
+            except QuireError:
+                subscription.unsubscribe()
+                raise
         return subscription
 
     def unsubscribe(self, sub_id: str | None = None) -> None:
@@ -304,13 +309,14 @@ class Client(QueueCalls, ClientBase[Subscription, Handler]):
         raises is logged.
         """
         with self._lock:
-            self._listeners.append(listener)
             if self._listener_thread is None:
                 seen = self._core.states_after(0, 0)[-1][0]
-                self._listener_thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._run_listeners, args=(seen,), name=f"quire-states-{self.name}", daemon=True
                 )
-                self._listener_thread.start()
+                start_thread(thread)
+                self._listener_thread = thread
+            self._listeners.append(listener)
 
     def remove_state_listener(self, listener: StateListener) -> None:
         """Calls it no more. Harmless when it is not called."""
@@ -418,10 +424,11 @@ class Client(QueueCalls, ClientBase[Subscription, Handler]):
     def _start_handlers(self) -> None:
         with self._lock:
             if self._handler_thread is None:
-                self._handler_thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._run_handlers, name=f"quire-handlers-{self.name}", daemon=True
                 )
-                self._handler_thread.start()
+                start_thread(thread)
+                self._handler_thread = thread
 
     def _run_handlers(self) -> None:
         while (batch := self._core.handled_batch(DEFAULT_BATCH_COUNT)) is not None:

@@ -19,6 +19,7 @@ from quire import _quire
 from quire._config import Config
 from quire._errors import ConfigError, DisconnectedError, QuireError
 from quire._journal import ServerJournal
+from quire._process import connections_max, start_thread, with_threads, without_open_files
 from quire._upkeep import UpkeepListener
 
 _CONNECTED: Final = 0
@@ -51,7 +52,8 @@ class Server:
     connection is accepted.
 
     Raises `ConfigError` for a setting that cannot be, `JournalLockedError` when another process has the
-    journal, `JournalCorruptError` when it is damaged, `OSError` when the address cannot be had.
+    journal, `JournalCorruptError` when it is damaged, `OSError` when the address cannot be had, `LimitExceededError` when
+    the system gives the process too few open files or threads.
     """
 
     def __init__(self, config: Config | None = None, *, on_progress: Progress | None = None) -> None:
@@ -103,8 +105,9 @@ class Server:
         """Starts the server on a thread of its own; returns when it accepts connections."""
         if self._thread is not None:
             raise QuireError("the server was started already", code="bad_option")
-        self._thread = threading.Thread(target=self._run, name="quire-server", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="quire-server", daemon=True)
+        start_thread(thread)
+        self._thread = thread
         self._started.wait()
         if self._failure is not None:
             self._thread.join()
@@ -143,7 +146,12 @@ class Server:
         if self._stop_requested:
             self._stop.set()
         try:
-            engine = await loop.run_in_executor(None, _quire.Engine, self.config.to_core(), self._on_progress)
+            config = self.config.to_core(max_connections=self._connections_max())
+            opening = with_threads(
+                "opening the journal",
+                lambda: loop.run_in_executor(None, _quire.Engine, config, self._on_progress),
+            )
+            engine = await opening
         except ConfigError as error:
             raise self.config.placed(error) from None
         self._engine = engine
@@ -156,6 +164,8 @@ class Server:
                     lambda: _Connection(self), address.host, address.port, backlog=1024, start_serving=False
                 )
             except OSError as error:
+                if (refused := without_open_files(error)) is not None:
+                    raise refused from None
                 raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from None
             async with listener:
                 host, port = listener.sockets[0].getsockname()[:2]
@@ -185,8 +195,21 @@ class Server:
         if self._broken is not None:
             raise self._broken
 
+    def _connections_max(self) -> int:
+        wanted = self.config.transport[0].max_connections
+        room = connections_max(wanted)
+        if room < wanted:
+            _log.info(
+                "the limit of open files (ulimit -n) leaves room for %d connections, max_connections is %d",
+                room,
+                wanted,
+            )
+        return room
+
     def _run(self) -> None:
         try:
+            # Before the loop opens files, so that the error says what to raise.
+            connections_max(1)
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(self.serve(started=self._started.set))
         except BaseException as error:

@@ -32,12 +32,16 @@ from quire._errors import (
     from_code,
 )
 from quire._journal import Segment, check_is_journal, segment_of, take, which_to_core
+from quire._process import start_thread, without_open_files
 
 _log = logging.getLogger("quire.server")
 
 #: Bytes of a request, at most, and seconds that it may take to come.
 _REQUEST_SIZE_MAX: Final = 64 * 1024
 _REQUEST_TIMEOUT: Final = 5.0
+
+#: Seconds until the next look for a request when there was no open file left for it.
+ACCEPT_PAUSE: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -131,14 +135,15 @@ class UpkeepListener:
     def __init__(self, directory: Path, engine: _quire.Engine) -> None:
         self._engine = engine
         self._asking: socket.socket | None = None
+        self._closed = threading.Event()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._listener.bind(_address(directory))
-        except OSError:
+            self._listener.listen()
+            start_thread(threading.Thread(target=self._run, name="quire-upkeep", daemon=True))
+        except BaseException:
             self._listener.close()
             raise
-        self._listener.listen()
-        threading.Thread(target=self._run, name="quire-upkeep", daemon=True).start()
 
     @classmethod
     def open(cls, directory: Path, engine: _quire.Engine) -> UpkeepListener | None:
@@ -151,6 +156,7 @@ class UpkeepListener:
 
     def close(self) -> None:
         """Takes no more requests; a file that is under way is finished."""
+        self._closed.set()
         for each in (self._listener, self._asking):
             if each is not None:
                 with contextlib.suppress(OSError):  # it is closed already
@@ -161,8 +167,13 @@ class UpkeepListener:
         while True:
             try:
                 asking, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                refused = without_open_files(error)
+                if refused is None:
+                    return
+                _log.warning("a request for the care of journal files waits: %s", refused)
+                self._closed.wait(ACCEPT_PAUSE)
+                continue
             with asking:
                 self._asking = asking
                 with contextlib.suppress(OSError):  # whoever asked has gone

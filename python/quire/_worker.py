@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from quire._client_base import logger
 from quire._errors import ConfigError, QuireError, UnknownQueueError
 from quire._message import Message
+from quire._process import start_thread
 
 if TYPE_CHECKING:
     from quire import _quire
@@ -135,9 +136,11 @@ class Worker(WorkerBase):
 
     def run(self) -> WorkReport:
         renewals = threading.Thread(target=self._renew, name=f"quire-leases-{self._client.name}", daemon=True)
+        is_renewing = False
         try:
             with _on_sigterm(self.stop):
-                renewals.start()
+                start_thread(renewals)
+                is_renewing = True
                 if self.concurrency == 1:
                     self._threads = [threading.current_thread()]
                     self._work()
@@ -149,7 +152,8 @@ class Worker(WorkerBase):
             self.stop()
             self._is_over = True
             self._changed.set()
-            renewals.join()
+            if is_renewing:
+                renewals.join()
             self._leave()
             self.done.set()
         return self.report
@@ -160,15 +164,17 @@ class Worker(WorkerBase):
             threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True)
             for number in range(self.concurrency)
         ]
-        for thread in self._threads:
-            thread.start()
+        started: list[threading.Thread] = []
         try:
             for thread in self._threads:
+                start_thread(thread)
+                started.append(thread)
+            for thread in started:
                 thread.join()
         finally:
-            # Ctrl-C in this thread: the handlers are finished all the same.
+            # Ctrl-C in this thread, or no thread for all of them: the handlers that run are finished.
             self._stopping.set()
-            for thread in self._threads:
+            for thread in started:
                 thread.join()
 
     def _work(self) -> None:

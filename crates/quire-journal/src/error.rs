@@ -134,7 +134,13 @@ impl JournalError {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 JournalError::Full { path: path.to_owned(), operation }
             }
-            _ => JournalError::Io { path: path.to_owned(), operation, reason: error.to_string() },
+            _ => {
+                let mut reason = error.to_string();
+                if let Some(limit) = limit_reached(error) {
+                    reason = format!("{reason}; raise {limit}");
+                }
+                JournalError::Io { path: path.to_owned(), operation, reason }
+            }
         }
     }
 }
@@ -167,4 +173,21 @@ fn missing_files(directory: &Path, first: Option<u32>, last: Option<u32>, archiv
     format!(
         "{directory}: {files}. {archive} (journal_archive_directory of a server, archiveDirectory of Spark, archive_directory=, --archive-directory). {end}"
     )
+}
+
+/// The limit of the process that the system refuses to go beyond, as one would raise it; `None` when the error is about something else.
+pub fn limit_reached(error: &io::Error) -> Option<&'static str> {
+    /// Too many open files in the process (`EMFILE`) or in the system (`ENFILE`), on Linux and on macOS.
+    const TOO_MANY_FILES: [i32; 2] = [24, 23];
+    match error.kind() {
+        io::ErrorKind::OutOfMemory => Some("the memory that the process may have (ulimit -v)"),
+        // What a call for a thread says, whichever of both is missing.
+        io::ErrorKind::WouldBlock => {
+            Some("the number of threads (ulimit -u) or the memory (ulimit -v) that the process may have")
+        }
+        _ if error.raw_os_error().is_some_and(|number| TOO_MANY_FILES.contains(&number)) => {
+            Some("the number of open files that the process may have (ulimit -n)")
+        }
+        _ => None,
+    }
 }

@@ -47,7 +47,7 @@ mod writer;
 
 pub use cursor::{AllTopics, Batch, Cursor, Records, TopicFilter};
 pub use disk::{Disk, File, Mapping, MemoryDisk, RealDisk};
-pub use error::JournalError;
+pub use error::{JournalError, limit_reached};
 pub use journal::{Appended, Durability, Journal, Options};
 pub use memory::{Array, Block, Memory, PageFile};
 pub use plan::Stretch;

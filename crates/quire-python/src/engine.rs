@@ -232,6 +232,9 @@ pub fn to_python(py: Python<'_>, error: EngineError) -> PyErr {
     if let EngineError::Config(error) = &error {
         return errors::bad_option(py, &error.key, &error.reason);
     }
+    if let EngineError::Thread(cause) = &error {
+        return errors::refused_by_system(py, &error.to_string(), cause);
+    }
     let code = match &error {
         EngineError::ConfigDiffers { .. } => "bad_option",
         EngineError::Journal(error) => journal_code(error),

@@ -1,9 +1,12 @@
 //! From the failures of the core to the exceptions that `quire._errors` defines.
 
+use std::io;
+
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use quire_core::client::{Failure, PublishError};
 use quire_driver::client::StartError;
+use quire_journal::limit_reached;
 
 /// The exception for a failure: its class goes by the stable code.
 pub fn to_python(py: Python<'_>, failure: &Failure) -> PyErr {
@@ -21,9 +24,17 @@ pub fn refused(py: Python<'_>, error: &PublishError) -> PyErr {
 /// The exception for a client that does not start.
 pub fn not_started(py: Python<'_>, error: StartError) -> PyErr {
     match error {
-        StartError::Thread(error) => error.into(),
+        StartError::Thread(ref cause) => refused_by_system(py, &error.to_string(), cause),
         StartError::Store(error) => new_error(py, error.code(), &error.to_string(), 0),
         error => new_error(py, "internal", &error.to_string(), 0),
+    }
+}
+
+/// The exception for a thread or descriptor that could not be had: typed, with what to raise, when a limit of the process is reached.
+pub fn refused_by_system(py: Python<'_>, reason: &str, cause: &io::Error) -> PyErr {
+    match limit_reached(cause) {
+        Some(limit) => new_error(py, "limit_exceeded", &format!("{reason}; raise {limit}"), 0),
+        None => new_error(py, "internal", reason, 0),
     }
 }
 

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 from quire._config import Config
+from quire._process import raise_open_files
 from quire._server import Progress, Server
 
 
@@ -18,6 +19,7 @@ def serve(
 ) -> int:
     config = Config() if config_file is None else Config.load(config_file)
     config = config.replace(address=address, data_directory=data_directory)
+    raise_open_files()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,0 +1,94 @@
+"""Threads and open files of this process: when the system gives no more of them, the error says which limit to raise."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from quire._errors import LimitExceededError
+
+#: Open files that a server keeps free beside its connections: its own (about 15), and those that journal files which are begun,
+#: archived or read need for a moment.
+SERVER_FILES: Final = 32
+
+_T = TypeVar("_T")
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Starts the thread. Raises `LimitExceededError` when the system gives no thread."""
+    with_threads(thread.name, thread.start)
+
+
+def with_threads(what: str, start: Callable[[], _T]) -> _T:
+    """Calls what starts a thread for `what`. Raises `LimitExceededError` when the system gives no thread."""
+    try:
+        return start()
+    except RuntimeError as error:
+        raise LimitExceededError(
+            f"no thread for {what}: {error}; raise the number of threads (ulimit -u) or the memory (ulimit -v) that the"
+            " process may have"
+        ) from error
+
+
+def connections_max(wanted: int) -> int:
+    """The number of connections, at most `wanted`, that the limit of open files leaves room for.
+
+    Raises `LimitExceededError` when there is no room for one.
+    """
+    limit = _open_files_max()
+    if limit is None:
+        return wanted
+    used = _open_files(limit)
+    room = limit - used - SERVER_FILES
+    if room < 1:
+        raise LimitExceededError(
+            f"the process may have {limit} open files and has {used}; a server needs {SERVER_FILES} more and one for each"
+            " connection: raise the number of open files (ulimit -n)"
+        )
+    return min(wanted, room)
+
+
+def without_open_files(error: OSError) -> LimitExceededError | None:
+    """The error for a call that failed because the process, or the system, has too many open files; `None` when it failed
+    because of something else."""
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        return None
+    return LimitExceededError(
+        f"{error.strerror}: raise the number of open files that the process may have (ulimit -n)"
+    )
+
+
+def raise_open_files() -> None:
+    """Raises the limit of open files as far as the system lets every process do so."""
+    try:
+        import resource
+    except ImportError:  # pragma: no cover - Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            # macOS takes less than it names. What there is holds, and `connections_max` says how far it goes.
+            return
+
+
+def _open_files_max() -> int | None:
+    """The limit of open files; `None` where there is none."""
+    try:
+        import resource
+    except ImportError:  # pragma: no cover - Windows
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _open_files(limit: int) -> int:
+    """The number of open files of the process; all, when not even looking is possible."""
+    try:
+        return len(os.listdir("/dev/fd"))
+    except OSError:
+        return limit
