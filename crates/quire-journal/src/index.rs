@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::{SmallVec, smallvec};
 
 use crate::format::{BATCH_BODY_TARGET, BatchHeader, split_raw};
 use crate::record::{Position, PublisherId};
@@ -91,14 +92,20 @@ pub(crate) struct Mark {
     pub block: u32,
 }
 
+/// The marks of one publisher. Most of those of a server with very many publish once in a segment: no allocation for that.
+pub(crate) type Marks = SmallVec<[Mark; 1]>;
+
+/// The blocks that hold one topic; the same for topics.
+pub(crate) type Blocks = SmallVec<[u32; 2]>;
+
 /// Publisher and sequence, time, and topic to blocks, and where the segment ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Index {
     pub blocks: Vec<Block>,
     /// Per publisher, in log order: both members grow.
-    pub publishers: FxHashMap<PublisherId, Vec<Mark>>,
+    pub publishers: FxHashMap<PublisherId, Marks>,
     /// Per topic the blocks that hold it, in order.
-    pub topics: FxHashMap<Arc<str>, Vec<u32>>,
+    pub topics: FxHashMap<Arc<str>, Blocks>,
     pub summary: Summary,
 }
 
@@ -211,15 +218,15 @@ impl Index {
     }
 }
 
-fn note_topic(topics: &mut FxHashMap<Arc<str>, Vec<u32>>, topic: &str, block: u32, names: &Names) {
+fn note_topic(topics: &mut FxHashMap<Arc<str>, Blocks>, topic: &str, block: u32, names: &Names) {
     match topics.get_mut(topic) {
         Some(blocks) if blocks.last() == Some(&block) => (),
         Some(blocks) => blocks.push(block),
-        None => drop(topics.insert(names.intern(topic), vec![block])),
+        None => drop(topics.insert(names.intern(topic), smallvec![block])),
     }
 }
 
-fn note_publisher(publishers: &mut FxHashMap<PublisherId, Vec<Mark>>, publisher: PublisherId, mark: Mark) {
+fn note_publisher(publishers: &mut FxHashMap<PublisherId, Marks>, publisher: PublisherId, mark: Mark) {
     let marks = publishers.entry(publisher).or_default();
     match marks.last_mut() {
         Some(last) if last.block == mark.block => last.sequence = mark.sequence,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::{POSITION_MAX, SEGMENT_HEADER_SIZE, SegmentHeader, u32_at, u64_at};
-use crate::index::{Block, Index, Mark, Names, Summary};
+use crate::index::{Block, Blocks, Index, Mark, Marks, Names, Summary};
 use crate::record::{Position, PublisherId};
 use crate::timestamp::Timestamp;
 use crate::whole_file;
@@ -47,7 +47,7 @@ pub(crate) fn encode(index: &Index, segment: u32, first: Position) -> Vec<u8> {
             put32(&mut out, mark.block);
         }
     }
-    let mut topics: Vec<(&Arc<str>, &Vec<u32>)> = index.topics.iter().collect();
+    let mut topics: Vec<(&Arc<str>, &Blocks)> = index.topics.iter().collect();
     topics.sort_unstable();
     for (topic, blocks) in topics {
         put32(&mut out, topic.len() as u32);
@@ -88,7 +88,7 @@ pub(crate) fn decode(bytes: &[u8], header: &SegmentHeader, names: &Names) -> Opt
     for _ in 0..publisher_count {
         let publisher = PublisherId(rest.u64()?);
         let count = rest.u32()?;
-        let mut marks = Vec::new();
+        let mut marks = Marks::new();
         for _ in 0..count {
             marks.push(Mark { sequence: rest.u64()?, block: rest.u32()? });
         }
@@ -98,7 +98,7 @@ pub(crate) fn decode(bytes: &[u8], header: &SegmentHeader, names: &Names) -> Opt
         let size = rest.u32()? as usize;
         let topic = std::str::from_utf8(rest.bytes(size)?).ok()?;
         let count = rest.u32()?;
-        let mut blocks = Vec::new();
+        let mut blocks = Blocks::new();
         for _ in 0..count {
             blocks.push(rest.u32()?);
         }

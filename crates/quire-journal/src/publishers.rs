@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use crate::beginning::Beginning;
 use crate::disk::Disk;
@@ -29,8 +30,9 @@ pub(crate) struct Publishers {
     durable: Position,
     /// Where the log must begin, from now on or as soon as a removal that is under way is done.
     pub beginning: Beginning,
-    /// Per publisher and sealed segment that holds it, in order: highest sequence and segment number.
-    sealed: FxHashMap<PublisherId, Vec<(u64, u32)>>,
+    /// Per publisher and sealed segment that holds it, in order: highest sequence and segment number. Of very many publishers most are in
+    /// one segment: no allocation for that.
+    sealed: FxHashMap<PublisherId, SmallVec<[(u64, u32); 1]>>,
 }
 
 impl Publishers {

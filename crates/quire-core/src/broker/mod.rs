@@ -78,6 +78,9 @@ use upkeep::Upkeeps;
 /// Bytes of buffers kept for the next turn's output: enough for a fan-out to a thousand connections.
 const SPARES_SIZE_MAX: usize = 16 * 1024 * 1024;
 
+/// The same as a number: replies to commands are small and need no spare buffer, so every connection ever made would leave one.
+const SPARES_COUNT_MAX: usize = 1024;
+
 /// A spare buffer larger than this is given back to the allocator: one huge message must not stay in memory.
 const SPARE_SIZE_MAX: usize = 1024 * 1024;
 
@@ -336,7 +339,11 @@ impl Broker {
     /// Gives back the buffer of an [`Output::Send`]; saves allocations, is never required.
     pub fn recycle(&mut self, mut buffer: Vec<u8>) {
         let size = buffer.capacity();
-        if size > 0 && size <= SPARE_SIZE_MAX && self.spares_size + size <= SPARES_SIZE_MAX {
+        if size > 0
+            && size <= SPARE_SIZE_MAX
+            && self.spares_size + size <= SPARES_SIZE_MAX
+            && self.spares.len() < SPARES_COUNT_MAX
+        {
             buffer.clear();
             self.spares_size += size;
             self.spares.push(buffer);
