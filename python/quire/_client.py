@@ -147,6 +147,8 @@ class Client(QueueCalls, ClientBase[Subscription, Handler]):
           duplicate that the server drops);
           `None` sends without one, and then the message is not sent again after a lost connection
         - `expiration`: lifetime in a queue, in whole seconds rounded up; 0 = never expires
+
+        Raises `LimitExceededError` when `AUTO` has used the last number, 2^64 - 1, under this name.
         """
         return self._core.publish(
             topic,

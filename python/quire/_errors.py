@@ -15,7 +15,7 @@
     ├── UnknownSubscriptionError
     ├── UnknownQueueError       no queue has this name
     ├── MessageTooLargeError
-    ├── LimitExceededError      a named limit of the server was reached
+    ├── LimitExceededError      a named limit of the server, or of the process, was reached
     ├── StorageFullError        the disk is full; the journal takes no more writes
     ├── StorageFailedError      a write or a sync failed; the journal takes no more writes
     ├── JournalCorruptError     the journal is damaged, or files of it are missing
@@ -173,7 +173,7 @@ class MessageTooLargeError(QuireError):
 
 
 class LimitExceededError(QuireError):
-    """A named limit of the server was reached."""
+    """A named limit of the server, of a client name, or of the process was reached; the reason says which."""
 
     code = "limit_exceeded"
 

@@ -299,8 +299,8 @@ class Journal(_Kept):
         - `sequence`: `AUTO` counts on from the highest of the publisher; a number not above it is a duplicate
         - `expiration`: lifetime in a queue, in whole seconds rounded up; 0 = never expires
 
-        Raises `ConfigError` for what cannot be recorded, `StorageFullError` or `StorageFailedError` when the journal
-        takes no more writes.
+        Raises `ConfigError` for what cannot be recorded, `LimitExceededError` after the last number of the
+        publisher, 2^64 - 1, `StorageFullError` or `StorageFailedError` when the journal takes no more writes.
         """
         return self.append_many(
             topic,
