@@ -251,6 +251,7 @@ def test_a_message_acknowledges_by_its_topic_and_bookmark(connect: Connect) -> N
         assert message.bookmark is not None
         client.ack(message.topic, message.bookmark)
         assert depth(client, message.topic) == 0
+    jobs.unsubscribe()
     publish(client, 1)
     (shown,) = client.sow("JOBS")
     assert (shown.topic, shown.source_topic) == ("JOBS", "tasks")
