@@ -145,7 +145,7 @@ impl Reader {
 
     /// The first position of the segment that holds, or will hold, the position; `None` when that segment is gone.
     pub fn segment_start(&self, position: Position) -> Option<Position> {
-        self.log.segment_at(position).map(|segment| segment.first)
+        self.log().segment_at(position).map(|segment| segment.first)
     }
 
     /// The last position that can be read.
