@@ -1,7 +1,7 @@
 //! Filters that take more effort for a message than a turn has are evaluated elsewhere, and their subscriptions still get every message in
 //! order (docs/architecture.md, docs/filters.md).
 
-use quire_core::broker::{BrokerConfig, Limits};
+use quire_core::broker::{BrokerConfig, Limits, QueueSettings};
 use quire_core::filter::EVALUATION_EFFORT_MAX;
 use quire_core::wire::*;
 
@@ -125,6 +125,40 @@ fn a_filter_that_takes_more_than_the_limit_ends_its_subscription_and_no_other() 
             "bookmark {bookmark:?}"
         );
     }
+}
+
+/// The engine of the queues waits for the answer, so their filters have a smaller limit.
+#[test]
+fn a_costly_filter_of_a_queue_ends_its_subscription_and_the_message_goes_to_another() {
+    let queue = QueueSettings {
+        name: "work".into(),
+        message_type: "json".into(),
+        underlying_topic: Some("orders".into()),
+        ..QueueSettings::default()
+    };
+    let mut pair = Pair::with(BrokerConfig { queues: vec![queue], ..config() });
+    let filter = costly_filter();
+    for client in 1..=3 {
+        pair.client(client, &format!("client-{client}"));
+    }
+    pair.subscribe(2, &Subscribe { filter: Some(&filter), ..subscribe(1, "work") });
+    pair.subscribe(3, &Subscribe { filter: Some("/n > 1"), ..subscribe(1, "work") });
+    pair.turn();
+    pair.take(2);
+    pair.take(3);
+    let data = [message(1, 5, "x"), message(2, 50_000, "x")];
+    for (sequence, data) in (1..).zip(&data) {
+        pair.publish(1, sequence, "orders", data);
+        pair.turn();
+    }
+    let queued = |said: &Said| match said {
+        Said::Queued(message) => Some(message.data.clone()),
+        _ => None,
+    };
+    let said = pair.take(2);
+    assert_eq!(said.iter().filter_map(queued).collect::<Vec<_>>(), data[..1]);
+    assert_eq!(said.last(), Some(&Said::Ended { subscription: 1, code: Code::LimitExceeded }));
+    assert_eq!(pair.take(3).iter().filter_map(queued).collect::<Vec<_>>(), data[1..]);
 }
 
 #[test]

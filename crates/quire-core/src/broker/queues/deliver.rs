@@ -5,6 +5,7 @@ use quire_journal::Position;
 use super::work::Fetched;
 use super::{Purpose, QueueFound, QueueWork};
 use crate::broker::acknowledge::code_of;
+use crate::broker::slice::PASS;
 use crate::broker::{Broker, Event, Output};
 use crate::message_type::MessageType;
 use crate::queue::{Delivery, Semantics, Time};
@@ -15,6 +16,9 @@ use crate::wire::{Code, Message, Queued};
 
 /// Deliveries in one turn: more would keep the other connections waiting.
 const DELIVERIES_PER_TURN_MAX: usize = 16 * 1024;
+
+/// Deliveries after which the time is looked at.
+const DELIVERIES_PER_LOOK: usize = 64;
 
 /// Deliveries of a subscription that wait for the disk. At the limit it gets no more leases until some have been sent.
 const PENDING_MAX: usize = 1024;
@@ -63,13 +67,19 @@ impl Broker {
         let mut missing = Vec::new();
         self.flush_waiting(now, &mut missing);
         let mut left = DELIVERIES_PER_TURN_MAX;
+        let deadline = self.slices.deadline(PASS);
         while left > 0 {
+            if left % DELIVERIES_PER_LOOK == 0 && self.slices.is_past(deadline) {
+                self.wants_turn = true;
+                break;
+            }
             left -= 1;
             let Some(delivery) = self.poll_delivery(now, &mut missing) else { break };
             self.deliver(delivery, now, &mut missing);
         }
         let is_due = self.queues.engine.poll_timeout().is_some_and(|due| due <= now);
         self.wants_turn |= left == 0 || is_due;
+        self.end_costly_filters();
         self.fetch_missing(missing);
         self.log_changes();
         self.publish_dead_letters();

@@ -8,7 +8,7 @@ use rustc_hash::FxBuildHasher;
 use slab::Slab;
 
 use super::recent::Recent;
-use crate::filter::{Filter, SubscriptionIndex};
+use crate::filter::{Decision, Filter, SubscriptionIndex};
 use crate::message_type::Arena;
 use crate::queue::{FilterId, Matcher, QueueId};
 use crate::replay::context_of;
@@ -20,8 +20,14 @@ pub(super) struct Filters {
     by_filter: HashMap<(QueueId, Filter), u32, FxBuildHasher>,
     /// All filters of a queue, so that a message is read once for them.
     indexes: BTreeMap<QueueId, SubscriptionIndex<FilterId>>,
+    /// Filters that took too much effort for a message of so many bytes. They did not match; their subscriptions are to be ended.
+    costly: Vec<(FilterId, usize)>,
     arena: Arena,
 }
+
+/// Effort that the filters of a queue's subscriptions may take for one message: a few milliseconds. The engine cannot go on without the answer,
+/// so there is no other place to evaluate them.
+const QUEUE_EFFORT_MAX: u64 = 4_000_000;
 
 struct Entry {
     queue: QueueId,
@@ -41,6 +47,11 @@ impl Filters {
         self.by_filter.insert(key, id);
         self.indexes.entry(queue).or_default().insert(FilterId::new(id), Some(filter.clone()));
         FilterId::new(id)
+    }
+
+    /// The filters that took too much effort since the last call, each with the size of the message.
+    pub fn take_costly(&mut self) -> Vec<(FilterId, usize)> {
+        std::mem::take(&mut self.costly)
     }
 
     /// One user less.
@@ -75,22 +86,29 @@ pub(super) struct Answers<'a> {
 impl Matcher for Answers<'_> {
     fn matches(&mut self, position: Position, filter: FilterId) -> bool {
         let Some(record) = self.recent.get(position) else { return false };
-        let Filters { filters: entries, arena, .. } = &mut *self.filters;
+        let Filters { filters: entries, costly, arena, .. } = &mut *self.filters;
         let Some(entry) = entries.get(filter.get() as usize) else { return false };
-        context_of(&record, self.now).is_some_and(|message| entry.filter.matches_with(&message, arena))
+        let Some(message) = context_of(&record, self.now) else { return false };
+        arena.allow(QUEUE_EFFORT_MAX);
+        let decided = entry.filter.decide(&message, arena);
+        if decided.is_none() {
+            costly.push((filter, record.data.len()));
+        }
+        decided == Some(true)
     }
 
     fn matching(&mut self, position: Position, filters: &[FilterId], matched: &mut Vec<FilterId>) {
-        let Filters { filters: entries, indexes, arena, .. } = &mut *self.filters;
+        let Filters { filters: entries, indexes, costly, arena, .. } = &mut *self.filters;
         let queue = filters.first().and_then(|filter| entries.get(filter.get() as usize));
         let Some(index) = queue.and_then(|entry| indexes.get_mut(&entry.queue)) else { return };
         let Some(record) = self.recent.get(position) else { return };
         let Some(message) = context_of(&record, self.now) else { return };
         // A filter that still works through what was there before is not among those asked about.
-        index.for_each_match(&message, arena, |filter| {
-            if filters.contains(&filter) {
-                matched.push(filter);
-            }
+        arena.allow(QUEUE_EFFORT_MAX);
+        index.for_each_decision(&message, arena, |filter, decision| match decision {
+            Decision::Wanted if filters.contains(&filter) => matched.push(filter),
+            Decision::Wanted => (),
+            Decision::Open => costly.push((filter, record.data.len())),
         });
     }
 

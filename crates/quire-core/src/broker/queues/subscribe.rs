@@ -136,6 +136,18 @@ impl Broker {
         }
     }
 
+    /// Ends the subscriptions whose filters took too much effort for a message.
+    pub(super) fn end_costly_filters(&mut self) {
+        for (filter, size) in self.queues.filters.take_costly() {
+            let all: Vec<_> = self.queues.subscriptions.values().copied().collect();
+            for id in all {
+                if self.queue_course(id).is_some_and(|course| course.filters.contains(&filter)) {
+                    self.end_costly(id, size);
+                }
+            }
+        }
+    }
+
     /// Tells holders what they hold no longer.
     pub(super) fn tell_lost_leases(&mut self) {
         while let Some(lost) = self.queues.engine.poll_lost() {
