@@ -69,7 +69,7 @@ impl Broker {
         let mut left = DELIVERIES_PER_TURN_MAX;
         let deadline = self.slices.deadline(PASS);
         while left > 0 {
-            if left % DELIVERIES_PER_LOOK == 0 && self.slices.is_past(deadline) {
+            if left.is_multiple_of(DELIVERIES_PER_LOOK) && self.slices.is_past(deadline) {
                 self.wants_turn = true;
                 break;
             }
