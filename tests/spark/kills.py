@@ -82,7 +82,18 @@ def main(rounds: int, seed: int) -> None:
     count = rounds * NEW
     assert found == Counter(range(count)), f"{count - len(found)} are missing"
     print(f"{count} messages, each once", flush=True)
-    shutil.rmtree(directory)
+    _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    """Removes a directory, of which a Java machine that is just ending may remove files at the same time."""
+    deadline = time.monotonic() + PATIENCE
+    while directory.exists():
+        try:
+            shutil.rmtree(directory)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
 
 
 def start(directory: Path, chance: random.Random) -> subprocess.Popen[bytes]:
