@@ -17,11 +17,11 @@ from typing import Any
 from server_process import PATIENCE, Deadline, ServerProcess
 
 _SOURCE = Path(__file__).parent / "faults" / "preload.c"
-_SIZE = 24
+_SIZE = 32
 
 
 class FaultyServer(ServerProcess):
-    """A `ServerProcess` with `fail_writes`, `fail_syncs`, `hang_syncs`, `shift_clock`, and `heal`."""
+    """A `ServerProcess` with `fail_writes`, `fail_syncs`, `fail_reads`, `hang_syncs`, `shift_clock`, and `heal`."""
 
     def __init__(self, directory: Path, **config: Any) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -29,14 +29,18 @@ class FaultyServer(ServerProcess):
         control.write_bytes(bytes(_SIZE))
         with control.open("r+b") as file:
             self._faults = mmap.mmap(file.fileno(), _SIZE)
-        environment = {"LD_PRELOAD": str(_library(directory)), "QUIRE_FAULTS": str(control)}
-        super().__init__(directory / "data", environment=environment, **config)
+        #: Of a process that shares the faults of this server.
+        self.environment = {"LD_PRELOAD": str(_library(directory)), "QUIRE_FAULTS": str(control)}
+        super().__init__(directory / "data", environment=self.environment, **config)
 
     def fail_writes(self, number: int = errno.ENOSPC) -> None:
         self._set(0, "i", number)
 
     def fail_syncs(self, number: int = errno.EIO) -> None:
         self._set(4, "i", number)
+
+    def fail_reads(self, number: int = errno.EIO) -> None:
+        self._set(24, "i", number)
 
     def hang_syncs(self) -> None:
         self._set(8, "i", 1)
@@ -51,7 +55,7 @@ class FaultyServer(ServerProcess):
 
     def heal(self) -> None:
         """Nothing fails any more; what hung goes on. The clock keeps its shift."""
-        for offset in (0, 4, 8):
+        for offset in (0, 4, 8, 24):
             self._set(offset, "i", 0)
 
     def _set(self, offset: int, kind: str, value: int) -> None:

@@ -7,16 +7,18 @@ goes on, and the error says what happened.
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import quire
 from faulty_server import FaultyServer
-from server_process import PATIENCE, Deadline, ServerProcess
+from server_process import PATIENCE, Deadline, ServerProcess, wait_until
 
 _LOG = {"journal_size": "64KB", "topic": [{"name": ".*", "message_type": "binary"}]}
 _QUICK = quire.Reconnect(initial="5ms", maximum="50ms")
@@ -52,12 +54,59 @@ def read_until_it_ends(subscription: quire.Subscription, got: list[quire.Message
         got.append(subscription.get(timeout=_TIMEOUT))
 
 
-@pytest.mark.parametrize(
-    ("fault", "error"),
-    [("fail_writes", quire.StorageFullError), ("fail_syncs", quire.StorageFailedError)],
-)
-def test_a_journal_that_cannot_be_written_acknowledges_nothing_more(
-    tmp_path: Path, fault: str, error: type[quire.QuireError]
+def test_a_journal_whose_sync_failed_acknowledges_nothing_more_until_a_restart(tmp_path: Path) -> None:
+    with (
+        FaultyServer(tmp_path, transaction_log=_LOG) as server,
+        quire.Client(server.url, name="p", reconnect=_QUICK) as client,
+    ):
+        publish(client, 0, 100)
+        client.flush(timeout=_TIMEOUT)
+        server.fail_syncs()
+        publish(client, 100, 101)
+        with pytest.raises(quire.StorageFailedError):
+            client.flush(timeout=_TIMEOUT)
+        with pytest.raises(quire.StorageFailedError):
+            publish(client, 101, 102)
+        assert client.persisted == 100
+        # The disk works again, the journal does not: what a failed sync left behind is not known.
+        server.heal()
+        with pytest.raises(quire.StorageFailedError):
+            client.flush(timeout=_TIMEOUT)
+        with quire.Client(server.url, name="reader") as reader:
+            assert replayed(reader, 100) == list(range(100))
+        server.kill()
+        server.start()
+        # The client still has what it took, and sends it to the server that can store it.
+        wait_until(lambda: client.persisted == 101)
+        publish(client, 101, 200)
+        client.flush(timeout=_TIMEOUT)
+        assert client.persisted == 200
+        assert replayed(client, 200) == list(range(200))
+
+
+def fill(client: quire.Client, start: int = 0) -> tuple[int, quire.QuireError]:
+    """Publishes numbers until the server takes no more: what comes after the last that the client took, and the error."""
+    count = start
+    try:
+        while True:
+            for _ in range(20):
+                client.publish("t", str(count).encode().rjust(1000))
+                count += 1
+            client.flush(timeout=_TIMEOUT)
+    except quire.QuireError as error:
+        return count, error
+
+
+def goes_on(client: quire.Client, count: int) -> None:
+    """What the client took is persisted without a restart, and so is what it takes now: all of it, once, in order."""
+    wait_until(lambda: client.persisted == count)
+    publish(client, count, count + 100)
+    client.flush(timeout=_TIMEOUT)
+    assert replayed(client, count + 100) == list(range(count + 100))
+
+
+def test_a_server_whose_writes_fail_for_want_of_space_goes_on_by_itself_when_there_is_room(
+    tmp_path: Path,
 ) -> None:
     with (
         FaultyServer(tmp_path, transaction_log=_LOG) as server,
@@ -65,29 +114,72 @@ def test_a_journal_that_cannot_be_written_acknowledges_nothing_more(
     ):
         publish(client, 0, 100)
         client.flush(timeout=_TIMEOUT)
-        getattr(server, fault)()
+        server.fail_writes()
         publish(client, 100, 101)
-        with pytest.raises(error):
+        with pytest.raises(quire.StorageFullError):
             client.flush(timeout=_TIMEOUT)
-        with pytest.raises(error):
+        with pytest.raises(quire.StorageFullError):
             publish(client, 101, 102)
         assert client.persisted == 100
-        # The disk works again, the journal does not: what a failed sync left behind is not known.
-        server.heal()
-        with pytest.raises(error):
-            client.flush(timeout=_TIMEOUT)
         with quire.Client(server.url, name="reader") as reader:
             assert replayed(reader, 100) == list(range(100))
+        server.heal()
+        goes_on(client, 101)
+        # And after a restart.
         server.kill()
         server.start()
-        # The client still has what it took, and sends it to the server that can store it.
-        deadline = Deadline(_TIMEOUT)
-        while client.persisted < 101:
-            assert deadline.left > 0
-        publish(client, 101, 200)
+        assert replayed(client, 201) == list(range(201))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("file systems cannot be mounted here")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_server_on_a_full_disk_goes_on_by_itself_when_there_is_room(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(3 << 20))
+    with (
+        ServerProcess(small_disk / "data", transaction_log=_LOG) as server,
+        quire.Client(server.url, name="p", reconnect=_QUICK) as client,
+    ):
+        count, error = fill(client)
+        assert isinstance(error, quire.StorageFullError)
+        with quire.Client(server.url, name="reader") as reader:
+            persisted = client.persisted
+            assert replayed(reader, persisted) == list(range(persisted))
+        ballast.unlink()
+        goes_on(client, count)
+        assert server.terminate() == 0
+        server.start()
+        assert replayed(client, count + 100) == list(range(count + 100))
+
+
+def test_a_server_without_a_file_left_goes_on_by_itself_when_there_is_one(tmp_path: Path) -> None:
+    with (
+        ServerProcess(tmp_path, transaction_log=_LOG) as server,
+        quire.Client(server.url, name="p", reconnect=_QUICK) as client,
+    ):
+        publish(client, 0, 1)
         client.flush(timeout=_TIMEOUT)
-        assert client.persisted == 200
-        assert replayed(client, 200) == list(range(200))
+        wait_until(lambda: len(list((tmp_path / "journal").glob("*.journal"))) >= 2)
+        limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        used = max(int(number) for number in os.listdir(f"/proc/{server.pid}/fd"))
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (used + 1, limits[1]))
+        count, error = fill(client, 1)
+        assert isinstance(error, quire.StorageFailedError)
+        assert "too many open files" in str(error)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limits)
+        goes_on(client, count)
 
 
 def test_a_sync_that_hangs_delays_acknowledgements_and_nothing_else(tmp_path: Path) -> None:
@@ -217,6 +309,59 @@ class TestChangedFiles:
         last = [file for file in self.segments(directory) if any(file.read_bytes())][-1]
         flip(last, len(last.read_bytes().rstrip(b"\0")) - 100)
         self.refused(directory, last.name, "damaged at byte")
+
+    def test_a_file_that_is_cut_beside_the_server_ends_the_replay_that_meets_its_end(
+        self, directory: Path
+    ) -> None:
+        first = self.segments(directory)[0]
+        with (
+            ServerProcess(directory, transaction_log=_LOG) as server,
+            quire.Client(server.url, name="p") as client,
+        ):
+            os.truncate(first, 20_000)
+            subscription = client.subscribe("t", bookmark=quire.EPOCH)
+            got: list[quire.Message] = []
+            with pytest.raises(quire.JournalCorruptError, match=rf"{first.name}.*damaged at byte \d+"):
+                read_until_it_ends(subscription, got)
+            assert [int(bytes(message.data)) for message in got] == list(range(len(got)))
+            assert client.publish("t", b"4000") == 4001
+            client.flush(timeout=_TIMEOUT)
+            assert server.is_running
+            with pytest.raises(quire.JournalCorruptError, match=first.name):
+                quire.Journal(directory / "journal", read_only=True)
+
+    def test_files_that_the_disk_cannot_read_are_errors_that_name_them(self, directory: Path) -> None:
+        shutil.move(directory, directory.parent / "faulty" / "data")
+        with (
+            FaultyServer(directory.parent / "faulty", transaction_log=_LOG) as server,
+            quire.Client(server.url, name="p", reconnect=_QUICK) as client,
+        ):
+            journal = directory.parent / "faulty" / "data" / "journal"
+            server.fail_reads()
+            subscription = client.subscribe("t", bookmark=quire.EPOCH)
+            with pytest.raises(
+                quire.JournalCorruptError, match=r"\.journal cannot be read at byte \d+: Input"
+            ):
+                read_until_it_ends(subscription, [])
+            assert client.publish("t", b"4000") == 4001
+            client.flush(timeout=_TIMEOUT)
+            done = subprocess.run(
+                [sys.executable, "-m", "quire", "journal", "verify", str(journal)],
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                env={**os.environ, **server.environment},
+            )
+            assert done.returncode == 1
+            assert "cannot be read" in done.stdout + done.stderr
+            assert "Traceback" not in done.stderr
+            server.kill()
+            with pytest.raises(quire.QuireError, match="did not start"):
+                server.start()
+            server.heal()
+            server.start()
+            wait_until(lambda: client.state == "connected")
+            assert replayed(client, 4001) == list(range(4001))
 
     def test_a_file_cut_short_is_refused(self, directory: Path) -> None:
         first = self.segments(directory)[0]

@@ -16,7 +16,7 @@
     ├── UnknownQueueError       no queue has this name
     ├── MessageTooLargeError
     ├── LimitExceededError      a named limit of the server, or of the process, was reached
-    ├── StorageFullError        the disk is full; the journal takes no more writes
+    ├── StorageFullError        the disk is full; the journal takes writes again when there is room
     ├── StorageFailedError      a write or a sync failed; the journal takes no more writes
     ├── JournalCorruptError     the journal is damaged, or files of it are missing
     ├── JournalLockedError      another process has the journal open
@@ -179,7 +179,7 @@ class LimitExceededError(QuireError):
 
 
 class StorageFullError(QuireError):
-    """A disk is full: that of the server, whose journal takes no more writes, or that of a publish store."""
+    """A disk is full: that of the server, whose journal takes writes again when there is room, or that of a publish store."""
 
     code = "storage_full"
     hint = "make room on that disk; a server has to be restarted, and unpersisted publishes are sent again"

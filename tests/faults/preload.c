@@ -7,6 +7,7 @@
  *   8  hang    fdatasync waits while this is not 0
  *   12 hung    how many calls wait, written here
  *   16 clock   nanoseconds added to the wall clock
+ *   24 read    errno of every positional read, 0 = none
  *
  * Only calls that the extension makes for the journal are replaced: Python writes its own files otherwise.
  */
@@ -28,6 +29,7 @@ struct faults {
     _Atomic int32_t hang;
     _Atomic int32_t hung;
     _Atomic int64_t clock;
+    _Atomic int32_t read;
 };
 
 static struct faults none;
@@ -40,6 +42,21 @@ __attribute__((constructor)) static void map_faults(void) {
     void *map = mmap(NULL, sizeof(struct faults), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
     if (map != MAP_FAILED) faults = map;
+}
+
+ssize_t pread64(int file, void *bytes, size_t size, off64_t offset) {
+    static ssize_t (*next)(int, void *, size_t, off64_t);
+    if (!next) next = (ssize_t (*)(int, void *, size_t, off64_t))dlsym(RTLD_NEXT, "pread64");
+    int error = atomic_load(&faults->read);
+    if (error) {
+        errno = error;
+        return -1;
+    }
+    return next(file, bytes, size, offset);
+}
+
+ssize_t pread(int file, void *bytes, size_t size, off_t offset) {
+    return pread64(file, bytes, size, offset);
 }
 
 ssize_t pwrite64(int file, const void *bytes, size_t size, off64_t offset) {

@@ -172,7 +172,8 @@ impl Scan {
 
     /// Goes on behind damage, with the next block that the index knows, if that is wanted.
     fn skip(&mut self, error: JournalError) -> Result<(), ScanError> {
-        if !self.plan.0.skips_damage || !matches!(error, JournalError::Corrupt { .. }) {
+        let is_damage = matches!(error, JournalError::Corrupt { .. } | JournalError::Unreadable { .. });
+        if !self.plan.0.skips_damage || !is_damage {
             return Err(error.into());
         }
         let after = self.cursor.after();

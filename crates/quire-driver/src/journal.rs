@@ -76,6 +76,10 @@ impl SharedJournal {
     ) -> Result<(), JournalError> {
         let mut inner = self.inner.lock();
         let Inner { journal, unpersisted_size_max, half } = inner.as_mut().ok_or(JournalError::Closed)?;
+        // The journal would keep it until there is room. Whoever appends is to know at once.
+        if let Some(stall) = journal.stall() {
+            return Err(stall);
+        }
         let timestamp = self.clock.now().wall;
         let mut next = match sequence {
             Some(sequence) => Some(sequence),

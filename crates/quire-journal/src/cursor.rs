@@ -1,5 +1,6 @@
 //! Moving through the log, batch by batch.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::JournalError;
@@ -42,10 +43,11 @@ pub struct Cursor {
 
 struct CursorPlace {
     segment: Arc<Segment>,
-    /// The part of the segment that was read last.
-    view: Option<View>,
+    view: View,
     /// Where the next batch begins.
     offset: u64,
+    /// Where the batch that was given last begins.
+    given: u64,
     /// In a sealed segment: the blocks that hold a wanted topic, `None` = all.
     wanted: Option<Vec<u32>>,
 }
@@ -53,20 +55,31 @@ struct CursorPlace {
 impl Cursor {
     pub(crate) fn new(log: Arc<Log>, after: Position) -> Self {
         let pin = log.pins.pin(|| after.max(log.before_first()));
-        Cursor { log, after: pin.after(), place: None, wanted: Wanted::default(), reads: Reads::Ahead, pin }
+        Cursor { log, after: pin.after(), place: None, wanted: Wanted::default(), reads: Reads::AHEAD, pin }
     }
 
-    /// Reads from the disk little more than what it gives out, however much the system would read ahead: for who reads beside others, who
-    /// wait for the same disk, or has few records of many.
+    /// Reads from the disk little more than what it gives out: for a reader beside others that wait for the same disk, or one that wants
+    /// few records of many.
     pub fn sparingly(mut self) -> Self {
-        self.reads = Reads::Sparingly { step: READ_STEP };
+        self.reads = Reads::sparingly(READ_STEP);
         self
     }
 
     /// As [`Cursor::sparingly`], and asks the disk for `step` bytes at a time, 256 KiB where nothing else was said: a sync of somebody else
     /// waits behind what was asked for before it.
     pub fn set_read_step(&mut self, step: usize) {
-        self.reads = Reads::Sparingly { step };
+        self.reads = Reads::sparingly(step);
+    }
+
+    /// Gives back what it holds of the log, and goes on after `after`, which lies in the batch that it gave last.
+    pub fn rest_at(&mut self, after: Position) {
+        if let Some(place) = &mut self.place {
+            if after < self.after {
+                place.offset = place.given;
+            }
+            place.view.release();
+        }
+        self.after = after;
     }
 
     /// Everything up to here was given out or skipped.
@@ -80,8 +93,8 @@ impl Cursor {
     /// `wants` is asked once for every topic of the log: over the life of the cursor it must say the same of the same name, or want less.
     ///
     /// # Errors
-    /// [`JournalError::Corrupt`] for damage, [`JournalError::Removed`] when another process removed the records that come next; the cursor
-    /// stays before them.
+    /// [`JournalError::Corrupt`] for damage, [`JournalError::Unreadable`] for what the disk does not give back, [`JournalError::Removed`]
+    /// when another process removed the records that come next; the cursor stays before them.
     pub fn next(&mut self, limit: Position, wants: &dyn TopicFilter) -> Result<Option<Batch>, JournalError> {
         if self.log.follows && limit > self.log.persisted() && self.after >= self.log.persisted() {
             let followed = recover::follow(&self.log)?;
@@ -93,7 +106,7 @@ impl Cursor {
         let limit = limit.min(self.log.persisted());
         while self.after < limit {
             if self.place.is_none() {
-                self.place = self.locate(wants);
+                self.place = self.locate(wants)?;
             }
             let Some(place) = &mut self.place else { return Ok(None) };
             if let Some(to) = place.skip(self.after) {
@@ -115,25 +128,30 @@ impl Cursor {
                 continue;
             }
             let (segment, offset) = (place.segment.clone(), place.offset);
-            let corrupt = |reason| segment.corrupt(offset, reason, self.after);
-            let view = place.view(self.reads).map_err(corrupt)?;
-            let (header, body) = view.batch(offset).map_err(corrupt)?;
+            let unreadable = |fault| segment.error_of(offset, fault, self.after);
+            place.view.set_reads(self.reads);
+            let until = place.read_end(self.reads);
+            let (header, body) = place.view.batch(offset, until).map_err(unreadable)?;
             if header.count == 0 || header.last() <= self.after {
                 place.offset += header.batch_size() as u64;
                 continue;
             }
             if !holds_records(&header, body) {
-                return Err(corrupt("the batch does not hold the records that it counts"));
+                return Err(unreadable("the batch does not hold the records that it counts".into()));
             }
             let size = body.len();
+            let shared = place.view.share(offset + BATCH_HEADER_SIZE as u64, size);
+            let Some((bytes, body)) = shared else { return Err(unreadable("the segment ends here".into())) };
             let batch = Batch {
-                view: view.clone(),
+                segment: segment.clone(),
+                bytes,
+                body,
                 offset,
-                size,
                 batch_first: header.first,
                 first: self.after.next(),
                 last: header.last().min(limit),
             };
+            place.given = offset;
             if batch.last == header.last() {
                 place.offset += header.batch_size() as u64;
             }
@@ -143,11 +161,12 @@ impl Cursor {
         Ok(None)
     }
 
-    fn locate(&mut self, wants: &dyn TopicFilter) -> Option<CursorPlace> {
+    fn locate(&mut self, wants: &dyn TopicFilter) -> Result<Option<CursorPlace>, JournalError> {
         let next = self.after.next();
         // Whoever reads in a segment has passed those before it.
         self.pin.move_to(self.after);
-        let segment = self.log.segment_at(next)?;
+        let Some(segment) = self.log.segment_at(next) else { return Ok(None) };
+        let (segment, file) = self.log.reach(segment)?;
         let index = segment.index.read();
         let offset = index.blocks.get(index.block_at(next)).map_or(SEGMENT_HEADER_SIZE, |block| block.offset);
         let wanted = match segment.is_sealed() {
@@ -155,20 +174,19 @@ impl Cursor {
             false => None,
         };
         drop(index);
-        Some(CursorPlace { segment, view: None, offset, wanted })
+        let view = View::new(&segment, file, self.reads);
+        Ok(Some(CursorPlace { segment, view, offset, given: offset, wanted }))
     }
 }
 
 impl CursorPlace {
-    /// The part of the segment in which the next batch lies.
-    fn view(&mut self, reads: Reads) -> Result<&mut View, &'static str> {
-        let view = match self.view.take() {
-            Some(view) if view.covers(self.offset) => view,
-            _ => View::of(&self.segment, self.offset, reads)?,
-        };
-        let view = self.view.insert(view);
-        view.set_reads(reads);
-        Ok(view)
+    /// How far to read when the next batch is not in memory: a reader that jumps reads the block.
+    fn read_end(&self, reads: Reads) -> u64 {
+        if self.view.covers(self.offset) {
+            return self.offset;
+        }
+        let step = if self.view.goes_on_at(self.offset) { reads.step } else { 0 };
+        self.segment.index.read().read_end(self.offset, step as u64)
     }
 
     /// Moves on to the next block that holds a wanted topic; gives the position before it when that is a skip.
@@ -192,12 +210,15 @@ impl CursorPlace {
     }
 }
 
-/// A run of records, checked. It holds the mapping of its segment, or what was unpacked of a compressed one.
+/// A run of records, checked. It holds the bytes that were read with it: some hundred KiB at the most, or its own when those are more.
 #[derive(Clone)]
 pub struct Batch {
-    view: View,
+    segment: Arc<Segment>,
+    bytes: Arc<Vec<u8>>,
+    /// Where its records lie in the bytes.
+    body: Range<usize>,
+    /// Where it begins in the segment.
     offset: u64,
-    size: usize,
     batch_first: Position,
     first: Position,
     last: Position,
@@ -216,12 +237,12 @@ impl Batch {
 
     /// Where it lies.
     pub fn place(&self) -> Place {
-        Place { path: self.view.segment().path.clone(), offset: self.offset }
+        Place { path: self.segment.path.clone(), offset: self.offset }
     }
 
     /// Bytes that its records take in the log.
     pub fn size(&self) -> usize {
-        self.size
+        self.body.len()
     }
 
     /// The records in order.
@@ -249,7 +270,7 @@ impl Batch {
     }
 
     fn body(&self) -> &[u8] {
-        self.view.bytes(self.offset + BATCH_HEADER_SIZE as u64, self.size).unwrap_or_default()
+        &self.bytes[self.body.clone()]
     }
 }
 

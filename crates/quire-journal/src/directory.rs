@@ -5,18 +5,19 @@ use std::path::{Path, PathBuf};
 
 use crate::disk::{Disk, File};
 use crate::error::JournalError;
-use crate::format::{HeaderError, SEGMENT_HEADER_FIELDS, SegmentHeader};
+use crate::format::{HeaderError, SegmentHeader};
 use crate::prepare::is_blank;
-use crate::segment::{INDEX_EXTENSION, SEGMENT_EXTENSION, index_path, segment_number};
+use crate::record::Position;
+use crate::segment::{
+    INDEX_EXTENSION, SEGMENT_EXTENSION, Shape, error_of, index_path, read_shape, segment_number,
+};
 
 /// A segment file and what its header says.
 pub(crate) struct Found {
     pub number: u32,
     pub path: PathBuf,
     pub is_archived: bool,
-    /// Of the file, in bytes.
-    pub size: u64,
-    pub file: Box<dyn File>,
+    pub shape: Shape,
     pub header: Result<SegmentHeader, HeaderError>,
 }
 
@@ -38,13 +39,12 @@ pub(crate) fn find_segments(
     disk: &dyn Disk,
     directory: &Path,
     archive: Option<&Path>,
-    read_only: bool,
 ) -> Result<Files, JournalError> {
     if let Some(archive) = archive {
         check_archive(disk, directory, archive)?;
     }
     for _ in 1..LIST_COUNT_MAX {
-        match try_find(disk, directory, archive, read_only) {
+        match try_find(disk, directory, archive) {
             Err(Missing::Gone) => (),
             Err(Missing::Error(error)) => return Err(error),
             Ok(found) => return Ok(found),
@@ -71,12 +71,7 @@ enum Missing {
     Error(JournalError),
 }
 
-fn try_find(
-    disk: &dyn Disk,
-    directory: &Path,
-    archive: Option<&Path>,
-    read_only: bool,
-) -> Result<Files, Missing> {
+fn try_find(disk: &dyn Disk, directory: &Path, archive: Option<&Path>) -> Result<Files, Missing> {
     // What leaves the first directory meanwhile is in the second by then.
     let mut listed = list(disk, directory, false).map_err(Missing::Error)?;
     if let Some(archive) = archive {
@@ -95,20 +90,13 @@ fn try_find(
             }
             _ => (),
         }
-        let opened = if read_only || is_archived { disk.open_read_only(&path) } else { disk.open(&path) };
-        let read = opened.and_then(|file| {
-            let mapping = file.map()?;
-            let header = SegmentHeader::decode(mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default());
-            let size = mapping.size() as u64;
-            Ok(Found { number, path: path.clone(), is_archived, size, file, header })
-        });
-        let segment = read.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Missing::Gone,
-            _ => Missing::Error(JournalError::io(&path, "opening the segment", &error)),
-        })?;
+        // It is closed again: there may be more segments than open files are allowed.
+        let file = open(disk, &path)?;
+        let (header, shape) = read_shape(&path, &*file).map_err(Missing::Error)?;
+        let segment = Found { number, path, is_archived, shape, header };
         match found.last_mut() {
             Some(before) if before.number == number => {
-                let spare = choose(before, segment).map_err(Missing::Error)?;
+                let spare = choose(disk, before, segment)?;
                 files.spare.push(spare.path);
             }
             _ => found.push(segment),
@@ -123,13 +111,27 @@ fn try_find(
     }
 }
 
+/// Opens a file that was listed.
+fn open(disk: &dyn Disk, path: &Path) -> Result<Box<dyn File>, Missing> {
+    disk.open_read_only(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Missing::Gone,
+        _ => Missing::Error(JournalError::io(path, "opening the segment", &error)),
+    })
+}
+
 /// Leaves in `before` the one of two files with the same number that is part of the log, and gives the other one, which was prepared and
 /// never used. Older builds named files after the instance, so that another instance prepared files with the same numbers.
-fn choose(before: &mut Found, other: Found) -> Result<Found, JournalError> {
-    if is_blank(&*other.file) {
+fn choose(disk: &dyn Disk, before: &mut Found, other: Found) -> Result<Found, Missing> {
+    let is_unused = |found: &Found| {
+        let is_blank = is_blank(&*open(disk, &found.path)?, found.shape.file_size);
+        is_blank.map_err(|(offset, error)| {
+            Missing::Error(error_of(&found.path, offset, error.into(), Position::ZERO))
+        })
+    };
+    if is_unused(&other)? {
         return Ok(other);
     }
-    if is_blank(&*before.file) {
+    if is_unused(before)? {
         return Ok(std::mem::replace(before, other));
     }
     let reason = format!(
@@ -138,7 +140,7 @@ fn choose(before: &mut Found, other: Found) -> Result<Found, JournalError> {
         other.path.display(),
         other.number
     );
-    Err(JournalError::BadOption { option: "journal_directory", reason })
+    Err(Missing::Error(JournalError::BadOption { option: "journal_directory", reason }))
 }
 
 /// Numbers and paths of the segments in one directory. An archive directory that is not there yet is empty.

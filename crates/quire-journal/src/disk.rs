@@ -1,9 +1,10 @@
 //! Where files live: the one door to the file system, so that a simulated disk can stand in for it.
 //!
 //! [`RealDisk`] is the machine's file system, [`MemoryDisk`] keeps files in memory for `memory:` engines and tests. Both hold the same
-//! contract: what `write_at` wrote is seen at once by every mapping of the file; what `sync` returned for survives a power cut.
-
-#![allow(unsafe_code)] // mapped files: see the SAFETY notes at each use
+//! contract: every reader of the file sees at once what `write_at` wrote; what `sync` returned for survives a power cut.
+//!
+//! No file is mapped: a disk that cannot read a mapped page, or a mapped file that another process shortens, ends the process with a
+//! signal. A call that reads returns an error.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,15 +15,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::memory::PageFile;
 
 /// A file system, as far as the journal needs one.
 pub trait Disk: Send + Sync {
-    /// Opens an existing file for writing and mapping.
+    /// Opens an existing file for writing and reading.
     fn open(&self, path: &Path) -> io::Result<Box<dyn File>>;
-    /// Opens an existing file for mapping only.
+    /// Opens an existing file for reading only. The disk reads what it is asked for and nothing around it.
     fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>>;
     /// Makes a file of `size` zero bytes with the space reserved; an existing one is emptied first.
     fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>>;
@@ -40,6 +41,10 @@ pub trait Disk: Send + Sync {
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;
     /// Takes the directory for one process until the value is dropped; `None` when another has it.
     fn lock(&self, directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>>;
+    /// Bytes that can still be written to files in the directory; `None` when that is not known.
+    fn free_bytes(&self, _directory: &Path) -> Option<u64> {
+        None
+    }
     /// Space in the directory for memory that the system may write out; `None`: this disk has none, and the heap serves.
     fn page_file(&self, _directory: &Path) -> io::Result<Option<PageFile>> {
         Ok(None)
@@ -66,72 +71,14 @@ pub trait File: Send + Sync {
     fn sync(&self) -> io::Result<()>;
     /// Size in bytes.
     fn size(&self) -> io::Result<u64>;
-    /// The bytes of the file, following what is written to it.
-    fn map(&self) -> io::Result<Mapping>;
-}
-
-/// Read access to the bytes of a file.
-///
-/// Bytes are handed out only by range, and the journal asks only for ranges that are no longer written to, or checks what it reads by
-/// checksum.
-pub struct Mapping {
-    base: *const u8,
-    size: usize,
-    /// Keeps the memory behind `base` alive.
-    owner: Owner,
-}
-
-enum Owner {
-    Map(memmap2::MmapRaw),
-    Memory(#[allow(dead_code)] Arc<MemoryBytes>),
-    None,
-}
-
-// SAFETY: a mapping only reads, and its owner keeps the memory where it is for as long as the mapping lives.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Bytes that are mapped.
-    pub fn size(&self) -> usize {
-        self.size
-    }
-
-    /// The system reads from the disk what is touched or was said to [`Mapping::will_need`], and nothing around it.
-    pub fn expect_jumps(&self) {
-        if let Owner::Map(map) = &self.owner {
-            // A hint: without it more is read than is needed.
-            let _ = map.advise(memmap2::Advice::Random);
-        }
-    }
-
-    /// The system reads these bytes, as far as they are there and not in memory, and nobody waits for it.
-    pub fn will_need(&self, range: Range<u64>) {
-        let end = range.end.min(self.size as u64);
-        if let Owner::Map(map) = &self.owner
-            && range.start < end
-        {
-            // A hint: without it each page is read when it is touched.
-            let _ = map.advise_range(
-                memmap2::Advice::WillNeed,
-                range.start as usize,
-                (end - range.start) as usize,
-            );
-        }
-    }
-
-    /// The bytes from `offset`, `size` of them; `None` when the file does not reach that far.
-    pub fn bytes(&self, offset: u64, size: usize) -> Option<&[u8]> {
-        let offset = usize::try_from(offset).ok()?;
-        if size > self.size.checked_sub(offset)? {
-            return None;
-        }
-        // SAFETY: the range lies in the mapping, which lives as long as `self`. The writer appends behind what readers are given and
-        // never changes it; a range at the tail that is read during recovery or beside a running server is believed only after its
-        // checksum matched. Files are never shortened (a shorter file would be a bus error).
-        Some(unsafe { std::slice::from_raw_parts(self.base.add(offset), size) })
-    }
+    /// Appends `size` bytes of the file, from `offset` on, to `buffer`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] when the file ends before; what the disk cannot read. The buffer may have got a part of the bytes.
+    fn read_at(&self, buffer: &mut Vec<u8>, size: usize, offset: u64) -> io::Result<()>;
+    /// Asks the disk to read these bytes into memory, and does not wait for it. A hint: without it, each byte is read when it is asked
+    /// for.
+    fn will_need(&self, _range: Range<u64>) {}
 }
 
 /// The machine's file system.
@@ -149,7 +96,10 @@ impl Disk for RealDisk {
     }
 
     fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        Ok(Box::new(fs::File::open(path)?))
+        let file = fs::File::open(path)?;
+        // A hint: without it the system may read many MiB around each place, and whoever waits for the same disk waits for them too.
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
+        Ok(Box::new(file))
     }
 
     fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>> {
@@ -209,6 +159,11 @@ impl Disk for RealDisk {
         }
     }
 
+    fn free_bytes(&self, directory: &Path) -> Option<u64> {
+        let space = rustix::fs::statvfs(directory).ok()?;
+        Some(space.f_bavail.saturating_mul(space.f_frsize))
+    }
+
     fn page_file(&self, directory: &Path) -> io::Result<Option<PageFile>> {
         PageFile::create(directory, PAGE_FILE_SIZE_MAX).map(Some)
     }
@@ -253,12 +208,31 @@ impl File for fs::File {
         Ok(self.metadata()?.len())
     }
 
-    fn map(&self) -> io::Result<Mapping> {
-        if self.metadata()?.len() == 0 {
-            return Ok(Mapping { base: std::ptr::NonNull::dangling().as_ptr(), size: 0, owner: Owner::None });
+    #[allow(unsafe_code)] // memory that is not filled with zeros before it is read into
+    fn read_at(&self, buffer: &mut Vec<u8>, size: usize, mut offset: u64) -> io::Result<()> {
+        buffer.reserve_exact(size);
+        let end = buffer.len() + size;
+        while buffer.len() < end {
+            let missing = end - buffer.len();
+            let read = match rustix::io::pread(self, &mut buffer.spare_capacity_mut()[..missing], offset) {
+                Ok((read, _)) => read.len(),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            // SAFETY: so many bytes behind the length were just read, and the capacity reaches further.
+            unsafe { buffer.set_len(buffer.len() + read) };
+            offset += read as u64;
         }
-        let map = memmap2::MmapOptions::new().map_raw_read_only(self)?;
-        Ok(Mapping { base: map.as_ptr(), size: map.len(), owner: Owner::Map(map) })
+        Ok(())
+    }
+
+    fn will_need(&self, range: Range<u64>) {
+        if let Some(size) = std::num::NonZeroU64::new(range.end.saturating_sub(range.start)) {
+            let _ = rustix::fs::fadvise(self, range.start, Some(size), rustix::fs::Advice::WillNeed);
+        }
     }
 }
 
@@ -283,24 +257,23 @@ impl MemoryDisk {
     }
 }
 
-/// A block of memory that is written through a pointer: it is shared with mappings, so there is never a `&mut` to it.
+/// The bytes of a file in memory.
 struct MemoryBytes {
-    base: *mut u8,
-    size: usize,
+    bytes: RwLock<Box<[u8]>>,
     disk_size: Arc<AtomicU64>,
 }
 
-// SAFETY: see `Mapping::bytes` for who reads what; the pointer itself never changes.
-unsafe impl Send for MemoryBytes {}
-// SAFETY: as above.
-unsafe impl Sync for MemoryBytes {}
-
 impl Drop for MemoryBytes {
     fn drop(&mut self) {
-        self.disk_size.fetch_sub(self.size as u64, Ordering::Relaxed);
-        // SAFETY: `base` and `size` came from `Box::into_raw` of a slice of this size, and are given back once.
-        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.base, self.size)) });
+        self.disk_size.fetch_sub(self.bytes.get_mut().len() as u64, Ordering::Relaxed);
     }
+}
+
+/// Where `size` bytes from `offset` on lie in a file of `file_size` bytes; `None` when the file ends before.
+fn range_of(offset: u64, size: usize, file_size: usize) -> Option<Range<usize>> {
+    let start = usize::try_from(offset).ok()?;
+    let end = start.checked_add(size)?;
+    (end <= file_size).then_some(start..end)
 }
 
 impl Disk for MemoryDisk {
@@ -319,17 +292,15 @@ impl Disk for MemoryDisk {
             return Err(io::ErrorKind::StorageFull.into());
         }
         let size = usize::try_from(size).map_err(|_| io::ErrorKind::StorageFull)?;
-        let base = Box::into_raw(vec![0u8; size].into_boxed_slice()).cast::<u8>();
+        let bytes = RwLock::new(vec![0; size].into_boxed_slice());
         self.0.size.fetch_add(size as u64, Ordering::Relaxed);
-        let file = Arc::new(MemoryBytes { base, size, disk_size: self.0.size.clone() });
+        let file = Arc::new(MemoryBytes { bytes, disk_size: self.0.size.clone() });
         files.insert(path.to_owned(), file.clone());
         Ok(Box::new(file))
     }
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        let file = self.file(path)?;
-        let mapping = File::map(&file)?;
-        Ok(mapping.bytes(0, mapping.size()).unwrap_or_default().to_vec())
+        Ok(self.file(path)?.bytes.read().to_vec())
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
@@ -360,6 +331,10 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
+    fn free_bytes(&self, _directory: &Path) -> Option<u64> {
+        Some(self.0.size_max.saturating_sub(self.0.size.load(Ordering::Relaxed)))
+    }
+
     fn lock(&self, _directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
         Ok(Some(Box::new(())))
     }
@@ -367,13 +342,9 @@ impl Disk for MemoryDisk {
 
 impl File for Arc<MemoryBytes> {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let offset = usize::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
-        if offset.checked_add(bytes.len()).is_none_or(|end| end > self.size) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        // SAFETY: the range lies in the block; one writer writes, and only where readers have not been given the bytes yet. Recovery
-        // writes bytes over themselves, so the ranges may overlap.
-        unsafe { std::ptr::copy(bytes.as_ptr(), self.base.add(offset), bytes.len()) };
+        let mut file = self.bytes.write();
+        let range = range_of(offset, bytes.len(), file.len()).ok_or(io::ErrorKind::InvalidInput)?;
+        file[range].copy_from_slice(bytes);
         Ok(())
     }
 
@@ -382,10 +353,13 @@ impl File for Arc<MemoryBytes> {
     }
 
     fn size(&self) -> io::Result<u64> {
-        Ok(self.size as u64)
+        Ok(self.bytes.read().len() as u64)
     }
 
-    fn map(&self) -> io::Result<Mapping> {
-        Ok(Mapping { base: self.base, size: self.size, owner: Owner::Memory(self.clone()) })
+    fn read_at(&self, buffer: &mut Vec<u8>, size: usize, offset: u64) -> io::Result<()> {
+        let file = self.bytes.read();
+        let range = range_of(offset, size, file.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        buffer.extend_from_slice(&file[range]);
+        Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::open_files::is_out_of_files;
 use crate::record::{Position, PublisherId};
 
 /// An error of the journal. Cheap to clone: a poisoned journal gives the same one to everybody who asks.
@@ -14,9 +15,24 @@ pub enum JournalError {
         /// The journal directory.
         directory: PathBuf,
     },
-    /// The disk is full. After a write: the journal takes no more writes until it is opened again.
-    #[error("{}: no space left while {operation}", path.display())]
+    /// The disk is full. The writer of a journal tries again until there is room, unless it was a sync that failed.
+    #[error("{}: no space left while {operation}{}", path.display(), numbers(*needed_bytes, *free_bytes))]
     Full {
+        /// The file.
+        path: PathBuf,
+        /// What was being done.
+        operation: &'static str,
+        /// Size of the file that had no room, when it was one that was being made.
+        needed_bytes: Option<u64>,
+        /// What the file system had left then, when it says so.
+        free_bytes: Option<u64>,
+    },
+    /// The process, or the system, has as many open files as it may have. The writer of a journal tries again until that is over.
+    #[error(
+        "{}: too many open files while {operation}; raise the limit on open files (`ulimit -n`, `LimitNOFILE=` of systemd)",
+        path.display()
+    )]
+    OutOfFiles {
         /// The file.
         path: PathBuf,
         /// What was being done.
@@ -29,6 +45,16 @@ pub enum JournalError {
         path: PathBuf,
         /// What was being done.
         operation: &'static str,
+        /// What the system said.
+        reason: String,
+    },
+    /// The disk does not give back what was written: a bad sector, for instance. The bytes may be readable later, or elsewhere.
+    #[error("{} cannot be read at byte {offset}: {reason}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Where in the file reading failed, in bytes.
+        offset: u64,
         /// What the system said.
         reason: String,
     },
@@ -132,8 +158,9 @@ impl JournalError {
     pub(crate) fn io(path: &Path, operation: &'static str, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                JournalError::Full { path: path.to_owned(), operation }
+                JournalError::Full { path: path.to_owned(), operation, needed_bytes: None, free_bytes: None }
             }
+            _ if is_out_of_files(error) => JournalError::OutOfFiles { path: path.to_owned(), operation },
             _ => {
                 let mut reason = error.to_string();
                 if let Some(limit) = limit_reached(error) {
@@ -177,17 +204,21 @@ fn missing_files(directory: &Path, first: Option<u32>, last: Option<u32>, archiv
 
 /// The limit of the process that the system refuses to go beyond, as one would raise it; `None` when the error is about something else.
 pub fn limit_reached(error: &io::Error) -> Option<&'static str> {
-    /// Too many open files in the process (`EMFILE`) or in the system (`ENFILE`), on Linux and on macOS.
-    const TOO_MANY_FILES: [i32; 2] = [24, 23];
     match error.kind() {
         io::ErrorKind::OutOfMemory => Some("the memory that the process may have (ulimit -v)"),
         // What a call for a thread says, whichever of both is missing.
         io::ErrorKind::WouldBlock => {
             Some("the number of threads (ulimit -u) or the memory (ulimit -v) that the process may have")
         }
-        _ if error.raw_os_error().is_some_and(|number| TOO_MANY_FILES.contains(&number)) => {
-            Some("the number of open files that the process may have (ulimit -n)")
-        }
+        _ if is_out_of_files(error) => Some("the number of open files that the process may have (ulimit -n)"),
         _ => None,
+    }
+}
+
+fn numbers(needed_bytes: Option<u64>, free_bytes: Option<u64>) -> String {
+    match (needed_bytes, free_bytes) {
+        (Some(needed), Some(free)) => format!("; it needs {needed} bytes, {free} are free"),
+        (Some(needed), None) => format!("; it needs {needed} bytes"),
+        (None, _) => String::new(),
     }
 }

@@ -198,6 +198,19 @@ impl Index {
         self.blocks.partition_point(|block| block.first <= position).saturating_sub(1)
     }
 
+    /// Where to end a read that begins at `offset` and is to bring about `step` bytes: at the end of a block, so that no batch is cut, and
+    /// at the end of the block of `offset` at the least.
+    pub fn read_end(&self, offset: u64, step: u64) -> u64 {
+        let reach = offset.saturating_add(step);
+        if reach >= self.summary.end {
+            return self.summary.end;
+        }
+        let next = self.blocks.partition_point(|block| block.offset <= reach);
+        let last_within =
+            next.checked_sub(1).map(|at| self.blocks[at].offset).filter(|start| *start > offset);
+        last_within.unwrap_or_else(|| self.blocks.get(next).map_or(self.summary.end, |block| block.offset))
+    }
+
     /// The blocks that hold a wanted topic, in order; `None` when all topics are wanted.
     pub fn blocks_with(&self, mut wants: impl FnMut(&Arc<str>) -> bool) -> Option<Vec<u32>> {
         let mut blocks: Vec<u32> = Vec::new();

@@ -168,7 +168,7 @@ impl Journal {
         disk.create_directory(directory).map_err(|error| system("creating the directory", error))?;
         let lock = disk.lock(directory).map_err(|error| system("locking the directory", error))?;
         let lock = lock.ok_or_else(|| JournalError::Locked { directory: directory.to_owned() })?;
-        let recovered =
+        let (recovered, file) =
             recover::recover(disk.clone(), directory, options.archive_directory.as_deref(), on_progress)?;
         let maker = Maker {
             disk,
@@ -182,9 +182,13 @@ impl Journal {
             Drive::AtSubmit | Drive::ByHand => Supply::on_demand(maker, next),
         };
         let log = Arc::new(recovered.log);
-        let (file, segment) = match recovered.active {
+        let (file, segment) = match file.zip(recovered.active) {
             Some(active) => active,
-            None => writer::begin(&log, &mut supply, options.segment_size, Position(1), 0)?,
+            None => {
+                let begun = writer::begin(&log, &mut supply, options.segment_size, Position(1), 0)?;
+                log.segments.write().push(begun.1.clone());
+                begun
+            }
         };
         if !recovered.is_beginning_kept {
             log.keep_sequences()?;
@@ -303,12 +307,14 @@ impl Journal {
         }
     }
 
-    /// Hands what was appended to the writer.
+    /// Hands what was appended to the writer. A journal in memory that had no room looks for some.
     pub fn submit(&mut self) {
         if self.open.count > 0 {
             self.closed.push(std::mem::take(&mut self.open).close());
         }
-        if self.closed.is_empty() {
+        let is_stalled =
+            matches!(self.route, Route::Inline { by_hand: false, .. }) && self.log.stall().is_some();
+        if self.closed.is_empty() && !is_stalled {
             return;
         }
         let batches = std::mem::take(&mut self.closed);
@@ -355,9 +361,15 @@ impl Journal {
         self.log.unpersisted_size.load(Ordering::Acquire)
     }
 
-    /// Why the journal takes no more writes, when it does not.
+    /// Why the journal takes no more writes until it is opened again, when it does not.
     pub fn failure(&self) -> Option<JournalError> {
         self.log.failure()
+    }
+
+    /// Why nothing is written for now, although it will be when there is room: the disk is full, or the process has no file left. What
+    /// is appended meanwhile is kept, within the bound on what may wait.
+    pub fn stall(&self) -> Option<JournalError> {
+        self.log.stall()
     }
 
     /// The highest sequence of the publisher that was appended; survives restarts and the removal of old segments.
@@ -417,7 +429,7 @@ impl Journal {
     /// Why not all of it could be made persistent.
     pub fn close(mut self) -> Result<(), JournalError> {
         self.stop();
-        self.log.failure().map_or(Ok(()), Err)
+        self.log.failure().or_else(|| self.log.stall()).map_or(Ok(()), Err)
     }
 
     /// Ends without writing the open batch and without marking a clean stop, as if the process had been killed: for a caller that
@@ -497,10 +509,10 @@ const _: () = assert!(SEGMENT_SIZE_MIN > SEGMENT_HEADER_SIZE + SEGMENT_RESERVE);
 mod tests {
     use std::io;
     use std::path::PathBuf;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
 
     use super::*;
-    use crate::disk::{File, Mapping};
+    use crate::disk::File;
     use crate::record::RecordKind;
 
     /// Only a hang takes longer, on the slowest machine.
@@ -512,6 +524,8 @@ mod tests {
         submitted: AtomicUsize,
         written: AtomicUsize,
         synced: AtomicUsize,
+        is_full: AtomicBool,
+        refused: AtomicUsize,
     }
 
     impl Flow {
@@ -524,7 +538,8 @@ mod tests {
         }
     }
 
-    /// A disk in memory; a write to the first segment ends when the next order waits behind it.
+    /// A disk in memory; a write to the first segment ends when the next order waits behind it. It counts the files that it does not make
+    /// while it is full.
     #[derive(Clone)]
     struct BusyDisk(MemoryDisk, Arc<Flow>);
 
@@ -538,6 +553,10 @@ mod tests {
             self.0.open_read_only(path)
         }
         fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>> {
+            if self.1.is_full.load(Ordering::Acquire) {
+                self.1.refused.fetch_add(1, Ordering::AcqRel);
+                return Err(io::ErrorKind::StorageFull.into());
+            }
             let file = self.0.create(path, size)?;
             let is_first = path.to_string_lossy().contains(".0000000000.");
             Ok(if is_first { Box::new(BusyFile(file, self.1.clone())) } else { file })
@@ -585,8 +604,8 @@ mod tests {
         fn size(&self) -> io::Result<u64> {
             self.0.size()
         }
-        fn map(&self) -> io::Result<Mapping> {
-            self.0.map()
+        fn read_at(&self, buffer: &mut Vec<u8>, size: usize, offset: u64) -> io::Result<()> {
+            self.0.read_at(buffer, size, offset)
         }
     }
 
@@ -625,6 +644,59 @@ mod tests {
             flow.wait(|| flow.written.load(Ordering::Acquire) > written);
         }
         assert!(sequence > 1, "the first order is not yet due");
+        journal.close().unwrap();
+    }
+
+    #[test]
+    fn the_writer_thread_looks_for_room_at_intervals_and_goes_on_by_itself() {
+        let flow = Arc::new(Flow::default());
+        // No write is waited for.
+        flow.synced.store(1, Ordering::Release);
+        let disk = Arc::new(BusyDisk(MemoryDisk::new(256 << 20), flow.clone()));
+        let options = Options { segment_size: SEGMENT_SIZE_MIN, prepared_segments: 1, ..Options::default() };
+        let directory = PathBuf::from("journal");
+        let (mut journal, _) =
+            Journal::open_on(disk, &directory, &options, &mut |_| (), Drive::Thread).unwrap();
+        let (wake, woken) = crossbeam_channel::unbounded();
+        journal.on_flush(Box::new(move || {
+            let _ = wake.send(());
+        }));
+        flow.is_full.store(true, Ordering::Release);
+        let mut sequence = 0;
+        while journal.stall().is_none() {
+            sequence += 1;
+            assert!(sequence < 1000, "it is not noticed");
+            let data = [sequence as u8; 5000];
+            let record = NewRecord {
+                kind: RecordKind::Publish,
+                message_type: 1,
+                publisher: PublisherId(7),
+                sequence,
+                timestamp: Timestamp(sequence),
+                topic: "orders",
+                correlation_id: b"",
+                expiration_s: None,
+                data: &data,
+            };
+            journal.append(&record).unwrap();
+            journal.submit();
+            woken.recv_timeout(SOON).unwrap();
+        }
+        assert!(matches!(journal.flush(SOON), Err(JournalError::Full { .. })));
+        assert!(journal.failure().is_none() && journal.persisted() < journal.appended());
+        // It tries more than once, and nobody is woken for nothing.
+        let refused = flow.refused.load(Ordering::Acquire);
+        while flow.refused.load(Ordering::Acquire) < refused + 3 {
+            std::thread::yield_now();
+        }
+        assert!(woken.try_recv().is_err());
+        flow.is_full.store(false, Ordering::Release);
+        while journal.stall().is_some() {
+            woken.recv_timeout(SOON).unwrap();
+        }
+        journal.flush(SOON).unwrap();
+        assert_eq!(journal.persisted(), Position(sequence));
+        assert_eq!(journal.reader().verify(), []);
         journal.close().unwrap();
     }
 }

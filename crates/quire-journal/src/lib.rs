@@ -8,10 +8,11 @@
 //! [`Journal::append`] encodes a record into the open batch and gives it its [`Position`]; nothing is written yet. [`Journal::submit`]
 //! hands the batches to one writer thread, which takes everything that waits, writes it in as few calls as it can and syncs once for
 //! all of it (group commit): the next flush begins when the last one returned, so a lone record waits for nobody and a crowd shares one
-//! sync. [`Reader`]s map the files read-only and never write.
+//! sync. [`Reader`]s read the files into buffers of their own and never write.
 //!
 //! A failed write or sync poisons the journal: nothing after it is ever acknowledged, the sync is not retried (the kernel may have
-//! dropped the pages), and reading goes on (reliability J4).
+//! dropped the pages), and reading goes on (reliability J4). A full disk stalls it: what was appended is kept, and written when there is
+//! room.
 
 mod archive_place;
 mod beginning;
@@ -26,6 +27,7 @@ mod journal;
 mod keeper;
 mod log;
 mod memory;
+mod open_files;
 mod packed;
 mod pins;
 mod plan;
@@ -46,7 +48,7 @@ mod whole_file;
 mod writer;
 
 pub use cursor::{AllTopics, Batch, Cursor, Records, TopicFilter};
-pub use disk::{Disk, File, Mapping, MemoryDisk, RealDisk};
+pub use disk::{Disk, File, MemoryDisk, RealDisk};
 pub use error::{JournalError, limit_reached};
 pub use journal::{Appended, Durability, Journal, Options};
 pub use memory::{Array, Block, Memory, PageFile};

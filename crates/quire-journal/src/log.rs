@@ -1,6 +1,7 @@
 //! What the writer and the readers of one journal share.
 
 use std::collections::VecDeque;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,18 +14,21 @@ use crate::beginning::Beginning;
 use crate::disk::Disk;
 use crate::error::JournalError;
 use crate::index::{Index, Names};
+use crate::open_files::{OpenFile, OpenFiles};
 use crate::pins::Pins;
 use crate::publishers::Publishers;
 use crate::record::Position;
 use crate::segment::{Segment, index_path};
 use crate::spares::Spares;
-use crate::{index_file, whole_file};
+use crate::view::Fault;
+use crate::{index_file, recover, whole_file};
 
 pub(crate) struct Log {
     pub directory: PathBuf,
     /// Where archived segments are.
     pub archive: Option<PathBuf>,
     pub disk: Arc<dyn Disk>,
+    pub files: Arc<OpenFiles>,
     /// Oldest first; the last one is active.
     pub segments: RwLock<Vec<Arc<Segment>>>,
     pub publishers: RwLock<Publishers>,
@@ -34,6 +38,8 @@ pub(crate) struct Log {
     pub unpersisted_size: AtomicUsize,
     pub spares: Spares,
     failure: OnceLock<JournalError>,
+    /// Why nothing is written for now.
+    stall: Mutex<Option<JournalError>>,
     waiting: Mutex<()>,
     moved: Condvar,
     on_flush: RwLock<Option<Box<dyn Fn() + Send + Sync>>>,
@@ -59,6 +65,7 @@ impl Log {
         Log {
             directory,
             archive,
+            files: Arc::new(OpenFiles::new(disk.clone(), follows)),
             disk,
             segments: RwLock::default(),
             publishers: RwLock::new(publishers),
@@ -71,6 +78,7 @@ impl Log {
             persisted: AtomicU64::new(0),
             unpersisted_size: AtomicUsize::new(0),
             failure: OnceLock::new(),
+            stall: Mutex::default(),
             waiting: Mutex::default(),
             moved: Condvar::new(),
             on_flush: RwLock::default(),
@@ -85,6 +93,11 @@ impl Log {
 
     pub fn failure(&self) -> Option<JournalError> {
         self.failure.get().cloned()
+    }
+
+    /// Why nothing is written for now, when the writer waits for that to pass.
+    pub fn stall(&self) -> Option<JournalError> {
+        self.stall.lock().clone()
     }
 
     pub fn set_on_flush(&self, on_flush: Box<dyn Fn() + Send + Sync>) {
@@ -107,6 +120,21 @@ impl Log {
         self.wake();
     }
 
+    /// Nothing is written until [`Log::resume`]; whoever waits is told. The last reason stands.
+    pub fn halt(&self, error: JournalError) {
+        if self.stall.lock().replace(error).is_none() {
+            self.wake();
+        }
+    }
+
+    /// Everything that waited was written.
+    pub fn resume(&self) {
+        let stall = self.stall.lock().take();
+        if stall.is_some() {
+            self.wake();
+        }
+    }
+
     /// Waits until `position` is persistent.
     pub fn wait(&self, position: Position, deadline: Instant) -> Result<(), JournalError> {
         self.wait_until(deadline, || self.persisted() >= position)
@@ -119,7 +147,7 @@ impl Log {
             if done() {
                 return Ok(());
             }
-            if let Some(failure) = self.failure() {
+            if let Some(failure) = self.failure().or_else(|| self.stall()) {
                 return Err(failure);
             }
             if self.moved.wait_until(&mut guard, deadline).timed_out() && !done() {
@@ -215,6 +243,29 @@ impl Log {
         let segments = self.segments.read();
         let first = segments.first()?.number;
         segments.get(number.checked_sub(first)? as usize).cloned()
+    }
+
+    /// The segment, and its file when another process may take that away: where it is now, if it was archived or compressed since.
+    ///
+    /// # Errors
+    /// [`JournalError::Removed`] when it is gone.
+    pub fn reach(&self, segment: Arc<Segment>) -> Result<(Arc<Segment>, Option<OpenFile>), JournalError> {
+        if !self.follows {
+            return Ok((segment, None));
+        }
+        match segment.file.open() {
+            Ok(file) => Ok((segment, Some(file))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                match recover::find_moved(self, &segment)? {
+                    Some((segment, file)) => Ok((segment, Some(file))),
+                    None => {
+                        let (directory, after) = (self.directory.clone(), Position(segment.first.0 - 1));
+                        Err(JournalError::Removed { directory, after })
+                    }
+                }
+            }
+            Err(error) => Err(segment.error_of(0, Fault::Closed(error), Position(segment.first.0 - 1))),
+        }
     }
 
     fn wake(&self) {

@@ -5,9 +5,13 @@ use std::io;
 
 use zstd::bulk::{Compressor, Decompressor};
 
-use crate::disk::Mapping;
+use crate::disk::File;
+use crate::error::JournalError;
 use crate::format::{BATCH_BODY_MAX, SEGMENT_HEADER_SIZE, SegmentHeader, batch_size, u32_at, u64_at};
 use crate::index::Index;
+use crate::record::Position;
+use crate::segment::Segment;
+use crate::view::Fault;
 
 /// A frame is closed when it holds this many bytes of batches: large enough to compress well, small enough that finding one record does
 /// not unpack much else.
@@ -45,32 +49,33 @@ impl FrameEntry {
     }
 
     /// The frame as it stands in the file.
-    fn packed<'a>(&self, mapping: &'a Mapping) -> Option<&'a [u8]> {
-        let (offset, size) = (self.file_offset, self.file_size as usize);
-        mapping.will_need(offset..offset.saturating_add(size as u64));
-        mapping.bytes(offset, size)
+    fn packed(&self, file: &dyn File) -> io::Result<Vec<u8>> {
+        // The table was believed only when all frames lie in the file.
+        let mut packed = Vec::new();
+        file.read_at(&mut packed, self.file_size as usize, self.file_offset)?;
+        Ok(packed)
     }
 
     /// The bytes that it holds.
-    pub fn unpack(&self, mapping: &Mapping) -> Result<Vec<u8>, &'static str> {
-        let packed = self.packed(mapping).ok_or("the frame reaches beyond the end of the file")?;
-        unpack(packed, self.size as usize)
+    pub fn unpack(&self, file: &dyn File) -> Result<Vec<u8>, Fault> {
+        Ok(unpack(&self.packed(file)?, self.size as usize)?)
     }
 
     /// Whether the frame stands in the file as it was written.
-    pub fn is_whole(&self, mapping: &Mapping) -> bool {
-        self.packed(mapping).is_some_and(|packed| crc32c::crc32c(packed) == self.checksum)
+    pub fn is_whole(&self, file: &dyn File) -> Result<bool, Fault> {
+        Ok(crc32c::crc32c(&self.packed(file)?) == self.checksum)
     }
 }
 
 impl FrameTable {
     /// The table of a compressed segment.
-    pub fn read(mapping: &Mapping, header: &SegmentHeader) -> Result<Self, &'static str> {
-        let size = (mapping.size() as u64).checked_sub(header.table).ok_or("the frame table is missing")?;
-        let bytes = mapping.bytes(header.table, size as usize).ok_or("the frame table is missing")?;
+    pub fn read(file: &dyn File, file_size: u64, header: &SegmentHeader) -> Result<Self, Fault> {
+        let size = file_size.checked_sub(header.table).ok_or("the frame table is missing")?;
+        let mut bytes = Vec::new();
+        file.read_at(&mut bytes, size as usize, header.table)?;
         let (entries, checksum) = bytes.split_last_chunk::<4>().ok_or("the frame table is cut short")?;
         if crc32c::crc32c(entries) != u32_at(checksum, 0) {
-            return Err("the checksum of the frame table does not match");
+            return Err(Fault::Damage("the checksum of the frame table does not match"));
         }
         let (entries, rest) = entries.as_chunks::<ENTRY_SIZE>();
         let entry = |entry: &[u8; ENTRY_SIZE]| FrameEntry {
@@ -84,7 +89,7 @@ impl FrameTable {
         if rest.is_empty() && table.is_possible(header) {
             Ok(table)
         } else {
-            Err("the frame table contradicts itself")
+            Err(Fault::Damage("the frame table contradicts itself"))
         }
     }
 
@@ -123,17 +128,26 @@ impl FrameTable {
 }
 
 /// The compressed file of a segment that is not compressed yet. Takes as much memory as the file becomes large.
-pub(crate) fn pack(mapping: &Mapping, header: &SegmentHeader, index: &Index) -> io::Result<Vec<u8>> {
-    let mut compressor = Compressor::new(LEVEL)?;
+pub(crate) fn pack(segment: &Segment) -> Result<Vec<u8>, JournalError> {
+    let failed = |error: io::Error| JournalError::io(&segment.path, "compressing a segment", &error);
+    let unreadable = |offset, fault| segment.error_of(offset, fault, Position(segment.first.0 - 1));
+    let header = segment.header_fields().map_err(|fault| unreadable(0, fault))?;
+    let header = header.map_err(|_| unreadable(0, "the segment header is not what it was".into()))?;
+    let original = segment.file.open().map_err(failed)?;
+    let mut compressor = Compressor::new(LEVEL).map_err(failed)?;
     let mut file = vec![0; SEGMENT_HEADER_SIZE as usize];
     let mut table = Vec::new();
-    for (offset, end) in frames(index) {
+    let mut bytes = Vec::new();
+    for (offset, end) in frames(&segment.index.read()) {
         let size = end - offset;
-        let bytes = mapping.bytes(offset, size as usize).ok_or(io::ErrorKind::UnexpectedEof)?;
-        let packed = compressor.compress(bytes)?;
+        bytes.clear();
+        original
+            .read_at(&mut bytes, size as usize, offset)
+            .map_err(|error| unreadable(offset, error.into()))?;
+        let packed = compressor.compress(&bytes).map_err(failed)?;
         // The original goes when this file is there: nothing is believed.
-        if unpack(&packed, bytes.len()).ok().as_deref() != Some(bytes) {
-            return Err(io::Error::other("a frame did not unpack to what was packed"));
+        if unpack(&packed, bytes.len()).ok().as_ref() != Some(&bytes) {
+            return Err(failed(io::Error::other("a frame did not unpack to what was packed")));
         }
         table.extend_from_slice(&offset.to_le_bytes());
         table.extend_from_slice(&(file.len() as u64).to_le_bytes());
@@ -142,7 +156,7 @@ pub(crate) fn pack(mapping: &Mapping, header: &SegmentHeader, index: &Index) -> 
         }
         file.extend_from_slice(&packed);
     }
-    let header = SegmentHeader { table: file.len() as u64, ..*header };
+    let header = SegmentHeader { table: file.len() as u64, ..header };
     let fields = header.encode();
     file[..fields.len()].copy_from_slice(&fields);
     let checksum = crc32c::crc32c(&table);

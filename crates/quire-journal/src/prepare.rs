@@ -4,7 +4,8 @@
 //! segment is filled with zeros, synced and only then given its name. On a real disk a thread of its own keeps a few ahead; a writer that
 //! runs faster than the filling takes the segment unfilled rather than wait.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -13,7 +14,8 @@ use crossbeam_channel::{Receiver, bounded};
 
 use crate::disk::{Disk, File};
 use crate::error::JournalError;
-use crate::segment::segment_path;
+use crate::open_files::is_out_of_files;
+use crate::segment::{for_each_stretch, segment_path};
 
 /// Bytes that are filled and synced at a time: little enough that a flush of the writer does not queue up behind it for long.
 const FILL_SIZE: usize = 1024 * 1024;
@@ -41,14 +43,16 @@ impl Maker {
         let path = segment_path(&self.directory, number);
         if self.reusable.contains(&number)
             && let Ok(file) = self.disk.open(&path)
-            && file.size().is_ok_and(|found| found >= size)
-            && is_blank(&*file)
+            && let Ok(found) = file.size()
+            && found >= size
+            // One that cannot be read is made anew.
+            && is_blank(&*file, found).unwrap_or(false)
         {
-            let size = file.size().map_err(|error| JournalError::io(&path, "preparing a segment", &error))?;
+            let size = found;
             return Ok(Prepared { number, path, file, size });
         }
         let temporary = path.with_extension("preparing");
-        let made = self.disk.create(&temporary, size).and_then(|file| {
+        let filled = self.disk.create(&temporary, size).and_then(|file| {
             let zeros = vec![0; FILL_SIZE];
             let mut offset = 0;
             while offset < size && !hurry.load(Ordering::Relaxed) {
@@ -59,28 +63,64 @@ impl Maker {
             }
             file.sync()?;
             self.disk.rename(&temporary, &path)?;
-            self.disk.sync_directory(&self.directory)?;
             Ok(file)
         });
-        let file = made.map_err(|error| JournalError::io(&path, "preparing a segment", &error))?;
+        let file = filled.map_err(|error| {
+            let free_bytes = self.disk.free_bytes(&self.directory);
+            // What is left of it takes space that others need. What cannot be removed is removed by the next start.
+            let _ = self.disk.remove(&temporary);
+            self.no_file(&path, size, free_bytes, &error)
+        })?;
+        self.disk.sync_directory(&self.directory).map_err(|error| {
+            let operation = "syncing the directory of a new segment";
+            match is_out_of_files(&error) {
+                // It was not even opened.
+                true => JournalError::io(&path, operation, &error),
+                // A sync that failed is not tried again, whatever the reason: this error is not one that passes.
+                false => JournalError::Io { path: path.clone(), operation, reason: error.to_string() },
+            }
+        })?;
         Ok(Prepared { number, path, file, size })
+    }
+
+    /// Why there is no new segment.
+    fn no_file(&self, path: &Path, size: u64, free: Option<u64>, error: &io::Error) -> JournalError {
+        match JournalError::io(path, "preparing a segment", error) {
+            JournalError::Full { path, operation, .. } => {
+                JournalError::Full { path, operation, needed_bytes: Some(size), free_bytes: free }
+            }
+            error => error,
+        }
     }
 }
 
-/// Whether a segment that was prepared before holds nothing: a crash may have left parts of a first flush in it, without its header.
-pub(crate) fn is_blank(file: &dyn File) -> bool {
-    file.map().is_ok_and(|mapping| {
-        mapping.bytes(0, mapping.size()).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0))
-    })
+/// Whether a segment of `size` bytes that was prepared before holds nothing: a crash may have left parts of a first flush in it, without
+/// its header.
+///
+/// # Errors
+/// Where reading failed, and why.
+pub(crate) fn is_blank(file: &dyn File, size: u64) -> Result<bool, (u64, io::Error)> {
+    let mut is_blank = true;
+    for_each_stretch(file, 0..size, |_, bytes| {
+        is_blank = bytes.iter().all(|byte| *byte == 0);
+        is_blank
+    })?;
+    Ok(is_blank)
 }
 
 /// Where the writer gets its next segment.
 pub(crate) struct Supply {
     maker: Maker,
+    /// The number of the next one to be taken.
     next: u32,
+    /// Segments to keep ready; 0: each is made when it is asked for.
+    count: usize,
     ahead: Option<Ahead>,
+    /// It was taken, and given back because nothing could be written to it.
+    returned: Option<Prepared>,
 }
 
+/// A thread that fills segments.
 struct Ahead {
     ready: Option<Receiver<Result<Prepared, JournalError>>>,
     hurry: Arc<AtomicBool>,
@@ -90,11 +130,48 @@ struct Ahead {
 impl Supply {
     /// Makes each segment when it is asked for.
     pub fn on_demand(maker: Maker, next: u32) -> Self {
-        Supply { maker, next, ahead: None }
+        Supply { maker, next, count: 0, ahead: None, returned: None }
     }
 
     /// Keeps `count` segments ready; a thread fills them.
     pub fn ahead(maker: Maker, next: u32, count: usize) -> Result<Self, JournalError> {
+        let ahead = Some(Ahead::start(&maker, next, count)?);
+        Ok(Supply { maker, next, count, ahead, returned: None })
+    }
+
+    /// The next segment, at least `size` bytes large.
+    ///
+    /// # Errors
+    /// Why there is none; it may be asked for again.
+    pub fn take(&mut self, size: u64) -> Result<Prepared, JournalError> {
+        let number = self.next;
+        let ready = self.returned.take().or_else(|| {
+            let made = self.ahead.as_mut().and_then(Ahead::take)?;
+            // The thread ended with the segment that it could not make.
+            made.inspect_err(|_| self.ahead = None).ok()
+        });
+        let prepared = match ready {
+            Some(prepared) if prepared.size >= size => prepared,
+            // Too small for one large record, or it could not be made when it was tried: there may be room by now.
+            _ => self.maker.make(number, size.max(self.maker.size), &AtomicBool::new(true))?,
+        };
+        self.next = number + 1;
+        if self.count > 0 && self.ahead.is_none() {
+            // Where there is no thread each segment is made when it is needed, and the thread is started with the next one.
+            self.ahead = Ahead::start(&self.maker, self.next, self.count).ok();
+        }
+        Ok(prepared)
+    }
+
+    /// Takes a segment back, the one that was taken last; it is the next one again.
+    pub fn give_back(&mut self, prepared: Prepared) {
+        self.next = prepared.number;
+        self.returned = Some(prepared);
+    }
+}
+
+impl Ahead {
+    fn start(maker: &Maker, next: u32, count: usize) -> Result<Self, JournalError> {
         // One is in the hands of the thread while the channel is full.
         let (sender, ready) = bounded(count.saturating_sub(1));
         let hurry = Arc::new(AtomicBool::new(false));
@@ -112,25 +189,9 @@ impl Supply {
         let thread = std::thread::Builder::new().name("quire-prepare".into()).spawn(fill);
         let thread =
             thread.map_err(|error| JournalError::io(&maker.directory, "starting a thread", &error))?;
-        Ok(Supply { maker, next, ahead: Some(Ahead { ready: Some(ready), hurry, thread: Some(thread) }) })
+        Ok(Ahead { ready: Some(ready), hurry, thread: Some(thread) })
     }
 
-    /// The next segment, at least `size` bytes large.
-    pub fn take(&mut self, size: u64) -> Result<Prepared, JournalError> {
-        let number = self.next;
-        let at_once = AtomicBool::new(true);
-        let ready = self.ahead.as_mut().and_then(Ahead::take);
-        let prepared = match ready {
-            Some(Ok(prepared)) if prepared.size >= size => prepared,
-            // Too small for one large record, or it could not be made when it was tried: there may be room by now.
-            Some(_) | None => self.maker.make(number, size.max(self.maker.size), &at_once)?,
-        };
-        self.next += 1;
-        Ok(prepared)
-    }
-}
-
-impl Ahead {
     fn take(&mut self) -> Option<Result<Prepared, JournalError>> {
         let ready = self.ready.as_ref()?;
         ready.try_recv().ok().or_else(|| {

@@ -1,13 +1,13 @@
 //! The states of queues, kept beside the journal so that a restart need not read the log for them (`queue-*.state`; seed 000, reference:
 //! queues-and-transaction-log Y1, Y11). What the bytes say is the caller's matter; that they are whole is this file's.
 
-use std::ops::{Deref, Range};
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::disk::Mapping;
+use crate::disk::File;
 use crate::error::JournalError;
 use crate::format::u32_at;
 use crate::log::Log;
@@ -18,6 +18,7 @@ const SUFFIX: &str = ".state";
 const MAGIC: [u8; 8] = *b"QUIREQST";
 const VERSION: u32 = 1;
 const HEAD_SIZE: usize = 14;
+const CHECKSUM_SIZE: u64 = 4;
 
 /// The files `queue-*.state` of a journal that is open for writing. May be used on any thread, for each queue by one at a time.
 #[derive(Clone)]
@@ -25,18 +26,33 @@ pub struct QueueStates {
     log: Arc<Log>,
 }
 
-/// What was written for a queue. It is read from the file where it is looked at, and not held in memory: a file that was written is not
-/// changed but replaced.
+/// What was written for a queue, read from the file bit by bit: neither a write nor a restart needs memory for the whole of it. The last
+/// read says whether all of it was whole.
 pub struct KeptState {
-    mapping: Mapping,
-    place: Range<usize>,
+    file: Box<dyn File>,
+    /// Where the next read begins, and where the checksum stands.
+    offset: u64,
+    end: u64,
+    checksum: u32,
+    /// Of what was read so far.
+    so_far: u32,
 }
 
-impl Deref for KeptState {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        self.mapping.bytes(self.place.start as u64, self.place.len()).unwrap_or_default()
+impl Read for KeptState {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let size = buffer.len().min(usize::try_from(self.end - self.offset).unwrap_or(usize::MAX));
+        let mut bytes = Vec::new();
+        self.file.read_at(&mut bytes, size, self.offset)?;
+        buffer[..size].copy_from_slice(&bytes);
+        self.so_far = crc32c::crc32c_append(self.so_far, &bytes);
+        self.offset += size as u64;
+        if self.offset == self.end && self.so_far != self.checksum {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the checksum of the state does not match",
+            ));
+        }
+        Ok(size)
     }
 }
 
@@ -45,12 +61,17 @@ impl QueueStates {
         QueueStates { log }
     }
 
-    /// What was written last for a queue; `None` when there is no file, or it is not whole, or another version's.
+    /// What was written last for a queue; `None` when there is no file, or another version's, or it cannot be read.
     pub fn read(&self, queue: &str) -> Option<KeptState> {
-        let mapping = self.log.disk.open_read_only(&self.path(queue)).ok()?.map().ok()?;
-        let bytes = whole_file::checked(mapping.bytes(0, mapping.size())?)?;
-        let place = head_of(queue, bytes)?..bytes.len();
-        Some(KeptState { mapping, place })
+        let file = self.log.disk.open_read_only(&self.path(queue)).ok()?;
+        let end = file.size().ok()?.checked_sub(CHECKSUM_SIZE)?;
+        let mut checksum = Vec::new();
+        file.read_at(&mut checksum, CHECKSUM_SIZE as usize, end).ok()?;
+        let checksum = u32_at(&checksum, 0);
+        let mut state = KeptState { file, offset: 0, end, checksum, so_far: 0 };
+        let mut head = vec![0; HEAD_SIZE + queue.len()];
+        state.read_exact(&mut head).ok()?;
+        is_head_of(queue, &head).then_some(state)
     }
 
     /// Writes the file of a queue anew, from parts that follow each other; a crash leaves the old one or the new one. Blocks until it is
@@ -97,11 +118,10 @@ impl QueueStates {
     }
 }
 
-/// The bytes in front of the state, when they are what they should be.
-fn head_of(queue: &str, bytes: &[u8]) -> Option<usize> {
-    let (head, rest) = bytes.split_at_checked(HEAD_SIZE)?;
-    let is_known = head[..8] == MAGIC && u32_at(head, 8) == VERSION;
-    let is_its = usize::from(u16::from_le_bytes([head[12], head[13]])) == queue.len()
-        && rest.starts_with(queue.as_bytes());
-    (is_known && is_its).then_some(HEAD_SIZE + queue.len())
+/// Whether the bytes in front of the state are what they should be.
+fn is_head_of(queue: &str, head: &[u8]) -> bool {
+    head[..8] == MAGIC
+        && u32_at(head, 8) == VERSION
+        && usize::from(u16::from_le_bytes([head[12], head[13]])) == queue.len()
+        && &head[HEAD_SIZE..] == queue.as_bytes()
 }

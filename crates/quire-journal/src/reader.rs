@@ -1,6 +1,6 @@
 //! Reading the log: by position, by bookmark, by time, from any thread, while it grows.
 //!
-//! Readers map the segments read-only. A batch is handed out only after the checksums of its header and body matched; damage is an error
+//! Readers read the files into buffers of their own. A batch is handed out only after the checksums of its header and body matched; damage is an error
 //! that names file and offset, never a silent skip.
 
 use std::path::{Path, PathBuf};
@@ -206,16 +206,16 @@ impl Reader {
             None => log.segments.read().last().cloned(),
         };
         let Some(segment) = segment else { return Ok(None) };
+        let (segment, file) = log.reach(segment)?;
         let index = segment.index.read();
         let Some(block) = index.block_of(publisher, sequence) else { return Ok(None) };
         let block_end = index.blocks.get(block as usize + 1).map_or(index.summary.end, |next| next.offset);
         let mut offset = index.blocks[block as usize].offset;
         drop(index);
-        let corrupt = |offset, reason| segment.corrupt(offset, reason, Position::ZERO);
-        let mut view = View::of(&segment, offset, Reads::Sparingly { step: READ_STEP })
-            .map_err(|reason| corrupt(offset, reason))?;
+        let mut view = View::new(&segment, file, Reads::sparingly(READ_STEP));
         while offset < block_end {
-            let (header, body) = view.batch(offset).map_err(|reason| corrupt(offset, reason))?;
+            let read = view.batch(offset, block_end);
+            let (header, body) = read.map_err(|fault| segment.error_of(offset, fault, Position::ZERO))?;
             if let Some(at) = find_record(body, publisher, sequence) {
                 let position = Position(header.first.0 + at);
                 return Ok((position <= self.persisted()).then_some((segment, position, offset)));
@@ -287,7 +287,7 @@ impl Reader {
             bookmarks,
             timestamps: positions.map(|_| (summary.first_timestamp, summary.last_timestamp)),
             count: summary.count,
-            size: segment.file_size(),
+            size: segment.file_size,
             state: match is_sealed {
                 false => SegmentState::Active,
                 true if segment.frames.is_some() => SegmentState::Compressed,

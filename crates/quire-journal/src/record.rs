@@ -152,7 +152,7 @@ pub struct NewRecord<'a> {
     pub data: &'a [u8],
 }
 
-/// A record that was read, borrowed from the mapped file.
+/// A record that was read, borrowed from the bytes of its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// Its place in this log.

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +22,14 @@ use crate::format::{
 };
 use crate::index::{Index, Names};
 use crate::log::Log;
+use crate::open_files::OpenFile;
 use crate::publishers::{ClientsFile, ClientsFound, Highest, Publishers};
 use crate::record::Position;
-use crate::segment::{Segment, empty_index, index_path, older_path, segment_number, segment_path};
+use crate::segment::{
+    Segment, empty_index, error_of, for_each_stretch, index_path, older_path, read_shape, segment_number,
+    segment_path,
+};
+use crate::view::READ_STEP;
 use crate::{index_file, whole_file};
 
 /// How far opening has come.
@@ -71,8 +77,8 @@ pub struct Cut {
 /// What a journal goes on with.
 pub(crate) struct Recovered {
     pub log: Log,
-    /// The segment to append to, open; none in a new journal.
-    pub active: Option<(Box<dyn File>, Arc<Segment>)>,
+    /// The segment to append to; none in a new journal.
+    pub active: Option<Arc<Segment>>,
     /// The number after the last used segment, and the end of the prepared ones that follow it.
     pub unused: std::ops::Range<u32>,
     /// Files that were prepared under another name than those of this build, and never used.
@@ -119,7 +125,7 @@ fn look(
         let clients = ClientsFile::read(disk, directory)?;
         let archive = archive_place::resolve(disk, directory, named)?;
         let known = Known { disk, directory, named, clients: &clients };
-        let found = find_segments(disk, directory, archive.as_deref(), read_only)
+        let found = find_segments(disk, directory, archive.as_deref())
             .and_then(|files| Ok((known.missing(&files.segments)?, files)));
         // What is missing may have been archived, or removed on purpose, while it was looked for.
         if !matches!(found, Ok((None, _))) && read_only && tries < LIST_COUNT_MAX {
@@ -152,7 +158,7 @@ fn load(
         let archive = archive_place::read(&*disk, directory)?.place().map(|place| place.archive);
         return Err(JournalError::Missing { directory: directory.to_owned(), first, last, archive });
     }
-    let used = count_used(&found)?;
+    let used = count_used(&*disk, &found)?;
     let prepared = found[used..].iter();
     spare.extend(
         prepared
@@ -192,7 +198,7 @@ fn load(
         given_up: missing,
         recovery: Recovery { was_clean: true, segments: used, sequences_lost, ..Recovery::default() },
     };
-    let total_bytes = found.iter().take(used).map(|segment| segment.size).sum();
+    let total_bytes = found.iter().take(used).map(|segment| segment.shape.file_size).sum();
     let mut done_bytes = 0;
     for (at, segment) in found.into_iter().take(used).enumerate() {
         let Ok(header) = segment.header else { continue };
@@ -201,13 +207,14 @@ fn load(
             recovered.recovery.indexes_rebuilt +=
                 usize::from(seal(&before, &segment.path, &header, &recovered.log)?);
         }
-        let Found { path, size, file, is_archived, .. } = segment;
+        let Found { path, shape, is_archived, .. } = segment;
+        let size = shape.file_size;
         let is_last = at + 1 == used;
         let kept = if is_last { None } else { read_index(&*disk, &path, &header, &recovered.log.names) };
         let index = kept.unwrap_or_else(|| empty_index(&header));
-        let segment = Segment::new(path, &header, &*file, index, is_archived)?;
+        let segment = Segment::new(&recovered.log.files, path, &header, shape, index, is_archived);
         if is_last {
-            recovered.active = Some((file, segment.clone()));
+            recovered.active = Some(segment.clone());
         }
         recovered.log.segments.write().push(segment);
         done_bytes += size;
@@ -216,13 +223,14 @@ fn load(
     Ok(recovered)
 }
 
-/// Reads the directory, cuts a torn tail, makes what is there durable, and gives what a writer goes on with.
+/// Reads the directory, cuts a torn tail, makes what is there durable, and gives what a writer goes on with, and the active segment open
+/// for writing.
 pub(crate) fn recover(
     disk: Arc<dyn Disk>,
     directory: &Path,
     archive: Option<&Path>,
     on_progress: &mut dyn FnMut(Progress),
-) -> Result<Recovered, JournalError> {
+) -> Result<(Recovered, Option<Box<dyn File>>), JournalError> {
     recover_as(disk, directory, archive, Mode::Write, on_progress)
 }
 
@@ -231,7 +239,7 @@ pub(crate) fn recover_without_missing(
     disk: Arc<dyn Disk>,
     directory: &Path,
     archive: Option<&Path>,
-) -> Result<Recovered, JournalError> {
+) -> Result<(Recovered, Option<Box<dyn File>>), JournalError> {
     recover_as(disk, directory, archive, Mode::GiveUpMissing, &mut |_| ())
 }
 
@@ -241,18 +249,23 @@ fn recover_as(
     named_archive: Option<&Path>,
     mode: Mode,
     on_progress: &mut dyn FnMut(Progress),
-) -> Result<Recovered, JournalError> {
+) -> Result<(Recovered, Option<Box<dyn File>>), JournalError> {
     let started = std::time::Instant::now();
     settle(&*disk, directory, archive_place::resolve(&*disk, directory, named_archive)?.as_deref())?;
     let mut recovered = load(disk.clone(), directory, named_archive, mode, on_progress)?;
-    if let Some((file, segment)) = &recovered.active {
-        let (cut, was_clean) = recover_tail(&**file, segment, &recovered.log, recovered.durable)?;
+    let mut file = None;
+    if let Some(segment) = &recovered.active {
+        let opened = disk.open(&segment.path);
+        let opened =
+            opened.map_err(|error| JournalError::io(&segment.path, "opening the segment", &error))?;
+        let (cut, was_clean) = recover_tail(&*opened, segment, &recovered.log, recovered.durable)?;
         recovered.recovery.cut = cut;
         recovered.recovery.was_clean = was_clean;
+        file = Some(opened);
     }
     finish(&mut recovered)?;
     let archive = recovered.log.archive.as_deref();
-    if let Some((_, segment)) = &recovered.active {
+    if let Some(segment) = &recovered.active {
         tidy(&*disk, directory, archive, segment.number)?;
     }
     remove_spare(&*disk, directory, &recovered.spare)?;
@@ -263,14 +276,14 @@ fn recover_as(
         archive_place::keep(&*disk, directory, archive)?;
     }
     recovered.recovery.duration = started.elapsed();
-    Ok(recovered)
+    Ok((recovered, file))
 }
 
 /// Takes the active segment in as far as it is whole, for a reader beside a running writer.
 fn load_tail(recovered: &mut Recovered) -> Result<(), JournalError> {
-    if let Some((_, segment)) = &recovered.active {
+    if let Some(segment) = &recovered.active {
         let mut index = segment.index.write();
-        segment.scan(&mut index, &recovered.log.names, |_| ());
+        segment.scan(&mut index, &recovered.log.names, |_| ())?;
     }
     finish(recovered)
 }
@@ -321,7 +334,7 @@ pub(crate) fn follow(log: &Log) -> Result<Followed, JournalError> {
     loop {
         let last = log.segments.read().last().cloned();
         let Some(last) = last else { return follow_first(log).map(|()| Followed::ToTheEnd) };
-        take_in(log, &last);
+        take_in(log, &last)?;
         // Only the file that comes next is looked at, however many there are.
         let next = match open_next(log, &last)? {
             Next::Begun(next) => next,
@@ -329,7 +342,7 @@ pub(crate) fn follow(log: &Log) -> Result<Followed, JournalError> {
             Next::Gone => return Ok(Followed::FilesGone),
         };
         // The writer fills a segment before it begins the next: one more look at the old one, then on.
-        take_in(log, &last);
+        take_in(log, &last)?;
         if last.summary().last.next() != next.first {
             return Ok(Followed::ToTheEnd);
         }
@@ -342,30 +355,30 @@ pub(crate) fn follow(log: &Log) -> Result<Followed, JournalError> {
 /// the first of the archive.
 pub(crate) fn has_lost_files(log: &Log) -> Result<bool, JournalError> {
     let segments = log.segments.read();
-    let kept = segments.partition_point(|segment| segment.is_archived);
-    let mut oldest = vec![0, kept];
-    oldest.dedup();
-    let paths: Vec<_> = oldest.iter().filter_map(|at| Some(segments.get(*at)?.path.clone())).collect();
+    // Those that are known to be archived need not lie in front of the others: a cursor finds out about the one that it reads.
+    let kept = segments.iter().position(|segment| !segment.is_archived);
+    let oldest = [segments.first(), kept.and_then(|at| segments.get(at))];
+    let mut paths: Vec<_> = oldest.into_iter().flatten().map(|segment| segment.path.clone()).collect();
     drop(segments);
+    paths.dedup();
     for path in paths {
-        match log.disk.open_read_only(&path) {
-            Ok(_) => (),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-            Err(error) => return Err(JournalError::io(&path, "opening the segment", &error)),
+        if open_if_there(log, &path)?.is_none() {
+            return Ok(true);
         }
     }
     Ok(false)
 }
 
 /// Takes in what was added to the active segment.
-fn take_in(log: &Log, segment: &Arc<Segment>) {
+fn take_in(log: &Log, segment: &Arc<Segment>) -> Result<(), JournalError> {
     let mut index = segment.index.write();
-    segment.scan(&mut index, &log.names, |_| ());
+    segment.scan(&mut index, &log.names, |_| ())?;
     let position = index.summary.last;
     drop(index);
     if position > log.persisted() {
         log.advance(position, 0);
     }
+    Ok(())
 }
 
 /// The segment after the last one that is known.
@@ -381,27 +394,17 @@ fn open_next(log: &Log, last: &Segment) -> Result<Next, JournalError> {
     let number = last.number + 1;
     let mut is_prepared = false;
     for is_archived in [false, true] {
-        // A journal that was never archived may have been since.
-        let place = match (is_archived, &log.archive) {
-            (false, _) => Some(log.directory.clone()),
-            (true, Some(archive)) => Some(archive.clone()),
-            (true, None) => archive_place::resolve(&*log.disk, &log.directory, None)?,
-        };
-        let Some(directory) = place.as_deref() else { continue };
-        let path = segment_path(directory, number);
-        let older = older_path(directory, &last.path, number).filter(|older| *older != path);
+        let Some(directory) = place(log, is_archived)? else { continue };
+        let path = segment_path(&directory, number);
+        let older = older_path(&directory, &last.path, number).filter(|older| *older != path);
         for path in [Some(path), older].into_iter().flatten() {
-            let file = match log.disk.open_read_only(&path) {
-                Ok(file) => file,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(JournalError::io(&path, "opening the segment", &error)),
-            };
-            let mapping =
-                file.map().map_err(|error| JournalError::io(&path, "mapping the segment", &error))?;
-            let header = SegmentHeader::decode(mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default());
+            let Some(file) = open_if_there(log, &path)? else { continue };
+            let (header, shape) = read_shape(&path, &*file)?;
             match header.ok().filter(|header| header.number == number) {
                 Some(header) => {
-                    let next = Segment::new(path, &header, &*file, empty_index(&header), is_archived)?;
+                    let index = empty_index(&header);
+                    let next = Segment::new(&log.files, path, &header, shape, index, is_archived);
+                    next.file.set_open(file);
                     return Ok(Next::Begun(next));
                 }
                 None => is_prepared = true,
@@ -417,13 +420,49 @@ fn open_next(log: &Log, last: &Segment) -> Result<Next, JournalError> {
     Ok(if is_gone { Next::Gone } else { Next::NotBegun })
 }
 
+/// The sealed segment where the writer of another process has put it since, archived or compressed; `None` when it is gone.
+pub(crate) fn find_moved(
+    log: &Log,
+    segment: &Segment,
+) -> Result<Option<(Arc<Segment>, OpenFile)>, JournalError> {
+    let name = segment.path.file_name().unwrap_or_default();
+    for is_archived in [false, true] {
+        let Some(directory) = place(log, is_archived)? else { continue };
+        let path = directory.join(name);
+        let Some(file) = open_if_there(log, &path)? else { continue };
+        let moved = segment.at(&log.files, path, &*file, is_archived)?;
+        let file = moved.file.set_open(file);
+        log.replace(&moved);
+        return Ok(Some((moved, file)));
+    }
+    Ok(None)
+}
+
+/// The journal directory, or the archive directory. A journal that was never archived may have been since.
+fn place(log: &Log, is_archived: bool) -> Result<Option<PathBuf>, JournalError> {
+    match (is_archived, &log.archive) {
+        (false, _) => Ok(Some(log.directory.clone())),
+        (true, Some(archive)) => Ok(Some(archive.clone())),
+        (true, None) => archive_place::resolve(&*log.disk, &log.directory, None),
+    }
+}
+
+/// Opens a segment for reading; `None` when there is no such file.
+fn open_if_there(log: &Log, path: &Path) -> Result<Option<Box<dyn File>>, JournalError> {
+    match log.disk.open_read_only(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(JournalError::io(path, "opening the segment", &error)),
+    }
+}
+
 /// Takes up a journal that had no segment yet.
 fn follow_first(log: &Log) -> Result<(), JournalError> {
-    let files = find_segments(&*log.disk, &log.directory, log.archive.as_deref(), true)?;
+    let files = find_segments(&*log.disk, &log.directory, log.archive.as_deref())?;
     let found = files.segments.into_iter().next();
-    let Some(Found { path, file, header: Ok(header), .. }) = found else { return Ok(()) };
-    let segment = Segment::new(path, &header, &*file, empty_index(&header), false)?;
-    take_in(log, &segment);
+    let Some(Found { path, shape, header: Ok(header), .. }) = found else { return Ok(()) };
+    let segment = Segment::new(&log.files, path, &header, shape, empty_index(&header), false);
+    take_in(log, &segment)?;
     log.segments.write().push(segment);
     Ok(())
 }
@@ -444,7 +483,7 @@ fn remove_spare(disk: &dyn Disk, directory: &Path, spare: &[PathBuf]) -> Result<
 fn finish(recovered: &mut Recovered) -> Result<(), JournalError> {
     let log = &recovered.log;
     let mut last = Position::ZERO;
-    if let Some((_, segment)) = &recovered.active {
+    if let Some(segment) = &recovered.active {
         last = segment.summary().last;
         recovered.highest = log.publishers.read().highest(Some(&segment.index.read()));
         log.advance(last, 0);
@@ -458,7 +497,7 @@ fn finish(recovered: &mut Recovered) -> Result<(), JournalError> {
 }
 
 /// How many of the segments are in use: the last one with a header, and all before it.
-fn count_used(found: &[Found]) -> Result<usize, JournalError> {
+fn count_used(disk: &dyn Disk, found: &[Found]) -> Result<usize, JournalError> {
     let used = found.iter().rposition(|segment| segment.header.is_ok()).map_or(0, |at| at + 1);
     for (at, segment) in found.iter().enumerate() {
         let corrupt = |reason| JournalError::Corrupt {
@@ -467,7 +506,7 @@ fn count_used(found: &[Found]) -> Result<usize, JournalError> {
             reason,
             readable_to: Position::ZERO,
         };
-        if segment.size < SEGMENT_HEADER_SIZE {
+        if segment.shape.file_size < SEGMENT_HEADER_SIZE {
             return Err(corrupt("the file is shorter than a segment header"));
         }
         match segment.header {
@@ -477,7 +516,7 @@ fn count_used(found: &[Found]) -> Result<usize, JournalError> {
             Ok(header) if header.number != segment.number => {
                 return Err(corrupt("the segment belongs to another place"));
             }
-            Ok(header) if header.table == 0 && header.size > segment.size => {
+            Ok(header) if header.table == 0 && header.size > segment.shape.file_size => {
                 return Err(corrupt("the file is shorter than its header says"));
             }
             Ok(_) => (),
@@ -486,10 +525,10 @@ fn count_used(found: &[Found]) -> Result<usize, JournalError> {
             }
             Err(HeaderError::Bad(reason)) if at < used => return Err(corrupt(reason)),
             // A header that was torn while the segment was begun: nothing in it was acknowledged, unless a batch knows better.
-            Err(HeaderError::Unused) if was_synced(segment)? => {
+            Err(HeaderError::Unused) if was_synced(disk, segment)? => {
                 return Err(corrupt("the segment header is empty, but its batches were synced"));
             }
-            Err(HeaderError::Bad(reason)) if was_synced(segment)? => return Err(corrupt(reason)),
+            Err(HeaderError::Bad(reason)) if was_synced(disk, segment)? => return Err(corrupt(reason)),
             Err(_) => (),
         }
     }
@@ -497,15 +536,55 @@ fn count_used(found: &[Found]) -> Result<usize, JournalError> {
 }
 
 /// Whether a batch of the segment knows that the first one in it was synced.
-fn was_synced(segment: &Found) -> Result<bool, JournalError> {
-    let mapping =
-        segment.file.map().map_err(|error| JournalError::io(&segment.path, "mapping the segment", &error))?;
-    let header = |at| {
-        BatchHeader::decode(mapping.bytes(at, BATCH_HEADER_SIZE).unwrap_or_default(), segment.number, at)
-    };
-    let Ok(first) = header(SEGMENT_HEADER_SIZE) else { return Ok(false) };
-    let offsets = (SEGMENT_HEADER_SIZE..segment.size).step_by(ALIGNMENT);
-    Ok(offsets.into_iter().any(|at| header(at).is_ok_and(|header| header.synced >= first.first)))
+fn was_synced(disk: &dyn Disk, segment: &Found) -> Result<bool, JournalError> {
+    let file = disk.open_read_only(&segment.path);
+    let file = file.map_err(|error| JournalError::io(&segment.path, "opening the segment", &error))?;
+    let first = |bytes: &[u8]| BatchHeader::decode(bytes, segment.number, SEGMENT_HEADER_SIZE).ok();
+    let mut is_synced = false;
+    let mut begin = None;
+    let size = segment.shape.file_size;
+    for_each_header(&*file, SEGMENT_HEADER_SIZE..size, |offset, bytes| {
+        if offset == SEGMENT_HEADER_SIZE {
+            begin = first(bytes).map(|header| header.first);
+        }
+        let Some(begin) = begin else { return false };
+        let header = BatchHeader::decode(bytes, segment.number, offset);
+        is_synced = header.is_ok_and(|header| header.synced >= begin);
+        !is_synced
+    })
+    .map_err(|(offset, error)| error_of(&segment.path, offset, error.into(), Position::ZERO))?;
+    Ok(is_synced)
+}
+
+/// Shows every place of a range of a file at which a batch header can lie, as far as one fits, until `each` says false.
+///
+/// # Errors
+/// Where reading failed, and why.
+fn for_each_header(
+    file: &dyn File,
+    range: Range<u64>,
+    mut each: impl FnMut(u64, &[u8]) -> bool,
+) -> Result<(), (u64, io::Error)> {
+    let mut start = range.start;
+    let mut goes_on = true;
+    while goes_on && start + BATCH_HEADER_SIZE as u64 <= range.end {
+        // The next stretch begins with the first header that this one cuts.
+        let end = range.end.min(start + READ_STEP as u64);
+        let mut next = start;
+        for_each_stretch(file, start..end, |offset, bytes| {
+            let places = (0..=bytes.len().saturating_sub(BATCH_HEADER_SIZE)).step_by(ALIGNMENT);
+            for at in places {
+                goes_on = each(offset + at as u64, &bytes[at..at + BATCH_HEADER_SIZE]);
+                if !goes_on {
+                    return false;
+                }
+                next = offset + at as u64 + ALIGNMENT as u64;
+            }
+            true
+        })?;
+        start = next;
+    }
+    Ok(())
 }
 
 /// Takes a segment as sealed that is followed by one with the header `next`, in the file `next_path`. Its index must end where that one
@@ -547,11 +626,15 @@ fn rebuild(
 ) -> Result<(), JournalError> {
     let mut index = segment.index.write();
     let header = segment.header_fields();
+    let header = header.map_err(|fault| segment.error_of(0, fault, Position(segment.first.0 - 1)))?;
     *index = header.map_or_else(|_| Index::default(), |header| empty_index(&header));
-    let reason = segment.scan(&mut index, names, |_| ());
+    let reason = segment.scan(&mut index, names, |_| ())?;
     let (end, last) = (index.summary.end, index.summary.last);
     let is_whole = match &segment.frames {
-        None => segment.first_nonzero(end, segment.size).is_none(),
+        None => {
+            let behind = segment.first_nonzero(end, segment.size);
+            behind.map_err(|(offset, fault)| segment.error_of(offset, fault, last))?.is_none()
+        }
         Some(frames) => frames.end() == end,
     };
     if !is_whole {
@@ -586,15 +669,18 @@ fn recover_tail(
         while unsynced.front().is_some_and(|(last, _)| *last <= synced) {
             unsynced.pop_front();
         }
-    });
+    })?;
     let summary = index.summary;
     // A new journal that was never written to has nothing to mark.
     let is_new = segment.first == Position(1) && summary.end == SEGMENT_HEADER_SIZE;
     let was_clean = summary.flags == FLAG_CLOSED || is_new;
     let mut cut = None;
-    if let Some((_, last)) = segment.first_nonzero(summary.end, segment.size) {
+    let behind = segment.first_nonzero(summary.end, segment.size);
+    let behind = behind.map_err(|(offset, fault)| segment.error_of(offset, fault, summary.last))?;
+    if let Some((_, last)) = behind {
         let closed = summary.flags == FLAG_CLOSED;
-        if closed || summary.last < durable || proves_synced(segment, summary.end, summary.last.next()) {
+        if closed || summary.last < durable || proves_synced(file, segment, summary.end, summary.last.next())?
+        {
             return Err(segment.corrupt(summary.end, reason, summary.last));
         }
         let size = last + 1 - summary.end;
@@ -608,25 +694,42 @@ fn recover_tail(
     // After a failed sync the pages may be in memory only, and marked clean: written again they are on their way to the disk once more
     // (reliability J5).
     let from = unsynced.front().map_or(summary.end, |(_, offset)| *offset);
-    let bytes = segment.mapping.bytes(from, (summary.end - from) as usize).unwrap_or_default();
-    let head = segment.mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default();
-    let durable = file.write_at(bytes, from).and_then(|()| file.write_at(head, 0)).and_then(|()| file.sync());
-    durable.map_err(|error| JournalError::io(&segment.path, "syncing the recovered tail", &error))?;
+    let rewritten =
+        rewrite(file, from..summary.end).and_then(|()| rewrite(file, 0..SEGMENT_HEADER_FIELDS as u64));
+    rewritten
+        .and_then(|()| file.sync())
+        .map_err(|error| JournalError::io(&segment.path, "syncing the recovered tail", &error))?;
     segment.note_durable();
     let was_clean = was_clean && cut.is_none();
     Ok((cut, was_clean))
 }
 
+/// Writes what stands in a range of the file over itself.
+fn rewrite(file: &dyn File, range: Range<u64>) -> io::Result<()> {
+    let mut written = Ok(());
+    for_each_stretch(file, range, |offset, bytes| {
+        written = file.write_at(bytes, offset);
+        written.is_ok()
+    })
+    .map_err(|(_, error)| error)?;
+    written
+}
+
 /// Whether a valid batch behind `offset` says that `position` was synced when it was written.
-fn proves_synced(segment: &Segment, offset: u64, position: Position) -> bool {
-    let mut at = offset;
-    while at + (BATCH_HEADER_SIZE as u64) <= segment.size {
-        if segment.header(at).is_ok_and(|header| header.synced >= position) {
-            return true;
-        }
-        at += ALIGNMENT as u64;
-    }
-    false
+fn proves_synced(
+    file: &dyn File,
+    segment: &Segment,
+    offset: u64,
+    position: Position,
+) -> Result<bool, JournalError> {
+    let mut is_proven = false;
+    for_each_header(file, offset..segment.size, |at, bytes| {
+        let header = BatchHeader::decode(bytes, segment.number, at);
+        is_proven = header.is_ok_and(|header| header.synced >= position);
+        !is_proven
+    })
+    .map_err(|(offset, error)| error_of(&segment.path, offset, error.into(), Position(position.0 - 1)))?;
+    Ok(is_proven)
 }
 
 fn zero(file: &dyn File, segment: &Segment, offset: u64, size: u64) -> Result<(), JournalError> {

@@ -1,21 +1,23 @@
-//! One journal file: mapped, indexed, and read batch by batch.
+//! One journal file: indexed, and read batch by batch.
 
+use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 
-use crate::disk::{File, Mapping};
+use crate::disk::File;
 use crate::error::JournalError;
 use crate::format::{
-    BATCH_HEADER_SIZE, BatchHeader, HeaderError, SEGMENT_HEADER_FIELDS, SEGMENT_HEADER_SIZE, SegmentHeader,
-    split_record,
+    BatchHeader, HeaderError, SEGMENT_HEADER_FIELDS, SEGMENT_HEADER_SIZE, SegmentHeader, split_record,
 };
 use crate::index::{Index, Names, Summary};
+use crate::open_files::{OpenFiles, SegmentFile};
 use crate::packed::FrameTable;
 use crate::record::{Bookmark, Position};
-use crate::view::{Reads, View};
+use crate::view::{Fault, READ_STEP, Reads, View};
 
 pub(crate) struct Segment {
     pub number: u32,
@@ -24,9 +26,9 @@ pub(crate) struct Segment {
     pub first: Position,
     /// Size that offsets in it are below, in bytes: that of the file before it was compressed.
     pub size: u64,
-    pub mapping: Mapping,
-    /// The same bytes, of which the disk reads only what it is asked for ([`Mapping::expect_jumps`]).
-    pub sparing: Mapping,
+    pub file: Arc<SegmentFile>,
+    /// Size of the file, in bytes.
+    pub file_size: u64,
     /// Of a compressed segment.
     pub frames: Option<FrameTable>,
     /// It lies in the archive directory.
@@ -41,75 +43,64 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
+    /// The segment at `path`, whose header is `header`.
     pub fn new(
+        files: &Arc<OpenFiles>,
         path: PathBuf,
         header: &SegmentHeader,
-        file: &dyn File,
+        shape: Shape,
         index: Index,
         is_archived: bool,
-    ) -> Result<Arc<Self>, JournalError> {
+    ) -> Arc<Self> {
         let index = Arc::new(RwLock::new(index));
-        Segment::with_index(path, header, file, index, is_archived).map(Arc::new)
+        Arc::new(Segment::with_index(files, path, header, shape, index, is_archived))
     }
 
     fn with_index(
+        files: &Arc<OpenFiles>,
         path: PathBuf,
         header: &SegmentHeader,
-        file: &dyn File,
+        Shape { file_size, frames }: Shape,
         index: Arc<RwLock<Index>>,
         is_archived: bool,
-    ) -> Result<Self, JournalError> {
-        let mapping = file.map().map_err(|error| JournalError::io(&path, "mapping the segment", &error))?;
-        let sparing = file.map().map_err(|error| JournalError::io(&path, "mapping the segment", &error))?;
-        sparing.expect_jumps();
-        let SegmentHeader { number, first, .. } = *header;
-        let frames = match header.table {
-            0 => None,
-            _ => Some(FrameTable::read(&mapping, header).map_err(|reason| {
-                let (path, readable_to) = (path.clone(), Position(first.0 - 1));
-                JournalError::Corrupt { path, offset: header.table, reason, readable_to }
-            })?),
-        };
-        let size = if frames.is_some() { header.size } else { mapping.size() as u64 };
-        let (sealed, durable) = (AtomicBool::new(false), AtomicBool::new(false));
-        let ends = OnceLock::new();
-        Ok(Segment {
-            number,
+    ) -> Self {
+        Segment {
+            number: header.number,
+            first: header.first,
+            size: if frames.is_some() { header.size } else { file_size },
+            file: SegmentFile::new(files, path.clone(), *header),
             path,
-            first,
-            size,
-            mapping,
-            sparing,
+            file_size,
             frames,
             is_archived,
             index,
-            sealed,
-            ends,
-            durable,
-        })
+            sealed: AtomicBool::new(false),
+            ends: OnceLock::new(),
+            durable: AtomicBool::new(false),
+        }
     }
 
     /// The same sealed segment in another file.
-    pub fn at(&self, path: PathBuf, file: &dyn File, is_archived: bool) -> Result<Arc<Self>, JournalError> {
-        let mapping = file.map().map_err(|error| JournalError::io(&path, "mapping the segment", &error))?;
-        let header = SegmentHeader::decode(mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default());
+    pub fn at(
+        &self,
+        files: &Arc<OpenFiles>,
+        path: PathBuf,
+        file: &dyn File,
+        is_archived: bool,
+    ) -> Result<Arc<Self>, JournalError> {
+        let (header, shape) = read_shape(&path, file)?;
         let Some(header) = header.ok().filter(|header| header.number == self.number) else {
             return Err(self.corrupt(0, "the copy of the segment is not one", self.first));
         };
-        let segment = Segment::with_index(path, &header, file, self.index.clone(), is_archived)?;
+        let segment = Segment::with_index(files, path, &header, shape, self.index.clone(), is_archived);
         let segment = Segment { ends: self.ends.clone(), ..segment };
         segment.seal();
         Ok(Arc::new(segment))
     }
 
     /// Its header as it stands in the file.
-    pub fn header_fields(&self) -> Result<SegmentHeader, HeaderError> {
-        SegmentHeader::decode(self.mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default())
-    }
-
-    /// Size of the file, in bytes.
-    pub fn file_size(&self) -> u64 {
-        self.mapping.size() as u64
+    pub fn header_fields(&self) -> Result<Result<SegmentHeader, HeaderError>, Fault> {
+        Ok(read_header(&*self.file.open().map_err(Fault::Closed)?)?)
     }
 
     pub fn summary(&self) -> Summary {
@@ -140,38 +131,36 @@ impl Segment {
         self.durable.store(true, Ordering::Release);
     }
 
-    /// The batch header at `offset` of a segment that is not compressed.
-    pub fn header(&self, offset: u64) -> Result<BatchHeader, &'static str> {
-        let bytes = self.mapping.bytes(offset, BATCH_HEADER_SIZE).ok_or("the file ends here")?;
-        BatchHeader::decode(bytes, self.number, offset)
-    }
-
     /// Takes the batches that follow what the index knows into it, until the bytes are no next batch; gives the reason. `each` sees
     /// every one.
+    ///
+    /// # Errors
+    /// What the disk cannot read: whether there is a next batch is not known then.
     pub fn scan(
         self: &Arc<Self>,
         index: &mut Index,
         names: &Names,
         mut each: impl FnMut(&BatchHeader),
-    ) -> &'static str {
-        let mut view = match View::of(self, index.summary.end, Reads::Ahead) {
-            Ok(view) => view,
-            Err(reason) => return reason,
-        };
+    ) -> Result<&'static str, JournalError> {
+        let mut view = View::new(self, None, Reads::AHEAD);
+        // Most often nothing was added since the last look: a header tells.
+        let mut step = 0;
         loop {
             let offset = index.summary.end;
-            let (header, body) = match view.move_to(offset).and_then(|()| view.batch(offset)) {
+            let (header, body) = match view.batch(offset, offset + step) {
                 Ok(batch) => batch,
-                Err(reason) => return reason,
+                Err(Fault::Damage(reason)) => return Ok(reason),
+                Err(fault) => return Err(self.error_of(offset, fault, index.summary.last)),
             };
+            step = READ_STEP as u64;
             if header.previous != index.summary.checksum {
-                return "the batch does not follow the one before it";
+                return Ok("the batch does not follow the one before it");
             }
             if header.first != index.summary.last.next() {
-                return "the batch does not continue the positions";
+                return Ok("the batch does not continue the positions");
             }
             if !holds_records(&header, body) {
-                return "the batch does not hold the records that it counts";
+                return Ok("the batch does not hold the records that it counts");
             }
             let added = index.add(&header, body, names);
             debug_assert!(added, "checked above");
@@ -180,16 +169,104 @@ impl Segment {
     }
 
     /// The offsets of the first and the last byte in the range of the file that are not zero.
-    pub fn first_nonzero(&self, from: u64, to: u64) -> Option<(u64, u64)> {
-        let bytes = self.mapping.bytes(from, to.checked_sub(from)? as usize)?;
-        let first = bytes.iter().position(|byte| *byte != 0)?;
-        let last = bytes.iter().rposition(|byte| *byte != 0)?;
-        Some((from + first as u64, from + last as u64))
+    ///
+    /// # Errors
+    /// Where reading failed, and why.
+    pub fn first_nonzero(&self, from: u64, to: u64) -> Result<Option<(u64, u64)>, (u64, Fault)> {
+        let file = self.file.open().map_err(|error| (from, Fault::Closed(error)))?;
+        let (mut first, mut last) = (None, None);
+        for_each_stretch(&*file, from..to, |offset, bytes| {
+            if let Some(at) = bytes.iter().position(|byte| *byte != 0) {
+                first.get_or_insert(offset + at as u64);
+            }
+            if let Some(at) = bytes.iter().rposition(|byte| *byte != 0) {
+                last = Some(offset + at as u64);
+            }
+            true
+        })
+        .map_err(|(offset, error)| (offset, error.into()))?;
+        Ok(first.zip(last))
+    }
+
+    /// What cannot be read at `offset`, and why.
+    pub fn error_of(&self, offset: u64, fault: Fault, readable_to: Position) -> JournalError {
+        error_of(&self.path, offset, fault, readable_to)
     }
 
     pub fn corrupt(&self, offset: u64, reason: &'static str, readable_to: Position) -> JournalError {
         JournalError::Corrupt { path: self.path.clone(), offset, reason, readable_to }
     }
+}
+
+/// What cannot be read at `offset` of the file, and why.
+pub(crate) fn error_of(path: &Path, offset: u64, fault: Fault, readable_to: Position) -> JournalError {
+    let path = path.to_owned();
+    match fault {
+        Fault::Damage(reason) => JournalError::Corrupt { path, offset, reason, readable_to },
+        Fault::Disk(error) => JournalError::Unreadable { path, offset, reason: error.to_string() },
+        Fault::Closed(error) => JournalError::io(&path, "opening the segment", &error),
+    }
+}
+
+/// What a file says of the segment in it, its header apart.
+#[derive(Debug, Default)]
+pub(crate) struct Shape {
+    /// In bytes.
+    pub file_size: u64,
+    /// Of a compressed one.
+    pub frames: Option<FrameTable>,
+}
+
+/// Reads the header of the segment in a file, and its frame table when it is compressed.
+pub(crate) fn read_shape(
+    path: &Path,
+    file: &dyn File,
+) -> Result<(Result<SegmentHeader, HeaderError>, Shape), JournalError> {
+    let unreadable = |offset, fault| error_of(path, offset, fault, Position::ZERO);
+    let file_size = file.size().map_err(|error| JournalError::io(path, "looking at the segment", &error))?;
+    let header = read_header(file).map_err(|error| unreadable(0, error.into()))?;
+    let frames = match &header {
+        Ok(header) if header.table > 0 => {
+            let table = FrameTable::read(file, file_size, header);
+            Some(table.map_err(|fault| error_of(path, header.table, fault, Position(header.first.0 - 1)))?)
+        }
+        _ => None,
+    };
+    Ok((header, Shape { file_size, frames }))
+}
+
+/// The header of a segment as it stands in its file, which may be too short for one.
+pub(crate) fn read_header(file: &dyn File) -> io::Result<Result<SegmentHeader, HeaderError>> {
+    let mut bytes = Vec::new();
+    match file.read_at(&mut bytes, SEGMENT_HEADER_FIELDS, 0) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(SegmentHeader::decode(&[])),
+        read => read.map(|()| SegmentHeader::decode(&bytes)),
+    }
+}
+
+/// Shows the bytes of a range of a file one stretch after the other, until `each` says false.
+///
+/// # Errors
+/// Where reading failed, and why.
+pub(crate) fn for_each_stretch(
+    file: &dyn File,
+    range: Range<u64>,
+    mut each: impl FnMut(u64, &[u8]) -> bool,
+) -> Result<(), (u64, io::Error)> {
+    let mut bytes = Vec::new();
+    let mut offset = range.start;
+    while offset < range.end {
+        let size = READ_STEP.min((range.end - offset) as usize);
+        bytes.clear();
+        file.read_at(&mut bytes, size, offset).map_err(|error| (offset, error))?;
+        let end = offset + size as u64;
+        file.will_need(end..(end + READ_STEP as u64).min(range.end));
+        if !each(offset, &bytes) {
+            return Ok(());
+        }
+        offset = end;
+    }
+    Ok(())
 }
 
 /// Whether the body is exactly the records that the header counts.

@@ -3,7 +3,7 @@
 //! One segment after the other, the oldest first, so that the log never has a gap; the active one is never touched. At every step there is
 //! exactly one valid copy of each segment (reference: queues-and-transaction-log G1 to G10): a new file is complete and durable before
 //! the old one goes, and a crash between leaves a file that the next start puts right. Readers go on: those who are in a segment keep
-//! the file that they have mapped, the next ones get the new one.
+//! the file that they have open, the next ones get the new one.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use crate::beginning::Missing;
 use crate::directory::check_archive;
 use crate::disk::{Disk, RealDisk};
 use crate::error::JournalError;
-use crate::format::{SEGMENT_HEADER_FIELDS, SegmentHeader};
+use crate::format::SegmentHeader;
 use crate::log::Log;
 use crate::queue_points::QueuePoints;
 use crate::reader::{Reader, SegmentInfo};
 use crate::record::Position;
 use crate::recover::{self, Progress, Recovery};
-use crate::segment::{Segment, index_path};
+use crate::segment::{Segment, index_path, read_header};
 use crate::timestamp::Timestamp;
 use crate::{index_file, packed, whole_file};
 
@@ -106,7 +106,7 @@ impl Upkeep {
     ) -> Result<(Self, Recovery), JournalError> {
         let (disk, directory) = (Arc::new(RealDisk), directory.as_ref());
         let lock = lock(&*disk, directory)?;
-        let recovered = recover::recover(disk, directory, archive, on_progress)?;
+        let (recovered, _) = recover::recover(disk, directory, archive, on_progress)?;
         if !recovered.is_beginning_kept && recovered.active.is_some() {
             recovered.log.keep_sequences()?;
         }
@@ -124,7 +124,7 @@ impl Upkeep {
     ) -> Result<Option<(Option<u32>, u32)>, JournalError> {
         let (disk, directory) = (Arc::new(RealDisk), directory.as_ref());
         let _lock = lock(&*disk, directory)?;
-        let recovered = recover::recover_without_missing(disk, directory, archive)?;
+        let (recovered, _) = recover::recover_without_missing(disk, directory, archive)?;
         let Some(Missing { first, last: Some(last) }) = recovered.given_up else { return Ok(None) };
         recovered.log.keep_sequences()?;
         Ok(Some((first, last)))
@@ -220,7 +220,7 @@ impl Upkeep {
             Action::Compress => segment.frames.is_none(),
             Action::Remove => true,
         };
-        let sizes = segments.iter().filter(|segment| concerned(segment)).map(|segment| segment.file_size());
+        let sizes = segments.iter().filter(|segment| concerned(segment)).map(|segment| segment.file_size);
         let mut size: u64 = sizes.sum();
         // What queues need is kept also where no broker runs.
         let needed = [needed, QueuePoints::new(self.log.clone()).needed()].into_iter().flatten().min();
@@ -244,7 +244,7 @@ impl Upkeep {
             if !is_free || must_stay || !is_meant {
                 break;
             }
-            size -= segment.file_size();
+            size -= segment.file_size;
             chosen.push(segment.clone());
         }
         chosen
@@ -259,7 +259,7 @@ impl Upkeep {
         check_archive(disk, &self.log.directory, archive)?;
         self.is_copied(&target, segment)?;
         archive_place::keep(disk, &self.log.directory, archive)?;
-        copy(disk, segment, &target).map_err(failed)?;
+        copy(disk, segment, &target)?;
         let index = index_file::encode(&segment.index.read(), segment.number, segment.first);
         whole_file::write(disk, &index_path(&target), index)?;
         let copied = self.switch(segment, target)?;
@@ -275,12 +275,14 @@ impl Upkeep {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(JournalError::io(target, "opening the segment", &error)),
         };
-        let mapping = file.map().map_err(|error| JournalError::io(target, "mapping the segment", &error))?;
-        let found = SegmentHeader::decode(mapping.bytes(0, SEGMENT_HEADER_FIELDS).unwrap_or_default());
+        let found = read_header(&*file);
+        let found = found.map_err(|error| JournalError::io(target, "reading the segment", &error))?;
+        let own = segment.header_fields();
+        let own = own.map_err(|fault| segment.error_of(0, fault, Position(segment.first.0 - 1)))?;
         let same = |found: SegmentHeader, own: SegmentHeader| {
             (found.number, found.first, found.previous) == (own.number, own.first, own.previous)
         };
-        if found.is_ok_and(|found| segment.header_fields().is_ok_and(|own| same(found, own))) {
+        if found.is_ok_and(|found| own.is_ok_and(|own| same(found, own))) {
             return Ok(true);
         }
         let reason = format!("{} is there, and is no copy of this segment", target.display());
@@ -290,17 +292,16 @@ impl Upkeep {
     fn compress_one(&self, segment: &Segment) -> Result<Arc<Segment>, JournalError> {
         let disk = &*self.log.disk;
         let path = &segment.path;
-        let header = segment
-            .header_fields()
-            .map_err(|_| segment.corrupt(0, "the segment header is not what it was", segment.first))?;
-        let bytes = packed::pack(&segment.mapping, &header, &segment.index.read());
-        let bytes = bytes.map_err(|error| JournalError::io(path, "compressing a segment", &error))?;
+        let bytes = packed::pack(segment)?;
+        self.keep_open(segment)?;
         whole_file::replace(disk, path, "packing", &bytes)?;
         self.switch(segment, path.clone())
     }
 
     /// Whether it was removed: false when a reader came meanwhile.
     fn remove_one(&self, segment: &Arc<Segment>) -> Result<bool, JournalError> {
+        // The cursors that are in it read on.
+        self.keep_open(segment)?;
         // Where the log begins then, and the sequences that are known only from this segment, are written first.
         let Some(next) = self.log.segment(segment.number + 1) else { return Ok(false) };
         self.log.keep_beginning(&next, segment)?;
@@ -320,12 +321,19 @@ impl Upkeep {
         Ok(true)
     }
 
+    /// The name of the file is about to go, or to be that of another one: whoever is in the segment reads on.
+    fn keep_open(&self, segment: &Segment) -> Result<(), JournalError> {
+        let kept = segment.file.keep_open();
+        kept.map_err(|error| JournalError::io(&segment.path, "opening the segment", &error))
+    }
+
     /// The file at `path` stands for the segment from now on.
     fn switch(&self, segment: &Segment, path: PathBuf) -> Result<Arc<Segment>, JournalError> {
+        self.keep_open(segment)?;
         let file = self.log.disk.open_read_only(&path);
         let file = file.map_err(|error| JournalError::io(&path, "opening the segment", &error))?;
         let is_archived = self.log.archive.as_deref().is_some_and(|archive| path.parent() == Some(archive));
-        let segment = segment.at(path, &*file, is_archived)?;
+        let segment = segment.at(&self.log.files, path, &*file, is_archived)?;
         self.log.replace(&segment);
         Ok(segment)
     }
@@ -361,17 +369,24 @@ impl Upkeep {
 const COPY_SIZE: usize = 4 * 1024 * 1024;
 
 /// Copies the file of the segment, completely and durably, before it gets its name. The name is durable when its index was written.
-fn copy(disk: &dyn Disk, segment: &Segment, target: &Path) -> io::Result<()> {
+fn copy(disk: &dyn Disk, segment: &Segment, target: &Path) -> Result<(), JournalError> {
+    let failed = |error: io::Error| JournalError::io(target, "archiving a segment", &error);
+    let original = segment.file.open();
+    let original =
+        original.map_err(|error| JournalError::io(&segment.path, "opening the segment", &error))?;
     let temporary = target.with_extension("archiving");
-    let size = segment.mapping.size();
-    let file = disk.create(&temporary, size as u64)?;
-    for offset in (0..size).step_by(COPY_SIZE) {
-        let bytes = segment.mapping.bytes(offset as u64, COPY_SIZE.min(size - offset));
-        file.write_at(bytes.ok_or(io::ErrorKind::UnexpectedEof)?, offset as u64)?;
-        file.sync()?;
+    let file = disk.create(&temporary, segment.file_size).map_err(failed)?;
+    let mut offset = 0;
+    let mut bytes = Vec::new();
+    while offset < segment.file_size {
+        let size = COPY_SIZE.min((segment.file_size - offset) as usize);
+        bytes.clear();
+        let read = original.read_at(&mut bytes, size, offset);
+        read.map_err(|error| segment.error_of(offset, error.into(), Position(segment.first.0 - 1)))?;
+        file.write_at(&bytes, offset).and_then(|()| file.sync()).map_err(failed)?;
+        offset += size as u64;
     }
-    file.sync()?;
-    disk.rename(&temporary, target)
+    file.sync().and_then(|()| disk.rename(&temporary, target)).map_err(failed)
 }
 
 fn lock(disk: &dyn Disk, directory: &Path) -> Result<Box<dyn Send + Sync>, JournalError> {

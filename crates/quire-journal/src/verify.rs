@@ -1,5 +1,6 @@
 //! Checking everything that was written: the headers, every batch and record, how they follow each other, and the small files beside.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::publishers::{ClientsFile, ClientsFound, clients_path};
 use crate::reader::Reader;
 use crate::record::Position;
 use crate::segment::{Segment, empty_index, index_path};
-use crate::view::{Reads, View};
+use crate::view::{Fault, READ_STEP, Reads, View};
 
 /// A place at which the bytes are not what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +27,7 @@ pub struct Damage {
     /// Where it begins, in bytes.
     pub offset: u64,
     /// What is wrong.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
 }
 
 impl Reader {
@@ -37,11 +38,24 @@ impl Reader {
         let segments = log.segments.read().clone();
         let mut damages = Vec::new();
         let mut before = None;
-        for segment in &segments {
-            let mut check = Check { log: &log, segment, damages: Vec::new() };
+        for segment in segments {
+            if let Some(damage) = check_is_there(&log, &segment) {
+                damages.push(damage);
+                before = None;
+                continue;
+            }
+            let path = segment.path.clone();
+            let segment = match log.reach(segment) {
+                Ok((segment, _)) => segment,
+                Err(error) => {
+                    damages.push(Damage { path, offset: 0, reason: error.to_string().into() });
+                    before = None;
+                    continue;
+                }
+            };
+            let mut check = Check { log: &log, segment: &segment, damages: Vec::new() };
             before = check.run(before);
             damages.append(&mut check.damages);
-            damages.extend(check_is_there(&log, segment));
         }
         damages.extend(check_clients(&log));
         damages.extend(check_place(&log));
@@ -67,15 +81,15 @@ impl Check<'_> {
         let mut index = header.as_ref().map_or_else(Index::default, empty_index);
         let mut end = header.map(|header| (Position(header.first.0 - 1), header.previous));
         let mut offset = SEGMENT_HEADER_SIZE;
-        let mut view = None;
+        let mut view = View::new(segment, None, Reads::AHEAD);
         while offset < summary.end {
             match self.batch(offset, end, &mut view, &mut index) {
                 Ok(header) => {
                     end = Some((header.last(), header.checksum));
                     offset += header.batch_size() as u64;
                 }
-                Err(reason) => {
-                    self.note(offset, reason);
+                Err(fault) => {
+                    self.note(offset, fault);
                     end = None;
                     // Its length cannot be believed: on with the next batch that the index knows.
                     let index = segment.index.read();
@@ -86,9 +100,8 @@ impl Check<'_> {
         }
         self.frames();
         if end.is_some() && segment.is_sealed() {
-            let behind = (segment.frames.is_none()).then(|| segment.first_nonzero(summary.end, segment.size));
-            if let Some((offset, _)) = behind.flatten() {
-                self.note(offset, "something stands behind the last batch");
+            if segment.frames.is_none() {
+                self.is_zero(summary.end, segment.size, "something stands behind the last batch");
             }
             if self.damages.is_empty() {
                 self.index_file(&index);
@@ -100,28 +113,40 @@ impl Check<'_> {
     fn header(&mut self, before: Option<End>) -> Option<SegmentHeader> {
         let segment = self.segment;
         let header = match segment.header_fields() {
-            Ok(header) => header,
-            Err(error) => {
+            Ok(Ok(header)) => header,
+            Ok(Err(error)) => {
                 let reason = match error {
                     HeaderError::Unused => "the segment header is empty",
                     HeaderError::Version(_) => "the segment header names another version",
                     HeaderError::Bad(reason) => reason,
                 };
-                self.note(0, reason);
+                self.note(0, reason.into());
+                return None;
+            }
+            Err(fault) => {
+                self.note(0, fault);
                 return None;
             }
         };
         if header.number != segment.number || header.first != segment.first {
-            self.note(0, "the segment belongs to another place");
+            self.note(0, "the segment belongs to another place".into());
             return None;
         }
         if before.is_some_and(|(last, checksum)| last.next() != header.first || checksum != header.previous) {
-            self.note(0, "the segment does not follow the one before it");
+            self.note(0, "the segment does not follow the one before it".into());
         }
-        if let Some((offset, _)) = segment.first_nonzero(SEGMENT_HEADER_FIELDS as u64, SEGMENT_HEADER_SIZE) {
-            self.note(offset, "something stands behind the segment header");
-        }
+        let what = "something stands behind the segment header";
+        self.is_zero(SEGMENT_HEADER_FIELDS as u64, SEGMENT_HEADER_SIZE, what);
         Some(header)
+    }
+
+    /// Notes the first byte in a range of the file that is not zero as damage.
+    fn is_zero(&mut self, from: u64, to: u64, reason: &'static str) {
+        match self.segment.first_nonzero(from, to) {
+            Ok(None) => (),
+            Ok(Some((offset, _))) => self.note(offset, reason.into()),
+            Err((offset, fault)) => self.note(offset, fault),
+        }
     }
 
     /// The batch at `offset`, which follows `end`, if that is known; taken into `index`.
@@ -129,26 +154,22 @@ impl Check<'_> {
         &self,
         offset: u64,
         end: Option<End>,
-        view: &mut Option<View>,
+        view: &mut View,
         index: &mut Index,
-    ) -> Result<BatchHeader, &'static str> {
-        let view = match view.take().filter(|view| view.covers(offset)) {
-            Some(known) => view.insert(known),
-            None => view.insert(View::of(self.segment, offset, Reads::Ahead)?),
-        };
-        let (header, body) = view.batch(offset)?;
+    ) -> Result<BatchHeader, Fault> {
+        let (header, body) = view.batch(offset, offset + READ_STEP as u64)?;
         if end.is_some_and(|(_, checksum)| checksum != header.previous) {
-            return Err("the batch does not follow the one before it");
+            return Err("the batch does not follow the one before it".into());
         }
         if end.is_some_and(|(last, _)| last.next() != header.first) {
-            return Err("the batch does not continue the positions");
+            return Err("the batch does not continue the positions".into());
         }
         if !index.add(&header, body, &self.log.names) {
-            return Err("the batch does not hold the records that it counts");
+            return Err("the batch does not hold the records that it counts".into());
         }
         let padding = offset + (BATCH_HEADER_SIZE + body.len()) as u64;
-        if !view.is_zero(padding, offset + header.batch_size() as u64) {
-            return Err("something stands between this batch and the next");
+        if !view.is_zero(padding, offset + header.batch_size() as u64)? {
+            return Err("something stands between this batch and the next".into());
         }
         Ok(header)
     }
@@ -156,16 +177,25 @@ impl Check<'_> {
     /// Checks the frames of a compressed segment as they stand in the file: a bit that unpacks to the same is damage too.
     fn frames(&mut self) {
         let segment = self.segment;
-        if segment.frames.is_some()
-            && let Ok(header) = segment.header_fields()
-            && let Err(reason) = FrameTable::read(&segment.mapping, &header)
+        let Some(frames) = &segment.frames else { return };
+        let file = match segment.file.open() {
+            Ok(file) => file,
+            Err(error) => return self.note(0, Fault::Closed(error)),
+        };
+        if let Ok(Ok(header)) = segment.header_fields()
+            && let Err(fault) = FrameTable::read(&*file, segment.file_size, &header)
         {
-            self.note(header.table, reason);
+            self.note(header.table, fault);
         }
-        for entry in segment.frames.iter().flat_map(FrameTable::entries) {
+        for entry in frames.entries() {
             let is_known = self.damages.iter().any(|damage| damage.offset >= entry.offset);
-            if !is_known && !entry.is_whole(&segment.mapping) {
-                self.note(entry.offset, "the checksum of the frame does not match");
+            if is_known {
+                continue;
+            }
+            match entry.is_whole(&*file) {
+                Ok(true) => (),
+                Ok(false) => self.note(entry.offset, "the checksum of the frame does not match".into()),
+                Err(fault) => self.note(entry.offset, fault),
             }
         }
     }
@@ -183,10 +213,15 @@ impl Check<'_> {
                 _ => "the index is not that of its segment",
             },
         };
-        self.damages.push(Damage { path, offset: 0, reason });
+        self.damages.push(Damage { path, offset: 0, reason: reason.into() });
     }
 
-    fn note(&mut self, offset: u64, reason: &'static str) {
+    fn note(&mut self, offset: u64, fault: Fault) {
+        let reason = match fault {
+            Fault::Damage(reason) => reason.into(),
+            Fault::Disk(error) => format!("it cannot be read: {error}").into(),
+            Fault::Closed(error) => format!("the file cannot be opened: {error}").into(),
+        };
         self.damages.push(Damage { path: self.segment.path.clone(), offset, reason });
     }
 }
@@ -198,7 +233,11 @@ fn check_is_there(log: &Log, segment: &Arc<Segment>) -> Option<Damage> {
     // It may have been archived or removed on purpose meanwhile.
     let is_known = || log.segment(segment.number).is_some_and(|known| Arc::ptr_eq(&known, segment));
     let reason = "the file is not there any more";
-    (is_gone && !log.follows && is_known()).then(|| Damage { path: segment.path.clone(), offset: 0, reason })
+    (is_gone && !log.follows && is_known()).then(|| Damage {
+        path: segment.path.clone(),
+        offset: 0,
+        reason: reason.into(),
+    })
 }
 
 fn check_place(log: &Log) -> Option<Damage> {
@@ -207,7 +246,7 @@ fn check_place(log: &Log) -> Option<Damage> {
         Ok(archive_place::Found::Damaged) => "the checksum of the file does not match",
         Err(_) => "the file cannot be read",
     };
-    Some(Damage { path: archive_place::place_path(&log.directory), offset: 0, reason })
+    Some(Damage { path: archive_place::place_path(&log.directory), offset: 0, reason: reason.into() })
 }
 
 fn check_clients(log: &Log) -> Option<Damage> {
@@ -221,5 +260,5 @@ fn check_clients(log: &Log) -> Option<Damage> {
         Ok(ClientsFound::Damaged) => "the checksum of the file does not match",
         Err(_) => "the file cannot be read",
     };
-    Some(Damage { path: clients_path(&log.directory), offset: 0, reason })
+    Some(Damage { path: clients_path(&log.directory), offset: 0, reason: reason.into() })
 }

@@ -2,8 +2,13 @@
 //!
 //! [`Writer`] does the work and can be driven by anyone; [`run`] is the thread that does so on a real disk. Everything that waits is
 //! taken at once, written with one positional write and made durable with one sync: group commit, in steps of a few MiB when more
-//! waits. The first error ends writing for good (reliability J4).
+//! waits.
+//!
+//! A disk that is full, and a process that has no file left, stop the writer for a while: it keeps what it was given and tries again,
+//! until there is room. Nothing of it was synced yet, and what is written a second time is the same. Any other error, and any error of a
+//! sync, ends writing for good (reliability J4).
 
+use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +26,7 @@ use crate::keeper::Keeper;
 use crate::log::Log;
 use crate::prepare::Supply;
 use crate::record::Position;
-use crate::segment::{Segment, empty_index};
+use crate::segment::{Segment, Shape, empty_index};
 use crate::timestamp::Timestamp;
 
 /// Records on their way to the disk.
@@ -61,6 +66,8 @@ pub(crate) struct Writer {
     durability: Durability,
     file: Box<dyn File>,
     segment: Arc<Segment>,
+    /// Batches that have no place yet.
+    waiting: VecDeque<NewBatch>,
     /// Batches of the next flush, and where they go.
     flushing: Vec<Encoded>,
     flush_offset: u64,
@@ -90,6 +97,7 @@ impl Writer {
             durability,
             file,
             segment,
+            waiting: VecDeque::new(),
             flushing: Vec::new(),
             flush_offset: summary.end,
             end: summary.end,
@@ -102,13 +110,28 @@ impl Writer {
         }
     }
 
-    /// Writes the batches; when it returns they are persistent. A failure poisons the log.
+    /// Writes the batches, behind those that wait; when it returns they are persistent, or the log says why they are not.
     pub fn write(&mut self, batches: Vec<NewBatch>) {
-        if self.log.failure().is_none()
-            && let Err(error) = self.try_write(batches)
-        {
-            self.log.poison(error);
+        self.hold(batches);
+        if self.log.failure().is_some() {
+            self.waiting.clear();
+            return;
         }
+        match self.try_write() {
+            Ok(()) => self.log.resume(),
+            Err(Trouble::Passes(error)) => self.log.halt(error),
+            Err(Trouble::Lasts(error)) => self.log.poison(error),
+        }
+    }
+
+    /// Keeps the batches for the next [`Writer::write`].
+    fn hold(&mut self, batches: Vec<NewBatch>) {
+        self.waiting.extend(batches);
+    }
+
+    /// Whether it waits for room.
+    fn is_stalled(&self) -> bool {
+        self.log.stall().is_some() && self.log.failure().is_none()
     }
 
     /// Syncs what [`Durability::Os`] left to the system.
@@ -125,9 +148,11 @@ impl Writer {
         self.dirty
     }
 
-    /// Marks a clean stop, and keeps the highest sequences.
+    /// Marks a clean stop, and keeps the highest sequences; after a last attempt to write what waits.
     pub fn close(&mut self) {
+        self.write(Vec::new());
         if self.log.failure().is_none()
+            && self.log.stall().is_none()
             && let Err(error) = self.try_close()
         {
             self.log.poison(error);
@@ -144,7 +169,7 @@ impl Writer {
     /// Writes a batch without records and syncs it.
     pub fn mark(&mut self, flags: u16) -> Result<(), JournalError> {
         if self.end + BATCH_HEADER_SIZE as u64 > self.segment.size {
-            self.roll(SEGMENT_HEADER_SIZE + SEGMENT_RESERVE)?;
+            self.roll(SEGMENT_HEADER_SIZE + SEGMENT_RESERVE).map_err(Trouble::into_error)?;
         }
         self.encode(NewBatch::default(), flags);
         self.write_batches()?;
@@ -153,16 +178,17 @@ impl Writer {
         Ok(())
     }
 
-    fn try_write(&mut self, batches: Vec<NewBatch>) -> Result<(), JournalError> {
-        for batch in batches {
+    fn try_write(&mut self) -> Result<(), Trouble> {
+        while let Some(batch) = self.waiting.front() {
+            let size = batch_size(batch.body.len()) as u64;
             if self.end - self.flush_offset >= FLUSH_SIZE_MAX {
                 self.flush()?;
             }
-            let size = batch_size(batch.body.len()) as u64;
             if self.end + size + SEGMENT_RESERVE > self.segment.size {
                 self.flush()?;
                 self.roll(SEGMENT_HEADER_SIZE + size + SEGMENT_RESERVE)?;
             }
+            let batch = self.waiting.pop_front().unwrap_or_default();
             self.encode(batch, 0);
         }
         self.flush()
@@ -192,11 +218,11 @@ impl Writer {
         self.flushing.push(Encoded { header, header_bytes, body: batch.body });
     }
 
-    fn flush(&mut self) -> Result<(), JournalError> {
+    fn flush(&mut self) -> Result<(), Trouble> {
         if self.flushing.is_empty() {
             return Ok(());
         }
-        self.write_batches()?;
+        self.write_batches().map_err(Trouble::before_a_sync)?;
         if self.durability == Durability::Fsync {
             self.sync_file()?;
         }
@@ -241,12 +267,22 @@ impl Writer {
         self.log.advance(self.last, size);
     }
 
-    /// Seals the segment and begins the next one, at least `size` bytes large.
-    fn roll(&mut self, size: u64) -> Result<(), JournalError> {
+    /// Seals the segment and begins the next one, at least `size` bytes large. The segment stays as it is until there is a next one.
+    fn roll(&mut self, size: u64) -> Result<(), Trouble> {
         self.sync_file()?;
+        let (first, checksum) = (self.last.next(), self.checksum);
+        let begun = begin(&self.log, &mut self.supply, size, first, checksum).or_else(|error| {
+            match error {
+                // Readers open again what they need.
+                JournalError::OutOfFiles { .. } => self.log.files.close_down_to(0),
+                error => return Err(error),
+            }
+            begin(&self.log, &mut self.supply, size, first, checksum)
+        });
+        let (file, segment) = begun.map_err(Trouble::before_a_sync)?;
         self.log.note_sealed(&self.segment);
         self.keeper.iter().for_each(|keeper| keeper.sealed(&self.segment));
-        let (file, segment) = begin(&self.log, &mut self.supply, size, self.last.next(), self.checksum)?;
+        self.log.segments.write().push(segment.clone());
         self.file = file;
         self.segment = segment;
         self.dirty = true;
@@ -256,12 +292,41 @@ impl Writer {
     }
 }
 
+/// Why nothing was written.
+enum Trouble {
+    /// It can be tried again.
+    Passes(JournalError),
+    /// It must not: what is on the disk is not known.
+    Lasts(JournalError),
+}
+
+impl Trouble {
+    /// An error of what is synced later: where there was no room, nothing is on the disk that must not be there.
+    fn before_a_sync(error: JournalError) -> Self {
+        match error {
+            JournalError::Full { .. } | JournalError::OutOfFiles { .. } => Trouble::Passes(error),
+            error => Trouble::Lasts(error),
+        }
+    }
+
+    fn into_error(self) -> JournalError {
+        let (Trouble::Passes(error) | Trouble::Lasts(error)) = self;
+        error
+    }
+}
+
+impl From<JournalError> for Trouble {
+    fn from(error: JournalError) -> Self {
+        Trouble::Lasts(error)
+    }
+}
+
 /// A crowd is written and synced in steps of this many bytes: large enough that a disk is at its full rate, small enough that the bytes are
 /// still in the processor's cache when they are indexed, and that nobody waits for the messages of everybody behind. One batch may
 /// exceed it.
 const FLUSH_SIZE_MAX: u64 = 2 * 1024 * 1024;
 
-/// Begins the next segment: its header goes out with the first flush, which syncs both.
+/// Begins the next segment: its header goes out with the first flush, which syncs both. The caller adds it to the log.
 pub(crate) fn begin(
     log: &Log,
     supply: &mut Supply,
@@ -271,20 +336,27 @@ pub(crate) fn begin(
 ) -> Result<(Box<dyn File>, Arc<Segment>), JournalError> {
     let prepared = supply.take(size)?;
     let header = SegmentHeader { number: prepared.number, first, size: prepared.size, previous, table: 0 };
-    let written = prepared.file.write_at(&header.encode(), 0);
-    written.map_err(|error| JournalError::io(&prepared.path, "writing", &error))?;
-    let segment = Segment::new(prepared.path, &header, &*prepared.file, empty_index(&header), false)?;
-    log.segments.write().push(segment.clone());
+    if let Err(error) = prepared.file.write_at(&header.encode(), 0) {
+        let error = JournalError::io(&prepared.path, "writing", &error);
+        supply.give_back(prepared);
+        return Err(error);
+    }
+    let shape = Shape { file_size: prepared.size, frames: None };
+    let segment = Segment::new(&log.files, prepared.path, &header, shape, empty_index(&header), false);
     Ok((prepared.file, segment))
 }
+
+/// How often a writer that has no room looks for some.
+const RETRY_INTERVAL: Duration = if cfg!(test) { Duration::from_millis(5) } else { Duration::from_secs(1) };
 
 /// The writer thread: takes everything that waits, writes it, and does so again until it is told to close.
 pub(crate) fn run(mut writer: Writer, orders: &Receiver<Order>, flush_interval: Duration) {
     let _poisons = PoisonOnPanic(writer.log.clone());
     let mut batches = Vec::new();
     let mut next_sync: Option<Instant> = None;
+    let mut next_try: Option<Instant> = None;
     loop {
-        let order = match next_sync {
+        let order = match next_sync.into_iter().chain(next_try).min() {
             None => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(at) => orders.recv_deadline(at),
         };
@@ -300,12 +372,19 @@ pub(crate) fn run(mut writer: Writer, orders: &Receiver<Order>, flush_interval: 
                 Order::Close => closing = true,
             }
         }
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
         // Also when batches come without a pause.
-        if next_sync.is_some_and(|at| at <= Instant::now()) {
+        if is_due(next_sync) {
             writer.sync();
             next_sync = None;
         }
-        writer.write(std::mem::take(&mut batches));
+        // Who has no room is not asked for some with every order.
+        if next_try.is_none() || is_due(next_try) || closing {
+            writer.write(std::mem::take(&mut batches));
+            next_try = writer.is_stalled().then(|| Instant::now() + RETRY_INTERVAL);
+        } else {
+            writer.hold(std::mem::take(&mut batches));
+        }
         if closing {
             writer.close();
             return;

@@ -250,6 +250,7 @@ pub fn journal_code(error: &JournalError) -> &'static str {
         JournalError::Locked { .. } => "journal_locked",
         JournalError::Full { .. } => "storage_full",
         JournalError::Corrupt { .. }
+        | JournalError::Unreadable { .. }
         | JournalError::Gap { .. }
         | JournalError::Missing { .. }
         | JournalError::Truncated { .. }

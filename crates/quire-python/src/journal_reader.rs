@@ -89,10 +89,13 @@ impl JournalReader {
     }
 
     /// File, offset and reason of every damage.
-    fn verify(&self, py: Python<'_>) -> PyResult<Vec<(PathBuf, u64, &'static str)>> {
+    fn verify(&self, py: Python<'_>) -> PyResult<Vec<(PathBuf, u64, String)>> {
         let damages = py.detach(|| self.reader.refresh().map(|()| self.reader.verify()));
         let damages = damages.map_err(|error| to_python(py, &error))?;
-        Ok(damages.into_iter().map(|damage| (damage.path, damage.offset, damage.reason)).collect())
+        Ok(damages
+            .into_iter()
+            .map(|damage| (damage.path, damage.offset, damage.reason.into_owned()))
+            .collect())
     }
 
     /// The positions behind which a stretch begins and with which it ends.

@@ -2,7 +2,8 @@
 //!
 //! The model: a write is seen at once by every reader, and is durable only when a later sync of that file returned. A power cut keeps, of
 //! what was not synced, any subset of 512-byte sectors. A sync or a write may fail; after a failed sync the pages count as clean, so a
-//! later sync of the same file returns without having written them (reliability J4), until they are written again. Creations, renames and
+//! later sync of the same file returns without having written them (reliability J4), until they are written again. A read may fail; the next
+//! one of the same place may not. Creations, renames and
 //! removals are durable only after a sync of the directory; a power cut keeps, of those that were not synced, the first few of each
 //! directory. Not simulated: a disk that lies about a sync that returned.
 
@@ -11,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quire_journal::{Disk, File, Mapping, MemoryDisk};
+use quire_journal::{Disk, File, MemoryDisk};
 
 use crate::random::Random;
 
@@ -28,7 +29,9 @@ pub struct Faults {
     pub write_percent: u64,
     /// Syncs that fail, of files and of directories.
     pub sync_percent: u64,
-    /// Files that cannot be created: no space left.
+    /// Reads of files that fail.
+    pub read_percent: u64,
+    /// Files that cannot be created, and writes that cannot be done: no space left.
     pub full_percent: u64,
     /// Of the sectors and the names that were not synced, those that a power cut keeps.
     pub kept_percent: u64,
@@ -56,6 +59,15 @@ struct State {
 }
 
 impl State {
+    fn may_refuse_read(&mut self) -> io::Result<()> {
+        let percent = self.faults.read_percent;
+        // Without this fault nothing is drawn: a seed plays as it always did.
+        match percent > 0 && self.random.percent(percent) {
+            true => Err(io::Error::other("the simulated disk refused to read")),
+            false => Ok(()),
+        }
+    }
+
     fn may_refuse_name(&mut self) -> io::Result<()> {
         let percent = self.faults.write_percent;
         match self.random.percent(percent) {
@@ -230,7 +242,9 @@ impl Disk for SimulatedDisk {
     }
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.state().now.read(path)
+        let mut state = self.state();
+        state.may_refuse_read()?;
+        state.now.read(path)
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
@@ -290,28 +304,36 @@ struct SimulatedFile {
 
 impl File for SimulatedFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let fails = {
+        let error = {
             let mut state = self.disk.step()?;
-            let percent = state.faults.write_percent;
-            state.random.percent(percent)
+            let Faults { write_percent, full_percent, .. } = state.faults;
+            match state.random.percent(write_percent) {
+                true => Some(io::Error::other("the simulated disk refused the write")),
+                // Without this fault nothing is drawn.
+                false if full_percent > 0 && state.random.percent(full_percent) => {
+                    Some(io::ErrorKind::StorageFull.into())
+                }
+                false => None,
+            }
         };
         // A failed write may have written the front of it.
-        let bytes = if fails { &bytes[..bytes.len() / 2] } else { bytes };
+        let bytes = if error.is_some() { &bytes[..bytes.len() / 2] } else { bytes };
         self.now.write_at(bytes, offset)?;
-        let mapping = self.now.map()?;
+        let file_size = self.now.size()? as usize;
         let mut durable = lock(&self.durable);
         let start = offset as usize / SECTOR_SIZE;
         let end = (offset as usize + bytes.len()).div_ceil(SECTOR_SIZE);
         for sector in start..end {
             let from = sector * SECTOR_SIZE;
-            let size = SECTOR_SIZE.min(mapping.size() - from);
+            let size = SECTOR_SIZE.min(file_size - from);
+            let mut bytes = Vec::new();
+            self.now.read_at(&mut bytes, size, from as u64)?;
             let mut content = [0; SECTOR_SIZE];
-            content[..size]
-                .copy_from_slice(mapping.bytes(from as u64, size).unwrap_or(&[0; SECTOR_SIZE][..size]));
+            content[..size].copy_from_slice(&bytes);
             durable.lost.remove(&sector);
             durable.dirty.insert(sector, content);
         }
-        if fails { Err(io::Error::other("the simulated disk refused the write")) } else { Ok(()) }
+        error.map_or(Ok(()), Err)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -339,7 +361,8 @@ impl File for SimulatedFile {
         self.now.size()
     }
 
-    fn map(&self) -> io::Result<Mapping> {
-        self.now.map()
+    fn read_at(&self, buffer: &mut Vec<u8>, size: usize, offset: u64) -> io::Result<()> {
+        self.disk.state().may_refuse_read()?;
+        self.now.read_at(buffer, size, offset)
     }
 }

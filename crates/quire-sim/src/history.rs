@@ -3,7 +3,7 @@
 //! Checked (the names are those of the reliability invariants):
 //! - J1: what was persisted is there after any crash.
 //! - J2: what is there is a prefix of what was appended, in order, each record as it was written.
-//! - J4: after a failure nothing more is acknowledged.
+//! - J4: after a failure nothing more is acknowledged. A full disk is none: when there is room, everything that was appended is written.
 //! - P1: the highest sequence of a publisher never goes back behind what is in the log.
 //! - The log always opens again: no crash makes damage, also none while segments are archived, compressed and removed.
 
@@ -40,6 +40,10 @@ pub struct Outcome {
     pub poisoned: u64,
     /// Segments that were archived, compressed or removed.
     pub kept: u64,
+    /// Journals that had no room, and went on when there was some.
+    pub resumed: u64,
+    /// Starts that were refused because the disk could not read.
+    pub unreadable: u64,
 }
 
 impl Outcome {
@@ -51,6 +55,8 @@ impl Outcome {
         self.torn += other.torn;
         self.poisoned += other.poisoned;
         self.kept += other.kept;
+        self.resumed += other.resumed;
+        self.unreadable += other.unreadable;
     }
 }
 
@@ -58,8 +64,15 @@ impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} records, {} power cuts, {} kills, {} torn tails, {} failed disks, {} segments archived, compressed or removed",
-            self.appended, self.power_cuts, self.kills, self.torn, self.poisoned, self.kept
+            "{} records, {} power cuts, {} kills, {} torn tails, {} failed disks, {} full disks, {} segments archived, compressed or removed, {} unreadable starts",
+            self.appended,
+            self.power_cuts,
+            self.kills,
+            self.torn,
+            self.poisoned,
+            self.resumed,
+            self.kept,
+            self.unreadable
         )
     }
 }
@@ -88,10 +101,13 @@ fn options() -> Options {
 /// What went wrong, in words.
 pub fn run(seed: u64, bug: Option<Bug>) -> Result<Outcome, String> {
     let mut random = Random::new(seed);
+    // Draws of its own: a seed plays the rest as it always did.
+    let mut unreadable = Random::new(!seed);
     // Each history has its own mix of faults, none included: a fault at zero lets the others go deeper.
     let faults = Faults {
         write_percent: random.below(3) * random.below(2),
         sync_percent: random.below(4) * random.below(2),
+        read_percent: 0,
         full_percent: random.below(5) * random.below(2),
         kept_percent: [0, 20, 50, 80, 100][random.below(5) as usize],
     };
@@ -103,15 +119,33 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Result<Outcome, String> {
     let mut model = Model::default();
     let mut sequences = [0; PUBLISHER_COUNT as usize];
     for _ in 0..4 + random.below(8) {
-        disk.set_faults(Faults { kept_percent: faults.kept_percent, ..Faults::default() });
+        let kept_percent = faults.kept_percent;
+        disk.set_faults(Faults { read_percent: unreadable.below(40), kept_percent, ..Faults::default() });
+        open_unreadable(&disk, &mut outcome)?;
+        disk.set_faults(Faults { kept_percent, ..Faults::default() });
         let mut journal = open(&disk, &mut model, &mut sequences, &mut outcome)?;
         disk.set_faults(faults);
         live(&mut random, &mut journal, &mut model, &mut sequences, &mut outcome)?;
+        if journal.failure().is_none() && journal.stall().is_some() {
+            disk.set_faults(Faults { kept_percent, ..Faults::default() });
+            make_room(&mut journal, &mut model, &mut outcome)?;
+        }
         end(&mut random, &disk, journal, &model, &mut outcome);
     }
     disk.set_faults(Faults::default());
     open(&disk, &mut model, &mut sequences, &mut outcome)?;
     Ok(outcome)
+}
+
+/// Opens the journal on a disk whose reads fail, and leaves it again without a stop. Whether it opened or not, it must say no worse than
+/// that it cannot be read, and the next start must find everything.
+fn open_unreadable(disk: &SimulatedDisk, outcome: &mut Outcome) -> Result<(), String> {
+    match Journal::driven_by_hand(Arc::new(disk.clone()), Path::new(DIRECTORY), &options()) {
+        Err(JournalError::Unreadable { .. } | JournalError::Io { .. }) => outcome.unreadable += 1,
+        Err(error) => return Err(format!("a read that failed is taken for something else: {error}")),
+        Ok((journal, _)) => std::mem::forget(journal),
+    }
+    Ok(())
 }
 
 /// Opens the journal and compares all of it with the model, which then forgets what the crash took.
@@ -174,6 +208,7 @@ fn live(
     outcome: &mut Outcome,
 ) -> Result<(), String> {
     let mut failed_at = None;
+    let mut was_stalled = false;
     for _ in 0..random.below(200) {
         match random.below(10) {
             0..=5 => {
@@ -233,6 +268,9 @@ fn live(
             ));
         }
         model.persisted = persisted;
+        let is_stalled = journal.stall().is_some();
+        outcome.resumed += u64::from(was_stalled && !is_stalled && journal.failure().is_none());
+        was_stalled = is_stalled;
         match (journal.failure(), failed_at) {
             (Some(_), None) => {
                 outcome.poisoned += 1;
@@ -244,6 +282,19 @@ fn live(
             _ => (),
         }
     }
+    Ok(())
+}
+
+/// There is room again: everything that was appended must be persisted.
+fn make_room(journal: &mut Journal, model: &mut Model, outcome: &mut Outcome) -> Result<(), String> {
+    journal.submit();
+    journal.write_waiting();
+    let persisted = journal.persisted().0 as usize;
+    if journal.failure().is_some() || journal.stall().is_some() || persisted != model.records.len() {
+        return Err(format!("with room again {persisted} of {} records are persisted", model.records.len()));
+    }
+    model.persisted = persisted;
+    outcome.resumed += 1;
     Ok(())
 }
 

@@ -6,11 +6,13 @@ use super::{Broker, Event, Output, Timer};
 use crate::session::{Flush, OWED_MAX, Phase, Publisher, PublisherKey, Refusal, SessionId, Settled, Stall};
 use crate::wire::{Ack, AckKind, Acks, Code, FailureScope, ServerFrame};
 
-/// Why the journal takes no more writes.
+/// Why the journal takes no writes.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) code: Code,
     pub(super) reason: String,
+    /// It ends when there is room again: the journal keeps what is appended until then.
+    pub(super) passes: bool,
 }
 
 /// What publishers are told when the journal fails.
@@ -18,6 +20,7 @@ pub(super) fn code_of(error: &JournalError) -> Code {
     match error {
         JournalError::Full { .. } => Code::StorageFull,
         JournalError::Corrupt { .. }
+        | JournalError::Unreadable { .. }
         | JournalError::Gap { .. }
         | JournalError::Missing { .. }
         | JournalError::Truncated { .. }
@@ -27,6 +30,7 @@ pub(super) fn code_of(error: &JournalError) -> Code {
         | JournalError::Behind { .. }
         | JournalError::Panicked => Code::Internal,
         JournalError::Io { .. }
+        | JournalError::OutOfFiles { .. }
         | JournalError::Removed { .. }
         | JournalError::Locked { .. }
         | JournalError::Closed
@@ -186,21 +190,70 @@ impl Broker {
         }
     }
 
-    /// Looks whether the journal has failed since the last turn.
+    /// Looks whether the journal has failed since the last turn, or has room again.
     pub(super) fn notice_failure(&mut self) {
-        if self.failure.is_none()
-            && let Some(error) = self.journal.failure()
-        {
-            self.fail(&error);
+        if let Some(error) = self.journal.failure() {
+            return self.fail(&error);
         }
+        match (self.journal.stall(), &self.failure) {
+            (Some(error), None) => self.journal_stalled(&error),
+            (None, Some(Failure { passes: true, .. })) => self.journal_resumed(),
+            _ => (),
+        }
+    }
+
+    /// The journal has no room: every publisher that waits is told from where on nothing is persisted for now. What was appended is
+    /// kept, and so is what queues have to say of their messages; publishes are refused until there is room.
+    fn journal_stalled(&mut self, error: &JournalError) {
+        let failure = Failure { code: code_of(error), reason: error.to_string(), passes: true };
+        let event = Event::JournalStalled { code: failure.code, reason: failure.reason.clone() };
+        self.outputs.push_back(Output::Log(event));
+        self.failure = Some(failure);
+        self.publishers.note();
+        for key in self.publishers.unsettled() {
+            let Some(id) = self.publishers.get(key).and_then(|publisher| publisher.session) else { continue };
+            if self.session(id).phase == Phase::Entering {
+                self.enter(id);
+                self.end_stall(id);
+                continue;
+            }
+            self.settle_session(id, key);
+            if !self.publishers.is_settled(key) {
+                self.say_failure(id);
+                self.leave_if_settled(id);
+            }
+        }
+        self.clamp_goals();
+    }
+
+    /// Everything that was appended is persisted. A connection that was told of the failure may miss publishes that were refused after
+    /// that, so that nothing more is taken from it: its client sends them again, in their order, on the next one.
+    fn journal_resumed(&mut self) {
+        let Some(failure) = self.failure.take() else { return };
+        self.outputs.push_back(Output::Log(Event::JournalResumed));
+        let told = self.sessions.iter().filter(|(_, session)| session.knows_of_failure);
+        let told: Vec<_> = told.map(|(id, _)| id).collect();
+        for id in told {
+            self.acknowledge_now(id);
+            self.end(
+                id,
+                failure.code,
+                "the journal takes writes again: connect again, and publish again what was not persisted",
+            );
+        }
+    }
+
+    /// Whether the journal takes no more writes until the server is started again.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure.as_ref().is_some_and(|failure| !failure.passes)
     }
 
     /// The journal takes no more writes: every publisher that waits is told from where on nothing is persisted. Reading goes on.
     pub(super) fn fail(&mut self, error: &JournalError) {
-        if self.failure.is_some() {
+        if self.has_failed() {
             return;
         }
-        let failure = Failure { code: code_of(error), reason: error.to_string() };
+        let failure = Failure { code: code_of(error), reason: error.to_string(), passes: false };
         let event = Event::JournalFailed { code: failure.code, reason: failure.reason.clone() };
         self.outputs.push_back(Output::Log(event));
         self.failure = Some(failure);
@@ -246,12 +299,12 @@ impl Broker {
         let Some(publisher) = self.publishers.get(key) else { return };
         let sequence = publisher.persisted() + 1;
         let scope = FailureScope::AllFromHere;
-        let Failure { code, reason } = &failure;
+        let Failure { code, reason, .. } = &failure;
         self.put(id, &ServerFrame::PublishFailed { sequence, code: *code, scope, reason });
     }
 
     fn failure_frame(&self) -> Failure {
-        let unknown = Failure { code: Code::Internal, reason: String::new() };
+        let unknown = Failure { code: Code::Internal, reason: String::new(), passes: false };
         self.failure.clone().unwrap_or(unknown)
     }
 
@@ -308,7 +361,7 @@ impl Broker {
 
     /// A failed command gets one `processed` with its code, whatever it asked for.
     fn fail_command(&mut self, id: SessionId, command: u32, subscription: u32, failure: &Failure) {
-        let Failure { code, reason } = failure;
+        let Failure { code, reason, .. } = failure;
         let ack = Ack { kind: AckKind::Processed, code: *code, command, subscription, detail: 0, reason };
         self.put(id, &ServerFrame::Ack(ack));
     }

@@ -177,6 +177,11 @@ impl Broker {
         self.publishers.note();
         self.session(id).phase = Phase::Leaving;
         self.touch(id);
+        let publisher = self.session(id).identity.as_ref().map(|identity| identity.publisher);
+        if self.failure.is_some() && publisher.is_some_and(|publisher| !self.publishers.is_settled(publisher))
+        {
+            self.say_failure(id);
+        }
         self.leave_if_settled(id);
     }
 
@@ -187,7 +192,9 @@ impl Broker {
         let publisher = identity.publisher;
         let owes_flush = !session.flushes.is_empty();
         let is_leaving = session.phase == Phase::Leaving;
-        if is_leaving && !owes_flush && self.publishers.is_settled(publisher) {
+        // What the journal has no room for is not waited for, once that was said.
+        let owes_publishes = !session.knows_of_failure && !self.publishers.is_settled(publisher);
+        if is_leaving && !owes_flush && !owes_publishes {
             self.acknowledge_now(id);
             self.close_session(id);
         }

@@ -12,7 +12,7 @@ use quire_journal::{Position, Record, RecordKind};
 use super::Broker;
 use super::slice::{PASS, WEIGHED_EFFORT, WEIGHT_MAX};
 use crate::filter::Decision;
-use crate::replay::{Source, context_of, message_of};
+use crate::replay::{context_of, message_of};
 use crate::subscription::{Course, Joining, Progress, Progressing, Subscription, SubscriptionId};
 use crate::time::Instant;
 use crate::topic::{Stage, TopicId};
@@ -63,7 +63,7 @@ impl Broker {
             let nobody_waits = !self.topics.anyone_waits_for_persisted() && self.awaited_ends.is_empty();
             if nobody_waits && !self.queues.any() {
                 self.edge = persisted;
-                self.edge_source = None;
+                self.edge_cursor = None;
                 break;
             }
             if size_left == 0 {
@@ -108,32 +108,29 @@ impl Broker {
 
     fn pass_up_to(&mut self, limit: Position, size_left: &mut usize, deadline: Option<Instant>) {
         let edge = self.edge;
-        let source = self.edge_source.take();
-        let mut source = source.unwrap_or_else(|| Source { cursor: self.reader.cursor(edge), rest: None });
+        let cursor = self.edge_cursor.take();
+        let mut cursor = cursor.unwrap_or_else(|| self.reader.cursor(edge));
         let mut last_topic: Option<(TopicId, u64, String)> = None;
         let mut weight = 0;
         'pass: while self.edge < limit && *size_left > 0 {
-            let batch = match source.rest.take() {
-                Some(batch) => Ok(Some(batch)),
-                None => source.cursor.next(limit, &Everything),
-            };
-            let batch = match batch {
+            let batch = match cursor.next(limit, &Everything) {
                 Ok(Some(batch)) => batch,
                 Ok(None) => {
                     self.edge = limit;
                     break;
                 }
-                // Everybody falls back to a replay, which meets the damage again and says so.
-                Err(_) => return self.scatter(limit),
+                // Subscriptions fall back to replays, which meet the damage again and report it. Queues have no replay: what they cannot
+                // take in here enters them at the next start, and no more is taken until then.
+                Err(error) => {
+                    if self.queues.any() {
+                        self.fail(&error);
+                    }
+                    return self.scatter(limit);
+                }
             };
-            let mut is_done = true;
             for record in batch.records() {
                 if record.position <= self.edge {
                     continue;
-                }
-                if record.position > limit {
-                    is_done = false;
-                    break;
                 }
                 let ends = !self.awaited_ends.is_empty() && self.find_ends(&record);
                 if ends {
@@ -161,7 +158,7 @@ impl Broker {
                         if self.queues.any() {
                             self.queues.keep(batch.clone());
                         }
-                        source.rest = Some(batch);
+                        cursor.rest_at(self.edge);
                         *size_left = 0;
                         break 'pass;
                     }
@@ -174,12 +171,8 @@ impl Broker {
             if self.slices.is_past(deadline) {
                 *size_left = 0;
             }
-            if !is_done {
-                source.rest = Some(batch);
-                self.edge = limit;
-            }
         }
-        self.edge_source = Some(source);
+        self.edge_cursor = Some(cursor);
     }
 
     /// Serves those that follow; gives the weight of that, as [`super::slice`] counts.

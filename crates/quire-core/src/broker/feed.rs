@@ -21,7 +21,7 @@ use super::slice::PASS;
 use super::{Alarm, Broker, Output};
 use crate::replay::{
     CHUNK_SIZE_MAX, Chunk, Found, Item, PACED_CHUNK_SIZE_MIN, Pace, Place, ReadRequest, Reading, Replay,
-    ReplayId, Source, Ticket, Work,
+    ReplayId, Ticket, Work,
 };
 use crate::session::{Phase, Session, SessionId};
 use crate::subscription::{Member, Members, Progressing, Subscription, SubscriptionId, Until};
@@ -135,7 +135,7 @@ impl Broker {
             members,
             place,
             read_place: place,
-            source: None,
+            cursor: None,
             reading: None,
             ready: None,
             in_line: false,
@@ -442,14 +442,13 @@ impl Broker {
         let now = self.now.wall;
         let (reader, turn_effort) = (&self.reader, self.turn_effort);
         let replay = &mut self.replays[id];
-        let source =
-            replay.source.take().unwrap_or_else(|| Source { cursor: reader.cursor(place.after), rest: None });
+        let cursor = replay.cursor.take().unwrap_or_else(|| reader.cursor(place.after));
         let members = replay.members.clone();
         let is_itemized = replay.pace.is_some() || members.iter().any(|m| m.conflation_key.is_some());
         let chunk_size_max = replay.chunk_size_max;
         let inline_effort = is_inline.then_some(turn_effort);
         let reading =
-            Reading { source, place, limit, members, chunk_size_max, is_itemized, now, inline_effort };
+            Reading { cursor, place, limit, members, chunk_size_max, is_itemized, now, inline_effort };
         replay.reading = Some(number);
         self.read_line.under_way += 1;
         Some(ReadRequest {
@@ -469,8 +468,8 @@ impl Broker {
             replay.read_place = found.chunk.next;
             self.read_line.add(replay, &found.chunk);
             replay.ready = Some(found.chunk);
-            match found.source {
-                Ok(source) => replay.source = Some(source),
+            match found.cursor {
+                Ok(cursor) => replay.cursor = Some(cursor),
                 Err(error) => replay.error = Some(error),
             }
             replay.is_heavy = found.was_inline && found.costly.is_some();

@@ -155,6 +155,15 @@ pub enum Event {
         /// What publishers are told, in words.
         reason: String,
     },
+    /// The journal has no room for writes; it looks for some at intervals. Reading goes on.
+    JournalStalled {
+        /// What publishers are told.
+        code: Code,
+        /// What publishers are told, in words.
+        reason: String,
+    },
+    /// The journal has room again, and everything that waited is written.
+    JournalResumed,
     /// Damage keeps a message of a queue from being read.
     QueueMessageUnreadable {
         /// Its place in the log.
@@ -231,6 +240,7 @@ impl Event {
             | Event::JournalFilesTaken { .. }
             | Event::JournalFileTaken { .. }
             | Event::TornTailCut { .. }
+            | Event::JournalResumed
             | Event::ShuttingDown => Level::Info,
             Event::Ended { code: Code::ShuttingDown, .. } => Level::Info,
             Event::Ended { .. }
@@ -242,6 +252,7 @@ impl Event {
             | Event::UpkeepFailed { .. } => Level::Warning,
             Event::SubscriptionEnded { .. }
             | Event::JournalFailed { .. }
+            | Event::JournalStalled { .. }
             | Event::QueueMessageUnreadable { .. } => Level::Error,
         }
     }
@@ -272,6 +283,10 @@ impl fmt::Display for Event {
             Event::JournalFailed { code, reason } => {
                 write!(f, "the journal takes no more writes, {code}: {reason}")
             }
+            Event::JournalStalled { code, reason } => {
+                write!(f, "the journal takes no writes until there is room, {code}: {reason}")
+            }
+            Event::JournalResumed => f.write_str("journal writes resumed"),
             Event::QueueMessageUnreadable { position, code, reason } => {
                 write!(f, "the queue message at position {position} cannot be read, {code}: {reason}")
             }

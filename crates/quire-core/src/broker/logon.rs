@@ -36,7 +36,10 @@ impl Broker {
             self.timers.set(&mut self.sessions, id, Timer::Silence, now + 2 * interval);
         }
         self.publishers.note();
-        if self.publishers.get(key).is_none_or(|publisher| publisher.is_persisted(self.journal.persisted())) {
+        // What the journal has no room for is not waited for.
+        let persisted = self.journal.persisted();
+        let is_persisted = self.publishers.get(key).is_none_or(|publisher| publisher.is_persisted(persisted));
+        if is_persisted || self.failure.is_some() {
             self.enter(id);
         } else {
             self.stall(id, Stall::Entering);
@@ -49,9 +52,10 @@ impl Broker {
         let key = identity.publisher;
         let client_name = identity.client_name.to_string();
         let instance = self.config.name.clone();
+        let persisted = self.journal.persisted();
         let Some(publisher) = self.publishers.get_mut(key) else { return };
         let publisher_id = publisher.id.get();
-        let (last_sequence, refused) = publisher.enter();
+        let (last_sequence, refused) = publisher.enter(persisted);
         let highest_sequence = publisher.highest();
         let logged_on = LoggedOn {
             version: VERSION,

@@ -40,7 +40,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use quire_journal::{Journal, JournalError, Position, Progress, Reader, Timestamp};
+use quire_journal::{Cursor, Journal, JournalError, Position, Progress, Reader, Timestamp};
 use rustc_hash::FxBuildHasher;
 use slotmap::SlotMap;
 
@@ -58,7 +58,7 @@ pub use upkeep::{UpkeepDone, UpkeepRequest};
 
 use crate::filter::{Decision, TURN_EFFORT_MAX};
 use crate::message_type::Arena;
-use crate::replay::{Replay, ReplayId, Source};
+use crate::replay::{Replay, ReplayId};
 use crate::session::{Phase, Session, SessionId, Stall};
 use crate::subscription::{Subscription, SubscriptionId};
 use crate::time::{Instant, Now};
@@ -130,7 +130,7 @@ pub struct Broker {
     /// The shared pass has served everything up to here.
     edge: Position,
     /// Where it reads on, while anyone follows it.
-    edge_source: Option<Source>,
+    edge_cursor: Option<Cursor>,
     /// Caught up subscriptions for which something has to be done at a certain position, or was until just now.
     with_goals: BTreeSet<SubscriptionId>,
     awaited_ends: AwaitedEnds,
@@ -240,7 +240,7 @@ impl Broker {
             stalled: Vec::new(),
             read_number: 0,
             edge,
-            edge_source: None,
+            edge_cursor: None,
             with_goals: BTreeSet::new(),
             awaited_ends: AwaitedEnds::default(),
             joining: BTreeSet::new(),

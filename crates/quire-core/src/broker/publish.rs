@@ -75,7 +75,7 @@ impl Broker {
         let mark = bookmark(publisher_id, sequence);
         let is_recorded =
             known.recording.records(&context_of(publish, message_type, &known.name, Some(mark), timestamp));
-        if self.failure.is_some() && (is_recorded || self.sessions[id].knows_of_failure) {
+        if self.sessions[id].knows_of_failure || (self.failure.is_some() && is_recorded) {
             self.counters.refused += 1;
             return self.say_failure(id);
         }

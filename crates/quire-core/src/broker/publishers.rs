@@ -132,7 +132,7 @@ impl Publishers {
             return;
         }
         if publisher.refusal_count() == 0 {
-            publisher.enter();
+            publisher.enter(journal.persisted());
             return self.tidy(key, journal);
         }
         if !self.absent.contains(&key) {
@@ -142,7 +142,7 @@ impl Publishers {
             && let Some(oldest) = self.absent.pop_front()
         {
             if let Some(publisher) = self.all.get_mut(oldest) {
-                publisher.enter();
+                publisher.enter(journal.persisted());
             }
             self.tidy(oldest, journal);
         }

@@ -6,6 +6,7 @@
 //! when every change that it may contain is in the log.
 
 use std::collections::VecDeque;
+use std::io::Read;
 
 use super::chunk::{CHUNK, Chunk, WORDS, has, next, set};
 use super::id::QueueId;
@@ -19,6 +20,12 @@ const HEAD_SIZE: usize = 16;
 
 /// Bytes of a snapshot that lie together.
 const PART_SIZE: usize = 4096;
+
+/// More bytes than any chunk has: six columns of 256 numbers of 8 bytes, and what stands in front of them.
+const CHUNK_SIZE_MAX: usize = 16 * 1024;
+
+/// Bytes of a snapshot that are read at a time.
+const READ_SIZE: usize = 256 * 1024;
 
 /// A snapshot as it grows.
 #[derive(Debug)]
@@ -72,6 +79,36 @@ impl Snapshot {
     }
 }
 
+/// The bytes of a source, of which enough are in memory for any chunk.
+struct Ahead<R> {
+    source: R,
+    bytes: Vec<u8>,
+    passed: usize,
+    is_at_end: bool,
+}
+
+impl<R: Read> Ahead<R> {
+    fn new(source: R) -> Self {
+        Ahead { source, bytes: Vec::new(), passed: 0, is_at_end: false }
+    }
+
+    /// What comes next: at least one chunk, or everything up to the end.
+    fn next(&mut self) -> Result<&[u8], BadSnapshot> {
+        if !self.is_at_end && self.bytes.len() - self.passed < CHUNK_SIZE_MAX {
+            self.bytes.drain(..self.passed);
+            self.passed = 0;
+            let missing = READ_SIZE - self.bytes.len();
+            let read = self.source.by_ref().take(missing as u64).read_to_end(&mut self.bytes);
+            self.is_at_end = read.map_err(|_| BadSnapshot)? < missing;
+        }
+        Ok(&self.bytes[self.passed..])
+    }
+
+    fn pass(&mut self, size: usize) {
+        self.passed += size;
+    }
+}
+
 impl Queues {
     /// Adds the next messages of a queue to a snapshot, about `count_max` of them; true when it is whole. Leases are no part of it, but
     /// their deliveries count. A queue with a target depth has none: it keeps little, and where it stands in the log is no idempotent
@@ -97,28 +134,38 @@ impl Queues {
     /// longer.
     ///
     /// # Errors
-    /// [`BadSnapshot`]; the queue is as it was.
+    /// [`BadSnapshot`], also when the source cannot be read to its end; the queue is as it was.
     pub fn read_snapshot(
         &mut self,
         queue: QueueId,
-        bytes: &[u8],
+        source: impl Read,
         first: Position,
     ) -> Result<(), BadSnapshot> {
         let state = self.queues.get_mut(queue.get() as usize).ok_or(BadSnapshot)?;
-        let (head, mut rest) = bytes.split_first_chunk::<HEAD_SIZE>().ok_or(BadSnapshot)?;
+        let mut source = Ahead::new(source);
+        let (head, _) = source.next()?.split_first_chunk::<HEAD_SIZE>().ok_or(BadSnapshot)?;
+        let head = *head;
+        source.pass(HEAD_SIZE);
         let number =
             |at: usize| head[at..at + 8].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
         let (last_position, last_received) = (number(0), number(8));
         let is_new = state.last_position == 0 && state.config.target_queue_depth.is_none();
         let mut messages = Messages::new(state.config.priority, state.messages.memory());
         let (mut barriers, mut before) = (VecDeque::new(), 0);
-        while !rest.is_empty() {
+        loop {
+            let bytes = source.next()?;
+            if bytes.is_empty() {
+                break;
+            }
+            let mut rest = bytes;
             let (mut chunk, marked) =
                 Chunk::unpack(&mut rest, state.config.priority, messages.memory()).ok_or(BadSnapshot)?;
+            let size = bytes.len() - rest.len();
+            source.pass(size);
+            let is_last = source.next()?.is_empty();
             let (begin, end) = (chunk.position(0), chunk.position(chunk.entered - 1));
             // Only the last may have room.
-            let is_next =
-                begin > before && end <= last_position && (chunk.entered == CHUNK || rest.is_empty());
+            let is_next = begin > before && end <= last_position && (chunk.entered == CHUNK || is_last);
             if !is_next {
                 return Err(BadSnapshot);
             }

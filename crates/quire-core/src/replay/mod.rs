@@ -8,7 +8,7 @@ mod decide;
 mod rate;
 mod read;
 
-use quire_journal::{Batch, Cursor, JournalError, Position};
+use quire_journal::{Cursor, JournalError, Position};
 
 pub(crate) use decide::{Answer, OwnedMessage, Question, Verdict};
 pub use rate::{Pace, Rate, RateError};
@@ -54,7 +54,7 @@ pub(crate) struct Replay {
     /// What was read, or is being read: at or ahead of `place`.
     pub(crate) read_place: Place,
     /// Where reading goes on; away while a read is under way, gone after a change of plan.
-    pub(crate) source: Option<Source>,
+    pub(crate) cursor: Option<Cursor>,
     /// The number of the read under way.
     pub(crate) reading: Option<u64>,
     /// Read, not yet handed on.
@@ -75,17 +75,11 @@ pub(crate) struct Replay {
     pub(crate) beside_until: Instant,
 }
 
-/// Where a reader stands: the cursor, and the batch that it was in the middle of.
-pub(crate) struct Source {
-    pub(crate) cursor: Cursor,
-    pub(crate) rest: Option<Batch>,
-}
-
 impl Replay {
     /// Forgets what was read ahead; the next read begins at `place`. A read under way will be thrown away when it is done.
     pub(crate) fn rewind(&mut self) {
         self.read_place = self.place;
-        self.source = None;
+        self.cursor = None;
         self.reading = None;
         self.ready = None;
         self.error = None;

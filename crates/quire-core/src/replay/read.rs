@@ -1,9 +1,11 @@
 //! One read of the log: what may block, as a value that can be run anywhere.
 
-use quire_journal::{Batch, JournalError, Position, Reader, Record, RecordKind, Timestamp, TopicFilter};
+use quire_journal::{
+    Batch, Cursor, JournalError, Position, Reader, Record, RecordKind, Timestamp, TopicFilter,
+};
 
 use super::decide::{Answer, Question, decide_all};
-use super::{Place, ReplayId, SCAN_SIZE_MAX, Source};
+use super::{Place, ReplayId, SCAN_SIZE_MAX};
 use crate::broker::{QueueFound, QueueWork};
 use crate::filter::{EVALUATION_EFFORT_MAX, MessageContext};
 use crate::message_type::{Arena, MessageType};
@@ -64,7 +66,7 @@ pub(crate) struct Located {
 
 /// Read records up to `limit`, from `place` on, for `members`.
 pub(crate) struct Reading {
-    pub(crate) source: Source,
+    pub(crate) cursor: Cursor,
     pub(crate) place: Place,
     pub(crate) limit: Position,
     pub(crate) members: Members,
@@ -83,7 +85,7 @@ pub(crate) struct Reading {
 pub(crate) struct Found {
     pub(crate) chunk: Chunk,
     /// Where to read on, or why that is impossible; what was found before the damage is in the chunk.
-    pub(crate) source: Result<Source, JournalError>,
+    pub(crate) cursor: Result<Cursor, JournalError>,
     /// The filter of this member takes too much effort for the message behind the chunk, of so many bytes.
     pub(crate) costly: Option<(usize, usize)>,
     /// It was run on the loop.
@@ -150,35 +152,36 @@ impl ReadTicket {
 
 impl Reading {
     pub(crate) fn run(self) -> Found {
-        let Reading { source, place, limit, members, chunk_size_max, is_itemized, now, inline_effort } = self;
-        let Source { mut cursor, mut rest } = source;
-        // Who takes little at a time, because of others or of a rate, is not to have much read ahead either.
-        cursor.set_read_step(chunk_size_max);
+        let Reading { mut cursor, place, limit, members, chunk_size_max, is_itemized, now, inline_effort } =
+            self;
         let mut matcher = Matcher::new(&members, now, inline_effort);
         let mut chunk = Chunk { next: place, ..Chunk::default() };
         let mut scanned_size = 0;
-        let source = loop {
-            let batch = match rest
-                .take()
-                .map_or_else(|| cursor.next(limit, &Wanted(&members)), |batch| Ok(Some(batch)))
-            {
+        let cursor = loop {
+            // Who takes little at a time, because of others or of a rate, is not to have much read ahead either; and what is read beyond the
+            // chunk is read again for the next one.
+            cursor.set_read_step(chunk_size_max.saturating_sub(chunk.frames.len()));
+            let batch = match cursor.next(limit, &Wanted(&members)) {
                 Ok(Some(batch)) => batch,
                 Ok(None) => {
                     chunk.next = chunk.next.max(Place { after: limit, served: 0 });
-                    break Ok(Source { cursor, rest: None });
+                    break Ok(cursor);
                 }
                 Err(error) => break Err(error),
             };
             scanned_size += batch.size();
-            if !chunk.take(&batch, limit, &mut matcher, chunk_size_max, is_itemized) {
-                break Ok(Source { cursor, rest: Some(batch) });
-            }
-            if scanned_size >= SCAN_SIZE_MAX {
-                break Ok(Source { cursor, rest: None });
+            let is_full = !chunk.take(&batch, limit, &mut matcher, chunk_size_max, is_itemized);
+            if is_full || scanned_size >= SCAN_SIZE_MAX {
+                break Ok(cursor);
             }
         };
+        // A replay may wait for long with its cursor, and there may be thousands of them.
+        let cursor = cursor.map(|mut cursor| {
+            cursor.rest_at(chunk.next.after);
+            cursor
+        });
         chunk.size = chunk.frames.len();
-        Found { chunk, source, costly: matcher.costly, was_inline: inline_effort.is_some() }
+        Found { chunk, cursor, costly: matcher.costly, was_inline: inline_effort.is_some() }
     }
 }
 

@@ -204,20 +204,15 @@ impl Publisher {
         }
     }
 
-    /// A new connection is let in after everything is persisted: gives the last sequence that it is told, and the refusals
-    /// that no earlier connection was told.
-    pub(crate) fn enter(&mut self) -> (u64, Vec<(u64, Refusal)>) {
+    /// A new connection is let in: gives the last sequence that it is told, and the refusals that no earlier connection was told. What is
+    /// above `persisted`, which the journal has no room for, is said later.
+    pub(crate) fn enter(&mut self, persisted: Position) -> (u64, Vec<(u64, Refusal)>) {
         let mut refused = Vec::new();
-        for owed in std::mem::take(&mut self.owed) {
-            match owed {
-                Owed::Acknowledge { sequence, .. } => self.due = self.due.max(sequence),
-                Owed::Refuse { sequence, refusal, .. } => {
-                    self.due = self.due.max(sequence);
-                    refused.push((sequence, refusal));
-                }
+        self.settle(persisted, |settled| {
+            if let Settled::Refused(sequence, refusal) = settled {
+                refused.push((sequence, refusal));
             }
-        }
-        self.refusal_count = 0;
+        });
         self.jump_count = 0;
         self.said = self.due;
         (self.due, refused)

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use quire_core::broker::{Event, Input, QueueSettings};
+use quire_core::queue::Verdict;
 use quire_core::wire::*;
-use quire_journal::{Disk, File, Mapping, MemoryDisk, PageFile};
+use quire_journal::{Disk, File, MemoryDisk, PageFile};
 
 use super::pair::*;
 use super::queue_pair::*;
@@ -17,6 +18,7 @@ use super::queue_pair::*;
 struct FullDisk {
     disk: Arc<MemoryDisk>,
     is_full: Arc<AtomicBool>,
+    fails_syncs: Arc<AtomicBool>,
     /// 0: there is no room for one.
     page_file_size: usize,
 }
@@ -24,11 +26,13 @@ struct FullDisk {
 struct FullFile {
     file: Box<dyn File>,
     is_full: Arc<AtomicBool>,
+    fails_syncs: Arc<AtomicBool>,
 }
 
 impl FullDisk {
     fn file(&self, file: Box<dyn File>) -> Box<dyn File> {
-        Box::new(FullFile { file, is_full: self.is_full.clone() })
+        let (is_full, fails_syncs) = (self.is_full.clone(), self.fails_syncs.clone());
+        Box::new(FullFile { file, is_full, fails_syncs })
     }
 }
 
@@ -79,22 +83,36 @@ impl File for FullFile {
         self.file.write_at(bytes, offset)
     }
     fn sync(&self) -> io::Result<()> {
+        if self.fails_syncs.load(Ordering::Relaxed) {
+            return Err(io::Error::other("the disk refused the sync"));
+        }
         self.file.sync()
     }
     fn size(&self) -> io::Result<u64> {
         self.file.size()
     }
-    fn map(&self) -> io::Result<Mapping> {
-        self.file.map()
+    fn read_at(&self, buffer: &mut Vec<u8>, size: usize, offset: u64) -> io::Result<()> {
+        self.file.read_at(buffer, size, offset)
     }
 }
 
 /// A broker whose disk becomes full when the value is set.
 fn on_a_disk_that_fills() -> (Pair, Arc<AtomicBool>) {
-    let is_full = Arc::new(AtomicBool::new(false));
+    let (pair, is_full, _) = on_a_disk_that_fills_or_fails();
+    (pair, is_full)
+}
+
+/// As before, with a second value: syncs fail.
+fn on_a_disk_that_fills_or_fails() -> (Pair, Arc<AtomicBool>, Arc<AtomicBool>) {
+    let (is_full, fails_syncs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let disk = Arc::new(MemoryDisk::new(1 << 30));
-    let full = FullDisk { disk: disk.clone(), is_full: is_full.clone(), page_file_size: 0 };
-    (Pair::over(Arc::new(full), disk, config()), is_full)
+    let full = FullDisk {
+        disk: disk.clone(),
+        is_full: is_full.clone(),
+        fails_syncs: fails_syncs.clone(),
+        page_file_size: 0,
+    };
+    (Pair::over(Arc::new(full), disk, config()), is_full, fails_syncs)
 }
 
 fn all_from(sequence: u64) -> Said {
@@ -118,7 +136,7 @@ fn publishers_are_told_from_where_on_nothing_is_persisted_and_reading_goes_on() 
         Said::Ack { kind: AckKind::Persisted, code: Code::StorageFull, command: 8, subscription: 0 };
     assert_eq!(pair.take(1), [ack(AckKind::Processed, 8, 0), all_from(2), failed_flush]);
     assert!(
-        pair.log.iter().any(|event| matches!(event, Event::JournalFailed { code: Code::StorageFull, .. }))
+        pair.log.iter().any(|event| matches!(event, Event::JournalStalled { code: Code::StorageFull, .. }))
     );
     pair.publish(1, 2, "orders", "repeated: neither a duplicate nor persisted");
     pair.publish(1, 4, "orders", "4");
@@ -153,6 +171,141 @@ fn one_who_publishes_after_the_failure_is_told_with_the_first_message() {
     pair.turn();
     assert_eq!(pair.take(3), [Said::LoggedOn { last_sequence: 0 }], "only what is persisted is claimed");
     assert_eq!(pair.clients[&3].highest_sequence, 1, "the next start may find it: its number is taken");
+}
+
+/// There is room again, and the writer finds it.
+fn make_room(pair: &mut Pair, is_full: &AtomicBool) {
+    is_full.store(false, Ordering::Relaxed);
+    pair.write();
+    pair.turn();
+}
+
+#[test]
+fn when_there_is_room_again_publishers_go_on_where_they_were_and_nothing_is_lost_or_doubled() {
+    let (mut pair, is_full) = on_a_disk_that_fills();
+    pair.client(1, "a");
+    pair.client(2, "b");
+    pair.client(9, "reader");
+    pair.subscribe(9, &replay(7, "orders", "0"));
+    pair.publish(1, 1, "orders", "a1");
+    pair.turn();
+    pair.take(1);
+    is_full.store(true, Ordering::Relaxed);
+    pair.publish(1, 2, "orders", "a2");
+    pair.turn();
+    // Refused: the journal has taken none of these.
+    pair.publish(1, 3, "orders", "a3");
+    pair.publish(2, 1, "orders", "b1");
+    pair.turn();
+    assert_eq!(pair.take(1), [all_from(2)]);
+    assert_eq!(pair.take(2), [all_from(1)]);
+    // A client that comes meanwhile is let in, and is not told that what waits is persisted.
+    pair.connect(3);
+    pair.send(3, &ClientFrame::Logon(logon("c")));
+    pair.connect(4);
+    pair.send(4, &ClientFrame::Logon(logon("a")));
+    pair.turn();
+    assert_eq!(pair.take(3), [Said::LoggedOn { last_sequence: 0 }]);
+    assert_eq!(pair.take(4), [Said::LoggedOn { last_sequence: 1 }]);
+    assert_eq!(pair.clients[&4].highest_sequence, 2);
+    make_room(&mut pair, &is_full);
+    assert!(pair.log.iter().any(|event| matches!(event, Event::JournalResumed)));
+    // Who was told must come again: publishes of it were refused. Who was not goes on.
+    let ended = Said::Error(Code::StorageFull);
+    assert_eq!(pair.take(2), [ended, Said::Closed]);
+    assert_eq!(pair.take(4), [Said::Persisted(2)]);
+    pair.publish(3, 1, "orders", "c1");
+    pair.publish(4, 3, "orders", "a3");
+    pair.connect(5);
+    pair.send(5, &ClientFrame::Logon(logon("b")));
+    pair.turn();
+    pair.publish(5, 1, "orders", "b1");
+    pair.turn();
+    assert_eq!(pair.take(3), [Said::Persisted(1)]);
+    assert_eq!(pair.take(4), [Said::Persisted(3)]);
+    assert_eq!(pair.take(5), [Said::LoggedOn { last_sequence: 0 }, Said::Persisted(1)]);
+    let mut data = pair.take_data(9);
+    assert_eq!(data[..2], ["a1", "a2"]);
+    data.sort();
+    assert_eq!(data, ["a1", "a2", "a3", "b1", "c1"]);
+}
+
+#[test]
+fn what_comes_on_a_connection_that_was_told_is_refused_also_in_the_turn_in_which_there_is_room() {
+    let (mut pair, is_full) = on_a_disk_that_fills();
+    pair.client(1, "a");
+    is_full.store(true, Ordering::Relaxed);
+    pair.publish(1, 1, "orders", "1");
+    pair.turn();
+    pair.publish(1, 2, "orders", "2");
+    pair.turn();
+    is_full.store(false, Ordering::Relaxed);
+    pair.write();
+    // Taken here, 3 would make a duplicate of the 2 that its client sends again.
+    pair.publish(1, 3, "orders", "3");
+    pair.turn();
+    assert_eq!(pair.take(1), [all_from(1), Said::Error(Code::StorageFull), Said::Closed]);
+    pair.connect(2);
+    pair.send(2, &ClientFrame::Logon(logon("a")));
+    pair.turn();
+    assert_eq!(pair.take(2), [Said::LoggedOn { last_sequence: 1 }]);
+    for sequence in [2, 3] {
+        pair.publish(2, sequence, "orders", &sequence.to_string());
+    }
+    pair.subscribe(2, &replay(7, "orders", "0"));
+    pair.turn();
+    assert_eq!(pair.take_data(2), ["1", "2", "3"]);
+}
+
+#[test]
+fn what_is_acknowledged_of_a_queue_while_the_disk_is_full_does_not_come_again() {
+    let is_full = Arc::new(AtomicBool::new(false));
+    let disk = Arc::new(MemoryDisk::new(1 << 30));
+    let fails_syncs = Arc::default();
+    let full = FullDisk { disk: disk.clone(), is_full: is_full.clone(), fails_syncs, page_file_size: 0 };
+    let mut pair = Pair::over(Arc::new(full), disk.clone(), queue_config([queue("jobs")]));
+    pair.client(1, "publisher");
+    pair.client(2, "worker");
+    pair.subscribe(2, &consume(1, "jobs", 100));
+    publish_all(&mut pair, 1..=5);
+    pair.turn();
+    let queued = pair.take_queued(2);
+    assert_eq!(queued.len(), 5);
+    is_full.store(true, Ordering::Relaxed);
+    publish_all(&mut pair, 6..=6);
+    pair.turn();
+    assert!(pair.log.iter().any(|event| matches!(event, Event::JournalStalled { .. })));
+    pair.settle(2, "jobs", Verdict::Acknowledge, &queued[..3]);
+    make_room(&mut pair, &is_full);
+    // A start on what is on the disk now.
+    let mut pair = Pair::over(disk.clone(), disk, queue_config([queue("jobs")]));
+    pair.client(3, "worker");
+    pair.subscribe(3, &consume(1, "jobs", 100));
+    pair.turn();
+    assert_eq!(
+        pair.take_queued(3).len(),
+        3,
+        "two that were not acknowledged, and the one that waited for room"
+    );
+}
+
+#[test]
+fn a_full_disk_whose_sync_then_fails_is_told_as_a_failure_and_does_not_resume() {
+    let (mut pair, is_full, fails_syncs) = on_a_disk_that_fills_or_fails();
+    pair.client(1, "a");
+    is_full.store(true, Ordering::Relaxed);
+    pair.publish(1, 1, "orders", "1");
+    pair.turn();
+    assert_eq!(pair.take(1), [all_from(1)]);
+    fails_syncs.store(true, Ordering::Relaxed);
+    make_room(&mut pair, &is_full);
+    fails_syncs.store(false, Ordering::Relaxed);
+    make_room(&mut pair, &is_full);
+    assert!(
+        pair.log.iter().any(|event| matches!(event, Event::JournalFailed { code: Code::StorageFailed, .. }))
+    );
+    assert!(!pair.log.iter().any(|event| matches!(event, Event::JournalResumed)));
+    assert_eq!(pair.take(1), [], "it is said once");
 }
 
 #[test]
@@ -273,7 +426,12 @@ fn queues_that_cannot_be_paged_out_work_and_it_is_told_once() {
     // There is no file, or it is too small to be of use.
     for page_file_size in [0, 4096] {
         let disk = Arc::new(MemoryDisk::new(1 << 30));
-        let full = FullDisk { disk: disk.clone(), is_full: Arc::default(), page_file_size };
+        let full = FullDisk {
+            disk: disk.clone(),
+            is_full: Arc::default(),
+            fails_syncs: Arc::default(),
+            page_file_size,
+        };
         let settings = QueueSettings { file_backed_metadata: true, ..queue("jobs") };
         let mut pair = Pair::over(Arc::new(full), disk, queue_config([settings]));
         pair.client(1, "publisher");

@@ -219,8 +219,9 @@ impl Pair {
         let now = self.now();
         self.broker.handle(now, Input::Flushed);
         let stats = self.broker.stats();
-        let failed = self.broker.journal().failure().is_some() && !stats.journal_failed;
-        stats.persisted != before || failed
+        let journal = self.broker.journal();
+        let has_failed = journal.failure().is_some() || journal.stall().is_some();
+        stats.persisted != before || has_failed != stats.journal_failed
     }
 
     /// Runs the reads that the broker asked for; whether there were any.

@@ -179,7 +179,7 @@ proptest! {
         let (mut rebuilt, queue) = empty(&work.config);
         replay(&mut rebuilt, queue, &work.log);
         let (mut restored, queue) = empty(&work.config);
-        restored.read_snapshot(queue, &bytes, Position::new(1)).unwrap();
+        restored.read_snapshot(queue, &bytes[..], Position::new(1)).unwrap();
         replay(&mut restored, queue, &work.log[begun..]);
         let depth = |queues: &Queues| queues.stats(queue, NOW).unwrap().queue_depth;
         prop_assert_eq!(depth(&rebuilt), depth(&restored));
@@ -209,7 +209,7 @@ proptest! {
             bytes.truncate(cut.index(bytes.len()));
         }
         let (mut queues, queue) = empty(&config);
-        match queues.read_snapshot(queue, &bytes, Position::new(1)) {
+        match queues.read_snapshot(queue, &bytes[..], Position::new(1)) {
             Ok(()) => drop(all_of(&mut queues, queue)),
             Err(BadSnapshot) => prop_assert_eq!(queues.stats(queue, NOW).unwrap().entered, 0),
         }
@@ -233,7 +233,7 @@ fn deliveries_count_also_those_that_are_under_way_and_what_the_log_lost_is_left_
         [(1, [(2, 4, 2), (3, 3, 2), (4, 3, 2), (5, 1, 0)]), (4, [(4, 3, 2), (5, 1, 0), (6, 1, 0), (7, 1, 0)])]
     {
         let (mut queues, queue) = empty(&config);
-        queues.read_snapshot(queue, &bytes, Position::new(first)).unwrap();
+        queues.read_snapshot(queue, &bytes[..], Position::new(first)).unwrap();
         let spec = SubscriptionSpec { connection: CONNECTION, backlog: Some(4), queues: vec![(queue, None)] };
         queues.subscribe(&spec).unwrap();
         let next = || queues.poll_delivery(NOW, &mut Nobody);
@@ -242,6 +242,6 @@ fn deliveries_count_also_those_that_are_under_way_and_what_the_log_lost_is_left_
         assert_eq!(counts.collect::<Vec<_>>(), expected);
     }
     let (mut queues, queue) = empty(&config);
-    queues.read_snapshot(queue, &bytes, Position::new(10_000)).unwrap();
+    queues.read_snapshot(queue, &bytes[..], Position::new(10_000)).unwrap();
     assert_eq!(queues.stats(queue, NOW).unwrap().queue_depth, 0);
 }

@@ -12,6 +12,7 @@
 
 mod array;
 mod block;
+mod bus_error;
 mod page_file;
 mod pool;
 

@@ -7,14 +7,18 @@ use std::ptr::NonNull;
 
 use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 
+use super::bus_error::Watch;
+
 /// What the file is called before its name goes.
 const NAME: &str = "queues.paging";
 
 /// Space in a file that has no name. It is nobody's after a crash, and nobody can shorten it under the mapping, which would be a bus
-/// error; `df` counts it, `ls` does not show it.
+/// error; `df` counts it, `ls` does not show it. What remains is a disk that cannot read a page: that is a bus error, and
+/// `bus_error.rs` says so.
 pub struct PageFile {
     map: MmapRaw,
     file: fs::File,
+    _watch: Watch,
 }
 
 impl PageFile {
@@ -35,7 +39,8 @@ impl PageFile {
         // A child of this process must not write into the state of its parent.
         #[cfg(target_os = "linux")]
         map.advise(Advice::DontFork)?;
-        Ok(PageFile { map, file })
+        let watch = Watch::new(map.as_ptr().addr(), size_max);
+        Ok(PageFile { map, file, _watch: watch })
     }
 
     /// The first byte.
@@ -70,5 +75,39 @@ impl PageFile {
         // SAFETY: of a shared mapping of a file nothing is lost: it is read again from the file.
         unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, 0, size) }?;
         Ok(rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+
+    /// Set for the process that is to end.
+    const DIRECTORY: &str = "QUIRE_TEST_BUS_ERROR";
+
+    #[test]
+    fn a_page_that_cannot_be_read_ends_the_process_with_a_message() {
+        if let Some(directory) = std::env::var_os(DIRECTORY) {
+            let file = PageFile::create(Path::new(&directory), 1 << 20).unwrap();
+            file.grow(0, 1 << 20).unwrap();
+            // To whoever reads it, a page that is not there any more is one that the disk cannot read.
+            file.shrink(0).unwrap();
+            // SAFETY: it is mapped; the system ends the process.
+            unsafe { file.base().as_ptr().read_volatile() };
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let name = "memory::page_file::tests::a_page_that_cannot_be_read_ends_the_process_with_a_message";
+        let ended = Command::new(std::env::current_exe().unwrap())
+            .args([name, "--exact", "--nocapture"])
+            .env(DIRECTORY, directory.path())
+            .output()
+            .unwrap();
+        assert_eq!(ended.status.signal(), Some(libc::SIGBUS), "{ended:?}");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(said.matches("the disk cannot read the states of queues").count(), 1, "{said}");
     }
 }

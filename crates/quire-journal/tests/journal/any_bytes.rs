@@ -4,6 +4,7 @@
 //! somebody made the checksums match again, so that the code behind them is reached: what is read may then be anything, but in bounds.
 //! `QUIRE_FUZZ_CASES` asks for more of the second (`make fuzz`). At last the texts by which a place in a journal is named.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -265,7 +266,7 @@ fn use_all_of_it(disk: &MemoryDisk) {
     if let Ok((mut journal, _)) = open_with_archive(disk) {
         exercise(&journal.reader());
         let _needed = journal.queue_points().needed();
-        let _size = journal.queue_states().read(QUEUE).map(|state| state.len());
+        let _read = journal.queue_states().read(QUEUE).map(|mut state| state.read_to_end(&mut Vec::new()));
         for sequence in 0..4 {
             let _appended = journal.append(&record(sequence * 1000, "after", &[1; 30_000]));
             journal.submit();

@@ -315,7 +315,7 @@ fn verify_names_a_segment_that_was_deleted_while_the_journal_is_open_and_a_damag
     let kept = path.with_extension("kept");
     fs::rename(&path, &kept).unwrap();
     let reason = "the file is not there any more";
-    assert_eq!(reader.verify(), [Damage { path: path.clone(), offset: 0, reason }]);
+    assert_eq!(reader.verify(), [Damage { path: path.clone(), offset: 0, reason: reason.into() }]);
     assert_missing(elsewhere.refresh().map(|()| vec![]), (Some(0), Some(0)), Some(&archive));
     fs::rename(&kept, &path).unwrap();
     assert_eq!(reader.verify(), []);

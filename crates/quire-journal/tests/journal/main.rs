@@ -3,6 +3,7 @@
 mod any_bytes;
 mod archive_place;
 mod damage;
+mod full;
 mod golden;
 mod memory;
 mod model;
@@ -10,5 +11,6 @@ mod names;
 mod reading;
 mod restarts;
 mod support;
+mod unreadable;
 mod upkeep;
 mod writing;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -183,26 +184,35 @@ fn queue_points_survive_and_a_damaged_file_says_nothing() {
 
 #[test]
 fn states_of_queues_survive_and_a_damaged_one_says_nothing() {
+    let read = |state: Option<KeptState>| {
+        let mut bytes = Vec::new();
+        state?.read_to_end(&mut bytes).ok().map(|_| bytes)
+    };
     let directory = tempfile::tempdir().unwrap();
     let (journal, _) = open(directory.path());
     let states = journal.queue_states();
     let long = "a/".repeat(400);
     assert!(states.read("orders").is_none());
     states.write("orders", &[]).unwrap();
-    assert_eq!(states.read("orders").as_deref(), Some(&b""[..]));
+    assert_eq!(read(states.read("orders")).as_deref(), Some(&b""[..]));
     states.write("orders", &[b"one, ", b"", b"two"]).unwrap();
     states.write(&long, &[b"three"]).unwrap();
     assert!(states.write(&"x".repeat(65_536), &[]).is_err());
     journal.close().unwrap();
     let (journal, _) = open(directory.path());
     let states = journal.queue_states();
-    assert_eq!(states.read("orders").as_deref(), Some(&b"one, two"[..]));
+    assert_eq!(read(states.read("orders")).as_deref(), Some(&b"one, two"[..]));
     states.retain(&["orders"]).unwrap();
     assert!(states.read(&long).is_none() && states.read("orders").is_some());
     let file = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path());
     let file = file.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "state"));
-    write_at(&file.unwrap(), &[1], 25);
-    assert!(states.read("orders").is_none());
+    let file = file.unwrap();
+    write_at(&file, &[1], 25);
+    assert_eq!(read(states.read("orders")), None);
+    // Cut short while it is read, which of a mapped file would end the process.
+    let state = states.read("orders");
+    fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(21).unwrap();
+    assert_eq!(read(state), None);
 }
 
 /// Found by simulation: the index of a segment was written, a power cut took the segment behind it, more was appended to the first, and

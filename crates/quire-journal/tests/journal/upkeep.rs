@@ -397,6 +397,32 @@ fn a_reader_elsewhere_shows_where_files_are_now() {
 }
 
 #[test]
+fn a_reader_elsewhere_shows_where_all_files_are_after_its_cursors_found_some_in_the_archive() {
+    let mut followed = Followed::new();
+    append(&mut followed.journal, 1..=1000);
+    let sealed = followed.reader().segments().len() - 1;
+    assert!(sealed > 4, "{sealed}");
+    for last in 1..sealed {
+        let mut followed = Followed::new();
+        append(&mut followed.journal, 1..=1000);
+        let reader = followed.reader();
+        // Asked of another reader: this one has no sealed file open.
+        let segments = followed.journal.reader().segments();
+        let until = segments[last].timestamps.unwrap().1;
+        let archived = followed.journal.upkeep().archive(Which::Until(until)).unwrap();
+        assert_eq!(archived.len(), last + 1);
+        // The first and the last archived file are found, those between them are not looked for.
+        for at in [0, last] {
+            let first = segments[at].positions.unwrap().0;
+            let mut cursor = reader.cursor(Position(first.get() - 1));
+            assert_eq!(cursor.next(first, &AllTopics).unwrap().unwrap().first(), first);
+        }
+        reader.refresh().unwrap();
+        assert_eq!(reader.segments(), followed.journal.reader().segments(), "{last}");
+    }
+}
+
+#[test]
 fn a_cursor_that_is_in_a_file_when_it_is_removed_elsewhere_reads_it_to_its_end() {
     let mut followed = Followed::new();
     append(&mut followed.journal, 1..=100);
@@ -438,4 +464,25 @@ fn a_file_that_is_missing_in_the_middle_is_a_gap_for_a_reader_elsewhere_too() {
     let last = reader.persisted();
     assert!(last >= Position(100) && last < missing.positions.unwrap().0);
     assert_eq!(sequences(&reader, Position(0)), (1..=last.get()).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_reader_elsewhere_finds_the_files_that_were_moved_or_compressed_before_it_opened_them() {
+    let disk = MemoryDisk::new(256 << 20);
+    let (directory, archive) = (Path::new("journal"), Path::new("archive"));
+    let options = Options { archive_directory: Some(archive.into()), ..small() };
+    let (mut journal, _) = Journal::driven_by_hand(Arc::new(disk.clone()), directory, &options).unwrap();
+    append(&mut journal, 1..=1000);
+    let reader = Reader::open_read_only_on(Arc::new(disk.clone()), directory, Some(archive)).unwrap();
+    assert!(reader.segments().len() > 8);
+    let upkeep = journal.upkeep();
+    upkeep.compress(Which::Until(Timestamp(500_000))).unwrap();
+    upkeep.archive(Which::Until(Timestamp(700_000))).unwrap();
+    assert_eq!(sequences(&reader, Position(0)), (1..=1000).collect::<Vec<_>>());
+    assert_eq!(reader.verify(), []);
+    // What is gone is an error, and not the end of the log.
+    let reader = Reader::open_read_only_on(Arc::new(disk), directory, Some(archive)).unwrap();
+    upkeep.remove(Which::Until(Timestamp(300_000)), None).unwrap();
+    let error = reader.cursor(Position(0)).next(reader.persisted(), &AllTopics).err().unwrap();
+    assert!(matches!(error, JournalError::Removed { after: Position(0), .. }), "{error}");
 }

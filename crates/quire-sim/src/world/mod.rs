@@ -161,6 +161,7 @@ impl Mix {
             disk: Faults {
                 write_percent: chance(3),
                 sync_percent: chance(3),
+                read_percent: 0,
                 full_percent: chance(4),
                 kept_percent: [0, 20, 50, 80, 100][chance(5) as usize],
             },

@@ -26,7 +26,7 @@ impl Broker {
                 ChangeKind::Cancelled { .. } | ChangeKind::Taken | ChangeKind::Released => (),
             }
             // What can no longer be logged happens again after a restart.
-            if self.failure.is_some() {
+            if self.has_failed() {
                 continue;
             }
             let change = match self.queues.definition(change.queue).dead_letter_topic {

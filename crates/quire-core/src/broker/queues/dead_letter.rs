@@ -85,7 +85,7 @@ impl DeadLetters {
 impl Broker {
     /// Publishes the dead letters whose messages are at hand, in the order in which they expired.
     pub(super) fn publish_dead_letters(&mut self) {
-        if self.failure.is_some() {
+        if self.has_failed() {
             self.queues.dead_letters.waiting.clear();
         }
         for _ in 0..PER_TURN_MAX {

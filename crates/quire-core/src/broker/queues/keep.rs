@@ -6,7 +6,7 @@
 //! is rebuilt from the log.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, Read};
 use std::time::Duration;
 
 use quire_journal::{AllTopics, Journal, JournalError, Memory, Position, QueueStates, Reader};
@@ -100,16 +100,21 @@ impl BrokerQueues {
         if !definition.keeps_state() {
             return None;
         }
-        let bytes = self.keeping.files.read(&definition.name)?;
-        let (text, rest) = take_text(&bytes)?;
-        let (place, snapshot) = rest.split_at_checked(PLACE_SIZE)?;
+        let mut file = self.keeping.files.read(&definition.name)?;
+        let mut head = vec![0; 4 + definition.state_key.len() + PLACE_SIZE];
+        file.read_exact(&mut head).ok()?;
+        let (key, place) = head.split_at(head.len() - PLACE_SIZE);
+        let (size, key) = key.split_first_chunk::<4>()?;
         let after = Position::new(u64::from_le_bytes(place[..8].try_into().ok()?));
         // Without the log from there on it is worth nothing.
-        let is_of_use = text == definition.state_key && after >= settled && place_of(reader, after)? == place;
+        let is_of_use = u32::from_le_bytes(*size) as usize == key.len()
+            && key == definition.state_key.as_bytes()
+            && after >= settled
+            && place_of(reader, after)? == place;
         if !is_of_use {
             return None;
         }
-        self.engine.read_snapshot(queue, snapshot, reader.first()).ok().map(|()| after)
+        self.engine.read_snapshot(queue, file, reader.first()).ok().map(|()| after)
     }
 }
 
@@ -235,10 +240,4 @@ fn place_of(reader: &Reader, position: Position) -> Option<[u8; PLACE_SIZE]> {
         to.copy_from_slice(&number.to_le_bytes());
     }
     Some(place)
-}
-
-fn take_text(bytes: &[u8]) -> Option<(&str, &[u8])> {
-    let (size, rest) = bytes.split_first_chunk::<4>()?;
-    let (text, rest) = rest.split_at_checked(u32::from_le_bytes(*size) as usize)?;
-    Some((std::str::from_utf8(text).ok()?, rest))
 }

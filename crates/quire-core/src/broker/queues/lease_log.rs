@@ -45,7 +45,7 @@ impl Broker {
     pub(in crate::broker) fn note_leases(&mut self) {
         while let Some(event) = self.queues.engine.poll_lease_event() {
             // It is missed by nobody: it is a trace.
-            if self.failure.is_some() {
+            if self.has_failed() {
                 continue;
             }
             self.stamped = self.stamped.max(self.now.wall);
@@ -90,9 +90,7 @@ impl Broker {
         }
         let appended = self.journal.append(&NewRecord { data: writer.finish(), ..record });
         writer.clear();
-        if let Err(error) = appended
-            && self.failure.is_none()
-        {
+        if let Err(error) = appended {
             self.fail(&error);
         }
     }

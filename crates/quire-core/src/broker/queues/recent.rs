@@ -1,14 +1,13 @@
 //! The stretches of the log that queues can read without waiting: what was just written, and what was fetched for them.
 //!
-//! A stretch is a batch of the journal, mapped, checked when it was read. Here are only handles and where the records begin; the bytes
-//! belong to the page cache, where reading them has just put them.
+//! A stretch is a batch of the journal, checked when it was read, together with where its records begin.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use quire_journal::{Batch, Position, Record};
 
-/// Bytes of the log that count as at hand. Ten times what leaves a broker in a turn, and small beside the page cache.
-const RECENT_SIZE_MAX: usize = 64 * 1024 * 1024;
+/// Bytes of the log that are kept in memory: twice what all fetches under way can bring, and several times what leaves a broker in a turn.
+const RECENT_SIZE_MAX: usize = 32 * 1024 * 1024;
 
 #[derive(Default)]
 pub(super) struct Recent {
