@@ -2,7 +2,7 @@
 
 use quire_journal::Position;
 
-use super::work::Fetched;
+use super::work::{FETCH_SIZE_AHEAD, FETCH_SIZE_ALONE, Fetched};
 use super::{Purpose, QueueFound, QueueWork};
 use crate::broker::acknowledge::code_of;
 use crate::broker::slice::PASS;
@@ -290,7 +290,9 @@ impl Broker {
             return;
         }
         let definitions = self.queues.all.as_slice().into();
-        let work = QueueWork::Fetch { reader: self.reader.clone(), from, limit: self.edge, definitions };
+        let size = if is_ahead { FETCH_SIZE_AHEAD } else { FETCH_SIZE_ALONE };
+        let work =
+            QueueWork::Fetch { reader: self.reader.clone(), from, limit: self.edge, size, definitions };
         self.begin_work(Purpose::Fetch { from, is_ahead }, work);
     }
 

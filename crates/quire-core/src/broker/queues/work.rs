@@ -16,13 +16,23 @@ use crate::message_type::Arena;
 use crate::queue::{Entry, Time};
 use crate::replay::context_of;
 
-/// Bytes of the log that one fetch brings: some hundred messages of common size, and a few milliseconds of a slow disk.
-const FETCH_SIZE_MAX: usize = 1024 * 1024;
+/// Bytes of the log that a fetch brings for a message that may be wanted alone, as it is where priorities are scattered over a queue.
+pub(super) const FETCH_SIZE_ALONE: usize = 128 * 1024;
+
+/// The same for one that goes on where a fetch before it ended: some hundred messages of common size, and a few milliseconds of a slow
+/// disk.
+pub(super) const FETCH_SIZE_AHEAD: usize = 1024 * 1024;
 
 /// Something to read for queues. See [`ReadRequest`](crate::replay::ReadRequest).
 pub(crate) enum QueueWork {
-    /// The stretches of the log from a position on.
-    Fetch { reader: Reader, from: Position, limit: Position, definitions: Arc<[Arc<Definition>]> },
+    /// The stretches of the log from a position on, about `size` bytes of them.
+    Fetch {
+        reader: Reader,
+        from: Position,
+        limit: Position,
+        size: usize,
+        definitions: Arc<[Arc<Definition>]>,
+    },
     /// The messages of one queue with these bookmarks.
     Find { reader: Reader, bookmarks: Vec<Bookmark>, definition: Arc<Definition> },
     /// Those of these messages that match.
@@ -75,8 +85,8 @@ pub(crate) struct Fetched {
 impl QueueWork {
     pub(crate) fn run(self) -> QueueFound {
         match self {
-            QueueWork::Fetch { reader, from, limit, definitions } => {
-                QueueFound::Fetched(fetch(&reader, from, limit, &definitions))
+            QueueWork::Fetch { reader, from, limit, size, definitions } => {
+                QueueFound::Fetched(fetch(&reader, from, limit, size, &definitions))
             }
             QueueWork::Find { reader, bookmarks, definition } => {
                 let find = |bookmark| find(&reader, bookmark, &definition);
@@ -94,11 +104,19 @@ impl QueueWork {
     }
 }
 
-fn fetch(reader: &Reader, from: Position, limit: Position, definitions: &[Arc<Definition>]) -> Fetched {
+fn fetch(
+    reader: &Reader,
+    from: Position,
+    limit: Position,
+    size_max: usize,
+    definitions: &[Arc<Definition>],
+) -> Fetched {
     let mut cursor = reader.cursor(Position::new(from.get().saturating_sub(1))).sparingly();
     let mut fetched = Fetched::default();
     let mut size = 0;
-    while size < FETCH_SIZE_MAX {
+    while size < size_max {
+        // A stretch that is kept keeps all that was read with it.
+        cursor.set_read_step(size_max - size);
         match cursor.next(limit, &Entering(definitions)) {
             Ok(Some(batch)) => {
                 size += batch.size();
