@@ -27,6 +27,19 @@ const QUESTIONS_SIZE_MAX: usize = 1024 * 1024;
 /// What a kept message takes beside its data.
 const KEPT_OVERHEAD: usize = 64;
 
+/// A message that is kept for subscriptions, one after the other.
+pub(super) struct Kept {
+    pub(super) message: Arc<OwnedMessage>,
+    /// The session of the last of them. Those of one session mostly follow each other; where they do not, the message counts again.
+    last_session: Option<SessionId>,
+}
+
+impl Kept {
+    pub(super) fn new(message: OwnedMessage) -> Self {
+        Kept { message: Arc::new(message), last_session: None }
+    }
+}
+
 /// The messages that wait for a decision.
 #[derive(Default)]
 pub(super) struct Deferred {
@@ -59,31 +72,31 @@ impl Deferred {
     /// The subscription is gone. Gives the bytes that were kept for it, but for those under way.
     fn forget(&mut self, id: SubscriptionId) -> usize {
         let waiting = self.by_subscription.remove(&id);
-        waiting.map_or(0, |waiting| waiting.questions.iter().map(|question| size_of(&question.message)).sum())
+        waiting.map_or(0, |waiting| waiting.questions.iter().map(|question| question.charge).sum())
     }
-}
-
-fn size_of(message: &OwnedMessage) -> usize {
-    message.data.len() + KEPT_OVERHEAD
 }
 
 impl Broker {
     /// Keeps a message for a subscription of which it is not decided whether it wants it, or that waits for the decision about an earlier one.
-    pub(super) fn defer(&mut self, id: SubscriptionId, decision: Decision, message: &Arc<OwnedMessage>) {
+    pub(super) fn defer(&mut self, id: SubscriptionId, decision: Decision, kept: &mut Kept) {
         let Some(subscription) = self.subscriptions.get(id) else { return };
         let filter = match decision {
             Decision::Open => subscription.filter.clone(),
             Decision::Wanted => None,
         };
         let (session, select) = (subscription.session, subscription.select.clone());
+        // The subscriptions of a session share the message.
+        let is_first = kept.last_session.replace(session) != Some(session);
+        let charge = KEPT_OVERHEAD + if is_first { kept.message.data.len() } else { 0 };
         let waiting = self.deferred.by_subscription.entry(id).or_default();
-        waiting.questions.push_back(Question { subscription: id, message: message.clone(), filter, select });
+        let message = kept.message.clone();
+        waiting.questions.push_back(Question { subscription: id, message, filter, select, charge });
         if !waiting.is_in_line {
             waiting.is_in_line = true;
             self.deferred.line.push_back(id);
         }
         let session_state = &mut self.sessions[session];
-        session_state.deferred_size += size_of(message);
+        session_state.deferred_size += charge;
         let size = session_state.deferred_size + session_state.outbox.backlog_size();
         self.touch(session);
         if size as u64 > self.config.limits.max_client_backlog {
@@ -122,7 +135,7 @@ impl Broker {
                 && size < QUESTIONS_SIZE_MAX
                 && let Some(question) = waiting.questions.pop_front()
             {
-                size += size_of(&question.message);
+                size += question.charge;
                 questions.push(question);
             }
             if let Some(subscription) = self.subscriptions.get(id) {

@@ -1,9 +1,8 @@
 //! Publishes: from a received frame to the journal's open batch and to those who are served at once.
 
-use std::sync::Arc;
-
 use quire_journal::{Appended, Bookmark, NewRecord, Position, RecordKind, Timestamp};
 
+use super::deferred::Kept;
 use super::slice::{SERVED, WEIGHED_EFFORT};
 use super::{Broker, Event, Output};
 use crate::filter::{Decision, MessageContext};
@@ -223,7 +222,7 @@ impl Broker {
         context: &MessageContext<'_>,
         message: &Message<'_>,
         is_queue: bool,
-        owned: &mut Option<Arc<OwnedMessage>>,
+        owned: &mut Option<Kept>,
     ) {
         let Some(subscription) = self.subscriptions.get(id) else { return };
         if let Some(progress) = subscription.progress() {
@@ -238,7 +237,7 @@ impl Broker {
             return;
         }
         let owned = owned.get_or_insert_with(|| {
-            Arc::new(OwnedMessage {
+            Kept::new(OwnedMessage {
                 message_type: context.message_type,
                 topic: context.topic.into(),
                 bookmark: message.bookmark.and(context.bookmark),

@@ -44,6 +44,8 @@ pub(crate) struct Question {
     /// The subscription's filter when the message came; `None` when it is known to match.
     pub(crate) filter: Option<Filter>,
     pub(crate) select: Option<Select>,
+    /// Bytes that are counted for it: those of the message with the first question of a session about it.
+    pub(crate) charge: usize,
 }
 
 /// What became of a [`Question`].
@@ -65,7 +67,7 @@ pub(crate) enum Verdict {
 /// Answers all questions, in their order.
 pub(crate) fn decide_all(questions: Vec<Question>) -> Vec<Answer> {
     let (mut arena, mut selected) = (Arena::default(), Vec::new());
-    let answer = |Question { subscription, message, filter, select }| {
+    let answer = |Question { subscription, message, filter, select, .. }| {
         arena.allow(EVALUATION_EFFORT_MAX);
         let filter: Option<Filter> = filter;
         let decided = filter.map_or(Some(true), |filter| filter.decide(&message.context(), &mut arena));

@@ -98,6 +98,24 @@ fn messages_that_wait_for_costly_filters_count_as_backlog() {
 }
 
 #[test]
+fn a_message_counts_once_for_all_subscriptions_of_a_connection_that_wait_with_it() {
+    let limits = Limits { max_client_backlog: 1024 * 1024, ..Limits::default() };
+    let mut pair = Pair::with(BrokerConfig { limits, ..config() });
+    let filter = costly_filter();
+    pair.client(1, "publisher");
+    pair.client(2, "costly");
+    for number in 1..=10 {
+        pair.subscribe(2, &Subscribe { filter: Some(&filter), ..subscribe(number, "orders") });
+    }
+    pair.turn();
+    pair.take(2);
+    pair.publish(1, 1, "orders", &message(1, 300_000, "y"));
+    pair.turn();
+    assert_eq!(pair.take(2), [], "ten times the message is more than the limit");
+    assert_eq!(pair.broker.stats().subscription_count, 10);
+}
+
+#[test]
 fn a_filter_that_takes_more_than_the_limit_ends_its_subscription_and_no_other() {
     let filter = costly_filter();
     let size = EVALUATION_EFFORT_MAX as usize / 4 / 99;
