@@ -111,7 +111,7 @@ def oversized(directory: Path, part: int) -> dict[str, Any]:
         return {"refused_per_s": round(rate), **figures}
 
 
-#: Each with a directory for the server, and the part of the crowd that comes: one in so many.
+#: Each with a directory for the server, and the divisor by which the crowd is reduced.
 CROWDS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "connections": connections,
     "subscriptions": subscriptions,
@@ -273,7 +273,7 @@ async def _stay(strangers: Strangers, heads: int, crowd: Crowd) -> None:
 
 
 async def _subscribe_much(strangers: Strangers, heads: int, crowd: Crowd) -> None:
-    stayed = []  # one that nobody holds is closed
+    stayed = []  # a connection without a reference is closed
     for first in range(0, heads, 1000):
         stayed.append(stranger := await strangers.logged_on())
         here = range(first, min(first + 1000, heads))

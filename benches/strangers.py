@@ -57,7 +57,7 @@ class Stranger:
 
 @dataclass
 class Strangers:
-    """Makes connections, each with a client name of its own."""
+    """Makes connections, each with a different client name."""
 
     host: str
     port: int

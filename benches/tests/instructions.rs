@@ -83,7 +83,7 @@ fn count(path: &Path) -> Result<Option<u64>, Box<dyn std::error::Error>> {
     let child = Pid::from_raw(i32::try_from(child.id())?);
     let mut count = 0;
     let mut is_begun = false;
-    // An instruction that copies memory stops after each byte or word of it; it is one all the same, as fast as others.
+    // An instruction that copies memory stops after each byte or word of it; it still counts as one instruction.
     let mut place = 0;
     loop {
         match waitpid(child, None)? {

@@ -86,7 +86,7 @@ pub(crate) struct Found {
     pub(crate) chunk: Chunk,
     /// Where to read on, or why that is impossible; what was found before the damage is in the chunk.
     pub(crate) cursor: Result<Cursor, JournalError>,
-    /// The filter of this member takes too much effort for the message behind the chunk, of so many bytes.
+    /// The member whose filter takes too much effort for the message after the chunk, and the size of that message in bytes.
     pub(crate) costly: Option<(usize, usize)>,
     /// It was run on the loop.
     pub(crate) was_inline: bool,

@@ -20,7 +20,7 @@ pub(super) struct Filters {
     by_filter: HashMap<(QueueId, Filter), u32, FxBuildHasher>,
     /// All filters of a queue, so that a message is read once for them.
     indexes: BTreeMap<QueueId, SubscriptionIndex<FilterId>>,
-    /// Filters that took too much effort for a message of so many bytes. They did not match; their subscriptions are to be ended.
+    /// Filters that took too much effort, each with the size of the message in bytes. They count as not matching; their subscriptions are ended.
     costly: Vec<(FilterId, usize)>,
     arena: Arena,
 }
