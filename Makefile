@@ -1,4 +1,4 @@
-# Two commands matter: `make demo` and `make test`. Both set up what they need.
+# Three commands matter: `make demo`, `make test` and `make wheel`. Each sets up what it needs.
 
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz crash client-crash queue-crash protocol-kills churn peers clean
+.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz crash client-crash queue-crash protocol-kills churn peers wheel clean
 
 setup: $(STAMP)
 
@@ -36,13 +36,14 @@ check: setup
 # The cases are the same every time, here and in the Python tests: a red run is the doing of the change. Plain `cargo test` and `pytest` draw
 # new ones, and so does `make fuzz`.
 rust-test: export PROPTEST_RNG_SEED ?= 1
-# Temporary files of the tests, those of a run that was killed included. A run whose tests leave something there fails.
+# Temporary files of the tests, those of a run that was killed included. What the tests leave there is listed and removed.
 rust-test: export TMPDIR := $(CURDIR)/target/temporary
 rust-test:
 	rm -rf $(TMPDIR)
 	mkdir -p $(TMPDIR)
 	cargo test --locked
-	rmdir $(TMPDIR)
+	@find $(TMPDIR) -mindepth 1 -printf 'left by the tests: %P\n'
+	rm -rf $(TMPDIR)
 
 # As the tests are built: that they link and start is what is shown, not how fast they are.
 bench-build:
@@ -65,14 +66,20 @@ sim:
 #   frames of both directions; message types and filters; changes, leases and snapshots of queues; commands and their options
 #   what a server sends to a client
 #   stores of publishes and of bookmarks
+#   values of messages as columns of Arrow
+#   rows of CSV; requests for the care of journal files and their answers (Python)
 #
-# The names of such tests begin with `any_`. A bounded number of cases is part of `make test`, and so is the configuration.
+# The names of such tests begin with `any_`. A bounded number of cases is part of `make test`, and so is the configuration. The stores are
+# files: with TMPDIR in memory (/dev/shm) a million of them take minutes, on a disk hours. The last line is a hundredth: an input takes Python milliseconds.
 fuzz: export QUIRE_FUZZ_CASES = $(or $(CASES),1000000)
 fuzz: export PROPTEST_CASES = $(or $(CASES),1000000)
-fuzz:
+fuzz: setup
 	cargo test --profile editable --locked --package quire-journal --test journal any_bytes
-	cargo test --profile editable --locked --package quire-core --test wire --test filter --test queue --test broker --test client -- any_
+	cargo test --profile editable --locked --package quire-wire --package quire-expression --package quire-queue --package quire-broker --package quire-client \
+		--test wire --test filter --test queue --test broker --test client -- any_
 	cargo test --profile editable --locked --package quire-driver --test stores any_bytes
+	cargo test --profile editable --locked --package quire-arrow --test any_values
+	QUIRE_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -q -n auto tests/test_any_bytes.py
 
 python-test: setup
 	$(BIN)/python -m pytest -n auto -q tests --ignore tests/spark --hypothesis-profile ci
@@ -110,6 +117,15 @@ churn: setup
 peers: setup
 	$(BIN)/python -m pip install --quiet --editable '.[dev,peers]'
 	$(BIN)/python -m benches.peers $(PEERS)
+
+# A wheel for Python 3.11 and newer, and for Linux with glibc 2.17 and newer: zig links against the symbols of that version. Elsewhere: `make
+# wheel WHEEL_OPTIONS=`. The wheel is installed into an empty environment and tried there.
+WHEEL_OPTIONS ?= --zig --compatibility manylinux2014
+wheel: $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet 'maturin[zig]>=1.16,<2'
+	rm -rf dist
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/maturin build --release --locked --out dist $(WHEEL_OPTIONS)
+	$(BIN)/python tests/wheel.py dist/*.whl
 
 clean:
 	rm -rf target $(VENV) dist

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use quire_core::broker::{Broker, BrokerConfig, ConnectionId, Input, Output};
-use quire_core::time::{Instant, Now};
-use quire_core::wire::*;
+use quire_broker::{Access, Broker, BrokerConfig, ConnectionId, Input, Output, TransportId};
+use quire_command::*;
 use quire_journal::{Journal, MemoryDisk, Options, Timestamp};
+use quire_types::time::{Instant, Now};
+use quire_wire::*;
 
 const NOW: Now = Now { instant: Instant(0), wall: Timestamp(1_000_000_000_000_000_000) };
 
@@ -34,22 +35,30 @@ impl Bench {
         let disk = Arc::new(MemoryDisk::new(4 << 30));
         let options = Options { segment_size: 64 << 20, ..Options::default() };
         let (journal, _) = Journal::driven_by_hand(disk, Path::new("journal"), &options).unwrap();
-        config.limits.max_client_backlog = 1 << 40;
-        config.limits.max_subscriptions_per_connection = 1 << 20;
+        config.transports[0].max_client_backlog = 1 << 40;
+        config.transports[0].max_subscriptions_per_connection = 1 << 20;
         Bench { broker: Broker::new(config, journal).unwrap(), sequence: 0 }
     }
 
     /// Connects and logs on.
     pub fn connect(&mut self, number: u64, name: &str) {
         let connection = ConnectionId(number);
-        self.broker.handle(NOW, Input::Connected { connection, peer: "bench" });
+        self.broker.handle(
+            NOW,
+            Input::Connected {
+                connection,
+                peer: "bench",
+                transport: TransportId::default(),
+                access: Access::Client,
+            },
+        );
         let logon = Logon { version: VERSION, client_name: name, ..Logon::default() };
-        self.send(number, &ClientFrame::Logon(logon));
+        self.send(number, &Command::Logon(logon));
         self.turn();
     }
 
     /// Hands in one frame.
-    pub fn send(&mut self, number: u64, frame: &ClientFrame<'_>) {
+    pub fn send(&mut self, number: u64, frame: &Command<'_>) {
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
         self.broker.handle(NOW, Input::Received { connection: ConnectionId(number), bytes: &bytes });
@@ -57,7 +66,7 @@ impl Bench {
 
     /// Subscribes with the given frame as command 1.
     pub fn subscribe(&mut self, connection: u64, subscribe: Subscribe<'_>) {
-        self.send(connection, &ClientFrame::Subscribe(Subscribe { command: 1, ..subscribe }));
+        self.send(connection, &Command::Subscribe(Subscribe { command: 1, ..subscribe }));
     }
 
     /// One read's worth of publishes, with data of one size.
@@ -81,7 +90,7 @@ impl Bench {
             correlation_id: b"",
             data,
         };
-        ClientFrame::Publish(publish).encode(bytes);
+        Command::Publish(publish).encode(bytes);
     }
 
     /// Hands in what arrived.
@@ -100,6 +109,10 @@ impl Bench {
                     Output::Send { bytes, .. } => {
                         size += bytes.len();
                         self.broker.recycle(bytes);
+                        did = true;
+                    }
+                    Output::SendShared { bytes, .. } => {
+                        size += bytes.len();
                         did = true;
                     }
                     Output::Read(request) => {

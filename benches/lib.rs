@@ -2,8 +2,8 @@
 
 pub mod driven_broker;
 
-use quire_core::filter::MessageContext;
-use quire_core::message_type::MessageType;
+use quire_expression::filter::MessageContext;
+use quire_expression::message_type::MessageType;
 use quire_journal::Timestamp;
 
 /// A message on `orders`, as a filter sees it.

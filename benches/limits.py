@@ -129,6 +129,7 @@ class Measured:
         config.write_text(
             '[[transport]]\nname = "limits"\nmax_connections = 11000\nmax_subscriptions_per_connection = 2000\n'
             '[[transaction_log.topic]]\nname = "^honest$"\nmessage_type = "json"\n'
+            '[[transaction_log.topic]]\nname = "flood"\nmessage_type = "binary"\nrecorded = false\n'
         )
         self.server = Served(directory, config)
 

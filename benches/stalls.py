@@ -1,8 +1,8 @@
-"""What one peer costs everybody else: rows for `limits.py`.
+"""Measures how long a client waits while another client (the peer) does something costly. `limits.py` runs these rows.
 
-An honest client publishes a message and flushes, 200 times a second, all the time. Another connection asks for heartbeats. Then a peer
-does what its row says, over bare sockets. The times of the honest client are measured from the moment at which each publish was due,
-so that a publish that waits for another one counts with its whole wait.
+The honest client publishes a message and flushes 200 times a second. Another connection asks for heartbeats. Then the peer does what its
+row says, over bare sockets. Each latency of the honest client is measured from the time at which the publish was due. A publish that
+waits for an earlier one counts with its whole wait.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import quire
-from server_process import ServerProcess, wait_until
-from stranger import (
+from support.server_process import ServerProcess
+from support.stranger import (
     GOODBYE,
     LOGGED_ON,
     PERSISTED,
@@ -51,14 +51,13 @@ from stranger import (
     publish_batch,
     subscribe,
 )
+from support.waiting import PATIENCE, wait_until
 
 PUBLISHERS: Final = 4
 WORKERS: Final = 2
 STRANGERS: Final = 8
 #: Names under which strangers log on. The server keeps the highest sequence of every name for ever, so that they are few.
 NAMES: Final = 64
-#: Seconds after which an answer counts as missing.
-PATIENCE: Final = 60.0
 #: The smallest that a configuration may say.
 BACKLOG_MIN: Final = "64KB"
 #: Refusals that are more than `max_client_backlog`: of the smallest, and of the default of 64 MiB.
@@ -166,7 +165,7 @@ class Publisher(threading.Thread):
         self.waits: list[float] = []
 
     def run(self) -> None:
-        client = quire.Client(self._churn.url, name=self.name)
+        client = quire.Client(self._churn.url, name=self.name, wait=True, command_timeout=None)
         try:
             dice = random.Random(self.name)
             while not self._churn.is_over.is_set():
@@ -201,7 +200,9 @@ class Worker(threading.Thread):
         super().__init__(name=f"worker-{number}")
         self._churn = churn
         self.handled: set[tuple[int, int]] = set()
-        self._client = quire.Client(churn.url, name=self.name, ack_batch_size=20)
+        self._client = quire.Client(
+            churn.url, name=self.name, ack_batch_size=20, wait=True, command_timeout=None
+        )
 
     def run(self) -> None:
         try:
@@ -216,7 +217,7 @@ class Worker(threading.Thread):
             if not self._client.drain(PATIENCE).is_clean:
                 self._churn.find(f"{self.name} could not finish")
         except (quire.QuireError, AssertionError) as error:
-            self._churn.find(f"the queue is not empty after {PATIENCE:.0f} s: {error!r}")
+            self._churn.find(f"the queue is not empty after {PATIENCE} s: {error!r}")
             self._client.close(0)
         self.join()
 
@@ -324,7 +325,7 @@ class Churn:
             try:
                 self._live(way, name, dice)
             except TimeoutError:
-                self.find(f"a stranger waited {PATIENCE:.0f} s for the server ({way})")
+                self.find(f"a stranger waited {PATIENCE} s for the server ({way})")
                 self._is_broken.set()
             except OSError:
                 pass  # The server ended the connection.

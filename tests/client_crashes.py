@@ -20,10 +20,10 @@ import tempfile
 from pathlib import Path
 
 import quire
-from client_process import ClientProcess
-from server_process import PATIENCE, Deadline, ServerProcess
+from support.client_process import ClientProcess
+from support.server_process import ServerProcess
+from support.waiting import PATIENCE, Deadline
 
-_ROUND_TIMEOUT = PATIENCE
 _TOPIC = "crash"
 #: Answers that are waited for before something is killed, at most.
 _ANSWERS_MAX = 300
@@ -41,8 +41,10 @@ class Publisher:
 
     def start(self) -> None:
         # What the last one published and could not say any more counts, too: the server knows.
-        with quire.Client(self._url, name="publisher", publish_store=self._store) as client:
-            client.flush(_ROUND_TIMEOUT)
+        with quire.Client(
+            self._url, name="publisher", publish_store=self._store, wait=True, command_timeout=None
+        ) as client:
+            client.flush(PATIENCE)
             assert client.persisted >= self.published, (client.persisted, self.published)
             self.published = client.persisted
         self._process = ClientProcess(self._url, name="publisher", publish_store=self._store)
@@ -121,13 +123,19 @@ def client_crash_rounds(directory: Path, rounds: int, seed: int) -> int:
         publisher.start()
         publisher.kill()
         consumer.kill()
-        with quire.Client(server.url, name="publisher", publish_store=directory / "publishes") as last:
-            last.flush(_ROUND_TIMEOUT)
+        with quire.Client(
+            server.url,
+            name="publisher",
+            publish_store=directory / "publishes",
+            wait=True,
+            command_timeout=None,
+        ) as last:
+            last.flush(PATIENCE)
             published = last.persisted
         assert published >= publisher.published
-        with quire.Client(server.url) as reader:
+        with quire.Client(server.url, wait=True, command_timeout=None) as reader:
             subscription = reader.subscribe(_TOPIC, bookmark=quire.EPOCH)
-            deadline = Deadline(_ROUND_TIMEOUT)
+            deadline = Deadline()
             for expected in range(1, published + 1):
                 assert int(subscription.get(deadline.left).data) == expected
         assert consumer.taken <= published

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from ways_in import url
+from support.ways_in import url, way_in
 
-__all__ = ["url"]
+__all__ = ["url", "way_in"]
 
 #: Where all temporary files of a run are, those of processes that are killed included. pytest's own directories are beside it.
 _SCRATCH: Final = pytest.StashKey[Path]()

@@ -21,7 +21,8 @@ import tempfile
 from pathlib import Path
 
 import quire
-from server_process import PATIENCE, Deadline, ServerProcess
+from support.server_process import ServerProcess
+from support.waiting import PATIENCE, Deadline
 
 #: Messages acknowledged in one round before the kill, at most: a few journal files.
 _MESSAGES_MAX = 3000
@@ -30,8 +31,6 @@ _MESSAGES_MAX = 3000
 _STORE_SIZE_MAX = "512KB"
 #: Rounds on one directory: after them the replay of everything would be most of the work.
 _ROUNDS_PER_DIRECTORY = 25
-#: Seconds for everything that a round waits for.
-_ROUND_TIMEOUT = PATIENCE
 
 _PUBLISHERS = ("publisher-1", "publisher-2")
 _TRANSACTION_LOG = {"journal_size": "256KB", "topic": [{"name": "^crash/", "message_type": "binary"}]}
@@ -56,7 +55,7 @@ class Log:
 
     def take_until(self, subscription: quire.Subscription, last: dict[str, int]) -> None:
         """Takes what comes until every publisher has come to its number in `last`."""
-        deadline = Deadline(_ROUND_TIMEOUT)
+        deadline = Deadline()
         while any(self.last[name] < sequence for name, sequence in last.items()):
             for message in next(subscription.batches(timeout=deadline.left)):
                 self.take(message)
@@ -68,7 +67,12 @@ class Publisher:
     def __init__(self, url: str, name: str) -> None:
         self.name = name
         self.client = quire.Client(
-            url, name=name, reconnect=_RECONNECT, publish_store=quire.PublishStore(size_max=_STORE_SIZE_MAX)
+            url,
+            name=name,
+            reconnect=_RECONNECT,
+            publish_store=quire.PublishStore(size_max=_STORE_SIZE_MAX),
+            wait=True,
+            command_timeout=None,
         )
         self._last = 0
 
@@ -84,7 +88,9 @@ def crash_rounds(directory: Path, rounds: int, seed: int) -> int:
     followed = Log()
     with ServerProcess(directory, transaction_log=_TRANSACTION_LOG) as server:
         publishers = [Publisher(server.url, name) for name in _PUBLISHERS]
-        follower = quire.Client(server.url, name="follower", reconnect=_RECONNECT)
+        follower = quire.Client(
+            server.url, name="follower", reconnect=_RECONNECT, wait=True, command_timeout=None
+        )
         subscription = follower.subscribe("^crash/", bookmark=quire.EPOCH)
         for _ in range(rounds):
             # Killed once so many more are acknowledged, with as many on their way as the stores hold; or at once.
@@ -97,7 +103,7 @@ def crash_rounds(directory: Path, rounds: int, seed: int) -> int:
             _restart(server, dice)
             _check_log(server, acknowledged)
         for publisher in publishers:
-            publisher.client.flush(timeout=_ROUND_TIMEOUT)
+            publisher.client.flush(timeout=PATIENCE)
         published = {publisher.name: publisher.client.persisted for publisher in publishers}
         followed.take_until(subscription, published)
         _check_log(server, published)
@@ -120,7 +126,7 @@ def _restart(server: ServerProcess, dice: random.Random) -> None:
 def _check_log(server: ServerProcess, acknowledged: dict[str, int]) -> None:
     """Replays everything with a client that knows nothing."""
     log = Log()
-    with quire.Client(server.url, reconnect=_RECONNECT) as reader:
+    with quire.Client(server.url, reconnect=_RECONNECT, wait=True, command_timeout=None) as reader:
         log.take_until(reader.subscribe("^crash/", bookmark=quire.EPOCH), acknowledged)
 
 

@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import quire
-from forked_process import ForkedProcess, ForkedServer
-from proxy import Moment, Proxy, Step, Strike
-from server_process import PATIENCE, Deadline
+from support.forked_process import ForkedProcess, ForkedServer
+from support.proxy import Moment, Proxy, Step, Strike
+from support.waiting import PATIENCE, Deadline
 
 #: Of a road nothing comes back in this life: its connection is cut and there is no other.
 Victim = Literal["server", "client", "connection", "road"]
@@ -40,8 +40,6 @@ LINES = frozenset({"begun", "published", "taken", "discarded", "given", "gone", 
 
 #: Messages published by one life.
 MESSAGES = 8
-#: Seconds for everything that a life waits for.
-_LIFE_TIMEOUT = PATIENCE
 _TOPIC, _QUEUE = "steps", "STEPS"
 _RECONNECT = quire.Reconnect(initial="2ms", maximum="20ms")
 _SETTINGS: dict[str, Any] = {
@@ -61,6 +59,8 @@ class Life:
         self._listener = listener
         self._client = quire.Client(
             url,
+            wait=True,
+            command_timeout=None,
             name="steps",
             publish_store=directory / "publishes",
             bookmark_store=directory / "places",
@@ -71,7 +71,7 @@ class Life:
 
     def run(self) -> None:
         with self._client:
-            self._client.flush(_LIFE_TIMEOUT)
+            self._client.flush(PATIENCE)
             last = self._client.persisted
             self._say("begun", last)
             replay = self._client.subscribe(
@@ -89,7 +89,7 @@ class Life:
                 self._work(jobs)
             jobs.unsubscribe()
             replay.unsubscribe()
-            self._client.flush(_LIFE_TIMEOUT)
+            self._client.flush(PATIENCE)
             self._say("flushed", self._client.persisted)
         self._say("closed", last)
 
@@ -97,7 +97,7 @@ class Life:
         """What was published comes in its order, from where the last life was."""
         number = 0
         while number < last:
-            message = replay.get(_LIFE_TIMEOUT)
+            message = replay.get(PATIENCE)
             number = message.json()["n"]
             assert message.sequence == number
             self._say("taken", number)
@@ -111,7 +111,7 @@ class Life:
 
     def _work(self, jobs: quire.Subscription) -> None:
         """A handful of jobs; each fourth is given back once."""
-        batch = next(jobs.batches(5, timeout=_LIFE_TIMEOUT))
+        batch = next(jobs.batches(5, timeout=PATIENCE))
         # What an earlier connection brought is not ours any more.
         held = [job for job in batch if not job.lease_lost]
         for job in held:
@@ -125,7 +125,7 @@ class Life:
             else:
                 job.cancel()
         with contextlib.suppress(quire.DisconnectedError):  # Those of which nothing is known come again.
-            self._client.flush(_LIFE_TIMEOUT)
+            self._client.flush(PATIENCE)
             for job in done:
                 if not job.lease_lost:
                     self._say("gone", job.json()["n"])
@@ -215,7 +215,7 @@ class World:
         published = self._ledger.published
         everything = set(range(1, published + 1))
         assert self._ledger.given == everything, f"given to nobody: {sorted(everything - self._ledger.given)}"
-        with quire.Client(self._server.url) as reader:
+        with quire.Client(self._server.url, wait=True, command_timeout=None) as reader:
             assert reader.queue_stats(_QUEUE)[_QUEUE]["depth"] == 0
             replay = reader.subscribe(_TOPIC, bookmark=f"[{quire.EPOCH}:{quire.NOW}]")
             numbers = [(message.sequence, message.json()["n"]) for message in replay]
@@ -224,7 +224,7 @@ class World:
 
     def _listen(self, life: ForkedProcess) -> None:
         """Takes what the life says until its end."""
-        deadline = Deadline(_LIFE_TIMEOUT)
+        deadline = Deadline()
         while True:
             assert life.connection.poll(deadline.left), "the client says nothing any more"
             try:

@@ -29,14 +29,13 @@ from pathlib import Path
 from typing import Any
 
 import quire
-from server_process import PATIENCE, ServerProcess
+from support.server_process import ServerProcess
+from support.waiting import PATIENCE
 
 #: Jobs published in one round before the kill, at most.
 _JOBS_MAX = 2000
 #: Rounds on one directory.
 _ROUNDS_PER_DIRECTORY = 25
-#: Seconds for everything that a round waits for.
-_ROUND_TIMEOUT = PATIENCE
 
 _RECONNECT = quire.Reconnect(initial="5ms", maximum="50ms")
 _TRANSACTION_LOG = {"journal_size": "256KB", "topic": [{"name": "^jobs$", "message_type": "json"}]}
@@ -67,7 +66,9 @@ def work(url: str, log: str) -> None:
     """One worker: lines are `given N TIME` and `gone N TIME`, the latter written behind the flush."""
     with (
         open(log, "a", buffering=1) as out,
-        quire.Client(url, reconnect=_RECONNECT, ack_batch_size=30, ack_timeout="10ms") as client,
+        quire.Client(
+            url, reconnect=_RECONNECT, ack_batch_size=30, ack_timeout="10ms", wait=True, command_timeout=None
+        ) as client,
     ):
         for batch in client.subscribe("JOBS", max_backlog=100).batches(50):
             now = time.monotonic_ns()
@@ -77,7 +78,7 @@ def work(url: str, log: str) -> None:
             for job in held:
                 job.ack()
             try:
-                client.flush(_ROUND_TIMEOUT)
+                client.flush(PATIENCE)
             except quire.DisconnectedError:
                 continue  # Some of them come again, to this worker or the other.
             now = time.monotonic_ns()
@@ -94,7 +95,9 @@ def crash_rounds(directory: Path, rounds: int, seed: int, has_state_file: bool) 
     logs = directory / "logs"
     logs.mkdir()
     with ServerProcess(directory / "data", **settings) as server, contextlib.ExitStack() as cleanup:
-        publisher = quire.Client(server.url, name="publisher", reconnect=_RECONNECT)
+        publisher = quire.Client(
+            server.url, name="publisher", reconnect=_RECONNECT, wait=True, command_timeout=None
+        )
         cleanup.callback(publisher.close)
         workers = [Worker(logs, server.url, number) for number in (1, 2)]
         for worker in workers:
@@ -104,7 +107,7 @@ def crash_rounds(directory: Path, rounds: int, seed: int, has_state_file: bool) 
                 published += 1
                 publisher.publish("jobs", {"n": published})
             if dice.random() < 0.3:
-                publisher.flush(_ROUND_TIMEOUT)
+                publisher.flush(PATIENCE)
             time.sleep(dice.uniform(0, 0.3))
             if dice.random() < 0.5:
                 if has_state_file and dice.random() < 0.5:
@@ -120,8 +123,8 @@ def crash_rounds(directory: Path, rounds: int, seed: int, has_state_file: bool) 
             assert server.terminate() == 0
             assert list(directory.rglob("queue-*.state")), "the state of the queue was not kept"
             server.start()
-        publisher.flush(_ROUND_TIMEOUT)
-        deadline = time.monotonic() + _ROUND_TIMEOUT
+        publisher.flush(PATIENCE)
+        deadline = time.monotonic() + PATIENCE
         while (figures := publisher.queue_stats("JOBS")["JOBS"])["depth"]:
             assert time.monotonic() < deadline, figures
             time.sleep(0.02)

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 import quire
-from scripted_server import ScriptedServer
-from server_process import PATIENCE
-from ways_in import everywhere, url_of
+from support.scripted_server import ScriptedServer
+from support.waiting import PATIENCE
+from support.ways_in import everywhere, url_of
 
-SOON = PATIENCE
 FAST = quire.Reconnect(initial=0.01, maximum=0.05, jitter=0.0)
 
 
@@ -36,7 +35,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 async def take(subscription: quire.AsyncSubscription, count: int) -> list[bytes]:
-    return [(await subscription.get(SOON)).data for _ in range(count)]
+    return [(await subscription.get(PATIENCE)).data for _ in range(count)]
 
 
 def test_both_clients_have_the_same_calls_and_options() -> None:
@@ -56,11 +55,11 @@ def test_both_clients_have_the_same_calls_and_options() -> None:
 async def test_publish_flush_and_replay(server: ScriptedServer, client: quire.AsyncClient) -> None:
     assert [await client.publish("orders", {"n": n}) for n in range(3)] == [1, 2, 3]
     assert await client.publish("orders", b"", sequence=None) is None
-    await client.flush(SOON)
+    await client.flush(PATIENCE)
     assert client.persisted == 3
     subscription = await client.subscribe("orders", bookmark=quire.EPOCH, filter='"n"', sub_id="mine")
-    assert [(await subscription.get(SOON)).json() for _ in range(3)] == [{"n": n} for n in range(3)]
-    assert await subscription.completed.wait(SOON)
+    assert [(await subscription.get(PATIENCE)).json() for _ in range(3)] == [{"n": n} for n in range(3)]
+    assert await subscription.completed.wait(PATIENCE)
     assert subscription.most_recent == f"{server.log[0].publisher}|2|"
     assert client.health().subscriptions[0].sub_id == "mine"
     await subscription.unsubscribe()
@@ -70,7 +69,7 @@ async def test_publish_flush_and_replay(server: ScriptedServer, client: quire.As
 
 async def test_a_wait_ends_at_its_timeout_and_leaves_the_loop_free(client: quire.AsyncClient) -> None:
     subscription = await client.subscribe("orders")
-    waiting = asyncio.ensure_future(subscription.get(SOON))
+    waiting = asyncio.ensure_future(subscription.get(PATIENCE))
     with pytest.raises(TimeoutError):
         await subscription.get("10ms")
     await client.publish("orders", b"1")
@@ -89,7 +88,7 @@ async def test_an_iteration_ends_when_the_client_is_closed(client: quire.AsyncCl
 
     for n in range(3):
         await client.publish("orders", b"%d" % n)
-    await asyncio.wait_for(iterate(), SOON)
+    await asyncio.wait_for(iterate(), PATIENCE)
     assert seen == [b"0", b"1", b"2"]
     with pytest.raises(quire.DisconnectedError):
         await client.publish("orders", b"")
@@ -101,7 +100,7 @@ async def test_batches_are_bounded_and_in_order(client: quire.AsyncClient) -> No
         await client.publish("orders", b"%d" % n)
     subscription = await client.subscribe("orders", bookmark=quire.EPOCH)
     data: list[bytes] = []
-    async for batch in subscription.batches(30, timeout=SOON):
+    async for batch in subscription.batches(30, timeout=PATIENCE):
         assert 1 <= len(batch) <= 30
         data += [message.data for message in batch]
         if len(data) == 100:
@@ -115,7 +114,7 @@ async def test_batches_are_bounded_and_in_order(client: quire.AsyncClient) -> No
 async def test_pausing_replacing_and_refusals(client: quire.AsyncClient) -> None:
     subscription = await client.subscribe("orders", bookmark=quire.EPOCH, paused=True, filter="/a > 0")
     await client.publish("orders", b'{"a":1}')
-    await client.flush(SOON)
+    await client.flush(PATIENCE)
     with pytest.raises(TimeoutError):
         await subscription.get(0)
     await subscription.resume()
@@ -140,7 +139,7 @@ async def test_a_killed_server_that_comes_back_has_everything_once(
     for n in range(50, 100):
         await client.publish("orders", b"%d" % n)
     server.start()
-    await client.flush(SOON)
+    await client.flush(PATIENCE)
     assert await take(subscription, 50) == [b"%d" % n for n in range(50, 100)]
     assert [record.sequence for record in server.log] == list(range(1, 101))
 
@@ -176,20 +175,74 @@ async def test_handlers_run_in_the_order_of_arrival_one_at_a_time(
     with caplog.at_level(logging.CRITICAL, "quire.client"):
         for n in range(10):
             await client.publish("odd" if n % 2 else "even", b"%d" % n)
-            await client.flush(SOON)
-        await asyncio.wait_for(done.wait(), SOON)
+            await client.flush(PATIENCE)
+        await asyncio.wait_for(done.wait(), PATIENCE)
         # The one whose handler failed is left.
-        assert await client.drain(SOON) == quire.DrainReport(unpersisted=0, unprocessed=1)
+        assert await client.drain(PATIENCE) == quire.DrainReport(unpersisted=0, unprocessed=1)
     assert seen == [b"%d" % n for n in range(10)]
     assert odd.most_recent is not None
     assert odd.most_recent.endswith("|2|")
+
+
+async def test_handlers_go_on_after_one_that_waited_for_a_cancelled_task(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[bytes] = []
+    done = asyncio.Event()
+
+    async def handle(message: quire.Message) -> None:
+        seen.append(message.data)
+        if message.data == b"0":
+            task = asyncio.ensure_future(asyncio.sleep(PATIENCE))
+            task.cancel()
+            await task
+        if message.data == b"1":
+            raise SystemExit("on purpose")
+        if message.data == b"2":
+            done.set()
+
+    async with quire.AsyncClient(url) as client:
+        with caplog.at_level(logging.ERROR, "quire.client"):
+            await client.subscribe("orders", on_message=handle)
+            for n in range(3):
+                await client.publish("orders", b"%d" % n)
+            await asyncio.wait_for(done.wait(), PATIENCE)
+        assert client.health().state == "connected"
+    assert seen == [b"0", b"1", b"2"]
+    assert "waited for a task that was cancelled" in caplog.text
+    assert "on purpose" in caplog.text
+
+
+def test_a_client_whose_handlers_were_interrupted_is_closed_and_says_why(url: str) -> None:
+    def handle(_message: quire.Message) -> None:
+        raise KeyboardInterrupt("on purpose")
+
+    clients: list[quire.AsyncClient] = []
+
+    async def program() -> None:
+        clients.append(client := quire.AsyncClient(url))
+        await client.subscribe("orders", on_message=handle)
+        await client.publish("orders", b"0")
+        await asyncio.sleep(PATIENCE)
+
+    with pytest.raises(KeyboardInterrupt, match="on purpose"):
+        asyncio.run(program())
+    health = clients[0].health()
+    assert health.state == "closed"
+    assert health.last_error == "the handlers of the client were ended by KeyboardInterrupt('on purpose')"
+
+    async def publish() -> None:
+        with pytest.raises(RuntimeError):
+            await clients[0].publish("orders", b"1")
+
+    asyncio.run(publish())
 
 
 async def test_a_lost_name_is_said_to_whoever_waits(
     server: ScriptedServer, client: quire.AsyncClient
 ) -> None:
     subscription = await client.subscribe("orders")
-    waiting = asyncio.ensure_future(subscription.get(SOON))
+    waiting = asyncio.ensure_future(subscription.get(PATIENCE))
     async with quire.AsyncClient(server.url, name="client"):
         with pytest.raises(quire.NameInUseError):
             await waiting
@@ -213,6 +266,21 @@ async def test_a_cancelled_wait_takes_no_message(client: quire.AsyncClient) -> N
         await waiting
     await client.publish("orders", b"1")
     assert await take(subscription, 1) == [b"1"]
+
+
+async def test_a_close_that_is_cancelled_closes_at_once(server: ScriptedServer) -> None:
+    server.persists = False
+    client = quire.AsyncClient(server.url)
+    await client.publish("orders", b"1")
+    closing = asyncio.ensure_future(client.close(PATIENCE))
+    await asyncio.sleep(0)
+    assert not closing.done(), "it waits for the publish"
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert client.state == "closed"
+    with pytest.raises(quire.DisconnectedError):
+        await client.publish("orders", b"2")
 
 
 def test_a_client_belongs_to_the_loop_of_its_first_await(server: ScriptedServer) -> None:

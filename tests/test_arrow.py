@@ -1,4 +1,4 @@
-"""`Journal.read_arrow`: the messages of a stretch as record batches, the same as `read` gives them."""
+"""`Journal.read_arrow`: the messages of a range as record batches, the same as `read` gives them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import quire
-from server_process import PATIENCE
+from support.waiting import PATIENCE
 
 COUNT = 1000
 
@@ -46,7 +46,7 @@ def test_batches_hold_what_messages_say(journal: quire.Journal) -> None:
             assert row[name] == getattr(message, name), name
 
 
-def test_a_stretch_is_that_of_read(journal: quire.Journal) -> None:
+def test_a_range_is_that_of_read(journal: quire.Journal) -> None:
     marks = [message.bookmark for message in journal.read()]
     options: list[dict[str, Any]] = [
         {"topic": "odd"},

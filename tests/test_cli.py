@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import quire, serving, url_of
-from server_process import PATIENCE
+from support.command_line import quire, serving, url_of
+from support.waiting import PATIENCE
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -117,7 +117,7 @@ def test_a_bad_filter_is_shown_with_a_caret(tmp_path: Path) -> None:
         (("subscribe", "t", "--url", "http://x"), 2, "quire://"),
         (("publish", "t", "/nowhere/at/all", "--url", "memory:"), 1, "quire: /nowhere/at/all: No such file"),
         (("config", "check", "/nowhere/at/all"), 2, "quire: /nowhere/at/all: No such file"),
-        (("subscribe", "t", "--url", "quire://127.0.0.1:1", "--timeout", "0.1"), 1, "within 0.1 s"),
+        (("publish", "t", "--url", "quire://127.0.0.1:1"), 1, "Connection refused"),
         (
             ("subscribe", "t", "--url", "memory:", "--timeout", "3", "--count", "1"),
             1,
@@ -138,6 +138,27 @@ def test_a_subscription_with_a_timeout_ends_when_nothing_comes() -> None:
     # The engine in the process of the command has to start within the timeout, too.
     result = quire("subscribe", "t", "--url", "memory:", "--timeout", "3")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_publish_under_a_name_is_not_repeated(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, line):
+        url = url_of(line)
+        file = tmp_path / "orders.jsonl"
+        file.write_text('{"n": 1}\n\n{"n": 2}\n')
+        first = quire("publish", "orders", str(file), "--name", "orders.jsonl", url=url)
+        assert first.stdout.startswith("2 messages, ")
+        assert "were there already" not in first.stdout
+        file.write_text('{"n": 1}\n\n{"n": 2}\n{"n": 3}\n')
+        second = quire("publish", "orders", str(file), "--name", "orders.jsonl", url=url)
+        assert second.stdout.startswith("1 messages, ")
+        assert "2 were there already under the name orders.jsonl" in second.stdout
+        third = quire("publish", "orders", str(file), "--name", "orders.jsonl", "--json", url=url)
+        report = json.loads(third.stdout)
+        assert (report["published"], report["skipped"]) == (0, 3)
+        # Without a name each run is a publisher of its own.
+        assert quire("publish", "orders", str(file), url=url).stdout.startswith("3 messages, ")
+        read = quire("subscribe", "orders", "--bookmark", "[0:0|1|]", "--format", "raw", url=url)
+        assert [json.loads(text)["n"] for text in read.stdout.splitlines()] == [1, 2, 3, 1, 2, 3]
 
 
 def test_a_configuration_is_checked_without_starting_anything(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import quire
-from quire._cli import run
-from server_process import PATIENCE
+from quire.cli import run
+from support.waiting import PATIENCE
 
 
 @pytest.mark.parametrize("what", ["publish", "subscribe", "replay"])

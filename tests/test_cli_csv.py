@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import quire
-from quire._cli import run
+from quire.cli import run
 
 
 def published(directory: Path) -> list[str]:

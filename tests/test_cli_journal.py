@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 import quire
 import quire.testing
-from quire._cli import run
-from server_process import PATIENCE
+from quire.cli import run
+from support.waiting import PATIENCE
 
 
 class Result(NamedTuple):
@@ -75,7 +75,24 @@ def test_dump_shows_what_queues_write_by_its_kind_and_size(command: Command, tmp
     assert rows[2][7:] == ["bytes)"]
 
 
-def test_dump_prints_a_stretch(command: Command, directory: Path) -> None:
+def test_dump_shows_where_records_came_from_their_keys_and_deletes(command: Command) -> None:
+    golden = Path(__file__).parent / "golden" / "journal-v2"
+    stored = ("--archive-directory", golden / "archive", "--json")
+    # The twelfth was received and has a key; the seventh deletes three.
+    rows = lines(command("dump", golden / "journal", *stored, "--count", "12"))
+    shown = [(row["kind"], row["key"], row["deleted_keys"], row["source_position"]) for row in rows]
+    assert shown[0] == ("publish", None, [], None)
+    assert shown[6] == ("delete", None, ["key-1", "key-2", "key-3"], None)
+    assert shown[11] == ("publish", "key-12", [], 1012)
+    assert rows[0]["path"] == []
+    assert rows[11]["path"] == [
+        {"instance": "west-1", "group": "west"},
+        {"instance": "hub", "group": "hub"},
+    ]
+    assert command("verify", golden / "journal", "--archive-directory", golden / "archive").code == 0
+
+
+def test_dump_prints_a_range(command: Command, directory: Path) -> None:
     records = lines(
         command("dump", directory, "--topic", "odd", "--from", "17|10|", "--until", "17|16|", "--json")
     )

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import quire
-from quire._cli import run
-from quire._cli._output import print_table
+from quire.cli import run
+from quire.cli._output import print_table
 
 COLUMNS = [f"no {number}" for number in range(12)]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import quire
-from command_line import quire as run
-from quire._cli._queue import _next
+from quire.cli._queue import _next
 from quire.testing import server
-from server_process import PATIENCE, wait_until
+from support.command_line import quire as run
+from support.waiting import PATIENCE, wait_until
 
 QUEUES = (
     {
@@ -49,7 +49,7 @@ def test_ls_and_stats_show_the_figures(url: str) -> None:
     listed = run("queue", "ls", url=url)
     assert listed.returncode == 0, listed.stderr
     table = [line.split("\t") for line in listed.stdout.splitlines()]
-    assert table[0][:3] == ["queue", "depth", "waiting"]
+    assert table[0][:4] == ["queue", "depth", "waiting", "delayed"]
     assert sorted(row[:3] for row in table[1:]) == [["DEAD", "0", "0"], ["JOBS", "5", "5"]]
     figures = lines(run("queue", "stats", "JOBS", "--json", url=url).stdout)
     assert [(each["queue"], each["depth"], each["entered"]) for each in figures] == [("JOBS", 5, 5)]
@@ -70,11 +70,30 @@ def test_sow_prints_what_could_be_delivered(url: str) -> None:
 
 
 def test_subscribe_acknowledges_when_it_is_asked_to(url: str) -> None:
-    assert run("subscribe", "JOBS", "--count", "2", "--max-backlog", "2", url=url).returncode == 0
     assert depth(url, "JOBS") == 5
     said = run("subscribe", "JOBS", "--ack", "--count", "2", url=url)
     assert [line["data"] for line in lines(said.stdout)] == [{"n": 0}, {"n": 1}]
     assert depth(url, "JOBS") == 3
+
+
+def test_subscribe_without_ack_shows_and_takes_nothing(url: str) -> None:
+    shown = run("subscribe", "JOBS", "--filter", "/n > 1", "--count", "2", url=url)
+    assert shown.returncode == 0, shown.stderr
+    assert [line["data"] for line in lines(shown.stdout)] == [{"n": 2}, {"n": 3}]
+    assert "--ack" in shown.stderr
+    # A pattern takes nothing from the queue either; it waits for messages of topics.
+    pattern = run("subscribe", "^JOBS$", "--count", "1", "--timeout", "0.1", url=url)
+    assert pattern.stdout == ""
+    assert deliveries(url, "JOBS") == [({"n": n}, 1) for n in range(5)]
+
+
+def test_subscribe_says_what_a_queue_requires(url: str) -> None:
+    backlog = run("subscribe", "JOBS", "--max-backlog", "2", url=url)
+    assert (backlog.returncode, backlog.stdout) == (2, "")
+    assert "JOBS is a queue, and --max-backlog requires --ack" in backlog.stderr
+    topic = run("subscribe", "tasks", "--ack", url=url)
+    assert (topic.returncode, topic.stdout) == (1, "")
+    assert "no queue has the name" in topic.stderr
 
 
 def test_peek_shows_and_takes_nothing(url: str) -> None:
@@ -122,6 +141,31 @@ def test_redrive_puts_dead_letters_back_once(url: str) -> None:
         jobs = client.subscribe("JOBS", max_backlog=5)
         messages = [jobs.get(PATIENCE) for _ in range(5)]
         assert sorted((m.json()["n"], m.correlation_id) for m in messages) == [(n, f"c{n}") for n in range(5)]
+
+
+def deliveries(url: str, queue: str) -> list[tuple[object, int]]:
+    """The messages of a queue, and how often they were delivered when they come now."""
+    with quire.Client(url) as client, client.subscribe(queue, max_backlog=10) as messages:
+        count = client.queue_stats(queue)[queue]["depth"]
+        return [(m.json(), m.delivery_count) for m in (messages.get(PATIENCE) for _ in range(count))]
+
+
+def test_redrive_takes_nothing_from_a_queue_that_holds_no_dead_letters(url: str) -> None:
+    refused = run("queue", "redrive", "JOBS", url=url)
+    assert refused.returncode == 2
+    assert "'JOBS' is not over the dead_letter_topic of any queue" in refused.stderr
+    assert deliveries(url, "JOBS") == [({"n": n}, 1) for n in range(5)]
+
+
+def test_redrive_stops_at_a_message_that_is_no_dead_letter(url: str) -> None:
+    with quire.Client(url) as client:
+        client.publish("dead", {"topic": "tasks", "note": "not a letter"})
+        client.flush(PATIENCE)
+    refused = run("queue", "redrive", "DEAD", url=url)
+    assert refused.returncode == 1
+    assert "of DEAD is no dead letter" in refused.stderr
+    assert deliveries(url, "DEAD") == [({"topic": "tasks", "note": "not a letter"}, 1)]
+    assert depth(url, "JOBS") == 5
 
 
 class Silence:

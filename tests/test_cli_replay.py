@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import quire
-from command_line import quire as command
-from command_line import serving, url_of
-from server_process import PATIENCE
+from support.command_line import quire as command
+from support.command_line import serving, url_of
+from support.waiting import PATIENCE
 
 
 def filled(url: str, count: int, *, start: int = 1) -> None:
@@ -27,12 +27,12 @@ def test_a_directory_is_replayed_to_a_server_and_goes_on_where_it_was(tmp_path: 
     with serving(tmp_path / "source") as (_, source), serving(tmp_path / "target") as (_, target):
         filled(url_of(source), 100)
         url = url_of(target)
-        first = command("replay", journal, "--name", "copy", "--json", url=url)
+        first = command("replay", journal, "--name", "copy", "--json", "--url", url)
         assert first.returncode == 0, first.stderr
         report = json.loads(first.stdout)
         assert (report["published"], report["skipped"]) == (100, 0)
         filled(url_of(source), 50, start=101)
-        again = command("replay", journal, "--name", "copy", url=url)
+        again = command("replay", journal, "--name", "copy", "--url", url)
         assert again.stdout.startswith("50 messages, "), again.stderr
         assert "100 were there already" in again.stdout
         assert numbers(url, "ticks") == list(range(1, 151))
@@ -71,7 +71,9 @@ def test_a_directory_is_replayed_at_a_rate_above_one_message_a_millisecond(tmp_p
         journal.flush(PATIENCE)
     with serving(tmp_path / "target") as (_, line):
         for rate in ("100000", "10000000X"):
-            result = command("replay", str(tmp_path / "source"), "--rate", rate, "--json", url=url_of(line))
+            result = command(
+                "replay", str(tmp_path / "source"), "--rate", rate, "--json", "--url", url_of(line)
+            )
             report = json.loads(result.stdout)
             assert report["published"] == count, result.stderr
             # A wait for each message would take 100 seconds.
@@ -85,13 +87,13 @@ def test_a_replay_of_nothing_says_what_was_looked_for(tmp_path: Path) -> None:
         url = url_of(line)
         filled(url, 10)
         for source in (url, str(tmp_path / "journal")):
-            result = command("replay", source, "--topic", "tick", "--filter", "/n > 3", url=url)
+            result = command("replay", source, "--topic", "tick", "--filter", "/n > 3", "--url", url)
             assert (result.returncode, result.stdout[:11]) == (0, "0 messages,")
             expected = "quire: no message with --topic 'tick' --filter '/n > 3' --from 'epoch' --until 'now'"
             assert result.stderr.strip() == expected
 
 
-def test_a_stretch_of_a_journal(tmp_path: Path) -> None:
+def test_a_range_of_a_journal(tmp_path: Path) -> None:
     with serving(tmp_path) as (_, line):
         url = url_of(line)
         filled(url, 10)
@@ -114,10 +116,10 @@ def test_archived_files_are_part_of_the_journal(tmp_path: Path) -> None:
     arguments = [str(directory), "--archive-directory", str(archive), "--name", "copy"]
     with serving(tmp_path / "target") as (_, line):
         url = url_of(line)
-        whole = command("replay", *arguments, "--json", url=url)
+        whole = command("replay", *arguments, "--json", "--url", url)
         assert json.loads(whole.stdout)["published"] == 300, whole.stderr
         assert numbers(url, "ticks") == list(range(1, 301))
-        refused = command("replay", url, *arguments[1:], url=url)
+        refused = command("replay", url, *arguments[1:], "--url", url)
         assert "a server knows its own" in refused.stderr
 
 
@@ -132,7 +134,47 @@ def test_mistakes_are_told_without_a_traceback(tmp_path: Path) -> None:
             [url, "--rate", "fast"],
             [url, "--from", "yesterday"],
         ):
-            result = command("replay", *arguments, url=url)
+            result = command("replay", *arguments, "--url", url)
             assert result.returncode != 0, arguments
             assert result.stderr, arguments
             assert "Traceback" not in result.stderr
+
+
+def test_a_replay_says_where_it_publishes(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, line):
+        url = url_of(line)
+        filled(url, 4)
+        for source in (url, str(tmp_path / "journal")):
+            # The variable may be meant for another command.
+            refused = command("replay", source, url=url)
+            assert refused.returncode == 2
+            assert "say where to publish: --url" in refused.stderr
+        assert numbers(url, "ticks") == [1, 2, 3, 4]
+
+
+def test_a_replay_into_its_own_source_needs_another_topic_or_again(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, line):
+        url = url_of(line)
+        filled(url, 4)
+        for source in (url, str(tmp_path / "journal")):
+            for into in ([], ["--into", "ticks"], ["--name", "copy"]):
+                refused = command("replay", source, "--url", url, *into)
+                assert refused.returncode == 2
+                assert "the destination has the first message already" in refused.stderr
+                assert "--again" in refused.stderr
+        assert numbers(url, "ticks") == [1, 2, 3, 4]
+        other = command("replay", url, "--into", "other", url=url)
+        assert other.stdout.startswith("4 messages, "), other.stderr
+        again = command("replay", url, "--topic", "ticks", "--url", url, "--again")
+        assert again.stdout.startswith("4 messages, "), again.stderr
+        assert numbers(url, "ticks") == [1, 2, 3, 4, 1, 2, 3, 4]
+
+
+def test_a_message_with_the_same_bookmark_in_another_log_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    with serving(tmp_path / "source") as (_, source), serving(tmp_path / "target") as (_, target):
+        for url in (url_of(source), url_of(target)):
+            published = command("publish", "ticks", "--name", "loader", stdin='{"n": 1}\n', url=url)
+            assert published.returncode == 0
+        result = command("replay", url_of(source), "--url", url_of(target))
+        assert result.stdout.startswith("1 messages, "), result.stderr
+        assert numbers(url_of(target), "ticks") == [1, 1]

@@ -3,6 +3,7 @@ server must be looked into or behave badly."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import os
@@ -21,13 +22,12 @@ from hypothesis import strategies as st
 from quire._bookmarks import to_text
 from quire._errors import CLASSES, from_code
 from quire._message import datetime_from_ns, to_bytes
-from quire._options import parse_url
 from quire._units import number_text, seconds, size
-from scripted_server import NAME_IN_USE, TIMESTAMP_NS, ScriptedServer
-from server_process import PATIENCE
-from ways_in import everywhere, url_of
+from quire.client._links import parse_url
+from support.scripted_server import NAME_IN_USE, TIMESTAMP_NS, ScriptedServer
+from support.waiting import PATIENCE
+from support.ways_in import everywhere, url_of
 
-SOON = PATIENCE
 FAST = quire.Reconnect(initial=0.01, maximum=0.05, jitter=0.0)
 
 
@@ -48,14 +48,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def take(subscription: quire.Subscription, count: int) -> list[bytes]:
-    return [subscription.get(SOON).data for _ in range(count)]
+    return [subscription.get(PATIENCE).data for _ in range(count)]
 
 
 def test_publishes_are_numbered_and_a_flush_returns_when_they_are_persisted(
     server: ScriptedServer, client: quire.Client
 ) -> None:
     assert [client.publish("orders", {"n": n}) for n in range(3)] == [1, 2, 3]
-    client.flush(SOON)
+    client.flush(PATIENCE)
     assert client.persisted == 3
     assert [record.data for record in server.log] == [b'{"n":0}', b'{"n":1}', b'{"n":2}']
 
@@ -68,7 +68,7 @@ def test_a_flush_that_takes_too_long_is_a_timeout_and_may_be_repeated(
     with pytest.raises(TimeoutError, match="1 publishes are not persisted"):
         client.flush("20ms")
     server.start()
-    client.flush(SOON)
+    client.flush(PATIENCE)
     assert [record.data for record in server.log] == [b"kept"]
 
 
@@ -79,7 +79,7 @@ def test_a_given_sequence_is_sent_as_it_is_and_none_sends_without(
     assert client.publish("orders", b"duplicate", sequence=7) == 7
     assert client.publish("orders", b"b") == 8
     assert client.publish("orders", b"c", sequence=None) is None
-    client.flush(SOON)
+    client.flush(PATIENCE)
     assert [(record.sequence, record.data) for record in server.log] == [(7, b"a"), (8, b"b"), (0, b"c")]
     with pytest.raises(quire.ConfigError, match="sequence"):
         client.publish("orders", b"", sequence=0)
@@ -88,26 +88,26 @@ def test_a_given_sequence_is_sent_as_it_is_and_none_sends_without(
 def test_a_replay_gives_what_was_published_and_goes_on_live(client: quire.Client) -> None:
     client.publish("orders", "ä€😀", correlation_id="c-1")
     client.publish("other", b"no")
-    client.flush(SOON)
+    client.flush(PATIENCE)
     subscription = client.subscribe("orders", bookmark=quire.EPOCH, sub_id="mine")
-    message = subscription.get(SOON)
+    message = subscription.get(PATIENCE)
     assert (message.topic, message.data.decode(), message.correlation_id) == ("orders", "ä€😀", "c-1")
     assert (message.sequence, message.sub_id, message.command) == (1, "mine", "publish")
     assert message.bookmark == f"{message.publisher}|1|"
     age = datetime.now(UTC) - message.timestamp
-    assert timedelta(seconds=-SOON) < age < timedelta(seconds=SOON)
+    assert timedelta(seconds=-PATIENCE) < age < timedelta(seconds=PATIENCE)
     assert message.timestamp == datetime_from_ns(message.timestamp_ns)
     assert bytes(memoryview(message)) == message.data
     assert memoryview(message).readonly
-    assert subscription.completed.wait(SOON)
+    assert subscription.completed.wait(PATIENCE)
     assert subscription.completed.is_set()
     client.publish("orders", {"live": True})
-    assert subscription.get(SOON).json() == {"live": True}
+    assert subscription.get(PATIENCE).json() == {"live": True}
 
 
 def test_the_time_of_a_message_is_the_servers(server: ScriptedServer, client: quire.Client) -> None:
     client.publish("orders", b"x")
-    message = client.subscribe("orders", bookmark=quire.EPOCH).get(SOON)
+    message = client.subscribe("orders", bookmark=quire.EPOCH).get(PATIENCE)
     assert message.timestamp_ns == TIMESTAMP_NS
     assert message.timestamp == datetime(2015, 1, 2, 12, 35, 0, 123456, tzinfo=UTC)
 
@@ -115,7 +115,7 @@ def test_the_time_of_a_message_is_the_servers(server: ScriptedServer, client: qu
 def test_a_view_of_the_data_outlives_its_message(client: quire.Client) -> None:
     subscription = client.subscribe("orders")
     client.publish("orders", b"x" * 1000)
-    message = subscription.get(SOON)
+    message = subscription.get(PATIENCE)
     view = memoryview(message)
     del message
     assert bytes(view) == b"x" * 1000
@@ -152,14 +152,14 @@ def test_a_replaced_filter_keeps_the_place_and_a_refused_one_changes_nothing(cli
 def test_a_paused_subscription_delivers_when_it_is_resumed(client: quire.Client) -> None:
     subscription = client.subscribe("orders", bookmark=quire.EPOCH, paused=True)
     client.publish("orders", b"1")
-    client.flush(SOON)
+    client.flush(PATIENCE)
     with pytest.raises(TimeoutError):
         subscription.get(0)
     subscription.resume()
     assert take(subscription, 1) == [b"1"]
     client.pause()
     client.publish("orders", b"2")
-    client.flush(SOON)
+    client.flush(PATIENCE)
     with pytest.raises(TimeoutError):
         subscription.get(0)
     client.resume([subscription])
@@ -172,8 +172,10 @@ def test_what_the_server_refuses_is_raised_and_leaves_no_subscription(client: qu
     with pytest.raises(quire.BadFilterError, match="column 7"):
         client.subscribe("orders", filter="/qty >", sub_id="x")
     assert client.health().subscriptions == ()
-    client.subscribe("orders", sub_id="x")
-    with pytest.raises(quire.ConfigError, match="already has"):
+    with (
+        client.subscribe("orders", sub_id="x"),
+        pytest.raises(quire.ConfigError, match="already has"),
+    ):
         client.subscribe("orders", sub_id="x")
 
 
@@ -187,8 +189,8 @@ def test_a_refused_publish_is_raised_by_the_flush_once(server: ScriptedServer, c
     client.publish("orders", b"good")
     client.publish("orders", b"bad")
     with pytest.raises(quire.NotEntitledError, match="refused by the test"):
-        client.flush(SOON)
-    client.flush(SOON)
+        client.flush(PATIENCE)
+    client.flush(PATIENCE)
 
 
 def test_a_message_above_the_limit_of_the_server_is_refused_and_one_at_the_limit_arrives(
@@ -198,7 +200,7 @@ def test_a_message_above_the_limit_of_the_server_is_refused_and_one_at_the_limit
     with pytest.raises(quire.MessageTooLargeError):
         client.publish("orders", bytes((16 << 20) + 1))
     client.publish("orders", bytes(16 << 20))
-    assert len(subscription.get(SOON)) == 16 << 20
+    assert len(subscription.get(PATIENCE)) == 16 << 20
 
 
 def test_publish_waits_while_the_store_is_full_and_loses_nothing(server: ScriptedServer) -> None:
@@ -207,7 +209,7 @@ def test_publish_waits_while_the_store_is_full_and_loses_nothing(server: Scripte
     ) as client:
         for n in range(100):
             client.publish("orders", b"%03d" % n + b"x" * 500)
-        client.flush(SOON)
+        client.flush(PATIENCE)
     assert [record.data[:3] for record in server.log] == [b"%03d" % n for n in range(100)]
 
 
@@ -223,7 +225,7 @@ def test_a_killed_server_that_comes_back_has_everything_once_and_in_order(
     for n in range(50, 100):
         client.publish("orders", b"%d" % n)
     server.start()
-    client.flush(SOON)
+    client.flush(PATIENCE)
     assert first + take(subscription, 50) == [b"%d" % n for n in range(100)]
     assert [record.sequence for record in server.log] == list(range(1, 101))
     assert server.entered[-2][0] == server.entered[-1][0] == "orders"
@@ -238,7 +240,7 @@ def test_a_client_that_lost_its_name_stays_away_and_says_so(
     subscription = client.subscribe("orders")
     with quire.Client(server.url, name="client") as other:
         with pytest.raises(quire.NameInUseError) as raised:
-            subscription.get(SOON)
+            subscription.get(PATIENCE)
         assert raised.value.code == "name_in_use"
         with pytest.raises(quire.NameInUseError):
             client.publish("orders", b"")
@@ -265,9 +267,9 @@ def test_handlers_run_in_the_order_of_arrival_on_one_thread_and_outlive_their_er
     with caplog.at_level(logging.CRITICAL, "quire.client"):
         for n in range(10):
             client.publish("odd" if n % 2 else "even", b"%d" % n)
-            client.flush(SOON)
-        assert done.wait(SOON)
-        report = client.drain(SOON)
+            client.flush(PATIENCE)
+        assert done.wait(PATIENCE)
+        report = client.drain(PATIENCE)
     # The one whose handler failed is left.
     assert report == quire.DrainReport(unpersisted=0, unprocessed=1)
     assert [data for data, _ in seen] == [b"%d" % n for n in range(10)]
@@ -286,12 +288,12 @@ def test_most_recent_moves_when_the_next_message_is_asked_for_or_one_is_discarde
 ) -> None:
     for n in range(5):
         client.publish("orders", b"%d" % n)
-    client.flush(SOON)
+    client.flush(PATIENCE)
     subscription = client.subscribe("orders", bookmark=quire.EPOCH, sub_id="mine")
     assert subscription.most_recent == quire.EPOCH
-    first = subscription.get(SOON)
+    first = subscription.get(PATIENCE)
     assert subscription.most_recent == quire.EPOCH
-    second = subscription.get(SOON)
+    second = subscription.get(PATIENCE)
     assert subscription.most_recent == first.bookmark
     second.discard()
     assert subscription.most_recent == second.bookmark
@@ -309,9 +311,9 @@ def test_most_recent_moves_when_the_next_message_is_asked_for_or_one_is_discarde
 def test_batches_are_bounded_in_order_and_empty_after_the_timeout(client: quire.Client) -> None:
     for n in range(100):
         client.publish("orders", b"%d" % n)
-    client.flush(SOON)
+    client.flush(PATIENCE)
     subscription = client.subscribe("orders", bookmark=quire.EPOCH)
-    assert subscription.completed.wait(SOON)
+    assert subscription.completed.wait(PATIENCE)
     sizes, data = [], []
     for batch in subscription.batches(30, timeout=0):
         if not batch:
@@ -341,9 +343,9 @@ def test_an_iteration_ends_when_the_subscription_or_the_client_is_closed(
     thread = threading.Thread(target=iterate)
     thread.start()
     client.publish("orders", b"1")
-    assert got_one.wait(SOON)
+    assert got_one.wait(PATIENCE)
     (client if end == "close" else subscription).__exit__(None, None, None)
-    thread.join(SOON)
+    thread.join(PATIENCE)
     assert seen == [b"1", b"end"]
     with pytest.raises(quire.DisconnectedError, match="closed"):
         subscription.get(0)
@@ -383,7 +385,7 @@ def test_the_next_url_is_tried_when_the_first_has_no_server(server: ScriptedServ
         dead.stop()
         with quire.Client([dead.url, server.url], reconnect=FAST) as client:
             client.publish("orders", b"1")
-            client.flush(SOON)
+            client.flush(PATIENCE)
         dead.start()
     assert len(server.log) == 1
 
@@ -398,7 +400,7 @@ def test_publishing_from_many_threads_loses_nothing(server: ScriptedServer, clie
         thread.start()
     for thread in threads:
         thread.join()
-    client.flush(SOON)
+    client.flush(PATIENCE)
     by_thread = [[r.data for r in server.log if r.data.startswith(b"%d " % n)] for n in range(4)]
     assert by_thread == [[b"%d %d" % (thread, n) for n in range(200)] for thread in range(4)]
     assert [record.sequence for record in server.log] == list(range(1, 801))
@@ -420,7 +422,7 @@ def test_a_client_that_came_through_a_fork_explains_itself(client: quire.Client)
     with open(reader, "rb") as pipe:
         assert b"fork" in pipe.read()
     client.publish("orders", b"the parent goes on")
-    client.flush(SOON)
+    client.flush(PATIENCE)
 
 
 class Interrupted(Exception):
@@ -474,11 +476,144 @@ def test_urls_are_read(url: str, expected: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://h", "quire://", "h:1", "quire://h:x", "quire://u@h", "quire://h/p", ""]
+    ("url", "reason"),
+    [
+        ("http://h", "does not begin with"),
+        ("quire://", "names no host"),
+        ("h:1", "does not begin with"),
+        ("quire://h:x", "Port could not be cast"),
+        ("quire://h:70000", "Port out of range"),
+        ("quire://u@h", "has more than a host and a port"),
+        ("quire://h/p", "has more than a host and a port"),
+        ("", "does not begin with"),
+    ],
 )
-def test_bad_urls_are_explained(url: str) -> None:
-    with pytest.raises(quire.ConfigError, match="url"):
+def test_bad_urls_are_explained(url: str, reason: str) -> None:
+    with pytest.raises(quire.ConfigError, match=f"^url: {url!r}.*{reason}"):
         parse_url(url)
+
+
+def test_the_signatures_show_every_argument() -> None:
+    """The arguments are those of dataclasses. Programs depend on the names."""
+    names: dict[Callable[..., object], str] = {
+        quire.Client: "url config name user password publish_store bookmark_store heartbeat connect wait"
+        " connect_timeout command_timeout auto_ack ack_batch_size ack_timeout reconnect receive_size_max encoder",
+        quire.Client.subscribe: "self topic filter bookmark bookmark_not_found max_backlog live fully_durable paused completed rate"
+        " rate_max_gap conflation conflation_key select on_message sub_id timeout",
+        quire.Subscription.replace: "self filter topic bookmark live fully_durable max_backlog rate rate_max_gap"
+        " conflation conflation_key select timeout",
+    }
+    for call, expected in names.items():
+        assert " ".join(inspect.signature(call).parameters) == expected
+    with pytest.raises(TypeError, match="nmae"):
+        quire.Client("memory:", nmae="loader")  # type: ignore[call-arg]
+
+
+def test_a_blocking_client_refuses_a_coroutine_function(url: str) -> None:
+    async def handle(message: object) -> None: ...
+
+    with quire.Client(url) as client:
+        for call in (
+            lambda: client.subscribe("orders", on_message=handle),  # type: ignore[arg-type]
+            lambda: client.process("orders", handle),  # type: ignore[arg-type]
+            lambda: client.add_state_listener(handle),
+        ):
+            with pytest.raises(TypeError, match=r"coroutine function.*quire\.AsyncClient"):
+                call()
+        assert client.health().subscriptions == ()
+
+
+def test_a_handler_of_a_blocking_client_that_returns_an_awaitable_has_failed(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def late() -> None: ...
+
+    with quire.Client(url) as client, caplog.at_level(logging.ERROR, "quire.client"):
+        client.publish("orders", b"1")
+        client.flush(PATIENCE)
+        subscription = client.subscribe("orders", bookmark=quire.EPOCH, on_message=lambda _: late())  # type: ignore[arg-type]
+        assert client.drain(PATIENCE).unprocessed == 1
+        assert subscription.most_recent == quire.EPOCH
+    assert "which a blocking client cannot await" in caplog.text
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_handlers_go_on_after_one_that_raised_anything(
+    url: str, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[tuple[str, bytes]] = []
+    done = threading.Event()
+
+    def handle(message: quire.Message) -> None:
+        seen.append((message.topic, message.data))
+        if message.data == b"0":
+            raise error("on purpose")
+        if message.topic == "later":
+            done.set()
+
+    with quire.Client(url) as client, caplog.at_level(logging.ERROR, "quire.client"):
+        client.subscribe("orders", on_message=handle)
+        for n in range(2):
+            client.publish("orders", b"%d" % n)
+        client.flush(PATIENCE)
+        client.subscribe("later", on_message=handle)
+        client.publish("later", b"2")
+        assert done.wait(PATIENCE)
+        assert client.health().state == "connected"
+    assert seen == [("orders", b"0"), ("orders", b"1"), ("later", b"2")]
+    assert "on purpose" in caplog.text
+
+
+#: Options of a client, and how the error begins.
+WRONG_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "url None": ({"url": None}, "url: expected text such as .*, got `NoneType`"),
+    "url Path": ({"url": Path("memory:")}, "url: expected text such as .*, got `PosixPath`"),
+    "url bytes": ({"url": b"memory:"}, "url: expected text such as .*, got `bytes`"),
+    "url list": ({"url": ["memory:", 5]}, "url: expected text such as .*, got `int`"),
+    "name": ({"name": 5}, "name: expected text, got `int`"),
+    "password": ({"password": b"secret"}, "password: expected text, got `bytes`"),
+    "config": ({"config": "orders.toml"}, r"config: expected a quire.Config, got `str`; quire.Config.load"),
+    "auto_ack": ({"auto_ack": "yes"}, "auto_ack: expected True or False, got `str`"),
+    "ack_batch_size": ({"ack_batch_size": "5"}, "ack_batch_size: expected a whole number, got `str`"),
+    "encoder": ({"encoder": 5}, "encoder: expected a function, got `int`"),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG_OPTIONS)
+@pytest.mark.parametrize("kind", [quire.Client, quire.AsyncClient])
+def test_an_option_of_a_wrong_type_is_named(kind: Callable[..., object], mistake: str) -> None:
+    options, message = WRONG_OPTIONS[mistake]
+    with pytest.raises(quire.ConfigError, match=f"^{message}") as refused:
+        kind(**{"url": "memory:", **options})
+    assert refused.value.key == next(iter(options))
+
+
+#: Calls, and their errors.
+WRONG_ARGUMENTS: dict[str, tuple[Callable[[Any], object], str]] = {
+    "publish": (lambda client: client.publish(None, b""), "topic: expected text, got `NoneType`"),
+    "sequence": (lambda client: client.publish("t", b"", sequence="1"), "sequence: expected a whole number"),
+    "subscribe": (lambda client: client.subscribe(None), "topic: expected text, got `NoneType`"),
+    "live": (lambda client: client.subscribe("t", live="yes"), "live: expected True or False, got `str`"),
+    "max_backlog": (
+        lambda client: client.subscribe("t", max_backlog="5"),
+        "max_backlog: expected a whole number, got `str`",
+    ),
+    "on_message": (
+        lambda client: client.subscribe("t", on_message=3),
+        "on_message: expected a function, got `int`",
+    ),
+    "sub_id": (lambda client: client.subscribe("t", sub_id=3), "sub_id: expected text, got `int`"),
+    "process": (lambda client: client.process("t", None), "handler: expected a function, got `NoneType`"),
+    "listener": (lambda client: client.add_state_listener(3), "listener: expected a function, got `int`"),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG_ARGUMENTS)
+def test_an_argument_of_a_wrong_type_is_named(client: quire.Client, mistake: str) -> None:
+    call, message = WRONG_ARGUMENTS[mistake]
+    with pytest.raises(quire.ConfigError, match=f"^{message}"):
+        call(client)
+    assert client.health().subscriptions == ()
 
 
 @pytest.mark.parametrize("reconnect", [False, 5, "5s"])

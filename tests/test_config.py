@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pickle
 import re
@@ -11,10 +10,12 @@ from typing import get_args
 
 import pytest
 import quire
+import quire.config
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from quire._config import EXAMPLE, Config
 from quire._filter import MessageType
+from quire.config import Config
+from quire.config._example import EXAMPLE
 
 
 def load(directory: Path, text: str) -> Config:
@@ -26,7 +27,9 @@ def load(directory: Path, text: str) -> Config:
 def test_without_settings_everything_is_recorded_as_json_below_the_working_directory() -> None:
     core = json.loads(Config().to_core())
     assert core["transaction_log"]["journal_directory"] == "quire-data/journal"
-    assert core["transaction_log"]["topics"] == [{"name": "^", "message_type": "json", "filter": None}]
+    assert core["transaction_log"]["topics"] == [
+        {"name": "^", "message_type": "json", "filter": None, "recorded": True, "validate": False}
+    ]
     assert str(Config().address) == "127.0.0.1:9007"
 
 
@@ -54,7 +57,7 @@ def test_sizes_intervals_and_directories_are_read(tmp_path: Path) -> None:
         """,
     )
     core = json.loads(config.to_core())
-    assert core["limits"]["max_message_size"] == 2 * 1024**2
+    assert core["transports"][0]["max_message_size"] == 2 * 1024**2
     assert core["transaction_log"]["journal_directory"] == "/elsewhere"
     assert core["transaction_log"]["journal_size"] == 1024**2
     assert core["transaction_log"]["flush_interval_ns"] == 30_000
@@ -136,9 +139,9 @@ def test_a_mistake_has_its_key_file_and_line_as_attributes(tmp_path: Path) -> No
             '"b"',
         ),
         (
-            "[transaction_log]\n[transaction_log.upkeep]\narchive_after = '1d'",
+            "[transaction_log]\n[transaction_log.maintenance]\narchive_after = '1d'",
             3,
-            "transaction_log.upkeep.archive_after",
+            "transaction_log.maintenance.archive_after",
             "journal_archive_directory",
         ),
     ],
@@ -252,13 +255,39 @@ _LINES = st.one_of(
 )
 
 
+def test_a_configuration_can_be_built_from_its_models() -> None:
+    models = Config(
+        transport=quire.config.Transport(address="127.0.0.1:0"),
+        transaction_log=quire.config.TransactionLog(
+            topic=(quire.config.RecordedTopic(name="orders", message_type="json"),),
+            maintenance=quire.config.Maintenance(archive_after=86_400),
+        ),
+        queue=quire.config.Queue(name="JOBS", message_type="json", lease_period=30),
+    )
+    mappings = Config(
+        transport={"address": "127.0.0.1:0"},
+        transaction_log={
+            "topic": [{"name": "orders", "message_type": "json"}],
+            "maintenance": {"archive_after": "1d"},
+        },
+        queue={"name": "JOBS", "message_type": "json", "lease_period": "30s"},
+    )
+    assert models == mappings
+
+
 @given(st.lists(_LINES, max_size=8).map("\n".join))
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_text_is_a_configuration_or_a_mistake_that_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "quire.toml"
     path.write_text(text, encoding="utf-8")
-    with contextlib.suppress(quire.ConfigError):
+    try:
         Config.load(path).check()
+        return
+    except quire.ConfigError as error:
+        mistake = error
+    assert mistake.file == str(path)
+    # A text that is not TOML has a place instead of a key.
+    assert mistake.key or re.search(r"line \d+|end of document", str(mistake)), str(mistake)
 
 
 def test_a_file_in_another_encoding_is_a_mistake_that_is_named(tmp_path: Path) -> None:

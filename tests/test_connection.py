@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 
 import pytest
 import quire
-from scripted_server import ScriptedServer
-from server_process import PATIENCE, wait_until
+from quire import _quire
+from quire.client._loop import Loop
+from support.scripted_server import ScriptedServer
+from support.waiting import PATIENCE, wait_until
 
-SOON = PATIENCE
 FAST = quire.Reconnect(initial=0.01, maximum=0.05, jitter=0.0)
 
 
@@ -34,7 +35,7 @@ def test_health_says_when_the_server_and_each_subscription_last_said_something(c
     quiet = client.subscribe("quiet", sub_id="quiet")
     busy = client.subscribe("orders", sub_id="busy")
     client.publish("orders", b"1")
-    busy.get(SOON)
+    busy.get(PATIENCE)
     health = client.health()
     heard = {subscription.sub_id: subscription.last_heard for subscription in health.subscriptions}
     assert heard["quiet"] is None
@@ -58,13 +59,13 @@ def test_a_listener_is_told_every_state_in_order_and_may_use_the_client(server: 
 
     client.add_state_listener(listen)
     server.stop()
-    assert states.get(timeout=SOON) == "reconnecting"
+    assert states.get(timeout=PATIENCE) == "reconnecting"
     assert (client.state, client.health().last_error) != ("connected", None)
     server.start()
-    assert states.get(timeout=SOON) == "connected"
-    client.flush(SOON)
+    assert states.get(timeout=PATIENCE) == "connected"
+    client.flush(PATIENCE)
     client.close()
-    assert states.get(timeout=SOON) == "closed"
+    assert states.get(timeout=PATIENCE) == "closed"
     assert [record.data for record in server.log] == [b"back"]
 
 
@@ -76,7 +77,7 @@ def test_a_removed_listener_is_told_nothing(server: ScriptedServer, client: quir
     client.remove_state_listener(first.put)
     client.remove_state_listener(first.put)
     client.close()
-    assert second.get(timeout=SOON) == "closed"
+    assert second.get(timeout=PATIENCE) == "closed"
     assert first.empty()
 
 
@@ -97,8 +98,8 @@ def test_while_the_server_is_away_publishes_are_taken_and_iterations_wait(
         client.publish("orders", b"lost", sequence=None)
     assert client.health().unpersisted == 1
     server.start()
-    assert subscription.get(SOON).data == b"1"
-    client.flush(SOON)
+    assert subscription.get(PATIENCE).data == b"1"
+    client.flush(PATIENCE)
 
 
 def test_draining_lets_the_handlers_finish_and_flushes_what_they_publish(server: ScriptedServer) -> None:
@@ -107,16 +108,16 @@ def test_draining_lets_the_handlers_finish_and_flushes_what_they_publish(server:
 
     def answer(message: quire.Message) -> None:
         started.set()
-        assert go_on.wait(SOON)
+        assert go_on.wait(PATIENCE)
         client.publish("answers", message.data)
 
     client.subscribe("orders", on_message=answer)
     for number in range(5):
         client.publish("orders", b"%d" % number)
-    client.flush(SOON)
-    assert started.wait(SOON)
+    client.flush(PATIENCE)
+    assert started.wait(PATIENCE)
     threading.Timer(0.05, go_on.set).start()
-    report = client.drain(SOON)
+    report = client.drain(PATIENCE)
     assert report.unpersisted == 0
     answers = [record.data for record in server.log if record.topic == b"answers"]
     # Those that had come before the subscription ended were handled; the report counts none of them as left.
@@ -131,16 +132,16 @@ def test_a_drain_that_runs_out_of_time_says_what_was_left(server: ScriptedServer
 
     def block(message: quire.Message) -> None:
         started.set()
-        assert go_on.wait(SOON)
+        assert go_on.wait(PATIENCE)
 
     client.subscribe("orders", on_message=block)
     taken = client.subscribe("orders", sub_id="taken")
     for number in range(3):
         client.publish("orders", b"%d" % number)
-    client.flush(SOON)
-    assert started.wait(SOON)
-    taken.get(SOON)
-    wait_until(lambda: sum_of_unprocessed(client) == 6, SOON)
+    client.flush(PATIENCE)
+    assert started.wait(PATIENCE)
+    taken.get(PATIENCE)
+    wait_until(lambda: sum_of_unprocessed(client) == 6, PATIENCE)
     server.stop()
     client.publish("orders", b"unpersisted")
     report = client.drain(0.2)
@@ -154,12 +155,30 @@ def sum_of_unprocessed(client: quire.Client) -> int:
     return client._unprocessed(client._core, client._subscriptions.values())
 
 
+async def test_a_listener_is_told_of_a_connection_that_is_made_at_once(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach = Loop.attach
+
+    def attach_late(self: Loop, core: _quire.Client) -> None:
+        # The thread of the client is faster than the loop.
+        assert core.wait_connected(PATIENCE)
+        attach(self, core)
+
+    monkeypatch.setattr(Loop, "attach", attach_late)
+    states: asyncio.Queue[str] = asyncio.Queue()
+    client = quire.AsyncClient(server.url, reconnect=FAST)
+    client.add_state_listener(states.put)
+    async with client:
+        assert await asyncio.wait_for(states.get(), PATIENCE) == "connected"
+
+
 async def test_the_asyncio_client_has_listeners_and_drains(server: ScriptedServer) -> None:
     client = quire.AsyncClient(server.url, name="client", reconnect=FAST)
     states: asyncio.Queue[str] = asyncio.Queue()
     client.add_state_listener(states.put)
     await client.connect()
-    assert await asyncio.wait_for(states.get(), SOON) == "connected"
+    assert await asyncio.wait_for(states.get(), PATIENCE) == "connected"
     handled: list[bytes] = []
 
     async def handle(message: quire.Message) -> None:
@@ -170,10 +189,10 @@ async def test_the_asyncio_client_has_listeners_and_drains(server: ScriptedServe
     taken = await client.subscribe("orders")
     for number in range(3):
         await client.publish("orders", b"%d" % number)
-    await client.flush(SOON)
-    await taken.get(SOON)
-    report = await client.drain(SOON)
+    await client.flush(PATIENCE)
+    await taken.get(PATIENCE)
+    report = await client.drain(PATIENCE)
     assert handled == [b"%d" % number for number in range(len(handled))]
     assert report.unpersisted == 0
     assert report.unprocessed >= 1, "what was taken and not processed"
-    assert await asyncio.wait_for(states.get(), SOON) == "closed"
+    assert await asyncio.wait_for(states.get(), PATIENCE) == "closed"

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from quire import _demo_spark
+from quire.demo import _spark
 from rich.console import Console
-from server_process import PATIENCE
+from support.waiting import PATIENCE
 
 
 def test_the_demo_loses_nothing_over_a_kill() -> None:
@@ -26,5 +26,5 @@ def test_the_demo_loses_nothing_over_a_kill() -> None:
 def test_without_spark_the_demo_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     said = io.StringIO()
-    assert _demo_spark.act(Console(file=said, width=200), tmp_path, "flights", [], None)
+    assert _spark.act(Console(file=said, width=200), tmp_path, "flights", [], None)
     assert "pip install 'quire[spark]'" in said.getvalue()

@@ -12,8 +12,8 @@ ROOT = Path(__file__).parent.parent
 
 
 def wire_codes() -> list[str]:
-    """The names that crates/quire-core declares, without `ok`."""
-    source = (ROOT / "crates/quire-core/src/wire/code.rs").read_text(encoding="utf-8")
+    """The names that crates/quire-command declares, without `ok`."""
+    source = (ROOT / "crates/quire-command/src/code.rs").read_text(encoding="utf-8")
     return [name for name in re.findall(r'^ +\w+ = \d+, "(\w+)";', source, re.MULTILINE) if name != "ok"]
 
 

@@ -6,29 +6,30 @@ goes on, and the error says what happened.
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import quire
-from faulty_server import FaultyServer
-from server_process import PATIENCE, Deadline, ServerProcess, wait_until
+from support.faulty_server import FaultyServer
+from support.server_process import ServerProcess
+from support.waiting import PATIENCE, Deadline, wait_until
 
 _LOG = {"journal_size": "64KB", "topic": [{"name": ".*", "message_type": "binary"}]}
 _QUICK = quire.Reconnect(initial="5ms", maximum="50ms")
-_TIMEOUT = PATIENCE
 
 
 def replayed(client: quire.Client, count: int) -> list[int]:
     """What the server replays from the beginning: `count` messages, and nothing that follows them at once."""
     with client.subscribe("t", bookmark=quire.EPOCH) as subscription:
-        deadline = Deadline(_TIMEOUT)
+        deadline = Deadline()
         got: list[int] = []
         while len(got) < count:
             got += [int(bytes(m.data)) for m in next(subscription.batches(timeout=deadline.left))]
@@ -51,7 +52,7 @@ def publish(client: quire.Client, start: int, end: int) -> None:
 
 def read_until_it_ends(subscription: quire.Subscription, got: list[quire.Message]) -> None:
     while True:
-        got.append(subscription.get(timeout=_TIMEOUT))
+        got.append(subscription.get(timeout=PATIENCE))
 
 
 def test_a_journal_whose_sync_failed_acknowledges_nothing_more_until_a_restart(tmp_path: Path) -> None:
@@ -60,18 +61,18 @@ def test_a_journal_whose_sync_failed_acknowledges_nothing_more_until_a_restart(t
         quire.Client(server.url, name="p", reconnect=_QUICK) as client,
     ):
         publish(client, 0, 100)
-        client.flush(timeout=_TIMEOUT)
+        client.flush(timeout=PATIENCE)
         server.fail_syncs()
         publish(client, 100, 101)
         with pytest.raises(quire.StorageFailedError):
-            client.flush(timeout=_TIMEOUT)
+            client.flush(timeout=PATIENCE)
         with pytest.raises(quire.StorageFailedError):
             publish(client, 101, 102)
         assert client.persisted == 100
         # The disk works again, the journal does not: what a failed sync left behind is not known.
         server.heal()
         with pytest.raises(quire.StorageFailedError):
-            client.flush(timeout=_TIMEOUT)
+            client.flush(timeout=PATIENCE)
         with quire.Client(server.url, name="reader") as reader:
             assert replayed(reader, 100) == list(range(100))
         server.kill()
@@ -79,20 +80,26 @@ def test_a_journal_whose_sync_failed_acknowledges_nothing_more_until_a_restart(t
         # The client still has what it took, and sends it to the server that can store it.
         wait_until(lambda: client.persisted == 101)
         publish(client, 101, 200)
-        client.flush(timeout=_TIMEOUT)
+        client.flush(timeout=PATIENCE)
         assert client.persisted == 200
         assert replayed(client, 200) == list(range(200))
 
 
-def fill(client: quire.Client, start: int = 0) -> tuple[int, quire.QuireError]:
-    """Publishes numbers until the server takes no more: what comes after the last that the client took, and the error."""
+def fill(
+    client: quire.Client, start: int = 0, before: Callable[[], object] = lambda: None
+) -> tuple[int, quire.QuireError]:
+    """Publishes numbers until the server takes no more: what comes after the last that the client took, and the error.
+
+    Calls `before` before every 20 of them.
+    """
     count = start
     try:
         while True:
+            before()
             for _ in range(20):
                 client.publish("t", str(count).encode().rjust(1000))
                 count += 1
-            client.flush(timeout=_TIMEOUT)
+            client.flush(timeout=PATIENCE)
     except quire.QuireError as error:
         return count, error
 
@@ -101,7 +108,7 @@ def goes_on(client: quire.Client, count: int) -> None:
     """What the client took is persisted without a restart, and so is what it takes now: all of it, once, in order."""
     wait_until(lambda: client.persisted == count)
     publish(client, count, count + 100)
-    client.flush(timeout=_TIMEOUT)
+    client.flush(timeout=PATIENCE)
     assert replayed(client, count + 100) == list(range(count + 100))
 
 
@@ -113,11 +120,11 @@ def test_a_server_whose_writes_fail_for_want_of_space_goes_on_by_itself_when_the
         quire.Client(server.url, name="p", reconnect=_QUICK) as client,
     ):
         publish(client, 0, 100)
-        client.flush(timeout=_TIMEOUT)
+        client.flush(timeout=PATIENCE)
         server.fail_writes()
         publish(client, 100, 101)
         with pytest.raises(quire.StorageFullError):
-            client.flush(timeout=_TIMEOUT)
+            client.flush(timeout=PATIENCE)
         with pytest.raises(quire.StorageFullError):
             publish(client, 101, 102)
         assert client.persisted == 100
@@ -170,12 +177,18 @@ def test_a_server_without_a_file_left_goes_on_by_itself_when_there_is_one(tmp_pa
         quire.Client(server.url, name="p", reconnect=_QUICK) as client,
     ):
         publish(client, 0, 1)
-        client.flush(timeout=_TIMEOUT)
+        client.flush(timeout=PATIENCE)
         wait_until(lambda: len(list((tmp_path / "journal").glob("*.journal"))) >= 2)
         limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
-        used = max(int(number) for number in os.listdir(f"/proc/{server.pid}/fd"))
-        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (used + 1, limits[1]))
-        count, error = fill(client, 1)
+
+        def deny_files() -> None:
+            # A number that a file had for a moment at the last look is free now, and is denied this time.
+            used = {int(number) for number in os.listdir(f"/proc/{server.pid}/fd")}
+            unused = next(number for number in itertools.count() if number not in used)
+            denied, _ = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (min(unused, denied), limits[1]))
+
+        count, error = fill(client, 1, deny_files)
         assert isinstance(error, quire.StorageFailedError)
         assert "too many open files" in str(error)
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limits)
@@ -190,18 +203,18 @@ def test_a_sync_that_hangs_delays_acknowledgements_and_nothing_else(tmp_path: Pa
     ):
         ordinary = other.subscribe("t")
         publish(client, 0, 10)
-        client.flush(timeout=_TIMEOUT)
+        client.flush(timeout=PATIENCE)
         server.hang_syncs()
         publish(client, 10, 20)
         server.wait_until_a_sync_hangs()
         with pytest.raises(TimeoutError):
             client.flush(timeout=0.1)
         assert client.persisted == 10
-        assert [int(bytes(ordinary.get(timeout=_TIMEOUT).data)) for _ in range(20)] == list(range(20))
+        assert [int(bytes(ordinary.get(timeout=PATIENCE).data)) for _ in range(20)] == list(range(20))
         assert replayed(other, 10) == list(range(10)), "a bookmark subscription shows what is persisted"
         assert client.state == other.state == "connected"
         server.heal()
-        client.flush(timeout=_TIMEOUT)
+        client.flush(timeout=PATIENCE)
         assert client.persisted == 20
 
 
@@ -213,19 +226,19 @@ def test_a_clock_that_steps_back_does_not_turn_the_log_around(tmp_path: Path) ->
         for number, shift in enumerate([0, 86_400, -86_400, 3_600, -3_600]):
             server.shift_clock(shift)
             publish(client, number, number + 1)
-            client.flush(timeout=_TIMEOUT)
+            client.flush(timeout=PATIENCE)
             if shift == -86_400:
                 server.kill()
                 server.start()
-                client.flush(timeout=_TIMEOUT)
+                client.flush(timeout=PATIENCE)
         subscription = client.subscribe("t", bookmark=quire.EPOCH)
-        messages = [subscription.get(timeout=_TIMEOUT) for _ in range(5)]
+        messages = [subscription.get(timeout=PATIENCE) for _ in range(5)]
         times = [message.timestamp for message in messages]
         assert times == sorted(times)
         assert times[-1] - times[0] >= timedelta(hours=23)
         # By time it finds the messages in the order of the log.
         later = client.subscribe("t", bookmark=times[1] - timedelta(seconds=1))
-        first = later.get(timeout=_TIMEOUT)
+        first = later.get(timeout=PATIENCE)
         assert first.bookmark == messages[1].bookmark
 
 
@@ -241,8 +254,8 @@ class TestChangedFiles:
                 for number in range(4000):
                     client.publish("t", b"%d" % number)
                     if number % 1000 == 0:
-                        client.flush(timeout=_TIMEOUT)
-                client.flush(timeout=_TIMEOUT)
+                        client.flush(timeout=PATIENCE)
+                client.flush(timeout=PATIENCE)
             assert server.terminate() == 0
         return directory
 
@@ -298,12 +311,12 @@ class TestChangedFiles:
                 read_until_it_ends(subscription, got)
             values = [int(bytes(message.data)) for message in got]
             assert values == list(range(len(got))), "what came before the damage is right"
-            # Behind the damage, and at the live edge, all is well.
+            # Behind the damage, and at the live tail, all is well.
             behind = client.subscribe("t", bookmark=f"{got[0].publisher}|3000|")
-            first_behind = behind.get(timeout=_TIMEOUT)
+            first_behind = behind.get(timeout=PATIENCE)
             assert int(bytes(first_behind.data)) == 3000
             assert client.publish("t", b"4000") == 4001
-            client.flush(timeout=_TIMEOUT)
+            client.flush(timeout=PATIENCE)
 
     def test_a_flipped_bit_in_the_last_file_is_refused_with_file_and_offset(self, directory: Path) -> None:
         last = [file for file in self.segments(directory) if any(file.read_bytes())][-1]
@@ -325,7 +338,7 @@ class TestChangedFiles:
                 read_until_it_ends(subscription, got)
             assert [int(bytes(message.data)) for message in got] == list(range(len(got)))
             assert client.publish("t", b"4000") == 4001
-            client.flush(timeout=_TIMEOUT)
+            client.flush(timeout=PATIENCE)
             assert server.is_running
             with pytest.raises(quire.JournalCorruptError, match=first.name):
                 quire.Journal(directory / "journal", read_only=True)
@@ -344,7 +357,7 @@ class TestChangedFiles:
             ):
                 read_until_it_ends(subscription, [])
             assert client.publish("t", b"4000") == 4001
-            client.flush(timeout=_TIMEOUT)
+            client.flush(timeout=PATIENCE)
             done = subprocess.run(
                 [sys.executable, "-m", "quire", "journal", "verify", str(journal)],
                 capture_output=True,
@@ -424,5 +437,5 @@ def test_a_second_server_on_a_directory_is_refused_and_the_first_goes_on(tmp_pat
         assert "Traceback" not in done.stderr
         with quire.Client(server.url, name="p") as client:
             publish(client, 0, 10)
-            client.flush(timeout=_TIMEOUT)
+            client.flush(timeout=PATIENCE)
             assert replayed(client, 10) == list(range(10))

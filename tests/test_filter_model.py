@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import filter_model as model
 import quire
-from filter_model import Number, Truth, Value
+import support.filter_model as model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.filter_model import Number, Truth, Value
 
 
 @dataclass(frozen=True)

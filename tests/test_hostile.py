@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 import quire
-from server_process import PATIENCE, Deadline, ServerProcess
-from stranger import ERROR, LOGON, MESSAGE, Stranger, fields, frame, logon, publish, subscribe
+from support.server_process import ServerProcess
+from support.stranger import ERROR, LOGON, MESSAGE, Stranger, fields, frame, logon, publish, subscribe
+from support.waiting import PATIENCE, Deadline
 
 MESSAGE_TOO_LARGE, SLOW_CONSUMER = 16, 21
 MESSAGE_SIZE_MAX = 64 << 10
 #: What a frame may hold beside the data (docs/protocol.md section 1).
 FRAME_OVERHEAD_MAX = 128 << 10
-TIMEOUT = PATIENCE
 #: What an attack may add to the server's memory: several times its limits below, far less than what is thrown at it.
 GROWTH_MAX = 40 << 20
 
@@ -68,10 +68,10 @@ class Honest:
             if kind is not None:
                 return
             assert self._failure is None
-            self._publisher.flush(timeout=TIMEOUT)
+            self._publisher.flush(timeout=PATIENCE)
             assert self._published > 0
             for expected in range(1, self._published + 1):
-                message = self._subscription.get(timeout=TIMEOUT)
+                message = self._subscription.get(timeout=PATIENCE)
                 assert int(message.data) == expected
         grown = self._server.resident_bytes() - self._resident_bytes
         assert grown < GROWTH_MAX, f"the server grew by {grown >> 20} MiB"
@@ -81,7 +81,7 @@ class Honest:
         with quire.Client(self._server.url, publish_store=quire.PublishStore(size_max="1MB")) as flood:
             for _ in range(count // 4096):
                 flood.publish("flood", bytes(4096))
-            flood.flush(timeout=TIMEOUT)
+            flood.flush(timeout=PATIENCE)
 
     def _publish(self) -> None:
         try:
@@ -89,13 +89,13 @@ class Honest:
                 self._publisher.publish("honest", str(self._published + 1))
                 self._published += 1
                 if self._published % 500 == 0:
-                    self._publisher.flush(timeout=TIMEOUT)
+                    self._publisher.flush(timeout=PATIENCE)
         except BaseException as error:
             self._failure = error
 
 
 def connect(server: ServerProcess, *, logged_on: bool = False, receive_size: int | None = None) -> Stranger:
-    return Stranger(server.address, timeout=TIMEOUT, logged_on=logged_on, receive_size=receive_size)
+    return Stranger(server.address, timeout=PATIENCE, logged_on=logged_on, receive_size=receive_size)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -130,7 +130,7 @@ def test_who_does_not_finish_its_logon_is_cut_off_in_time(server: ServerProcess)
         strangers = [connect(server) for _ in range(100)]
         for number, stranger in enumerate(strangers):
             stranger.send(whole[: number % len(whole)])
-        deadline = Deadline(TIMEOUT)
+        deadline = Deadline()
         for stranger in strangers:
             with stranger:
                 assert stranger.error() != 0
@@ -142,7 +142,7 @@ def test_who_sends_its_logon_byte_by_byte_gains_no_time(server: ServerProcess) -
     # The field 128, which says who the client is, is as long as the frame before a logon may be.
     endless = frame(LOGON, fields((1, b"QUIR"), (2, b"\1\0"), (3, b"slow"), (128, bytes(60_000))))
     with Honest(server), connect(server) as stranger:
-        deadline = Deadline(TIMEOUT)
+        deadline = Deadline()
         # A byte each time the server has been silent for a while: all of them would take hours.
         for byte in endless:
             if select.select([stranger.stream], [], [], 0.1)[0]:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import quire
-from server_process import PATIENCE
+from support.waiting import PATIENCE
 
 #: Times the processor time of `import asyncio`: the ratio is about the same on every machine.
 IMPORT_TIME_MAX = 1.5

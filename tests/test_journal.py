@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import quire
-from server_process import PATIENCE
+from support.waiting import PATIENCE
 
 #: The smallest segments, so that a test has several.
 SMALL = "64KB"
@@ -72,7 +72,7 @@ def test_a_number_that_is_not_above_the_highest_is_a_duplicate(tmp_path: Path) -
         assert journal.append("t", "a", publisher=7, sequence=8) is None
 
 
-def test_a_stretch_begins_behind_one_place_and_ends_with_another(tmp_path: Path) -> None:
+def test_a_range_begins_behind_one_place_and_ends_with_another(tmp_path: Path) -> None:
     bookmarks = filled(tmp_path, 1000)
     with quire.Journal(tmp_path, read_only=True) as journal:
         assert numbers(journal) == list(range(1000))

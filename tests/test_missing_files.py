@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import quire
-from quire._cli import run
-from server_process import PATIENCE
+from quire.cli import run
+from support.waiting import PATIENCE
 
 JOBS = 1000
 

@@ -7,7 +7,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from server_process import PATIENCE
+from support.waiting import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 import quire
-from client_process import ClientProcess
-from scripted_server import ScriptedServer
-from server_process import PATIENCE, Deadline, ServerProcess
-
-SOON = PATIENCE
+from support.client_process import ClientProcess
+from support.scripted_server import ScriptedServer
+from support.server_process import ServerProcess
+from support.waiting import PATIENCE, Deadline
 
 
 @pytest.fixture
@@ -27,11 +26,11 @@ def publish(url: str, count: int, topic: str = "orders") -> None:
         first = client.persisted + 1
         for number in range(first, first + count):
             client.publish(topic, b"%d" % number)
-        client.flush(SOON)
+        client.flush(PATIENCE)
 
 
 def numbers(subscription: quire.Subscription, count: int) -> list[int]:
-    return [int(subscription.get(SOON).data) for _ in range(count)]
+    return [int(subscription.get(PATIENCE).data) for _ in range(count)]
 
 
 def most_recent(client: quire.Client) -> quire.Subscription:
@@ -110,7 +109,7 @@ def test_discards_out_of_order_are_remembered_one_by_one(
 
     with quire.Client(server.url, bookmark_store=store) as client:
         subscription = client.subscribe("orders", bookmark=quire.EPOCH, sub_id="mine", on_message=keep_back)
-        deadline = Deadline(SOON)
+        deadline = Deadline()
         while len(held) < 10:
             assert deadline.left
         for index in (1, 3, 0, 6):
@@ -198,4 +197,4 @@ async def test_the_asyncio_client_keeps_places_too(server: quire.Server, tmp_pat
     for expected in ([1, 2], [2, 3]):
         async with quire.AsyncClient(server.url, bookmark_store=tmp_path / "places") as client:
             subscription = await client.subscribe("orders", bookmark=quire.MOST_RECENT, sub_id="mine")
-            assert [int((await subscription.get(SOON)).data) for _ in range(2)] == expected
+            assert [int((await subscription.get(PATIENCE)).data) for _ in range(2)] == expected

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from protocol_kills import LINES, MESSAGES, Victim, world
-from proxy import CONNECT, Moment, Step
+from support.proxy import CONNECT, Moment, Step
 
 #: What a life comes to in any case; a frame that is rare or has its own time (`place`) is killed at by chance only.
 _FRAMES = frozenset(

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import quire
-from server_process import PATIENCE
+from support.waiting import PATIENCE
 
 
 def rows_of(data: Sequence[bytes | None], topic: str = "t") -> pa.RecordBatch:

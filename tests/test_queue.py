@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -17,11 +19,10 @@ from typing import Any
 
 import pytest
 import quire
-import quire._worker
+import quire.client._worker
 from quire.testing import ServerProcess, server
-from server_process import PATIENCE, wait_until
+from support.waiting import PATIENCE, wait_until
 
-TIMEOUT = PATIENCE
 QUEUES = (
     # So long that no lease ends by itself in a test.
     {"name": "JOBS", "message_type": "json", "underlying_topic": "tasks", "lease_period": "1h"},
@@ -29,6 +30,14 @@ QUEUES = (
     {"name": "ONCE", "message_type": "json", "underlying_topic": "single", "semantics": "at-most-once"},
     {"name": "STRICT", "message_type": "json", "underlying_topic": "tasks", "leasing": "strict"},
     {"name": "plain", "message_type": "json"},
+    {
+        "name": "TRIED",
+        "message_type": "json",
+        "underlying_topic": "tries",
+        "max_deliveries": 2,
+        "dead_letter_topic": "dead",
+    },
+    {"name": "PATIENT", "message_type": "json", "underlying_topic": "slow", "retry_delay": ["1h", "2h"]},
 )
 #: Memory is a place of one name for each test.
 PLACES = itertools.count()
@@ -65,7 +74,7 @@ def connect(place: tuple[str, quire.Config | None]) -> Iterator[Connect]:
 def publish(client: quire.Client, count: int, topic: str = "tasks") -> None:
     for number in range(count):
         client.publish(topic, {"n": number})
-    client.flush(TIMEOUT)
+    client.flush(PATIENCE)
 
 
 def numbers(messages: list[quire.Message]) -> list[int]:
@@ -81,7 +90,7 @@ def test_a_message_comes_under_a_lease_and_goes_with_its_acknowledgement(connect
     publish(client, 1)
     before = datetime.now(UTC)
     with client.subscribe("JOBS", max_backlog=5) as jobs:
-        message = jobs.get(TIMEOUT)
+        message = jobs.get(PATIENCE)
         assert (message.json(), message.topic, message.queue) == ({"n": 0}, "JOBS", "JOBS")
         assert message.source_topic == "tasks"
         assert (message.delivery_count, message.cancel_count) == (1, 0)
@@ -90,7 +99,7 @@ def test_a_message_comes_under_a_lease_and_goes_with_its_acknowledgement(connect
         assert before < message.lease_deadline - timedelta(minutes=59)
         assert not message.lease_lost
         message.ack()
-        client.flush(TIMEOUT)
+        client.flush(PATIENCE)
         assert depth(client) == 0
         assert not message.lease_lost
 
@@ -99,13 +108,13 @@ def test_a_block_that_raises_gives_the_message_back(connect: Connect) -> None:
     client = connect()
     publish(client, 1)
     jobs = client.subscribe("JOBS")
-    with pytest.raises(RuntimeError), jobs.get(TIMEOUT):
+    with pytest.raises(RuntimeError), jobs.get(PATIENCE):
         raise RuntimeError("not today")
-    again = jobs.get(TIMEOUT)
+    again = jobs.get(PATIENCE)
     assert (again.delivery_count, again.cancel_count) == (2, 1)
     with again as message:
         assert message is again
-    client.flush(TIMEOUT)
+    client.flush(PATIENCE)
     assert depth(client) == 0
 
 
@@ -113,35 +122,35 @@ def test_the_backlog_bounds_what_is_out(connect: Connect) -> None:
     client = connect()
     publish(client, 10)
     jobs = client.subscribe("JOBS", max_backlog=3)
-    first = [jobs.get(TIMEOUT) for _ in range(3)]
+    first = [jobs.get(PATIENCE) for _ in range(3)]
     assert numbers(first) == [0, 1, 2]
     with pytest.raises(TimeoutError):
         jobs.get(0.05)
     first[1].ack()
-    assert jobs.get(TIMEOUT).json()["n"] == 3
+    assert jobs.get(PATIENCE).json()["n"] == 3
     first[0].expire()
-    assert jobs.get(TIMEOUT).json()["n"] == 4
+    assert jobs.get(PATIENCE).json()["n"] == 4
 
 
 def test_acknowledgements_wait_for_their_batch(connect: Connect) -> None:
     client = connect(ack_batch_size=3, ack_timeout="1h")
     publish(client, 5)
     jobs = client.subscribe("JOBS", max_backlog=10)
-    messages = [jobs.get(TIMEOUT) for _ in range(5)]
+    messages = [jobs.get(PATIENCE) for _ in range(5)]
     for message in messages[:2]:
         message.ack()
     assert depth(client) == 5
     messages[2].ack()
     assert depth(client) == 2
     messages[3].ack()
-    client.flush(TIMEOUT)
+    client.flush(PATIENCE)
     assert depth(client) == 1
 
 
 def test_an_acknowledgement_waits_no_longer_than_ack_timeout(connect: Connect) -> None:
     client = connect(ack_batch_size=100, ack_timeout="50ms")
     publish(client, 1)
-    client.subscribe("JOBS", max_backlog=100).get(TIMEOUT).ack()
+    client.subscribe("JOBS", max_backlog=100).get(PATIENCE).ack()
     wait_until(lambda: depth(client) == 0)
 
 
@@ -151,7 +160,7 @@ def test_iterating_acknowledges_when_it_is_asked_to(connect: Connect) -> None:
     for message in client.subscribe("JOBS", max_backlog=2):
         if message.json()["n"] == 4:
             break
-    client.flush(TIMEOUT)
+    client.flush(PATIENCE)
     assert depth(client) == 1
 
 
@@ -169,7 +178,7 @@ def test_a_handler_acknowledges_what_it_returned_from(connect: Connect) -> None:
             raise RuntimeError("two")
 
     client.subscribe("JOBS", max_backlog=10, on_message=handle)
-    assert done.wait(TIMEOUT)
+    assert done.wait(PATIENCE)
     wait_until(lambda: depth(client) == 1)
     assert seen == [0, 1, 2, 3, 4]
 
@@ -177,23 +186,23 @@ def test_a_handler_acknowledges_what_it_returned_from(connect: Connect) -> None:
 def test_leases_end_with_the_connection(connect: Connect) -> None:
     first, second = connect(), connect()
     publish(first, 1)
-    held = first.subscribe("JOBS").get(TIMEOUT)
+    held = first.subscribe("JOBS").get(PATIENCE)
     first.close()
     assert held.lease_lost
     held.ack()
-    assert second.subscribe("JOBS").get(TIMEOUT).delivery_count == 2
+    assert second.subscribe("JOBS").get(PATIENCE).delivery_count == 2
 
 
 def test_a_lease_that_is_over_is_lost_and_one_that_is_extended_is_not(connect: Connect) -> None:
     first, second = connect(), connect()
     publish(first, 2)
     mine = first.subscribe("JOBS", max_backlog=2)
-    lost, kept = mine.get(TIMEOUT), mine.get(TIMEOUT)
+    lost, kept = mine.get(PATIENCE), mine.get(PATIENCE)
     kept.extend("2h")
     # The server ends this one, and delivers the message to somebody else.
     lost.extend("1ms")
     theirs = second.subscribe("JOBS", max_backlog=2)
-    again = theirs.get(TIMEOUT)
+    again = theirs.get(PATIENCE)
     assert (again.json(), again.delivery_count) == (lost.json(), 2)
     assert lost.lease_lost
     assert not kept.lease_lost
@@ -201,8 +210,8 @@ def test_a_lease_that_is_over_is_lost_and_one_that_is_extended_is_not(connect: C
     assert kept.lease_deadline > datetime.now(UTC) + timedelta(minutes=61)
     again.ack()
     kept.ack()
-    first.flush(TIMEOUT)
-    second.flush(TIMEOUT)
+    first.flush(PATIENCE)
+    second.flush(PATIENCE)
     assert depth(first) == 0
 
 
@@ -210,7 +219,7 @@ def test_a_message_whose_lease_period_is_over_comes_again(connect: Connect) -> N
     client = connect()
     publish(client, 1, "brief")
     jobs = client.subscribe("SHORT")
-    lost, again = jobs.get(TIMEOUT), jobs.get(TIMEOUT)
+    lost, again = jobs.get(PATIENCE), jobs.get(PATIENCE)
     assert again.delivery_count == lost.delivery_count + 1
     assert lost.lease_lost
 
@@ -222,17 +231,17 @@ def test_a_late_acknowledgement_removes_the_message_unless_the_queue_is_strict(
     first, second = connect(), connect()
     publish(first, 1)
     mine = first.subscribe(queue)
-    late = mine.get(TIMEOUT)
+    late = mine.get(PATIENCE)
     mine.unsubscribe()
-    again = second.subscribe(queue).get(TIMEOUT)
+    again = second.subscribe(queue).get(PATIENCE)
     assert (again.delivery_count, late.lease_lost) == (2, True)
     late.ack()
-    first.flush(TIMEOUT)
+    first.flush(PATIENCE)
     assert late.lease_lost
     assert depth(first, queue) == left
     if left:
         again.ack()
-        second.flush(TIMEOUT)
+        second.flush(PATIENCE)
         assert depth(first, queue) == 0
     else:
         wait_until(lambda: again.lease_lost)
@@ -244,7 +253,7 @@ def test_a_message_acknowledges_by_its_topic_and_bookmark(connect: Connect) -> N
     publish(client, 1, "brief")
     publish(client, 1, "plain")
     jobs = client.subscribe("^(JOBS|SHORT|plain)$", max_backlog=3)
-    messages = [jobs.get(TIMEOUT) for _ in range(3)]
+    messages = [jobs.get(PATIENCE) for _ in range(3)]
     topics = {(message.topic, message.source_topic) for message in messages}
     assert topics == {("JOBS", "tasks"), ("SHORT", "brief"), ("plain", "plain")}
     for message in messages:
@@ -263,12 +272,12 @@ def test_at_most_once_is_once(connect: Connect) -> None:
     client = connect()
     publish(client, 2, "single")
     once = client.subscribe("ONCE")
-    message = once.get(TIMEOUT)
+    message = once.get(PATIENCE)
     assert (message.lease_period, message.lease_deadline, message.lease_lost) == (None, None, False)
     with pytest.raises(TimeoutError):
         once.get(0.05)
     message.ack()
-    assert once.get(TIMEOUT).json() == {"n": 1}
+    assert once.get(PATIENCE).json() == {"n": 1}
     assert depth(client, "ONCE") == 0
 
 
@@ -276,12 +285,12 @@ def test_messages_are_settled_by_bookmark(connect: Connect) -> None:
     client = connect()
     publish(client, 6)
     jobs = client.subscribe("JOBS", max_backlog=6)
-    messages = [jobs.get(TIMEOUT) for _ in range(6)]
+    messages = [jobs.get(PATIENCE) for _ in range(6)]
     client.ack("JOBS", messages[0].bookmark)
     client.ack("JOBS", [messages[1], messages[2].bookmark or ""])
     client.ack("JOBS", messages[3], expire=True)
     client.ack("JOBS", messages[4], cancel=True)
-    assert jobs.get(TIMEOUT).json() == {"n": 4}
+    assert jobs.get(PATIENCE).json() == {"n": 4}
     assert depth(client) == 2
 
 
@@ -301,7 +310,7 @@ def test_mistakes_about_queues_are_told(connect: Connect) -> None:
         client.subscribe("JOBS", max_backlog=-1)
     client.publish("plain", b"x")
     with pytest.raises(quire.ConfigError, match="queue"):
-        client.subscribe("plain", bookmark=quire.EPOCH).get(TIMEOUT).cancel()
+        client.subscribe("plain", bookmark=quire.EPOCH).get(PATIENCE).cancel()
 
 
 def test_a_worker_handles_everything_and_stops_when_it_is_drained(connect: Connect) -> None:
@@ -318,11 +327,34 @@ def test_a_worker_handles_everything_and_stops_when_it_is_drained(connect: Conne
     worker = threading.Thread(target=lambda: reports.append(client.process("JOBS", handle, concurrency=3)))
     worker.start()
     wait_until(lambda: depth(other) == 0)
-    assert client.drain(TIMEOUT).is_clean
-    worker.join(TIMEOUT)
+    assert client.drain(PATIENCE).is_clean
+    worker.join(PATIENCE)
     assert sorted(set(seen)) == list(range(200))
     assert len(seen) == 204
     assert reports == [quire.WorkReport(acknowledged=200, cancelled=4, lost=0)]
+
+
+async def test_a_message_whose_handler_waited_for_a_cancelled_task_goes_back(
+    place: tuple[str, quire.Config | None],
+) -> None:
+    url, config = place
+    seen: list[int] = []
+
+    async with quire.AsyncClient(url, config=config) as client:
+
+        async def handle(message: quire.Message) -> None:
+            seen.append(message.json()["n"])
+            if len(seen) == 1:
+                task = asyncio.ensure_future(asyncio.sleep(PATIENCE))
+                task.cancel()
+                await task
+            else:
+                [worker] = client._workers
+                worker.stop()
+
+        await client.publish("tasks", {"n": 1})
+        report = await asyncio.wait_for(client.process("JOBS", handle), PATIENCE)
+    assert (seen, report) == ([1, 1], quire.WorkReport(acknowledged=1, cancelled=1, lost=0))
 
 
 def test_a_drain_leaves_what_a_handler_has_with_it(connect: Connect) -> None:
@@ -333,21 +365,21 @@ def test_a_drain_leaves_what_a_handler_has_with_it(connect: Connect) -> None:
 
     def handle(message: quire.Message) -> None:
         begun.set()
-        assert may_end.wait(TIMEOUT)
+        assert may_end.wait(PATIENCE)
         seen.append(message.json()["n"])
         message.ack()
 
     client.subscribe("JOBS", max_backlog=2, on_message=handle)
-    assert begun.wait(TIMEOUT)
+    assert begun.wait(PATIENCE)
     reports: list[quire.DrainReport] = []
-    drain = threading.Thread(target=lambda: reports.append(client.drain(TIMEOUT)))
+    drain = threading.Thread(target=lambda: reports.append(client.drain(PATIENCE)))
     drain.start()
     mine = other.subscribe("JOBS", max_backlog=10)
-    assert mine.get(TIMEOUT).json() == {"n": 2}, "what nobody has goes to others"
+    assert mine.get(PATIENCE).json() == {"n": 2}, "what nobody has goes to others"
     with pytest.raises(TimeoutError):
         mine.get(0.3)
     may_end.set()
-    drain.join(TIMEOUT)
+    drain.join(PATIENCE)
     assert (seen, [report.is_clean for report in reports]) == ([0, 1], [True])
     with pytest.raises(TimeoutError):
         mine.get(0.3)
@@ -357,7 +389,7 @@ def test_a_worker_keeps_the_leases_of_what_it_handles(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A renewal every 10 ms of a lease of an hour.
-    monkeypatch.setattr(quire._worker, "RENEWALS_PER_PERIOD", 360_000)
+    monkeypatch.setattr(quire.client._worker, "RENEWALS_PER_PERIOD", 360_000)
     client, other = connect(), connect()
     publish(other, 1)
     handled = threading.Event()
@@ -375,10 +407,10 @@ def test_a_worker_keeps_the_leases_of_what_it_handles(
 
     worker = threading.Thread(target=lambda: client.process("JOBS", handle))
     worker.start()
-    assert handled.wait(TIMEOUT)
+    assert handled.wait(PATIENCE)
     wait_until(lambda: depth(other) == 0)
-    client.drain(TIMEOUT)
-    worker.join(TIMEOUT)
+    client.drain(PATIENCE)
+    worker.join(PATIENCE)
     assert other.queue_stats("JOBS")["JOBS"]["expired_leases"] == 0
 
 
@@ -389,7 +421,7 @@ def test_a_worker_that_stops_finishes_what_it_handles_and_returns_the_rest(conne
 
     def handle(message: quire.Message) -> None:
         begun.set()
-        assert may_end.wait(TIMEOUT)
+        assert may_end.wait(PATIENCE)
 
     reports: list[quire.WorkReport] = []
 
@@ -398,17 +430,215 @@ def test_a_worker_that_stops_finishes_what_it_handles_and_returns_the_rest(conne
 
     worker = threading.Thread(target=work)
     worker.start()
-    assert begun.wait(TIMEOUT)
-    drain = threading.Thread(target=client.drain, args=(TIMEOUT,))
+    assert begun.wait(PATIENCE)
+    drain = threading.Thread(target=client.drain, args=(PATIENCE,))
     drain.start()
-    wait_until(lambda: all(worker._stopping.is_set() for worker in client._workers))
+    wait_until(lambda: all(worker._is_stopping for worker in client._workers))
     may_end.set()
-    worker.join(TIMEOUT)
-    drain.join(TIMEOUT)
+    worker.join(PATIENCE)
+    drain.join(PATIENCE)
     assert reports[0].acknowledged == 1
     stats = other.queue_stats("JOBS")["JOBS"]
     assert stats["depth"] == stats["waiting"] == 9
     assert stats["cancelled"] == 0
+
+
+def dead_letters(client: quire.Client) -> list[int]:
+    """The numbers in the dead letters, when all of them are published."""
+    client.flush(PATIENCE)
+    letters = client.subscribe("dead", bookmark=quire.EPOCH, completed=True)
+    assert letters.completed.wait(PATIENCE)
+    found: list[int] = []
+    with contextlib.suppress(TimeoutError):
+        while True:
+            found.append(letters.get(0).json()["message"]["n"])
+    letters.unsubscribe()
+    return found
+
+
+def test_workers_that_are_drained_leave_what_they_only_fetched_without_a_count(connect: Connect) -> None:
+    other = connect()
+    publish(other, 6, "tries")
+    handled: list[int] = []
+    for _ in range(3):
+        client = connect()
+        begun, may_end = threading.Event(), threading.Event()
+
+        def work(
+            client: quire.Client = client,
+            begun: threading.Event = begun,
+            may_end: threading.Event = may_end,
+        ) -> None:
+            def handle(message: quire.Message) -> None:
+                handled.append(message.json()["n"])
+                begun.set()
+                assert may_end.wait(PATIENCE)
+
+            client.process("TRIED", handle, max_backlog=4)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        assert begun.wait(PATIENCE)
+        drain = threading.Thread(target=client.drain, args=(PATIENCE,))
+        drain.start()
+        wait_until(lambda client=client: all(w._is_stopping for w in client._workers))  # type: ignore[misc]
+        may_end.set()
+        worker.join(PATIENCE)
+        drain.join(PATIENCE)
+    assert dead_letters(other) == []
+    left = other.subscribe("TRIED", max_backlog=10)
+    rest = [left.get(PATIENCE) for _ in range(3)]
+    assert (handled, numbers(rest)) == ([0, 1, 2], [3, 4, 5]), "each at its place in the order"
+    assert {message.delivery_count for message in rest} == {1}
+
+
+def test_a_handler_that_was_not_begun_when_the_client_closes_never_sees_its_message(connect: Connect) -> None:
+    client, other = connect(), connect()
+    publish(other, 3, "tries")
+    begun, may_end = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def handle(message: quire.Message) -> None:
+        seen.append(message.json()["n"])
+        begun.set()
+        assert may_end.wait(PATIENCE)
+
+    client.subscribe("TRIED", max_backlog=10, on_message=handle)
+    assert begun.wait(PATIENCE)
+    close = threading.Thread(target=client.close)
+    close.start()
+    mine = other.subscribe("TRIED", max_backlog=10)
+    again = [mine.get(PATIENCE) for _ in range(3)]
+    may_end.set()
+    close.join(PATIENCE)
+    assert seen == [0]
+    counts = {message.json()["n"]: message.delivery_count for message in again}
+    assert counts == {0: 2, 1: 1, 2: 1}, "only what the handler began was delivered"
+
+
+def test_after_its_end_a_subscription_gives_nothing_that_it_released(connect: Connect) -> None:
+    client, other = connect(), connect()
+    publish(other, 5, "tries")
+    jobs = client.subscribe("TRIED", max_backlog=10)
+    first = jobs.get(PATIENCE)
+    wait_until(lambda: other.queue_stats("TRIED")["TRIED"]["backlog"] == 5)
+    jobs.unsubscribe()
+    with pytest.raises(quire.DisconnectedError):
+        jobs.get(PATIENCE)
+    assert first.lease_lost
+    again = other.subscribe("TRIED", max_backlog=10)
+    counts = [
+        (message.json()["n"], message.delivery_count) for message in (again.get(PATIENCE) for _ in range(5))
+    ]
+    assert counts == [(0, 2), (1, 1), (2, 1), (3, 1), (4, 1)]
+
+
+def test_a_client_that_is_full_releases_what_it_never_read(connect: Connect) -> None:
+    client, other = connect(receive_size_max="64KB"), connect()
+    for number in range(40):
+        other.publish("tries", {"n": number, "text": "x" * 60_000})
+    other.flush(PATIENCE)
+    jobs = client.subscribe("TRIED", max_backlog=100)
+    assert jobs.get(PATIENCE).json()["n"] == 0
+    wait_until(lambda: other.queue_stats("TRIED")["TRIED"]["backlog"] > 10)
+    client.close()
+    again = other.subscribe("TRIED", max_backlog=100)
+    counts = {
+        message.json()["n"]: message.delivery_count for message in (again.get(PATIENCE) for _ in range(40))
+    }
+    assert counts == {number: 2 if number == 0 else 1 for number in range(40)}
+
+
+def test_random_rolling_restarts_dead_letter_nothing_that_no_handler_saw(connect: Connect) -> None:
+    """Fifty programs, one after the other, each with its own way to leave."""
+    draw = random.Random(20)
+    other = connect()
+    publish(other, 100, "tries")
+    seen: set[int] = set()
+    for _ in range(50):
+        client = connect()
+        jobs = client.subscribe("TRIED", max_backlog=draw.randint(1, 60))
+        for _ in range(draw.randint(0, 2)):
+            message = jobs.get(PATIENCE)
+            seen.add(message.json()["n"])
+            if draw.random() < 0.5:
+                message.ack()
+        leave: list[Callable[[], object]] = [jobs.unsubscribe, client.drain, client.close]
+        draw.choice(leave)()
+        client.close()
+    dead = dead_letters(other)
+    assert set(dead) <= seen
+    assert dead, "what a handler began and did not settle twice is dead"
+    rest = int(other.queue_stats("TRIED")["TRIED"]["depth"])
+    left = other.subscribe("TRIED", max_backlog=100)
+    unseen = {left.get(PATIENCE).json()["n"] for _ in range(rest)}
+    assert unseen >= set(range(100)) - seen
+
+
+def test_a_message_that_is_cancelled_with_a_delay_comes_again_after_it(connect: Connect) -> None:
+    client = connect()
+    publish(client, 3)
+    jobs = client.subscribe("JOBS", max_backlog=3)
+    first, second, third = (jobs.get(PATIENCE) for _ in range(3))
+    first.cancel(delay="1h")
+    second.cancel(delay=timedelta(milliseconds=1))
+    again = jobs.get(PATIENCE)
+    assert (again.json()["n"], again.cancel_count, again.delivery_count) == (1, 1, 2)
+    again.cancel(delay=0)
+    assert jobs.get(PATIENCE).cancel_count == 2
+    stats = client.queue_stats("JOBS")["JOBS"]
+    assert (stats["depth"], stats["delayed"], stats["waiting"]) == (3, 1, 0)
+    assert list(client.sow("JOBS")) == [], "a delayed message cannot be delivered"
+    assert first.bookmark is not None
+    client.ack("JOBS", first.bookmark)
+    third.ack()
+    client.flush(PATIENCE)
+    stats = client.queue_stats("JOBS")["JOBS"]
+    assert (stats["depth"], stats["delayed"]) == (1, 0)
+    for delay in ("soon", -1):
+        with pytest.raises(quire.ConfigError, match="delay"):
+            third.cancel(delay)
+
+
+def test_a_cancel_waits_as_the_queue_is_configured(connect: Connect) -> None:
+    client = connect()
+    publish(client, 2, "slow")
+    jobs = client.subscribe("PATIENT", max_backlog=2)
+    first, second = jobs.get(PATIENCE), jobs.get(PATIENCE)
+    first.cancel()
+    second.cancel(delay="1ms")
+    again = jobs.get(PATIENCE)
+    assert (again.json()["n"], again.cancel_count) == (1, 1)
+    again.cancel()
+    client.flush(PATIENCE)
+    assert client.queue_stats("PATIENT")["PATIENT"]["delayed"] == 2
+
+
+@pytest.mark.parametrize("retry_delay", ["1ms", ["1ms", "2ms"]])
+def test_a_worker_says_how_long_a_message_waits_on_which_its_handler_raised(
+    connect: Connect, caplog: pytest.LogCaptureFixture, retry_delay: str | list[str]
+) -> None:
+    client, other = connect(), connect()
+    publish(other, 1, "slow")
+    seen: list[int] = []
+    done = threading.Event()
+
+    def handle(message: quire.Message) -> None:
+        seen.append(message.cancel_count)
+        if len(seen) < 5:
+            raise RuntimeError("not yet")
+        done.set()
+
+    worker = threading.Thread(target=lambda: client.process("PATIENT", handle, retry_delay=retry_delay))
+    worker.start()
+    assert done.wait(PATIENCE)
+    client.drain(PATIENCE)
+    worker.join(PATIENCE)
+    assert seen == [0, 1, 2, 3, 4]
+    failures = [record.message for record in caplog.records if "a handler failed" in record.message]
+    assert len(failures) == 1, "one line per message and minute"
+    with pytest.raises(quire.ConfigError, match="retry_delay"):
+        other.process("PATIENT", handle, retry_delay=[])
 
 
 async def test_the_asyncio_client_works_on_queues_too(place: tuple[str, quire.Config | None]) -> None:
@@ -416,9 +646,9 @@ async def test_the_asyncio_client_works_on_queues_too(place: tuple[str, quire.Co
     async with quire.AsyncClient(url, config=config, auto_ack=True) as client:
         for number in range(20):
             await client.publish("tasks", {"n": number})
-        await client.flush(TIMEOUT)
+        await client.flush(PATIENCE)
         jobs = await client.subscribe("JOBS", max_backlog=2)
-        assert numbers([await jobs.get(TIMEOUT) for _ in range(4)]) == [0, 1, 2, 3]
+        assert numbers([await jobs.get(PATIENCE) for _ in range(4)]) == [0, 1, 2, 3]
         await jobs.unsubscribe()
         seen: list[int] = []
 
@@ -432,11 +662,11 @@ async def test_the_asyncio_client_works_on_queues_too(place: tuple[str, quire.Co
 
         all_seen = asyncio.Event()
         work = asyncio.ensure_future(client.process("JOBS", handle, concurrency=4))
-        await asyncio.wait_for(all_seen.wait(), TIMEOUT)
-        deadline = time.monotonic() + TIMEOUT
+        await asyncio.wait_for(all_seen.wait(), PATIENCE)
+        deadline = time.monotonic() + PATIENCE
         while (await client.queue_stats("JOBS"))["JOBS"]["depth"]:
             assert time.monotonic() < deadline
-        drained = await client.drain(TIMEOUT)
+        drained = await client.drain(PATIENCE)
         report = await work
         assert drained.is_clean
         assert sorted(set(seen)) == list(range(3, 20))
@@ -454,11 +684,11 @@ async def test_a_cancelled_worker_gives_back_what_it_handles(place: tuple[str, q
             await asyncio.Event().wait()
 
         work = asyncio.ensure_future(client.process("JOBS", handle))
-        await asyncio.wait_for(begun.wait(), TIMEOUT)
+        await asyncio.wait_for(begun.wait(), PATIENCE)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
-        again = await (await client.subscribe("JOBS")).get(TIMEOUT)
+        again = await (await client.subscribe("JOBS")).get(PATIENCE)
         assert (again.delivery_count, again.cancel_count) == (2, 0)
 
 
@@ -470,7 +700,7 @@ def test_a_worker_on_what_is_no_queue_says_so(
         client.process("JOBZ", lambda message: client.close())
     # The topic below a queue is none, either.
     client.publish("tasks", {"n": 1})
-    client.flush(TIMEOUT)
+    client.flush(PATIENCE)
     with pytest.raises(quire.UnknownQueueError, match='"tasks"'):
         client.process("tasks", lambda message: client.close())
     assert not client.health().subscriptions
@@ -479,7 +709,7 @@ def test_a_worker_on_what_is_no_queue_says_so(
         url, config = place
         async with quire.AsyncClient(url, config=config) as awaiting:
             with pytest.raises(quire.UnknownQueueError, match='"JOBZ"'):
-                await asyncio.wait_for(awaiting.process("JOBZ", lambda message: None), TIMEOUT)
+                await asyncio.wait_for(awaiting.process("JOBZ", lambda message: None), PATIENCE)
 
     asyncio.run(work())
 
@@ -509,7 +739,7 @@ def test_sigterm_lets_a_worker_finish_what_it_handles(tmp_path: Path) -> None:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "0\n"
         os.kill(worker.pid, signal.SIGTERM)
-        said, _ = worker.communicate("\n", timeout=TIMEOUT)
+        said, _ = worker.communicate("\n", timeout=PATIENCE)
         assert said == "1 0\n"
         assert worker.returncode == 0
         stats = client.queue_stats("JOBS")["JOBS"]
@@ -520,13 +750,13 @@ def test_what_was_acknowledged_stays_so_over_a_restart(tmp_path: Path) -> None:
     with server(tmp_path, queue=QUEUES) as running, quire.Client(running.url) as client:
         publish(client, 10)
         jobs = client.subscribe("JOBS", max_backlog=10)
-        for message in [jobs.get(TIMEOUT) for _ in range(10)]:
+        for message in [jobs.get(PATIENCE) for _ in range(10)]:
             if message.json()["n"] % 2:
                 message.ack()
-        client.flush(TIMEOUT)
+        client.flush(PATIENCE)
     with server(tmp_path, queue=QUEUES) as running, quire.Client(running.url) as client:
         jobs = client.subscribe("JOBS", max_backlog=10)
-        assert numbers([jobs.get(TIMEOUT) for _ in range(5)]) == [0, 2, 4, 6, 8]
+        assert numbers([jobs.get(PATIENCE) for _ in range(5)]) == [0, 2, 4, 6, 8]
 
 
 def test_with_its_state_in_a_file_a_queue_knows_after_a_restart_how_often_it_delivered(
@@ -542,7 +772,7 @@ def test_with_its_state_in_a_file_a_queue_knows_after_a_restart_how_often_it_del
             with quire.Client(server.url) as client:
                 for number in range(2):
                     client.publish("jobs", {"n": number})
-                client.flush(TIMEOUT)
+                client.flush(PATIENCE)
                 next(iter(client.subscribe("jobs", max_backlog=1)))
             assert server.terminate() == 0
             server.start()
@@ -573,10 +803,10 @@ async def test_an_asyncio_drain_leaves_what_a_handler_has_with_it(
         for number in range(2):
             await other.publish("tasks", {"n": number})
         await client.subscribe("JOBS", on_message=handle)
-        await asyncio.wait_for(begun.wait(), TIMEOUT)
-        drain = asyncio.ensure_future(client.drain(TIMEOUT))
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+        drain = asyncio.ensure_future(client.drain(PATIENCE))
         mine = await other.subscribe("JOBS", max_backlog=10)
-        assert (await mine.get(TIMEOUT)).json() == {"n": 1}
+        assert (await mine.get(PATIENCE)).json() == {"n": 1}
         with pytest.raises(TimeoutError):
             await mine.get(0.3)
         may_end.set()

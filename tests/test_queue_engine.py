@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
+from typing import Any
+
 import pytest
 import quire
+from quire.config._example import EXAMPLE
 
 
 def taken(queue: quire.Queue) -> list[tuple[int, int]]:
@@ -27,6 +31,68 @@ def test_a_lease_comes_and_goes_with_the_time_that_it_is_told() -> None:
     assert queue.ack(1) == 0
     stats = queue.stats()
     assert (stats["depth"], stats["acknowledged"], stats["expired_leases"]) == (0, 1, 1)
+
+
+def test_a_released_message_was_not_delivered() -> None:
+    queue = quire.Queue(max_deliveries=1)
+    queue.subscribe()
+    queue.enqueue()
+    for _ in range(3):
+        (again,) = queue.dispatch()
+        assert again.delivery_count == 1
+        assert queue.release(again.position) == 1
+    queue.dispatch()
+    queue.disconnect()
+    assert [expired.reasons for expired in queue.tick(1)] == [("max_deliveries",)]
+
+
+def test_a_cancelled_message_waits_for_its_retry_delay() -> None:
+    queue = quire.Queue(retry_delay=["1s", "1m"])
+    queue.subscribe(max_backlog=2)
+    for number in range(2):
+        queue.enqueue({"n": number})
+    queue.dispatch()
+    queue.cancel(2)
+    queue.cancel(1, delay="500ms")
+    assert (queue.dispatch(), queue.stats()["delayed"], queue.next_tick) == ([], 2, 0.5)
+    queue.tick(1)
+    assert [delivery.position for delivery in queue.dispatch()] == [1, 2]
+    queue.cancel([1, 2])
+    queue.tick(60.9)
+    assert queue.dispatch() == []
+    queue.tick(61)
+    assert [delivery.cancel_count for delivery in queue.dispatch()] == [2, 2]
+
+
+def example_queue() -> dict[str, Any]:
+    """The queue of `quire config example`, which is commented out there."""
+    lines = EXAMPLE.splitlines()
+    begin = lines.index("# [[queue]]")
+    end = next((at for at in range(begin, len(lines)) if not lines[at].startswith("# ")), len(lines))
+    parsed = tomllib.loads("\n".join(line.removeprefix("# ") for line in lines[begin:end]))
+    (queue,) = parsed["queue"]
+    return dict(queue)
+
+
+def deliveries_in_ten_minutes(queue: quire.Queue) -> int:
+    """Of one message that is cancelled as soon as it is delivered."""
+    queue.subscribe()
+    assert queue.enqueue({"price": 1, "quantity": 1}) == 1
+    count = 0
+    while queue.now < 600:
+        count += len(queue.dispatch())
+        queue.cancel(1)
+        queue.tick(600 if queue.next_tick is None else min(600, max(queue.next_tick, queue.now + 0.001)))
+    return count
+
+
+def test_a_poison_message_is_delivered_a_few_times_as_the_example_is_configured() -> None:
+    settings = example_queue()
+    assert settings["dead_letter_topic"]
+    assert deliveries_in_ten_minutes(quire.Queue(settings)) == 4
+    # Without the limits the pauses alone keep it from being a loop.
+    del settings["max_cancels"], settings["max_deliveries"]
+    assert deliveries_in_ten_minutes(quire.Queue(settings)) <= 20
 
 
 def test_time_does_not_go_back() -> None:

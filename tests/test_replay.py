@@ -9,7 +9,8 @@ from time import monotonic
 
 import pytest
 import quire
-from server_process import PATIENCE
+from support.scripted_server import INTERNAL, UNKNOWN_SUBSCRIPTION, ScriptedServer
+from support.waiting import PATIENCE
 
 
 def filled(url: str, count: int) -> quire.Client:
@@ -39,38 +40,38 @@ def test_a_range_ends_the_iteration(url: str) -> None:
             client.subscribe("ticks", bookmark=f"[{fourth}:{second}]")
 
 
-def test_a_range_that_ends_meanwhile_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server has ended it, and refuses what the client says before it knows: the refusal is staged, as it seldom happens."""
-    refusal = quire.UnknownSubscriptionError("the connection has no subscription 1")
+@pytest.fixture
+def scripted_server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as server:
+        yield server
 
-    class Refused:
-        def __init__(self, core: object) -> None:
-            self._core = core
 
-        def __getattr__(self, name: str) -> object:
-            return getattr(self._core, name)
+def test_a_subscription_that_the_server_has_ended_can_be_left(scripted_server: ScriptedServer) -> None:
+    """The server refuses the unsubscribe of a range that ended before the command arrived."""
+    scripted_server.unsubscribe_refusal = UNKNOWN_SUBSCRIPTION
+    with quire.Client(scripted_server.url) as client:
+        client.subscribe("ticks", bookmark=quire.EPOCH).unsubscribe()
+        assert client.health().subscriptions == ()
 
-        def wait(self, command: int, timeout: float | None = None) -> bool:
-            raise refusal
 
-    with filled("memory:ends", 1) as client:
+async def test_the_asyncio_client_can_leave_it_too(scripted_server: ScriptedServer) -> None:
+    scripted_server.unsubscribe_refusal = UNKNOWN_SUBSCRIPTION
+    async with quire.AsyncClient(scripted_server.url) as client:
+        subscription = await client.subscribe("ticks", bookmark=quire.EPOCH)
+        await subscription.unsubscribe()
+        assert client.health().subscriptions == ()
+
+
+async def test_any_other_refusal_of_an_unsubscribe_is_raised(scripted_server: ScriptedServer) -> None:
+    scripted_server.unsubscribe_refusal = INTERNAL
+    with quire.Client(scripted_server.url) as client:
         subscription = client.subscribe("ticks", bookmark=quire.EPOCH)
-        with monkeypatch.context() as patch:
-            patch.setattr(client, "_core", Refused(client._core))
+        with pytest.raises(quire.InternalError, match="refused by the test"):
             subscription.unsubscribe()
-
-    async def leave() -> None:
-        async with quire.AsyncClient("memory:ends") as other:
-            subscription = await other.subscribe("ticks", bookmark=quire.EPOCH)
-            with monkeypatch.context() as patch:
-
-                async def refuse(*_: object) -> bool:
-                    raise refusal
-
-                patch.setattr(other, "_answer", refuse)
-                await subscription.unsubscribe()
-
-    asyncio.run(leave())
+    async with quire.AsyncClient(scripted_server.url) as other:
+        its = await other.subscribe("ticks", bookmark=quire.EPOCH)
+        with pytest.raises(quire.InternalError, match="refused by the test"):
+            await its.unsubscribe()
 
 
 def test_a_range_of_time_waits_for_its_end(url: str) -> None:

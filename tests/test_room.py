@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 import quire
-from server_process import PATIENCE, Deadline
+from support.waiting import PATIENCE, Deadline
 
-_TIMEOUT = PATIENCE
 _ROOM = 64 * 1024
 #: Far more than the room, and more than the kernel and the server keep for one connection.
 _SIZE = 16 * 1024 * 1024
@@ -24,12 +23,12 @@ def fill(client: quire.Client, topic: str, size: int = _SIZE) -> int:
     count = size // len(_DATA)
     for _ in range(count):
         client.publish(topic, _DATA)
-    client.flush(timeout=_TIMEOUT)
+    client.flush(timeout=PATIENCE)
     return count
 
 
 def take(subscription: quire.Subscription, count: int) -> list[quire.Message]:
-    deadline = Deadline(_TIMEOUT)
+    deadline = Deadline()
     taken: list[quire.Message] = []
     while len(taken) < count:
         taken += next(subscription.batches(timeout=deadline.left))
@@ -83,13 +82,13 @@ def test_a_handler_may_flush_while_more_comes_than_there_is_room_for(url: str) -
         def handler(message: quire.Message) -> None:
             if not seen:
                 client.publish("answers", b"first")
-                client.flush(timeout=_TIMEOUT)
+                client.flush(timeout=PATIENCE)
             seen.append(message.sequence)
             if len(seen) == count:
                 all_seen.set()
 
         client.subscribe("t", bookmark=quire.EPOCH, on_message=handler)
-        assert all_seen.wait(_TIMEOUT)
+        assert all_seen.wait(PATIENCE)
         assert seen == list(range(1, count + 1))
 
 
@@ -104,11 +103,11 @@ def test_an_ordinary_subscription_misses_what_there_is_no_room_for_and_says_so(
         assert 0 < len(kept) < count
         assert [m.data for m in kept] == [_DATA] * len(kept)
         # It goes on with what is published from now on.
-        deadline = Deadline(_TIMEOUT)
+        deadline = Deadline()
         while not any(record.name == "quire.client" for record in caplog.records):
             assert deadline.left
         client.publish("t", b"after")
-        assert subscription.get(timeout=_TIMEOUT).data == b"after"
+        assert subscription.get(timeout=PATIENCE).data == b"after"
         assert missed_by(client) == missed
         text = next(r.getMessage() for r in caplog.records if r.name == "quire.client")
         assert str(missed) in text
@@ -124,7 +123,7 @@ def test_a_live_subscription_that_falls_behind_ends_with_the_reason(url: str) ->
             kept.extend(subscription)
         assert caught.value.code == "slow_consumer"
         resumed = client.subscribe("t", bookmark=kept[-1].bookmark)
-        assert resumed.get(timeout=_TIMEOUT).sequence == (kept[-1].sequence or 0) + 1
+        assert resumed.get(timeout=PATIENCE).sequence == (kept[-1].sequence or 0) + 1
 
 
 def test_an_ended_subscription_with_a_handler_is_logged(url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -132,11 +131,11 @@ def test_an_ended_subscription_with_a_handler_is_logged(url: str, caplog: pytest
         may_go_on = threading.Event()
 
         def handler(_: quire.Message) -> None:
-            may_go_on.wait(_TIMEOUT)
+            may_go_on.wait(PATIENCE)
 
         client.subscribe("t", bookmark=quire.NOW, live=True, on_message=handler, sub_id="slow")
         fill(client, "t")
-        deadline = Deadline(_TIMEOUT)
+        deadline = Deadline()
         while not any("'slow' has ended" in r.getMessage().replace('"', "'") for r in caplog.records):
             assert deadline.left
         may_go_on.set()
@@ -154,10 +153,10 @@ def test_answers_of_a_queue_that_nobody_takes_fail_a_flush_with_the_reason(tmp_p
         first = next(answers)
         client.publish("other", b"x")
         with pytest.raises(quire.LimitExceededError, match="receive_size_max"):
-            client.flush(timeout=_TIMEOUT)
+            client.flush(timeout=PATIENCE)
         assert first.sequence == 1
         assert sum(1 for _ in answers) == count - 1
-        client.flush(timeout=_TIMEOUT)
+        client.flush(timeout=PATIENCE)
         # A question that is given up holds up nothing.
         next(client.sow("Q"))
         fill(client, "t")
@@ -168,9 +167,9 @@ def test_nothing_is_kept_of_a_subscription_whose_handler_has_had_everything(url:
         handled = threading.Event()
         subscription = client.subscribe("t", on_message=lambda _: handled.set())
         client.publish("t", b"x")
-        assert handled.wait(_TIMEOUT)
+        assert handled.wait(PATIENCE)
         subscription.unsubscribe()
-        deadline = Deadline(_TIMEOUT)
+        deadline = Deadline()
         while client._handlers:
             assert deadline.left
 
@@ -180,9 +179,9 @@ async def test_nothing_is_kept_of_a_handler_on_the_loop(url: str) -> None:
         handled: list[bytes] = []
         subscription = await client.subscribe("t", on_message=lambda m: handled.append(m.data))
         await client.publish("t", b"x")
-        await client.flush(timeout=_TIMEOUT)
+        await client.flush(timeout=PATIENCE)
         await subscription.unsubscribe()
-        deadline = Deadline(_TIMEOUT)
+        deadline = Deadline()
         while client._handlers:
             assert deadline.left
             await asyncio.sleep(0)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import quire
-from server_process import PATIENCE
+from quire.server._server import READ_MAX, _Connection
+from support.waiting import PATIENCE
 
 
 def config(directory: Path, **settings: object) -> quire.Config:
@@ -26,11 +30,7 @@ def test_what_was_published_is_replayed_after_a_restart(tmp_path: Path) -> None:
         assert client.persisted == 1000
     with quire.Server(config(tmp_path)) as server, quire.Client(server.url, name="publisher") as client:
         subscription = client.subscribe("orders", filter="/n >= 990", bookmark=quire.EPOCH)
-        numbers = []
-        while (message := subscription.get(timeout=PATIENCE)) is not None:
-            numbers.append(message.json()["n"])
-            if len(numbers) == 10:
-                break
+        numbers = [subscription.get(timeout=PATIENCE).json()["n"] for _ in range(10)]
         assert numbers == list(range(990, 1000))
         assert client.publish("orders", b"{}") == 1001
 
@@ -42,7 +42,6 @@ def test_ordinary_subscriptions_are_served_at_once(tmp_path: Path) -> None:
             publisher.publish("ticks/a", {"price": 9})
             publisher.publish("ticks/b", {"price": 11})
             message = every.get(timeout=PATIENCE)
-            assert message is not None
             assert (message.topic, message.json()) == ("ticks/b", {"price": 11})
         stats = server.stats()
         assert stats["published"] == 2
@@ -54,14 +53,12 @@ def test_a_journal_that_another_server_has_is_refused(tmp_path: Path) -> None:
         quire.Server(config(tmp_path)).start()
 
 
-def test_an_address_that_is_taken_is_said_so(tmp_path: Path) -> None:
+def test_a_server_whose_address_is_taken_says_so_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}"):
             quire.Server(config(tmp_path, address=f"127.0.0.1:{port}")).start()
-    # The journal was let go again.
-    with quire.Server(config(tmp_path)):
-        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_server_runs_on_the_callers_loop_until_it_is_closed(tmp_path: Path) -> None:
@@ -74,8 +71,12 @@ async def test_a_server_runs_on_the_callers_loop_until_it_is_closed(tmp_path: Pa
     async with quire.AsyncClient(server.url) as client:
         await client.publish("t", b"x")
         await client.flush(timeout=PATIENCE)
+        assert server.is_running
     server.close()
     await asyncio.wait_for(task, PATIENCE)
+    assert not server.is_running
+    with quire.Journal(tmp_path / "journal", read_only=True) as journal:
+        assert [message.data for message in journal.read()] == [b"x"]
 
 
 async def test_a_connection_that_is_lost_after_the_end_is_no_ones_business(tmp_path: Path) -> None:
@@ -110,6 +111,62 @@ def test_bytes_that_are_no_protocol_end_the_connection_and_nothing_else(tmp_path
         client.flush(timeout=PATIENCE)
 
 
+class _Reading(asyncio.Transport):
+    """A transport that notes whether it is read from."""
+
+    is_reading_on = True
+
+    def pause_reading(self) -> None:
+        self.is_reading_on = False
+
+    def resume_reading(self) -> None:
+        self.is_reading_on = True
+
+    def is_closing(self) -> bool:
+        return False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+
+async def test_a_turn_takes_a_bounded_number_of_bytes_from_one_connection() -> None:
+    turns: list[dict[str, Any]] = []
+    core = SimpleNamespace(
+        turn=lambda events: SimpleNamespace(
+            **{
+                "sends": [],
+                "closes": [],
+                "pauses": [],
+                "resumes": [],
+                "logs": [],
+                "sleep": None,
+                "drained": False,
+            }
+            | (turns.pop(0) if turns else {})
+        )
+    )
+    server = quire.Server()
+    server._engine = cast(Any, core)
+    server._loop, server._stop, server._drained = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    transport, connection = _Reading(), _Connection(server, 0)
+    connection.connection_made(transport)
+    for _ in range(2):
+        for _ in range(READ_MAX // 2**18):
+            assert transport.is_reading_on
+            connection.data_received(bytes(2**18))
+        assert not transport.is_reading_on, "a turn takes READ_MAX bytes"
+        server._turn()
+        assert transport.is_reading_on, "the next turn takes more"
+    # A connection that the core has paused is not resumed by the end of a turn.
+    connection.data_received(bytes(READ_MAX))
+    turns.append({"pauses": [1]})
+    server._turn()
+    assert not transport.is_reading_on
+    turns.append({"resumes": [1]})
+    server._turn()
+    assert transport.is_reading_on
+
+
 def test_a_message_above_the_limit_is_refused_by_the_client(tmp_path: Path) -> None:
     with quire.Server(config(tmp_path, max_message_size="1KB")) as server, quire.Client(server.url) as client:
         with pytest.raises(quire.MessageTooLargeError):
@@ -131,7 +188,7 @@ def test_a_server_whose_turn_panicked_stops_with_a_message_and_loses_nothing(
         server._engine.panic_in_next_turn()
         client.publish("orders", {"n": 100})
         assert server._thread is not None
-        server._thread.join(60)
+        server._thread.join(PATIENCE)
         assert not server._thread.is_alive()
         assert not server.is_running
         with pytest.raises(
@@ -169,3 +226,37 @@ def test_a_torn_tail_that_a_start_cuts_is_logged(tmp_path: Path, caplog: pytest.
             assert time.monotonic() < deadline, caplog.text
             time.sleep(0)
         assert [message.json()["n"] for message in server.journal.read(topic="orders")] == [1]
+
+
+def test_each_transport_listens_on_its_own_address_with_its_own_limits(tmp_path: Path) -> None:
+    config = quire.Config(
+        data_directory=tmp_path,
+        transport=[
+            {"name": "services", "address": "127.0.0.1:0"},
+            {"name": "guests", "address": "127.0.0.1:0", "max_message_size": "1KB"},
+        ],
+    )
+    with quire.Server(config) as server:
+        assert list(server.urls) == ["services", "guests"]
+        assert server.url == server.urls["services"] != server.urls["guests"]
+        with quire.Client(server.urls["services"], name="s") as service:
+            with quire.Client(server.urls["guests"], name="g") as guest:
+                guest.publish("orders", b"{}")
+                guest.flush(timeout=PATIENCE)
+            with (
+                quire.Client(server.urls["guests"], name="g", reconnect=None) as guest,
+                pytest.raises(quire.MessageTooLargeError),
+            ):
+                guest.publish("orders", b"x" * 2000)
+            service.publish("orders", b"x" * 2000)
+            service.flush(timeout=PATIENCE)
+        assert server.stats()["appended"] == 2
+
+
+def test_two_transports_with_one_name_or_address_are_refused() -> None:
+    same = [{"name": "a", "address": "127.0.0.1:9007"}, {"name": "a", "address": "127.0.0.1:9008"}]
+    with pytest.raises(quire.ConfigError, match="two transports have the name 'a'"):
+        quire.Config(transport=same)
+    same = [{"name": "a", "address": "127.0.0.1:9007"}, {"name": "b", "address": "127.0.0.1:9007"}]
+    with pytest.raises(quire.ConfigError, match=r"two transports have the address '127\.0\.0\.1:9007'"):
+        quire.Config(transport=same)

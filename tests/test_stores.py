@@ -10,19 +10,18 @@ from pathlib import Path
 
 import pytest
 import quire
-from client_process import ClientProcess
-from scripted_server import ScriptedServer
-from server_process import PATIENCE, ServerProcess
-
-SOON = PATIENCE
+from support.client_process import ClientProcess
+from support.scripted_server import ScriptedServer
+from support.server_process import ServerProcess
+from support.waiting import PATIENCE
 
 
 def replayed(url: str, topic: str, count: int) -> list[int]:
     """The numbers that the log holds, and that there are no more than `count`."""
     with quire.Client(url) as reader:
         subscription = reader.subscribe(topic, bookmark=quire.EPOCH)
-        numbers = [int(subscription.get(SOON).data) for _ in range(count)]
-        assert subscription.completed.wait(SOON)
+        numbers = [int(subscription.get(PATIENCE).data) for _ in range(count)]
+        assert subscription.completed.wait(PATIENCE)
         with pytest.raises(TimeoutError):
             subscription.get(0)
         return numbers
@@ -33,7 +32,7 @@ def test_what_a_killed_client_had_published_is_sent_by_the_next_one_and_never_do
     with ServerProcess(tmp_path / "data") as server:
         with ClientProcess(server.url, name="loader", publish_store=store) as client:
             assert client.ask("publish", "orders", 1, 50) == 50
-            assert client.ask("flush", SOON) == 50
+            assert client.ask("flush", PATIENCE) == 50
             assert client.ask("publish", "orders", 51, 50) == 100
             server.kill()
             assert client.ask("publish", "orders", 101, 100) == 200
@@ -41,14 +40,14 @@ def test_what_a_killed_client_had_published_is_sent_by_the_next_one_and_never_do
         server.start()
         with ClientProcess(server.url, name="loader", publish_store=store) as client:
             assert client.ask("publish", "orders", 201, 1) == 201
-            assert client.ask("flush", SOON) == 201
+            assert client.ask("flush", PATIENCE) == 201
             client.kill()
         assert replayed(server.url, "orders", 201) == list(range(1, 202))
         # Everything is persisted: nothing is left to be sent.
         with quire.Client(server.url, name="loader", publish_store=store) as last:
             assert last.health().unpersisted == 0
             assert last.publish("orders", b"202") == 202
-            last.flush(SOON)
+            last.flush(PATIENCE)
         assert replayed(server.url, "orders", 202) == list(range(1, 203))
 
 
@@ -70,7 +69,7 @@ def test_a_publish_that_returned_survives_a_kill_at_any_moment(tmp_path: Path) -
                 client.kill()
             # What was published but not said before the kill counts, too: the next client goes on behind it.
             with quire.Client(server.url, name="loader", publish_store=store) as next_client:
-                next_client.flush(SOON)
+                next_client.flush(PATIENCE)
                 assert next_client.persisted >= published
                 published = next_client.persisted
         assert replayed(server.url, "orders", published) == list(range(1, published + 1))
@@ -111,7 +110,7 @@ def test_a_full_file_makes_publish_wait_and_a_message_above_it_is_refused(tmp_pa
         with quire.Client(server.url, name="one", publish_store=store) as client:
             for number in range(1, 301):
                 client.publish("orders", b"%d" % number + b" " * 1000)
-            client.flush(SOON)
+            client.flush(PATIENCE)
             with pytest.raises(quire.MessageTooLargeError, match="publish store"):
                 client.publish("orders", b" " * 65536)
         assert [int(record.data) for record in server.log] == list(range(1, 301))
@@ -122,11 +121,11 @@ async def test_the_asyncio_client_keeps_a_store_too(tmp_path: Path) -> None:
     with ScriptedServer() as server:
         client = quire.AsyncClient(server.url, name="one", publish_store=store)
         await client.publish("orders", b"1")
-        await client.flush(SOON)
+        await client.flush(PATIENCE)
         server.stop()
         await client.publish("orders", b"2")
         await client.close(0)
         server.start()
         async with quire.AsyncClient(server.url, name="one", publish_store=store) as again:
-            await again.flush(SOON)
+            await again.flush(PATIENCE)
         assert [record.data for record in server.log] == [b"1", b"2"]

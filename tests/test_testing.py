@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import quire
 import quire.testing
-from server_process import PATIENCE
+from support.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -26,6 +26,20 @@ def test_a_server_is_there_with_the_settings_of_the_test(quire_server: quire.Ser
             client.publish("t", b"x" * 2000)
     assert [message.data for message in quire_server.journal.read()] == [b"1"]
     assert list((tmp_path / "quire-data" / "journal").glob("*.journal"))
+
+
+def test_a_client_of_the_server_is_there(quire_server: quire.Server, quire_client: quire.Client) -> None:
+    quire_client.publish("t", b"1")
+    quire_client.flush(timeout=PATIENCE)
+    assert [message.data for message in quire_server.journal.read()] == [b"1"]
+
+
+async def test_an_asyncio_client_of_the_server_is_there(
+    quire_server: quire.Server, quire_async_client: quire.AsyncClient
+) -> None:
+    await quire_async_client.publish("t", b"1")
+    await quire_async_client.flush(timeout=PATIENCE)
+    assert [message.data for message in quire_server.journal.read()] == [b"1"]
 
 
 def test_a_server_process_is_killed_and_comes_back_where_it_was(

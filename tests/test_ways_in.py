@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import quire
-from server_process import PATIENCE
+from support.waiting import PATIENCE
 
 
 def test_publish_flush_replay_and_follow(url: str) -> None:
@@ -20,12 +20,10 @@ def test_publish_flush_replay_and_follow(url: str) -> None:
         assert client.persisted == 2
         subscription = client.subscribe("trades", filter="/qty > 50", bookmark=quire.EPOCH)
         message = subscription.get(timeout=PATIENCE)
-        assert message is not None
         assert message.json() == {"symbol": "IBM", "qty": 100}
         assert message.sequence == 1
         client.publish("trades", {"symbol": "IBM", "qty": 60})
         later = subscription.get(timeout=PATIENCE)
-        assert later is not None
         assert later.json()["qty"] == 60
         assert later.bookmark == f"{later.publisher}|3|"
         resumed = client.subscribe("trades", bookmark=message.bookmark)
@@ -37,7 +35,6 @@ def test_two_clients_of_one_url_share_what_is_published(url: str) -> None:
         subscription = subscriber.subscribe("^orders/")
         publisher.publish("orders/1", b"\x00\xff", correlation_id="c-1")
         message = subscription.get(timeout=PATIENCE)
-        assert message is not None
         assert (message.topic, message.data, message.correlation_id) == ("orders/1", b"\x00\xff", "c-1")
         assert (message.command, message.sow_key) == ("publish", None)
 
@@ -79,7 +76,6 @@ def test_an_embedded_journal_outlives_its_engine_and_is_held_by_one_process(tmp_
         assert other.stdout.strip() == "locked", other.stderr
     with quire.Client(url, name="n") as client:
         message = client.subscribe("t", bookmark=quire.EPOCH).get(timeout=PATIENCE)
-        assert message is not None
         assert message.data == b"1"
         assert client.publish("t", b"2") == 2
 
@@ -90,10 +86,19 @@ def test_an_embedded_engine_takes_a_configuration(tmp_path: Path) -> None:
         client.subscribe("lost", bookmark=quire.EPOCH)
 
 
-def test_a_url_that_names_nothing_is_said_so() -> None:
-    for url in ("file:", "http://localhost", "trades", "quire://"):
-        with pytest.raises(quire.ConfigError, match="url"):
-            quire.Client(url)
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("file:", "'file:' names no directory, as file:./trades does"),
+        ("http://localhost", "'http://localhost' does not begin with quire://, file: or memory:"),
+        ("trades", "'trades' does not begin with quire://, file: or memory:"),
+        ("quire://", "'quire://' names no host, as quire://127.0.0.1:9007 does"),
+    ],
+)
+def test_a_bad_url_is_an_error_with_the_reason(url: str, reason: str) -> None:
+    with pytest.raises(quire.ConfigError) as raised:
+        quire.Client(url)
+    assert (raised.value.key, str(raised.value)) == ("url", f"url: {reason}")
 
 
 def test_messages_cost_the_cycle_collector_nothing() -> None:
@@ -106,3 +111,19 @@ def test_messages_cost_the_cycle_collector_nothing() -> None:
         assert not any(gc.is_tracked(message) for message in messages)
         del messages
         gc.collect()
+
+
+def test_programs_name_the_types_of_arguments(url: str) -> None:
+    def follow(
+        client: quire.Client, begin: quire.Bookmark, rate: quire.Rate, handler: quire.Handler
+    ) -> object:
+        assert callable(handler)
+        return client.subscribe("t", bookmark=begin, rate=rate)
+
+    def flush(client: quire.Client, timeout: quire.Duration) -> None:
+        client.flush(timeout)
+
+    size: quire.Size = "1MB"
+    with quire.Client(url, receive_size_max=size) as client:
+        follow(client, quire.EPOCH, 1000, print)
+        flush(client, PATIENCE)

@@ -3,7 +3,7 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use quire_benches::driven_broker::Bench;
-use quire_core::wire::*;
+use quire_command::*;
 
 const READ_SIZE: usize = 256 * 1024;
 
@@ -106,7 +106,15 @@ fn replay(criterion: &mut Criterion) {
                 let size = bench.turn();
                 assert!(size > count as usize * 256);
                 let acks = Acks::default();
-                bench.send(2, &ClientFrame::Unsubscribe { command: 1, acks, subscription: number });
+                bench.send(
+                    2,
+                    &Command::Unsubscribe(Unsubscribe {
+                        command: 1,
+                        acks,
+                        subscription: number,
+                        begun: None,
+                    }),
+                );
             },
             BatchSize::PerIteration,
         );

@@ -10,9 +10,9 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use quire_benches::context;
 use quire_benches::driven_broker::Bench;
-use quire_core::filter::{Filter, FilterOptions, SubscriptionIndex};
-use quire_core::message_type::{Arena, MessageType};
-use quire_core::wire::Subscribe;
+use quire_command::Subscribe;
+use quire_expression::filter::{Filter, FilterOptions, SubscriptionIndex};
+use quire_expression::message_type::{Arena, MessageType};
 
 /// Different messages, so that no branch is learnt by heart.
 const MESSAGE_COUNT: usize = 1_000;

@@ -1,7 +1,8 @@
 //! Decoding publishes: 128 bytes of data each, in reads of 256 KiB. Build for 5 million/s on one core.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use quire_core::wire::*;
+use quire_command::*;
+use quire_wire::*;
 use std::hint::black_box;
 
 const READ_SIZE: usize = 256 * 1024;
@@ -19,7 +20,7 @@ fn frames(data_size: usize) -> (Vec<u8>, u64) {
             correlation_id: b"",
             data: &data,
         };
-        ClientFrame::Publish(publish).encode(&mut bytes);
+        Command::Publish(publish).encode(&mut bytes);
     }
     (bytes, count)
 }
@@ -34,7 +35,7 @@ fn decode(criterion: &mut Criterion) {
             let mut rest = &bytes[..];
             let mut size = 0;
             while let Some(frame) = inbox.next(&mut rest).unwrap() {
-                let ClientFrame::Publish(publish) = ClientFrame::decode(frame).unwrap() else { panic!() };
+                let Command::Publish(publish) = Command::decode(frame).unwrap() else { panic!() };
                 size += publish.data.len();
             }
             black_box(size)

@@ -66,10 +66,15 @@ fn median(mut spent: Vec<Duration>) -> Duration {
 
 /// Appends as fast as the disk takes it; the time until everything is persistent, and how often was synced.
 fn append_all(directory: &Path, data_size: usize) -> (Duration, u64) {
+    const SEGMENT_SIZE: u64 = APPENDED_SIZE + (8 << 20);
     let data = vec![5; data_size];
     let size = (40 + "orders".len() + data_size) as u64;
-    let options =
-        Options { segment_size: APPENDED_SIZE + (8 << 20), prepared_segments: 1, ..Options::default() };
+    let options = Options {
+        segment_size: SEGMENT_SIZE,
+        first_segment_size: SEGMENT_SIZE,
+        prepared_segments: 1,
+        ..Options::default()
+    };
     let (mut journal, _) = Journal::open(directory, &options, &mut |_| ()).expect("a journal");
     // The first segment is taken before it could be filled, and the first bodies of batches are memory that the system has yet to give;
     // what is measured is the second segment of a journal that has filled one.
@@ -169,7 +174,7 @@ fn read(criterion: &mut Criterion) {
     let mut fastest = [Duration::MAX; 2];
     for (at, name) in ["plain", "compressed"].into_iter().enumerate() {
         if name == "compressed" {
-            journal.upkeep().compress(Which::All).expect("compressed segments");
+            journal.maintenance().compress(Which::All).expect("compressed segments");
         }
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
@@ -227,6 +232,7 @@ fn record(publisher: u64, sequence: u64, data: &[u8]) -> NewRecord<'_> {
         topic: "orders",
         correlation_id: b"",
         expiration_s: None,
+        attributes: Attributes::NONE,
         data,
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use quire_core::queue::*;
+use quire_queue::*;
 
 const NOW: Time = Time::new(1_000_000_000);
 const CONNECTION: ConnectionId = ConnectionId::new(1);

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use quire_core::broker::{Broker, BrokerConfig, ConnectionId, Input, Output, QueueSettings};
-use quire_core::queue::Verdict;
-use quire_core::time::{Instant, Now};
-use quire_core::wire::*;
+use quire_broker::{Access, Broker, BrokerConfig, ConnectionId, Input, Output, QueueSettings, TransportId};
+use quire_command::*;
 use quire_journal::{Journal, MemoryDisk, Options, PublisherId, Timestamp};
+use quire_types::Verdict;
+use quire_types::time::{Instant, Now};
+use quire_wire::*;
 
 const NOW: Now = Now { instant: Instant(0), wall: Timestamp(1_000_000_000_000_000_000) };
 const PUBLISHER: u64 = 1;
@@ -48,11 +49,16 @@ impl Bench {
     }
 
     fn connect(&mut self, number: u64, name: &str) {
-        self.broker.handle(NOW, Input::Connected { connection: ConnectionId(number), peer: "bench" });
-        self.send(
-            number,
-            &ClientFrame::Logon(Logon { version: VERSION, client_name: name, ..Logon::default() }),
+        self.broker.handle(
+            NOW,
+            Input::Connected {
+                connection: ConnectionId(number),
+                peer: "bench",
+                transport: TransportId::default(),
+                access: Access::Client,
+            },
         );
+        self.send(number, &Command::Logon(Logon { version: VERSION, client_name: name, ..Logon::default() }));
         self.turn();
     }
 
@@ -60,11 +66,11 @@ impl Bench {
         let (command, subscription, max_backlog) = (1, 1, Some(max_backlog));
         let subscribe =
             Subscribe { command, subscription, topic: "jobs", max_backlog, ..Subscribe::default() };
-        self.send(WORKER, &ClientFrame::Subscribe(subscribe));
+        self.send(WORKER, &Command::Subscribe(subscribe));
         self.turn();
     }
 
-    fn send(&mut self, number: u64, frame: &ClientFrame<'_>) {
+    fn send(&mut self, number: u64, frame: &Command<'_>) {
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
         self.receive(number, &bytes);
@@ -85,7 +91,7 @@ impl Bench {
                 correlation_id: b"",
                 data: &data,
             };
-            ClientFrame::Publish(publish).encode(&mut bytes);
+            Command::Publish(publish).encode(&mut bytes);
         }
         bytes
     }
@@ -100,7 +106,7 @@ impl Bench {
             let messages = Selection::Bookmarks(Bookmarks::from_bytes(&bookmarks).unwrap());
             let (verdict, acks) = (Verdict::Acknowledge, Acks::default());
             let settle = Settle { verdict, command: 0, acks, queue: "jobs", messages };
-            ClientFrame::Settle(settle).encode(&mut bytes);
+            Command::Settle(settle).encode(&mut bytes);
             bytes
         };
         sequences.chunks(ACK_BATCH_SIZE as usize).map(settle).collect()
@@ -117,6 +123,10 @@ impl Bench {
                     Output::Send { bytes, .. } => {
                         size += bytes.len();
                         self.broker.recycle(bytes);
+                        did = true;
+                    }
+                    Output::SendShared { bytes, .. } => {
+                        size += bytes.len();
                         did = true;
                     }
                     Output::Read(request) => {

@@ -4,7 +4,7 @@
 //! A limit is a quarter above what was counted when it was set: compilers and processors (copying memory is done in their own way) differ
 //! by less. A path that goes above its limit has become dearer; one that goes far below gets a new limit.
 
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{self, ExitCode, Stdio};
 
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, raise};
@@ -12,12 +12,13 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use quire_benches::context;
 use quire_benches::driven_broker::Bench;
-use quire_core::broker::{BrokerConfig, QueueSettings};
-use quire_core::filter::{Filter, FilterOptions};
-use quire_core::message_type::{Arena, MessageType};
-use quire_core::queue::*;
-use quire_core::wire::{Acks, Bookmarks, ClientFrame, Selection, Settle, Subscribe, put_bookmark};
+use quire_broker::{BrokerConfig, QueueSettings};
+use quire_command::{Acks, Bookmarks, Command, Selection, Settle, Subscribe, Unsubscribe, put_bookmark};
+use quire_expression::filter::{Filter, FilterOptions};
+use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::PublisherId;
+use quire_queue::*;
+use quire_wire::Encode;
 
 /// A path from its beginning to its end, what is counted between two calls of [`measured`].
 struct Path {
@@ -78,8 +79,10 @@ fn main() -> ExitCode {
 
 /// The instructions between the two ends of a path; `None` where processes may not be followed.
 fn count(path: &Path) -> Result<Option<u64>, Box<dyn std::error::Error>> {
-    let child =
-        Command::new(std::env::current_exe()?).args(["--path", path.name]).stdin(Stdio::null()).spawn()?;
+    let child = process::Command::new(std::env::current_exe()?)
+        .args(["--path", path.name])
+        .stdin(Stdio::null())
+        .spawn()?;
     let child = Pid::from_raw(i32::try_from(child.id())?);
     let mut count = 0;
     let mut is_begun = false;
@@ -205,7 +208,15 @@ fn replay() {
             Subscribe { subscription: number, topic: "orders", bookmark, ..Subscribe::default() },
         );
         assert!(bench.turn() > 150 * 256);
-        bench.send(2, &ClientFrame::Unsubscribe { command: 1, acks: Acks::default(), subscription: number });
+        bench.send(
+            2,
+            &Command::Unsubscribe(Unsubscribe {
+                command: 1,
+                acks: Acks::default(),
+                subscription: number,
+                begun: None,
+            }),
+        );
         bench.turn();
     };
     round(1);
@@ -317,7 +328,7 @@ fn publish_to_acknowledge(record_leases: bool) {
             let messages = Selection::Bookmarks(Bookmarks::from_bytes(&bookmarks).unwrap());
             let (verdict, acks) = (Verdict::Acknowledge, Acks::default());
             let settle = Settle { verdict, command: 0, acks, queue: "jobs", messages };
-            ClientFrame::Settle(settle).encode(&mut bytes);
+            Command::Settle(settle).encode(&mut bytes);
             bytes
         };
         let settles: Vec<_> = (0..WORKERS).map(settle).collect();
@@ -338,7 +349,7 @@ fn publish_to_acknowledge(record_leases: bool) {
         }
         bench.broker.write_journal();
         bench.turn();
-        assert_eq!(bench.broker.queue_stats()["jobs"]["depth"], 0);
+        assert_eq!(bench.broker.queue_stats()["jobs"].engine.queue_depth, 0);
     };
     (0..3).for_each(|number| round(number, false));
     round(3, true);

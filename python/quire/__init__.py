@@ -1,12 +1,15 @@
 """quire: an append-only, bookmarked transaction log with replayable subscriptions and queues."""
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING
 
+from quire import _quire
 from quire._bookmarks import EPOCH, MOST_RECENT, NOW
 from quire._errors import (
     AuthenticationError,
     BadBookmarkError,
     BadFilterError,
+    BadMessageError,
     BadTopicError,
     ConfigError,
     DisconnectedError,
@@ -28,21 +31,26 @@ from quire._errors import (
     UnknownQueueError,
     UnknownSubscriptionError,
 )
-from quire._filter import Filter
+from quire._filter import Filter, quote
 from quire._message import Message
 from quire._quire import Record, __version__
+from quire._topics import exact
 
 if TYPE_CHECKING:
-    from quire._aio import AsyncClient, AsyncSubscription
-    from quire._client import Client
-    from quire._config import Config
-    from quire._journal import Damage, Journal, JournalReader, Segment
-    from quire._options import AUTO, DrainReport, Health, Reconnect, SubscriptionHealth
+    from quire._arguments import AUTO
+    from quire._bookmarks import Bookmark
     from quire._queue import Queue
-    from quire._server import Server
-    from quire._stores import BookmarkStore, PublishStore
-    from quire._subscription import Subscription
-    from quire._worker import WorkReport
+    from quire._units import Duration, Size
+    from quire.client._aio import AsyncClient, AsyncSubscription
+    from quire.client._blocking import Client, Subscription
+    from quire.client._driver import Handler
+    from quire.client._options import Reconnect
+    from quire.client._reports import DrainReport, Health, ServerInfo, SubscriptionHealth, WorkReport
+    from quire.client._spec import Rate
+    from quire.client._stores import BookmarkStore, PublishStore
+    from quire.config import Config
+    from quire.journal._journal import Damage, Journal, JournalReader, Segment
+    from quire.server._server import Server
 
 __all__ = [
     "AUTO",
@@ -54,7 +62,9 @@ __all__ = [
     "AuthenticationError",
     "BadBookmarkError",
     "BadFilterError",
+    "BadMessageError",
     "BadTopicError",
+    "Bookmark",
     "BookmarkStore",
     "Client",
     "Config",
@@ -62,7 +72,9 @@ __all__ = [
     "Damage",
     "DisconnectedError",
     "DrainReport",
+    "Duration",
     "Filter",
+    "Handler",
     "Health",
     "InternalError",
     "Journal",
@@ -79,10 +91,13 @@ __all__ = [
     "PublishStore",
     "Queue",
     "QuireError",
+    "Rate",
     "Reconnect",
     "Record",
     "Segment",
     "Server",
+    "ServerInfo",
+    "Size",
     "StorageFailedError",
     "StorageFullError",
     "StoreCorruptError",
@@ -94,41 +109,56 @@ __all__ = [
     "UnknownSubscriptionError",
     "WorkReport",
     "__version__",
+    "exact",
+    "quote",
 ]
 
 
+# A child of a fork has none of its parent's threads: what was made before is not used there.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_quire.forked)
+
 #: Where the names are that are imported at their first use: a program pays for the parts that it takes.
 _LAZY = {
-    "AUTO": "quire._options",
-    "AsyncClient": "quire._aio",
-    "AsyncSubscription": "quire._aio",
-    "BookmarkStore": "quire._stores",
-    "Client": "quire._client",
-    "Config": "quire._config",
-    "Damage": "quire._journal",
-    "DrainReport": "quire._options",
-    "Health": "quire._options",
-    "Journal": "quire._journal",
-    "JournalReader": "quire._journal",
-    "PublishStore": "quire._stores",
+    "AUTO": "quire._arguments",
+    "Bookmark": "quire._bookmarks",
+    "Duration": "quire._units",
+    "Handler": "quire.client._driver",
+    "Rate": "quire.client._spec",
+    "Size": "quire._units",
+    "AsyncClient": "quire.client._aio",
+    "AsyncSubscription": "quire.client._aio",
+    "BookmarkStore": "quire.client._stores",
+    "Client": "quire.client._blocking",
+    "Config": "quire.config",
+    "Damage": "quire.journal._journal",
+    "DrainReport": "quire.client._reports",
+    "Health": "quire.client._reports",
+    "Journal": "quire.journal._journal",
+    "JournalReader": "quire.journal._journal",
+    "PublishStore": "quire.client._stores",
     "Queue": "quire._queue",
-    "Reconnect": "quire._options",
-    "Segment": "quire._journal",
-    "Server": "quire._server",
-    "Subscription": "quire._subscription",
-    "SubscriptionHealth": "quire._options",
-    "WorkReport": "quire._worker",
+    "Reconnect": "quire.client._options",
+    "Segment": "quire.journal._journal",
+    "Server": "quire.server._server",
+    "ServerInfo": "quire.client._reports",
+    "Subscription": "quire.client._blocking",
+    "SubscriptionHealth": "quire.client._reports",
+    "WorkReport": "quire.client._reports",
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'quire' has no attribute {name!r}")
-    from importlib import import_module
+# Type checkers know the names from the imports above. With this function they would take any other name, too.
+if not TYPE_CHECKING:
 
-    value = globals()[name] = getattr(import_module(_LAZY[name]), name)
-    return value
+    def __getattr__(name):
+        if name not in _LAZY:
+            raise AttributeError(f"module 'quire' has no attribute {name!r}")
+        from importlib import import_module
+
+        value = globals()[name] = getattr(import_module(_LAZY[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY} - {"TYPE_CHECKING", "os"})

@@ -1,5 +1,5 @@
 """`python -m quire`: the command line, also where the command is not on the path."""
 
-from quire._cli import main
+from quire.cli import main
 
 main()

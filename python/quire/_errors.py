@@ -11,9 +11,10 @@
     ├── BadFilterError          the filter does not parse; `column` says where
     ├── BadTopicError           the topic is empty, too long or not a valid pattern
     ├── BadBookmarkError        not a bookmark, or one that the log does not have
-    ├── NotJournaledError       a bookmark subscription on a topic that the transaction log does not record
+    ├── NotJournaledError       a replay of, or a numbered publish to, a topic that is not recorded
     ├── UnknownSubscriptionError
     ├── UnknownQueueError       no queue has this name
+    ├── BadMessageError         the message is not JSON, and its topic is validated
     ├── MessageTooLargeError
     ├── LimitExceededError      a named limit of the server, or of the process, was reached
     ├── StorageFullError        the disk is full; the journal takes writes again when there is room
@@ -140,10 +141,22 @@ class BadBookmarkError(QuireError):
 
 
 class NotJournaledError(QuireError):
-    """A bookmark subscription on a topic that the transaction log does not record."""
+    """A bookmark subscription, or a publish with a sequence, to a topic that the transaction log does not record."""
 
     code = "not_journaled"
-    hint = "add the topic to transaction_log.topic of the server, or subscribe without bookmark="
+    hint = (
+        "check the spelling; to record the topic, add it to transaction_log.topic of the server. "
+        "Without it, subscribe without bookmark=, and publish with sequence=None"
+    )
+
+
+class BadMessageError(QuireError):
+    """A message is not of the type of its topic. The topic is validated, so the message was neither recorded nor delivered."""
+
+    code = "bad_message"
+    hint = (
+        "publish JSON on this topic, or remove `validate` from its entry in the configuration of the server"
+    )
 
 
 class SubscriptionInUseError(ConfigError):
@@ -241,6 +254,7 @@ CLASSES: dict[str, type[QuireError]] = {
     "unknown_subscription": UnknownSubscriptionError,
     "subscription_in_use": SubscriptionInUseError,
     "unknown_queue": UnknownQueueError,
+    "bad_message": BadMessageError,
     "message_too_large": MessageTooLargeError,
     "limit_exceeded": LimitExceededError,
     "storage_full": StorageFullError,

@@ -1,26 +1,38 @@
-"""`quire.Filter`: a content filter on its own, for services that want it without a server."""
+"""Content filters: `quire.Filter`, filters with parameters, and `quire.quote`."""
 
 from __future__ import annotations
 
+import math
+import re
+from datetime import date, datetime, time
+from decimal import Decimal
+from enum import Enum
 from typing import Any, Literal
+from uuid import UUID
 
 from quire import _quire
-from quire._message import to_bytes
+from quire._errors import ConfigError
+from quire._message import plain, to_bytes
 
 #: The formats that messages can have (docs/filters.md section 3).
 MessageType = Literal["json", "binary", "nvfix", "fix", "msgpack", "bson", "xml"]
+
+_INTEGERS = range(-(2**63), 2**64)
+#: A text in quotes, a field in brackets, or the place of a parameter.
+_PARTS = re.compile(r"""'[^']*'|"[^"]*"|\[/[^]]*\]|\?""")
 
 
 class Filter:
     """A parsed content filter (docs/filters.md); may be shared between threads.
 
-    `allow_backtracking` admits patterns with back-references and look-around, under a limit of steps.
-    Raises `BadFilterError` with the column of the mistake.
+    `filter` is text, or text with parameters: `("/symbol = ? AND /qty > ?", symbol, qty)`. `allow_backtracking` admits
+    patterns with back-references and look-around, under a limit of steps. Raises `BadFilterError` with the column of
+    the mistake.
     """
 
-    def __init__(self, text: str, *, allow_backtracking: bool = False) -> None:
-        self._core = _quire.Filter(text, allow_backtracking)
-        self._text = text
+    def __init__(self, filter: FilterArgument, *, allow_backtracking: bool = False) -> None:
+        self._text = filter_to_core(filter)
+        self._core = _quire.Filter(self._text, allow_backtracking)
 
     def matches(self, data: Any, message_type: MessageType = "json") -> bool:
         """Whether a message with this data matches: bytes, text, or anything JSON-serialisable.
@@ -39,3 +51,67 @@ class Filter:
 
     def __repr__(self) -> str:
         return f"Filter({self._text!r})"
+
+
+#: A filter as text, a `Filter`, or text with a `?` for each parameter and the parameters: `("/symbol = ?", symbol)`.
+FilterArgument = str | Filter | tuple[Any, ...]
+
+
+def quote(value: object) -> str:
+    """The value as it is written in a filter, so that no text can change what the filter means.
+
+    Texts, numbers, booleans, and lists of them for `IN`. A `datetime`, `date`, `time`, `Decimal`, `UUID` and `Enum` are
+    written as `publish` writes them in JSON. Raises `ConfigError` for anything else, `None` included: nothing is equal
+    to NULL, and the question is written as `/field IS NULL`.
+    """
+    match value:
+        case Enum():
+            return quote(value.value)
+        case bool():
+            return "TRUE" if value else "FALSE"
+        case int() if value in _INTEGERS:
+            # In parentheses a sign cannot join what stands before it.
+            return str(value) if value >= 0 else f"({value})"
+        case float() if math.isfinite(value):
+            return repr(value) if math.copysign(1, value) > 0 else f"({value!r})"
+        case str():
+            return "'{}'".format(value.replace("'", "''"))
+        case datetime() | date() | time() | Decimal() | UUID():
+            return quote(plain(value))
+        case list() | tuple() | set() | frozenset() if value:
+            return f"({', '.join(quote(each) for each in value)})"
+        case None:
+            reason = "None cannot be compared: write /field IS NULL, or /field IS NOT NULL"
+        case _:
+            reason = f"{value!r} cannot be written in a filter: expected a text, a finite number, a boolean, a time, or a list of them"
+    raise ConfigError(reason, key="filter")
+
+
+def filter_to_core(filter: FilterArgument) -> str:
+    """The text of a filter, with its parameters written into it."""
+    match filter:
+        case str():
+            return filter
+        case Filter():
+            return str(filter)
+        case (str() as text, *parameters):
+            return _filled(text, parameters)
+    raise ConfigError(
+        f"expected text, a quire.Filter or a tuple (text, parameter, ...), got `{type(filter).__name__}`",
+        key="filter",
+    )
+
+
+def optional_filter_to_core(filter: FilterArgument | None) -> str | None:
+    """The same, where a filter may be left out."""
+    return None if filter is None else filter_to_core(filter)
+
+
+def _filled(text: str, parameters: list[Any]) -> str:
+    count = sum(part == "?" for part in _PARTS.findall(text))
+    if count != len(parameters):
+        raise ConfigError(
+            f"{text!r} has {count} question marks for {len(parameters)} parameters", key="filter"
+        )
+    left = iter(parameters)
+    return _PARTS.sub(lambda part: quote(next(left)) if part[0] == "?" else part[0], text)

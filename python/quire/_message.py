@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from quire import _quire
 from quire._quire import Message as Message
 
+#: Makes something that JSON has of something that it does not have.
+Encoder = Callable[[Any], Any]
+
+_JSON_TYPES = (dict, list, tuple, int, float, type(None))
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -16,12 +22,65 @@ def datetime_from_ns(timestamp_ns: int) -> datetime:
     return _UNIX_EPOCH + timedelta(microseconds=timestamp_ns // 1000)
 
 
-def to_bytes(data: Any) -> bytes:
-    """Bytes as they are, text as UTF-8, anything else as JSON."""
-    if isinstance(data, bytes):
-        return data
-    if isinstance(data, str):
-        return data.encode()
-    if isinstance(data, (bytearray, memoryview)):
-        return bytes(data)
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+def copy_of(body: bytes, command: str, sub_id: str) -> Message:
+    """The message that was pickled: with all its attributes, but without the lease of the one that was received."""
+    return _quire.copy_message(body, command, sub_id)
+
+
+def to_bytes(data: Any, encoder: Encoder | None = None, topic: str | None = None) -> bytes:
+    """Bytes as they are, text as UTF-8, anything else as JSON. `topic` is named in the error.
+
+    `encoder` is asked for everything that JSON does not have; without it, dataclasses, pydantic models, times, `Decimal`,
+    `UUID`, `Enum`, sets and paths are written as pydantic writes them. Raises `TypeError` or `ValueError`.
+    """
+    match data:
+        case bytes():
+            return data
+        case str():
+            return data.encode()
+        case bytearray() | memoryview():
+            return bytes(data)
+    if encoder is not None and not isinstance(data, _JSON_TYPES):
+        encoded = encoder(data)
+        if isinstance(encoded, (bytes, str)):
+            return to_bytes(encoded)
+        data = encoded
+    try:
+        return _json(data, encoder)
+    except (TypeError, ValueError) as error:
+        where = "" if topic is None else f" on the topic {topic!r}"
+        path = _path_of(data, encoder)
+        message = f"the data{where} cannot become JSON, at {path or 'its root'}: {error}"
+        raise type(error)(message) from None
+
+
+def _json(data: Any, encoder: Encoder | None) -> bytes:
+    default = encoder if encoder is not None else plain
+    text = json.dumps(data, default=default, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode()
+
+
+def plain(value: object) -> Any:
+    """A value that JSON does not have, in values that it has."""
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        return to_jsonable_python(value)
+    except PydanticSerializationError as error:
+        reason = f"{type(value).__qualname__} has no form in JSON: give the client an encoder=, or convert it ({error})"
+        raise TypeError(reason) from None
+
+
+def _path_of(data: object, encoder: Encoder | None) -> str:
+    """Where the first value stands that cannot become JSON, as a field of a filter is written."""
+    inner: Iterable[tuple[object, object]] = ()
+    if isinstance(data, dict):
+        inner = ((f"/{key}", value) for key, value in data.items())
+    elif isinstance(data, (list, tuple)):
+        inner = ((f"[{index}]", value) for index, value in enumerate(data))
+    for step, value in inner:
+        try:
+            _json(value, encoder)
+        except (TypeError, ValueError):
+            return f"{step}{_path_of(value, encoder)}"
+    return ""

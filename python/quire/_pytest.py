@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from quire._server import Server
+    from pytest_asyncio import fixture as _async_fixture
+
+    from quire.client._aio import AsyncClient
+    from quire.client._blocking import Client
+    from quire.server._server import Server
     from quire.testing import ServerProcess
+else:
+    try:
+        # Its strict mode needs this decorator. Other plugins for asynchronous tests take the one of pytest.
+        from pytest_asyncio import fixture as _async_fixture
+    except ImportError:
+        _async_fixture = pytest.fixture
 
 _HAS_FAILED: Final = pytest.StashKey[bool]()
 
@@ -54,9 +64,27 @@ def quire_server_process(
         yield running
 
 
+@pytest.fixture
+def quire_client(quire_server: Server) -> Iterator[Client]:
+    """A client of `quire_server`, closed after the test."""
+    from quire.client._blocking import Client
+
+    with Client(quire_server.url) as client:
+        yield client
+
+
+@_async_fixture
+async def quire_async_client(quire_server: Server) -> AsyncIterator[AsyncClient]:
+    """An asyncio client of `quire_server`, closed after the test. Asynchronous tests need a plugin such as pytest-asyncio."""
+    from quire.client._aio import AsyncClient
+
+    async with AsyncClient(quire_server.url) as client:
+        yield client
+
+
 @contextmanager
 def _data(test: pytest.Item, tmp_path: Path) -> Iterator[Path]:
-    """A journal is preallocated, and pytest keeps the directories of three runs: a test that passed leaves none of it."""
+    """Removes the data of a test that passed: pytest keeps the directories of three runs, and a journal reserves space."""
     directory = tmp_path / "quire-data"
     yield directory
     if not test.stash.get(_HAS_FAILED, False):

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from quire import _quire
-from quire._config import Queue as QueueConfig
-from quire._config import queue_of
+from quire._arguments import backlog_to_core, expiration_to_core, verdict_to_core
 from quire._errors import ConfigError
+from quire._filter import FilterArgument, optional_filter_to_core
 from quire._message import to_bytes
-from quire._options import backlog_to_core, expiration_to_core, verdict_to_core
 from quire._units import Duration, seconds
+from quire.config import Queue as QueueConfig
+from quire.config._models import queue_of
 
 #: Deliveries of one `dispatch` when nothing else is asked for.
 DEFAULT_DISPATCH_COUNT = 1024
@@ -102,13 +103,13 @@ class Queue:
         return self._core.enqueue(to_bytes(data), expiration_to_core(expiration), self._now)
 
     def subscribe(
-        self, *, max_backlog: int | None = None, filter: str | None = None, connection: int = 0
+        self, *, max_backlog: int | None = None, filter: FilterArgument | None = None, connection: int = 0
     ) -> int:
         """Adds a subscription and gives its number. Raises `BadFilterError`.
 
         - `max_backlog`: the most messages that are not settled; 1 when left out, 0 for barriers only
         """
-        return self._core.subscribe(connection, backlog_to_core(max_backlog), filter)
+        return self._core.subscribe(connection, backlog_to_core(max_backlog), optional_filter_to_core(filter))
 
     def unsubscribe(self, subscription: int) -> None:
         """Ends a subscription: what it holds goes back. Harmless when there is none."""
@@ -133,7 +134,7 @@ class Queue:
         self,
         positions: int | Iterable[int] | None = None,
         *,
-        filter: str | None = None,
+        filter: FilterArgument | None = None,
         cancel: bool = False,
         expire: bool = False,
         connection: int = 0,
@@ -146,17 +147,32 @@ class Queue:
         if (positions is None) == (filter is None):
             raise ConfigError("ack takes positions or a filter (an empty one for every message), one of them")
         if positions is None:
-            return self._core.settle_matching(connection, verdict, filter or "", self._now)
-        named = [positions] if isinstance(positions, int) else list(positions)
-        return self._core.settle(connection, verdict, named, self._now)
+            return self._core.settle_matching(
+                connection, verdict, optional_filter_to_core(filter) or "", self._now
+            )
+        return self._settle(verdict, positions, None, connection)
 
-    def cancel(self, positions: int | Iterable[int], *, connection: int = 0) -> int:
-        """Gives messages back to the queue."""
-        return self.ack(positions, cancel=True, connection=connection)
+    def cancel(
+        self, positions: int | Iterable[int], delay: Duration | None = None, *, connection: int = 0
+    ) -> int:
+        """Gives messages back to the queue, which delivers them again after `delay`; left out: after its
+        `retry_delay`."""
+        delay_ms = None if delay is None else round(seconds(delay, "delay") * 1e3)
+        return self._settle("cancel", positions, delay_ms, connection)
+
+    def release(self, positions: int | Iterable[int], *, connection: int = 0) -> int:
+        """Gives messages back that their consumer has not begun: their deliveries do not count."""
+        return self._settle("release", positions, None, connection)
 
     def expire(self, positions: int | Iterable[int], *, connection: int = 0) -> int:
         """Throws messages out of the queue, unprocessed; `tick` tells of them."""
         return self.ack(positions, expire=True, connection=connection)
+
+    def _settle(
+        self, verdict: str, positions: int | Iterable[int], delay_ms: int | None, connection: int
+    ) -> int:
+        named = [positions] if isinstance(positions, int) else list(positions)
+        return self._core.settle(connection, verdict, named, delay_ms, self._now)
 
     def extend(self, position: int, period: Duration | None = None, *, connection: int = 0) -> bool:
         """Lets a connection keep a message for another `period` from now on; left out: the queue's own.

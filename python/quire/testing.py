@@ -1,6 +1,8 @@
-"""Real servers for tests: `server()` in this process, `ServerProcess` in one of its own that can be killed.
+"""Real servers for tests: `server()` in this process, `ServerProcess` in one of its own that can be killed. Messages for tests of
+handlers: `message()`.
 
-The pytest fixtures `quire_server` and `quire_server_process` are there wherever quire is installed (docs/testing.md).
+The pytest fixtures `quire_server`, `quire_server_process`, `quire_client` and `quire_async_client` are there wherever quire is installed
+(docs/testing.md).
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import IO, Any, Final, Literal, Self
 
-from quire._config import Config
-from quire._errors import QuireError
-from quire._server import Server
+from quire import _quire
+from quire._errors import ConfigError, QuireError
+from quire._message import Message, to_bytes
+from quire._units import Duration, seconds
+from quire.config import Config
+from quire.server._server import Server
 
 #: Seconds that a process may take to listen, or to end, on a loaded machine.
 START_TIMEOUT: Final = 60.0
@@ -36,6 +42,65 @@ def server(directory: str | os.PathLike[str] | None = None, **settings: Any) -> 
     temporary = tempfile.TemporaryDirectory(prefix="quire-") if directory is None else nullcontext(directory)
     with temporary as place, Server(Config(**_settings(place, 0, settings))) as running:
         yield running
+
+
+#: When the messages of `message` were taken, unless a test says otherwise.
+TIMESTAMP: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+#: What the server says of a lease without end.
+_UNLIMITED_MS: Final = 2**64 - 1
+
+
+def message(
+    topic: str,
+    data: Any,
+    *,
+    bookmark: str | None = "1|1|",
+    timestamp: datetime = TIMESTAMP,
+    correlation_id: str | None = None,
+    sub_id: str = "test",
+    queue: str | None = None,
+    lease_period: Duration | None = None,
+    delivery_count: int = 1,
+    cancel_count: int = 0,
+) -> Message:
+    """Returns a message for the test of a handler, without a server. Two calls with the same arguments give equal messages.
+
+    - `topic`: where the message was published
+    - `data`: as of `Client.publish`
+    - `queue`: the queue that the message came from; then `Message.topic` is this queue
+    - `lease_period`, `delivery_count`, `cancel_count`: of a message that came from a queue
+
+    `ack`, `cancel` and `expire` of this message send nothing: `verdict` returns what the handler called. Raises `ConfigError`
+    for an argument that no message can have.
+    """
+    for key, text, limit in (
+        ("topic", topic, 1024),
+        ("queue", queue, 1024),
+        ("correlation_id", correlation_id, 255),
+    ):
+        if text is not None and not 1 <= len(text.encode()) <= limit:
+            raise ConfigError(f"{text!r} does not have 1 to {limit} bytes", key=key)
+    if timestamp.tzinfo is None:
+        raise ConfigError(f"the time {timestamp.isoformat()} has no time zone", key="timestamp")
+    period_ms = None if lease_period is None else round(seconds(lease_period, "lease_period") * 1000)
+    return _quire.test_message(
+        topic,
+        to_bytes(data),
+        bookmark=bookmark,
+        timestamp_ns=(timestamp - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000,
+        correlation_id=correlation_id or "",
+        sub_id=sub_id,
+        queue=queue,
+        lease_ms=_UNLIMITED_MS if period_ms is None else period_ms,
+        delivery_count=delivery_count,
+        cancel_count=cancel_count,
+    )
+
+
+def verdict(message: Message) -> Literal["ack", "cancel", "expire"] | None:
+    """Returns what was first called on a message that `message` made; `None` when it was not settled."""
+    return message._verdict
 
 
 class ServerProcess:
@@ -177,4 +242,4 @@ if __name__ == "__main__":
     _serve(sys.argv[1])
 
 
-__all__ = ["ServerProcess", "server"]
+__all__ = ["ServerProcess", "message", "server", "verdict"]

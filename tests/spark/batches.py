@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-
-from spark import journals
+from support.waiting import PATIENCE
 
 
 class Batches:
@@ -39,7 +38,7 @@ class Batches:
         )
         query = writer.trigger(availableNow=True).start()
         try:
-            assert query.awaitTermination(journals.SOON)
+            assert query.awaitTermination(PATIENCE)
         finally:
             query.stop()
         return [number for batch in sorted(self.found) for number in self.found[batch]]

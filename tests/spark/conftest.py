@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import quire.spark
 from pyspark.sql import DataFrameReader, SparkSession
+from support.waiting import PATIENCE
 
 from spark import journals
 
@@ -16,7 +17,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Gives the tests of Spark, on any machine, the time that a hang takes to be one."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(3 * journals.SOON))
+            item.add_marker(pytest.mark.timeout(3 * PATIENCE))
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +30,7 @@ def spark() -> Iterator[SparkSession]:
         ),
         "spark.log.level": "ERROR",
         # A Python worker that a busy machine starts late is no failure.
-        "spark.python.authenticate.socketTimeout": f"{journals.SOON}s",
+        "spark.python.authenticate.socketTimeout": f"{PATIENCE}s",
         # Short jobs: compiling them well costs more than it saves.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import quire
+from support.waiting import PATIENCE
 
 #: Messages of `trades()`: enough for several segments of the smallest size.
 COUNT = 3000
 NAME = "loader"
-#: Seconds after which a test says that what must come does not come. No machine is that slow.
-SOON = 240
 SMALL = quire.Config(
     transaction_log={"journal_size": "64KB", "topic": [{"name": ".*", "message_type": "json"}]}
 )
@@ -44,8 +43,8 @@ def write(directory: Path, messages: Iterable[tuple[str, Any]], *, name: str = N
             client.publish(topic, data)
             # One large flush would leave the first segment empty and be a segment of its own.
             if number % 200 == 0:
-                client.flush(timeout=SOON)
-        client.flush(timeout=SOON)
+                client.flush(timeout=PATIENCE)
+        client.flush(timeout=PATIENCE)
 
 
 def segments(directory: Path) -> list[Path]:
@@ -53,7 +52,7 @@ def segments(directory: Path) -> list[Path]:
 
 
 def remove_oldest(directory: Path, count: int) -> None:
-    """Removes so many of the oldest files, as upkeep does."""
+    """Removes so many of the oldest files, as maintenance does."""
     with quire.Journal(directory, journal_size="64KB") as journal:
         rest = sum(segment.size for segment in journal.segments()[count:])
         assert len(journal.remove(size_max=rest)) == count

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import quire
 from pyspark.sql import SparkSession
-from quire import _demo_spark
+from quire.demo import _spark
 from rich.console import Console
-
-from spark import journals
+from support.waiting import PATIENCE
 
 
 def flights(count: int) -> list[bytes]:
@@ -33,9 +32,9 @@ def test_the_numbers_are_those_of_the_data_set(
         journal.append_many("flights", flights(200), publisher="demo")
     page = io.StringIO()
     console = Console(file=page, width=100)
-    assert _demo_spark.act(console, tmp_path / "journal", "flights", flights(200), None)
+    assert _spark.act(console, tmp_path / "journal", "flights", flights(200), None)
     assert "every sum is that of the data set" in page.getvalue()
-    assert not _demo_spark.act(console, tmp_path / "journal", "flights", flights(201), None)
+    assert not _spark.act(console, tmp_path / "journal", "flights", flights(201), None)
 
 
 def test_the_jobs_are_those_that_the_workers_acknowledged(
@@ -51,10 +50,10 @@ def test_the_jobs_are_those_that_the_workers_acknowledged(
                 client.publish("flights", flight)
             jobs = client.subscribe("JOBS", max_backlog=50)
             for _ in range(50):
-                jobs.get(timeout=journals.SOON).ack()
-            client.flush(timeout=journals.SOON)
+                jobs.get(timeout=PATIENCE).ack()
+            client.flush(timeout=PATIENCE)
         page = io.StringIO()
         console = Console(file=page, width=100)
-        is_right = _demo_spark.act(console, place / "journal", "flights", flights(50), "JOBS")
+        is_right = _spark.act(console, place / "journal", "flights", flights(50), "JOBS")
         # Without leases the workers have done nothing, as far as the journal says.
         assert (is_right, "worker-1" in page.getvalue()) == (records_leases, records_leases)

@@ -15,6 +15,7 @@ import quire
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from quire.spark import _failures
+from support.waiting import PATIENCE
 
 from spark import journals
 
@@ -84,7 +85,7 @@ def test_an_error_of_a_streaming_query_begins_with_its_cause(
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
 
     def run() -> None:
-        writer.trigger(availableNow=True).start().awaitTermination(journals.SOON)
+        writer.trigger(availableNow=True).start().awaitTermination(PATIENCE)
 
     with pytest.raises(StreamingQueryException) as error:
         run()

@@ -18,11 +18,11 @@ import pytest
 import quire
 import quire.spark
 from pyspark.sql import DataFrameReader, SparkSession
-from quire._cli import run as command
-from quire._cli._pipeline import _own
+from quire.cli import run as command
+from quire.cli._pipeline import _own
 from quire.spark import _archive, _replay
 from quire.spark._files import Files
-from server_process import Deadline
+from support.waiting import PATIENCE, Deadline
 
 from spark import journals, kills
 
@@ -70,7 +70,7 @@ def test_a_topic_whose_directory_would_have_too_long_a_name_is_refused_before_an
     for topic in (LONGEST + "d", "ü" * 125, "日" * 83 + "a"):
         with pytest.raises(quire.ConfigError, match=r"topics: .* name of 25[67] bytes"):
             quire.spark.archive(spark, str(journal), str(tmp_path / "new"), topics=f"t, {topic}")
-    journals.write(journal, [("t", {"n": 4}), ("x\n" * 500, {"n": 5})], name="later")
+    journals.write(journal, [("t", {"n": 4}), ("x:" * 500, {"n": 5})], name="later")
     for new in (target, tmp_path / "new"):
         before = sorted(new.rglob("*"))
         with pytest.raises(quire.ConfigError, match=r"topics: .* name of 2006 bytes"):
@@ -121,9 +121,7 @@ def test_topics_in_any_language_are_archived_in_any_locale(tmp_path: Path) -> No
         "local[1]",
     ]
     environment |= {"LC_ALL": "C"}
-    done = subprocess.run(
-        arguments, cwd=tmp_path, env=environment, capture_output=True, timeout=journals.SOON
-    )
+    done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr.decode()
     assert "archiv-ü" in done.stdout.decode()
     # Spark says nothing while it starts and ends: this is the Java machine itself.
@@ -158,7 +156,7 @@ def test_a_command_that_is_interrupted_ends_and_is_completed_by_the_next(
         start_new_session=True,
     )
     try:
-        deadline = Deadline(journals.SOON)
+        deadline = Deadline()
         while not (
             kills.is_running(process.pid, "java") if place == "java" else list(target.glob("batch=*"))
         ):
@@ -167,7 +165,7 @@ def test_a_command_that_is_interrupted_ends_and_is_completed_by_the_next(
         # As a terminal does: everything that runs there gets it. Others ask the command alone.
         (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
         # Ends when nothing that it has started holds its output any more.
-        out, err = process.communicate(timeout=journals.SOON)
+        out, err = process.communicate(timeout=PATIENCE)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -265,11 +263,11 @@ def test_last_values_are_found_before_what_queues_write_behind_them(
     with quire.Client(f"file:{tmp_path / 'j'}", name="worker", config=config) as client:
         for n in range(4):
             client.publish("work", {"id": n % 2})
-        client.flush(timeout=journals.SOON)
+        client.flush(timeout=PATIENCE)
         jobs = client.subscribe("work", max_backlog=4)
         for _ in range(4):
-            jobs.get(timeout=journals.SOON).ack()
-        client.flush(timeout=journals.SOON)
+            jobs.get(timeout=PATIENCE).ack()
+        client.flush(timeout=PATIENCE)
     found = quire.spark.last_value(spark, str(tmp_path / "j"), str(tmp_path / "last"), keys="id int")
     assert (found.messages, found.keys) == (4, 2)
 
@@ -420,17 +418,17 @@ def test_an_audit_counts_what_left_a_queue_and_how(spark: SparkSession, tmp_path
     with quire.Client(f"file:{tmp_path}", name="worker", config=config) as client:
         for n in range(20):
             client.publish("work", {"n": n})
-        client.flush(timeout=journals.SOON)
+        client.flush(timeout=PATIENCE)
         jobs = client.subscribe("work", max_backlog=20)
         for n in range(20):
-            job = jobs.get(timeout=journals.SOON)
+            job = jobs.get(timeout=PATIENCE)
             if n < 15:
                 job.ack()
             elif n == 15:
                 job.cancel()
             else:
                 job.expire()
-        client.flush(timeout=journals.SOON)
+        client.flush(timeout=PATIENCE)
     (row,) = quire.spark.queue_audit(spark, str(tmp_path)).collect()
     assert (row.queue, row.acknowledged, row.expired, row.taken) == ("work", 15, 4, 0)
     assert row.cancels >= 1
@@ -448,11 +446,11 @@ def test_what_happened_to_messages_that_were_removed_is_counted(spark: SparkSess
     with quire.Client(f"file:{tmp_path}", name="worker", config=config) as client:
         for n in range(40):
             client.publish("work", {"n": n, "text": "x" * 8000})
-        client.flush(timeout=journals.SOON)
+        client.flush(timeout=PATIENCE)
         jobs = client.subscribe("work", max_backlog=40)
         for _ in range(40):
-            jobs.get(timeout=journals.SOON).ack()
-        client.flush(timeout=journals.SOON)
+            jobs.get(timeout=PATIENCE).ack()
+        client.flush(timeout=PATIENCE)
     journals.remove_oldest(tmp_path, 3)
     (row,) = quire.spark.queue_audit(spark, str(tmp_path)).collect()
     assert row.acknowledged == 40

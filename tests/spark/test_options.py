@@ -25,6 +25,7 @@ from quire.spark._directory import span
 from quire.spark._options import read_options, write_options
 from quire.spark._stream import StreamReader
 from quire.testing import ServerProcess
+from support.waiting import PATIENCE
 
 from spark import journals
 
@@ -135,7 +136,7 @@ def test_a_stream_reads_archived_segments(spark: SparkSession, trades: Path, tmp
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(journals.SOON)
+    assert query.awaitTermination(PATIENCE)
     assert sorted(found) == list(range(1, journals.COUNT + 1))
 
 

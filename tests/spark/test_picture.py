@@ -120,7 +120,7 @@ def test_labels_are_round() -> None:
 WRITES_TABLES = r"""
 import sys
 from pathlib import Path
-from quire._cli._pipeline import _write_csv
+from quire.cli._pipeline import _write_csv
 from quire.spark._picture import write_html
 _write_csv(Path("t.csv"), ["key"], [{"key": "\u00fc\u65e5"}])
 write_html(Path("t.html"), "bars", ["key"], [{"key": "\u00fc\u65e5"}])

@@ -11,13 +11,11 @@ import quire
 import quire.spark
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from quire._cli import run as command
+from quire.cli import run as command
 from quire.spark._queue_audit import _moment
 from quire.testing import ServerProcess
+from support.waiting import PATIENCE
 
-from spark import journals
-
-TIMEOUT = float(journals.SOON)
 CONFIG: dict[str, Any] = {
     "queue": [
         {"name": "work", "message_type": "json", "record_leases": True},
@@ -40,7 +38,7 @@ COUNTS = (
 
 
 def take(jobs: quire.Subscription, count: int) -> dict[int, quire.Message]:
-    return {job.json()["n"]: job for job in (jobs.get(TIMEOUT) for _ in range(count))}
+    return {job.json()["n"]: job for job in (jobs.get(PATIENCE) for _ in range(count))}
 
 
 @pytest.fixture(scope="module")
@@ -55,32 +53,32 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with quire.Client(server.url, name="ann") as ann:
             for n in range(6):
                 bob.publish("work", {"n": n})
-            bob.flush(TIMEOUT)
+            bob.flush(PATIENCE)
             held = take(ann.subscribe("work", max_backlog=6), 6)
             jobs = bob.subscribe("work", max_backlog=20)
             held[3].cancel()
-            ann.flush(TIMEOUT)
+            ann.flush(PATIENCE)
             # The subscription with the most room gets it.
             given = take(jobs, 1)
             for n in range(3):
                 held[n].ack()
             held[4].expire()
-            ann.flush(TIMEOUT)
+            ann.flush(PATIENCE)
         given |= take(jobs, 1)
         assert sorted(given) == [3, 5]
         for job in given.values():
             job.ack()
         for n in (6, 7):
             bob.publish("work", {"n": n})
-        bob.flush(TIMEOUT)
+        bob.flush(PATIENCE)
         given = take(jobs, 2)
         _work_late(bob)
         bob.publish("silent", {"n": 0})
-        bob.flush(TIMEOUT)
+        bob.flush(PATIENCE)
         take(bob.subscribe("silent"), 1)[0].ack()
-        bob.flush(TIMEOUT)
+        bob.flush(PATIENCE)
         cat.ack("work", given[6])
-        cat.flush(TIMEOUT)
+        cat.flush(PATIENCE)
         server.kill()
     return place
 
@@ -89,11 +87,11 @@ def _work_late(client: quire.Client) -> None:
     """Lets the lease of a message run out, and acknowledges it when it comes again."""
     client.publish("short", {"n": 0})
     jobs = client.subscribe("short")
-    assert jobs.get(TIMEOUT).delivery_count == 1
+    assert jobs.get(PATIENCE).delivery_count == 1
     while client.queue_stats("short")["short"]["depth"]:
         # Of one that comes after the first it is said in time, or it comes again.
-        jobs.get(TIMEOUT).ack()
-        client.flush(TIMEOUT)
+        jobs.get(PATIENCE).ack()
+        client.flush(PATIENCE)
 
 
 def audit(spark: SparkSession, place: Path, by: Any, queues: str = "work") -> list[dict[str, Any]]:

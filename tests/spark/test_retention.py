@@ -1,4 +1,4 @@
-"""Spark beside upkeep: older files are archived or removed while sessions read the journal and jobs run again and again."""
+"""Spark beside maintenance: older files are archived or removed while sessions read the journal and jobs run again and again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import quire.spark
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
-from quire._cli import run as command
+from quire.cli import run as command
 from quire.spark import _directory
 from quire.spark._options import read_options
 from quire.spark._scan import ScanBuilder
+from support.waiting import PATIENCE
 
 from spark import journals
 from spark.batches import Batches
@@ -42,8 +43,8 @@ class Kept:
                 journal.append("t", data, publisher="p")
                 # One large flush would leave the first file empty and be a file of its own.
                 if self.count % 20 == 0:
-                    journal.flush(timeout=journals.SOON)
-            journal.flush(timeout=journals.SOON)
+                    journal.flush(timeout=PATIENCE)
+            journal.flush(timeout=PATIENCE)
 
     def archive(self) -> int:
         """Archives all full files; the last position that went."""
@@ -261,7 +262,7 @@ def archived_positions(spark: SparkSession, target: Path) -> list[int]:
     return sorted(row.position for row in spark.read.parquet(str(target)).select("position").collect())
 
 
-def test_a_scheduled_archive_runs_beside_upkeep_and_names_the_option_to_pass_removed_messages(
+def test_a_scheduled_archive_runs_beside_maintenance_and_names_the_option_to_pass_removed_messages(
     spark: SparkSession, kept: Kept, tmp_path: Path, pipeline: Callable[..., tuple[int, str, str]]
 ) -> None:
     target = tmp_path / "parquet"
@@ -309,9 +310,7 @@ def test_the_first_run_of_a_job_starts_at_the_first_message_of_the_journal(
         assert JOBS[job](spark, str(kept.directory), tmp_path) == kept.count - gone, job
 
 
-def test_a_replay_of_a_later_stretch_has_lost_nothing(
-    spark: SparkSession, kept: Kept, tmp_path: Path
-) -> None:
+def test_a_replay_of_a_later_range_has_lost_nothing(spark: SparkSession, kept: Kept, tmp_path: Path) -> None:
     def run(**options: Any) -> quire.spark.Replayed:
         return quire.spark.replay(
             spark, str(kept.directory), f"file:{tmp_path / 'replayed'}", name="again", **options

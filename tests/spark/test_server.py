@@ -13,7 +13,7 @@ import quire
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from quire.testing import ServerProcess
-from server_process import Deadline
+from support.waiting import PATIENCE, Deadline
 
 from spark import journals
 from spark.batches import Batches
@@ -40,7 +40,7 @@ def publish(url: str, messages: list[tuple[str, Any]], *, name: str = journals.N
     with quire.Client(url, name=name) as client:
         for topic, data in messages:
             client.publish(topic, data)
-        client.flush(journals.SOON)
+        client.flush(PATIENCE)
 
 
 def begin_anew(process: ServerProcess, directory: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_running_query_follows_the_server(spark: SparkSession, tmp_path: Path)
             query.processAllAvailable()
             for round in range(1, 3):
                 publish(process.url, journals.trades(300))
-                deadline = Deadline(journals.SOON)
+                deadline = Deadline()
                 # A trigger that asked the server before may still end with "nothing new" once.
                 while len(found) < 300 * round and deadline.left:
                     query.processAllAvailable()

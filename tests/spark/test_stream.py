@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from quire import BadBookmarkError
 from quire.spark import _stream
 from quire.spark._options import read_options
-from server_process import Deadline
+from support.waiting import Deadline
 
 from spark import journals
 from spark.batches import Batches
@@ -119,7 +119,7 @@ def test_a_running_query_follows_a_journal_that_grows(spark: SparkSession, tmp_p
     try:
         for round in range(3):
             journals.write(tmp_path / "j", journals.trades(400), name=f"writer-{round}")
-            count, deadline = 100 + 400 * (round + 1), Deadline(journals.SOON)
+            count, deadline = 100 + 400 * (round + 1), Deadline()
             # A trigger that looked before may still end with "nothing new" once.
             while len(found) < count and deadline.left:
                 query.processAllAvailable()

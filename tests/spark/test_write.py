@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 from quire.spark import _sink
 from quire.spark._options import WriteOptions
 from quire.spark._staging import StagedBatch
+from support.waiting import PATIENCE
 
 from spark import journals
 
@@ -175,7 +176,7 @@ class Copy:
             checkpointLocation=str(self._directory / "checkpoint"), **options
         )
         query = writer.trigger(availableNow=True).start(str(self.target))
-        assert query.awaitTermination(journals.SOON)
+        assert query.awaitTermination(PATIENCE)
 
     def numbers(self) -> Counter[int]:
         with quire.Journal(self.target, read_only=True) as journal:
@@ -219,7 +220,7 @@ def test_a_sink_only_appends(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(StreamingQueryException, match="append"):
         writer.outputMode("complete").trigger(availableNow=True).start(
             str(tmp_path / "target")
-        ).awaitTermination(journals.SOON)
+        ).awaitTermination(PATIENCE)
 
 
 def test_a_batch_is_what_its_first_manifest_says(tmp_path: Path) -> None:
@@ -278,7 +279,7 @@ def test_a_publish_that_stops_anywhere_is_completed_once(
 
     def stops(client: quire.Client, batches: Any, first: int) -> None:
         send(client, [next(iter(batches)).slice(0, 40)], first)
-        client.flush(timeout=journals.SOON)
+        client.flush(timeout=PATIENCE)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(_sink, "_send", stops)

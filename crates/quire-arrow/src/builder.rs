@@ -9,8 +9,8 @@ use arrow_array::builder::{
 };
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StructArray};
 use arrow_schema::{FieldRef, Fields};
-use quire_core::message_type::{MessageType, Value as Read};
-use quire_journal::{PublisherId, Record, RecordKind};
+use quire_expression::message_type::{MessageType, Value as Read};
+use quire_journal::{PublisherId, Record};
 
 use crate::column::{Column, Content};
 use crate::event::Event;
@@ -59,15 +59,6 @@ impl Texts {
     }
 }
 
-/// How the kind of a record is called in its column.
-fn kind_name(kind: RecordKind) -> &'static str {
-    match kind {
-        RecordKind::Publish => "publish",
-        RecordKind::Acknowledge => "acknowledge",
-        RecordKind::Lease => "lease",
-    }
-}
-
 /// The value of an attribute; `None` for NULL, and for what has no value that is compared.
 pub(crate) fn attribute_value<'a>(
     attribute: Attribute,
@@ -110,7 +101,7 @@ fn attribute_text<'a>(
         Attribute::Bookmark => Some(texts.bookmark(record)),
         Attribute::Topic => Some(record.topic),
         Attribute::Publisher => Some(texts.publisher(record.publisher)),
-        Attribute::Kind => Some(event.map_or(kind_name(record.kind), |event| event.kind)),
+        Attribute::Kind => Some(event.map_or(record.kind.name(), |event| event.kind)),
         Attribute::Reasons => event?.reasons.as_deref(),
         Attribute::Consumer => event?.consumer.as_deref(),
         // The data of an event is for the queue.

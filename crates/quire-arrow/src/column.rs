@@ -2,7 +2,7 @@
 
 use arrow_schema::{DataType, Field, Fields};
 
-use quire_core::message_type::FieldId;
+use quire_expression::message_type::FieldId;
 
 use crate::field::timestamp_type;
 use crate::spec::{Attribute, FieldType};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use quire_core::queue::{ChangeKind, LeaseEventKind, LeaseRun, Logged};
 use quire_journal::{Position, Record, RecordKind, Timestamp};
+use quire_queue::{ChangeKind, LeaseEventKind, LeaseRun, Logged};
 
 /// One entry of a record of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +53,10 @@ impl Event {
             ChangeKind::Acknowledged => event("acknowledged"),
             ChangeKind::Taken => event("taken"),
             ChangeKind::Released => event("released"),
+            ChangeKind::Returned { deliveries } => {
+                Event { deliveries: Some(deliveries), ..event("returned") }
+            }
+            ChangeKind::Delayed { .. } => event("delayed"),
             ChangeKind::Cancelled { cancels } => Event { cancels: Some(cancels), ..event("cancelled") },
             ChangeKind::Expired { reasons, deliveries, cancels } => Event {
                 deliveries: Some(deliveries),
@@ -72,6 +76,7 @@ impl Event {
             LeaseEventKind::RanOut => ("lease_ended", Some("ran_out")),
             LeaseEventKind::Left => ("lease_ended", Some("left")),
             LeaseEventKind::Lost => ("lease_ended", Some("lost")),
+            LeaseEventKind::Released => ("lease_ended", Some("released")),
             LeaseEventKind::AcknowledgedUnheld => ("settled_unheld", Some("acknowledged")),
             LeaseEventKind::ExpiredUnheld => ("settled_unheld", Some("expired")),
         };

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 use arrow_schema::{DataType, TimeUnit};
 use chrono::{DateTime, NaiveDate, NaiveDateTime};
-use quire_core::message_type::{Number, Value as Read};
+use quire_expression::message_type::{Number, Value as Read};
 
 use crate::spec::FieldType;
 

@@ -3,7 +3,7 @@
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, BinaryArray, RecordBatch, StringArray};
 use arrow_schema::DataType;
-use quire_core::client::{NewMessage, Sequence};
+use quire_client::{NewMessage, Sequence};
 
 /// The rows of a batch as messages, without a copy of what they hold.
 ///

@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrow_schema::{Schema, SchemaRef};
-use quire_core::filter::{Filter, FilterOptions, path_of};
-use quire_core::message_type::{FieldId, FieldPlan, PATH_STEP_COUNT_MAX};
-use quire_core::topic::{TopicPattern, TopicSelector};
+use quire_expression::filter::{Filter, FilterOptions, path_of};
+use quire_expression::message_type::{FieldId, FieldPlan, PATH_STEP_COUNT_MAX};
+use quire_expression::topic::{TopicPattern, TopicSelector};
 use quire_journal::{JournalError, Position, Reader, Timestamp, TopicFilter};
 
 use crate::column::{Column, Content};
@@ -164,27 +164,27 @@ impl Plan {
     pub fn split(&self, reader: &Reader, bounds: Bounds, part_size: u64, part_count_min: u64) -> Vec<Part> {
         let Bounds { after, limit } = bounds;
         let mut total = 0;
-        reader.for_each_stretch(after, limit, &self.0.topics, |stretch| {
-            total += stretch.size;
+        reader.for_each_block_range(after, limit, &self.0.topics, |range| {
+            total += range.size;
             ControlFlow::Continue(())
         });
         let part_size = part_size.min(total / part_count_min.max(1)).max(total / PARTS_MAX).max(1);
         let mut parts: Vec<Part> = Vec::new();
         // Cut where the sum passes a multiple of the size: what one part has too much the next has less, so there are not too few.
         let (mut size, mut is_full) = (0, true);
-        reader.for_each_stretch(after, limit, &self.0.topics, |stretch| {
+        reader.for_each_block_range(after, limit, &self.0.topics, |range| {
             match parts.last_mut() {
                 Some(part) if !is_full => {
-                    part.bounds.limit = stretch.last;
-                    part.size += stretch.size;
+                    part.bounds.limit = range.last;
+                    part.size += range.size;
                 }
                 _ => parts.push(Part {
-                    bounds: Bounds { after: Position::new(stretch.first.get() - 1), limit: stretch.last },
-                    size: stretch.size,
+                    bounds: Bounds { after: Position::new(range.first.get() - 1), limit: range.last },
+                    size: range.size,
                 }),
             }
             let before = size;
-            size += stretch.size;
+            size += range.size;
             is_full = size / part_size > before / part_size;
             ControlFlow::Continue(())
         });
@@ -194,9 +194,9 @@ impl Plan {
     /// The last position of about `size` bytes of the log behind `after`: at least one block, at most up to `limit`.
     pub fn limit_by_size(reader: &Reader, bounds: Bounds, size: u64) -> Position {
         let (mut end, mut left) = (bounds.limit, size);
-        reader.for_each_stretch(bounds.after, bounds.limit, &quire_journal::AllTopics, |stretch| {
-            end = stretch.last;
-            left = left.saturating_sub(stretch.size);
+        reader.for_each_block_range(bounds.after, bounds.limit, &quire_journal::AllTopics, |range| {
+            end = range.last;
+            left = left.saturating_sub(range.size);
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         end

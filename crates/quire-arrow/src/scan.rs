@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 
 use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, SchemaRef};
-use quire_core::filter::MessageContext;
-use quire_core::message_type::{Arena, MessageType};
+use quire_expression::filter::MessageContext;
+use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::{Cursor, JournalError, Position, Reader, Record, RecordKind, TopicFilter};
 
 use crate::builder::{Row, Table, Texts, attribute_value};
@@ -107,7 +107,9 @@ impl Scan {
             return Err(ScanError::Short { last: limit, ends: reader.persisted() });
         }
         let mut skipped = Vec::new();
-        let begins = reader.first();
+        // Files that an open cursor stands on are not removed. A question to the reader before that could name files that are gone when they are read.
+        let cursor = reader.cursor(after);
+        let begins = cursor.after().next();
         if after.next() < begins && after < limit {
             let removed = ScanError::Removed { first: after.next(), last: limit, begins };
             if !plan.0.skips_damage {
@@ -119,7 +121,7 @@ impl Scan {
         Ok(Scan {
             matcher: Matcher::default(),
             table: Table::new(&plan.0),
-            cursor: reader.cursor(after),
+            cursor,
             reader: reader.clone(),
             limit,
             skipped,
@@ -163,30 +165,52 @@ impl Scan {
                             self.matcher.row(compiled, &record, Some(&event), &mut self.table);
                         }
                     }
-                    RecordKind::Acknowledge | RecordKind::Lease => (),
+                    RecordKind::Acknowledge | RecordKind::Lease | RecordKind::Delete => (),
                 }
             }
         }
         Ok(())
     }
 
-    /// Goes on behind damage, with the next block that the index knows, if that is wanted.
+    /// Goes on behind damage, with the next block that the index knows, and behind records that were removed meanwhile, if that is wanted.
     fn skip(&mut self, error: JournalError) -> Result<(), ScanError> {
+        if matches!(error, JournalError::Removed { .. }) {
+            return self.skip_removed(error);
+        }
         let is_damage = matches!(error, JournalError::Corrupt { .. } | JournalError::Unreadable { .. });
         if !self.plan.0.skips_damage || !is_damage {
             return Err(error.into());
         }
         let after = self.cursor.after();
         let mut next = None;
-        self.reader.for_each_stretch(after, self.limit, &self.plan.0.topics, |stretch| {
-            // The first stretch is the one that holds the damage.
-            let is_behind = stretch.first > after.next();
-            next = is_behind.then_some(stretch.first);
+        self.reader.for_each_block_range(after, self.limit, &self.plan.0.topics, |range| {
+            // The first range is the one that holds the damage.
+            let is_behind = range.first > after.next();
+            next = is_behind.then_some(range.first);
             if is_behind { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         let last = next.map_or(self.limit, |next| Position::new(next.get() - 1));
         self.skipped.push(Skipped { first: after.next(), last, reason: error.to_string() });
         self.cursor = self.reader.cursor(last);
+        Ok(())
+    }
+
+    /// Goes on with the first record that is left.
+    fn skip_removed(&mut self, error: JournalError) -> Result<(), ScanError> {
+        let after = self.cursor.after();
+        self.reader.refresh()?;
+        let cursor = self.reader.cursor(after);
+        let begins = cursor.after().next();
+        if begins == after.next() {
+            return Err(error.into());
+        }
+        let removed = ScanError::Removed { first: after.next(), last: self.limit, begins };
+        if !self.plan.0.skips_damage {
+            return Err(removed);
+        }
+        let last = self.limit.min(cursor.after());
+        self.skipped.push(Skipped { first: after.next(), last, reason: removed.to_string() });
+        self.cursor = cursor;
         Ok(())
     }
 }

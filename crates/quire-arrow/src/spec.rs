@@ -1,8 +1,8 @@
 //! What is asked for, as it comes from Python: JSON, read strictly.
 
-use quire_core::filter::FilterError;
-use quire_core::message_type::PATH_STEP_COUNT_MAX;
-use quire_core::topic::TopicError;
+use quire_expression::filter::FilterError;
+use quire_expression::message_type::PATH_STEP_COUNT_MAX;
+use quire_expression::topic::TopicError;
 use serde::Deserialize;
 
 /// Rows after which a batch ends: large enough that its fixed cost does not count, small enough for a Java heap of any size.

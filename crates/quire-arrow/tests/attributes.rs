@@ -7,9 +7,9 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array, RecordBatch};
 use quire_arrow::{Bounds, Plan, ScanSpec};
-use quire_core::message_type::MessageType;
+use quire_expression::message_type::MessageType;
 use quire_journal::{
-    AllTopics, Journal, NewRecord, Options, Position, PublisherId, Reader, RecordKind, Timestamp,
+    AllTopics, Attributes, Journal, NewRecord, Options, Position, PublisherId, Reader, RecordKind, Timestamp,
 };
 
 const COUNT: u64 = 5000;
@@ -57,6 +57,7 @@ fn write(directory: &Path) {
             topic: ["orders", "orders/new", "t", "ünï"][now[2]],
             correlation_id: [&b""[..], b"one", b"two", &[0xff]][now[3]],
             expiration_s: None,
+            attributes: Attributes::NONE,
             data: &data[chance(data.len())],
         };
         journal.append(&record).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray};
 use arrow_schema::DataType;
 use quire_arrow::{Messages, MessagesError};
-use quire_core::client::{NewMessage, Sequence};
+use quire_client::{NewMessage, Sequence};
 
 const COUNT: usize = 5;
 

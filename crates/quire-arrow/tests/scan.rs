@@ -9,11 +9,11 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array, RecordBatch};
 use quire_arrow::{Bounds, Plan, ScanError, ScanSpec, SpecError};
-use quire_core::queue::{
-    ChangeKind, ChangesWriter, ConnectionId, LeaseEvent, LeaseEventKind, LeasesWriter, QueueId, Reasons,
-};
 use quire_journal::{
-    Journal, NewRecord, Options, Position, PublisherId, Reader, RecordKind, Timestamp, Which,
+    Attributes, Journal, NewRecord, Options, Position, PublisherId, Reader, RecordKind, Timestamp, Which,
+};
+use quire_queue::{
+    ChangeKind, ChangesWriter, ConnectionId, LeaseEvent, LeaseEventKind, LeasesWriter, QueueId, Reasons, Time,
 };
 
 /// Only a hang takes longer, on the slowest machine.
@@ -39,6 +39,7 @@ fn write(directory: &Path) {
             topic,
             correlation_id: b"",
             expiration_s: None,
+            attributes: Attributes::NONE,
             data: data.as_bytes(),
         };
         journal.append(&record).unwrap();
@@ -238,6 +239,7 @@ fn a_path_in_brackets_is_one_member_with_any_characters_in_its_name() {
         topic: "t",
         correlation_id: b"",
         expiration_s: None,
+        attributes: Attributes::NONE,
         data: br#"{"a/b": 1, "a": {"b": 2}, "legs": [{"x": 3}, {"x": 4}]}"#,
     };
     journal.append(&record).unwrap();
@@ -303,7 +305,7 @@ fn a_beginning_that_was_removed_is_an_error_or_a_stated_gap() {
     let options = Options { segment_size: 64 * 1024, ..Options::default() };
     let (journal, _) = Journal::open(directory.path(), &options, &mut |_| ()).unwrap();
     let end = journal.reader().segments()[0].timestamps.unwrap().1;
-    assert_eq!(journal.upkeep().remove(Which::Until(end), None).unwrap().len(), 1);
+    assert_eq!(journal.maintenance().remove(Which::Until(end), None).unwrap().len(), 1);
     let reader = Reader::open_read_only(directory.path()).unwrap();
     let error = plan("").scan(&reader, all(&reader)).err().unwrap();
     assert!(
@@ -315,6 +317,30 @@ fn a_beginning_that_was_removed_is_an_error_or_a_stated_gap() {
     let batches: Vec<RecordBatch> = scan.by_ref().collect::<Result<_, _>>().unwrap();
     assert_eq!(positions(&batches).first().copied(), Some(reader.first().get() as i64));
     assert_eq!((scan.skipped()[0].first.get(), scan.skipped()[0].last.next()), (1, reader.first()));
+}
+
+#[test]
+fn a_beginning_that_is_removed_before_it_is_read_is_the_same_error_or_gap() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let options = Options { segment_size: 64 * 1024, ..Options::default() };
+    let (journal, _) = Journal::open(directory.path(), &options, &mut |_| ()).unwrap();
+    let end = journal.reader().segments()[0].timestamps.unwrap().1;
+    let reader = Reader::open_read_only(directory.path()).unwrap();
+    let mut strict = plan("").scan(&reader, all(&reader)).unwrap();
+    let mut tolerant = plan(r#", "skips_damage": true"#).scan(&reader, all(&reader)).unwrap();
+    // A reader in another process does not keep files.
+    assert_eq!(journal.maintenance().remove(Which::Until(end), None).unwrap().len(), 1);
+    let begins = journal.reader().first();
+    let error = strict.next().unwrap().err().unwrap();
+    assert!(
+        matches!(&error, ScanError::Removed { first, begins: named, .. } if first.get() == 1 && *named == begins),
+        "{error}"
+    );
+    let batches: Vec<RecordBatch> = tolerant.by_ref().collect::<Result<_, _>>().unwrap();
+    assert_eq!(positions(&batches).first().copied(), Some(begins.get() as i64));
+    assert_eq!(positions(&batches).last().copied(), Some(COUNT as i64));
+    assert_eq!((tolerant.skipped()[0].first.get(), tolerant.skipped()[0].last.next()), (1, begins));
 }
 
 #[test]
@@ -382,6 +408,7 @@ fn append_of_queue(directory: &Path, kind: RecordKind, data: [&[u8]; 2]) {
             topic: "queue",
             correlation_id: b"",
             expiration_s: None,
+            attributes: Attributes::NONE,
             data,
         };
         journal.append(&record).unwrap();
@@ -403,6 +430,8 @@ fn what_became_of_queue_messages_comes_when_it_is_asked_for() {
         cancels: 2,
     };
     changes.push(Position::new(11), expired);
+    changes.push(Position::new(12), ChangeKind::Returned { deliveries: 4 });
+    changes.push(Position::new(13), ChangeKind::Delayed { until: Time::new(9) });
     append_of_queue(
         directory.path(),
         RecordKind::Acknowledge,
@@ -419,13 +448,13 @@ fn what_became_of_queue_messages_comes_when_it_is_asked_for() {
     };
     assert!(batches("false").is_empty());
     let batch = &batches("true")[0];
-    assert_eq!(positions(std::slice::from_ref(batch)), [5, 11]);
-    assert_eq!(batch.column(1).as_primitive::<Int64Type>().values().to_vec(), [9, 11]);
+    assert_eq!(positions(std::slice::from_ref(batch)), [5, 11, 12, 13]);
+    assert_eq!(batch.column(1).as_primitive::<Int64Type>().values().to_vec(), [9, 11, 12, 13]);
     assert_eq!(
         batch.column(2).as_string::<i32>().iter().flatten().collect::<Vec<_>>(),
-        ["acknowledged", "expired"]
+        ["acknowledged", "expired", "returned", "delayed"]
     );
-    assert_eq!((batch.column(3).null_count(), batch.column(5).null_count()), (1, 2));
+    assert_eq!((batch.column(3).null_count(), batch.column(5).null_count()), (2, 4));
     assert_eq!(batch.column(4).as_string::<i32>().value(1), "time_limit,max_cancels");
 }
 
@@ -442,6 +471,7 @@ fn who_held_queue_messages_comes_with_its_own_times() {
     (5..=7).for_each(|position| push(position, LeaseEventKind::Delivered, 0, 7_000_000));
     push(6, LeaseEventKind::Lost, 0, 8_000_000);
     push(6, LeaseEventKind::ExpiredUnheld, 1, 8_000_000);
+    push(7, LeaseEventKind::Released, 0, 8_000_000);
     append_of_queue(directory.path(), RecordKind::Lease, [leases.finish(), b"\x0f no list of leases"]);
     let reader = Reader::open_read_only(directory.path()).unwrap();
     let spec = r#"{"columns": [{"name": "first", "attribute": "first_position"}, {"name": "last", "attribute": "last_position"},
@@ -455,14 +485,14 @@ fn who_held_queue_messages_comes_with_its_own_times() {
         let texts = batch.column(column).as_string::<i32>().iter();
         texts.map(|text| text.unwrap_or("-").to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!((numbers(0), numbers(1)), (vec![5, 6, 6], vec![7, 6, 6]));
-    assert_eq!(numbers(2), [7_000_000, 8_000_000, 8_000_000]);
-    assert_eq!(texts(3), ["delivered", "lease_ended", "settled_unheld"]);
+    assert_eq!((numbers(0), numbers(1)), (vec![5, 6, 6, 7], vec![7, 6, 6, 7]));
+    assert_eq!(numbers(2), [7_000_000, 8_000_000, 8_000_000, 8_000_000]);
+    assert_eq!(texts(3), ["delivered", "lease_ended", "settled_unheld", "lease_ended"]);
     assert_eq!(
         (texts(4), texts(5)),
         (
-            ["ann", "ann", "bob"].map(String::from).to_vec(),
-            ["-", "lost", "expired"].map(String::from).to_vec(),
+            ["ann", "ann", "bob", "ann"].map(String::from).to_vec(),
+            ["-", "lost", "expired", "released"].map(String::from).to_vec(),
         )
     );
 }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use quire_core::time::{Instant, Now};
 use quire_journal::Timestamp;
+use quire_types::time::{Instant, Now};
 
 /// A monotonic clock that starts at zero, with the wall clock beside it.
 ///

@@ -19,7 +19,7 @@ use std::thread::{self, JoinHandle};
 use crossbeam_channel::{Sender, bounded, unbounded};
 use parking_lot::Mutex;
 use polling::Poller;
-use quire_core::broker::{BrokerConfig, Stats};
+use quire_broker::{AdminCommand, AdminReply, BrokerConfig};
 use quire_journal::{Progress, Reader};
 
 use crate::error::EngineError;
@@ -31,7 +31,7 @@ pub use registry::EngineKey;
 /// What the handles ask of the thread.
 enum Command {
     Connect(UnixStream),
-    Stats(Sender<Stats>),
+    Admin(AdminCommand, Sender<AdminReply>),
     Stop,
 }
 
@@ -98,14 +98,14 @@ impl Engine {
         Ok(client)
     }
 
-    /// What the engine counts at this moment.
+    /// Carries out an administrative command; waits for the reply, which for maintenance takes as long as the disk takes for one file.
     ///
     /// # Errors
     /// [`EngineError::Stopped`].
-    pub fn stats(&self) -> Result<Stats, EngineError> {
-        let (answer, stats) = bounded(1);
-        self.tell(Command::Stats(answer))?;
-        stats.recv().map_err(|_| self.why_stopped())
+    pub fn admin(&self, command: AdminCommand) -> Result<AdminReply, EngineError> {
+        let (answer, reply) = bounded(1);
+        self.tell(Command::Admin(command, answer))?;
+        reply.recv().map_err(|_| self.why_stopped())
     }
 
     /// A reader of the running journal.

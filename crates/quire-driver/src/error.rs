@@ -3,7 +3,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use quire_core::broker::{ConfigError, OpenError};
+use quire_broker::{ConfigError, OpenError};
 use quire_journal::JournalError;
 
 /// What can keep an engine from running.

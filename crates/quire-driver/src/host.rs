@@ -3,35 +3,44 @@
 //! Both loops that carry a broker use it, the thread of an embedded [`crate::Engine`] and the asyncio server, so that what a turn
 //! is stands in one place:
 //!
-//! 1. [`Host::begin_turn`]: the journal's wake-up, finished reads and upkeep, and due timers go in.
+//! 1. [`Host::begin_turn`]: the journal's wake-up, finished reads and maintenance jobs, and due timers go in.
 //! 2. [`Host::handle`] for everything that the loop's transports have to say.
 //! 3. [`Host::end_turn`]: the journal batch goes to its writer, replays are fed.
-//! 4. [`Host::poll_output`] until it gives `None`; reads and upkeep go to threads on the way and are not seen by the loop.
+//! 4. [`Host::poll_output`] until it gives `None`; reads and maintenance jobs go to threads on the way, replies to
+//!    whoever asked; the loop does not see them.
 //! 5. Sleep until the waker rings, a transport is ready, or [`Host::sleep`] is over.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quire_core::broker::{Broker, BrokerConfig, ConnectionId, Event, Input, Output, Stats};
-use quire_core::time::Now;
-use quire_journal::{Journal, JournalError, Position, Progress, Reader, Recovery, Upkeep};
+use crossbeam_channel::Sender;
+use quire_broker::{AdminCommand, AdminReply, Broker, BrokerConfig, ConnectionId, Event, Input, Output};
+use quire_journal::{Journal, JournalError, Progress, Reader, Recovery};
+use quire_types::time::Now;
 
 use crate::clock::Clock;
 use crate::error::EngineError;
+use crate::maintenance::MaintenanceWorker;
 use crate::reader_pool::ReaderPool;
-use crate::upkeep::{Errands, Housekeeper};
 use crate::waker::{Wake, Waker};
 
 /// What a loop has to do with its transports after a turn.
 #[derive(Debug)]
-pub enum Deed {
-    /// Write these bytes, behind those of an earlier deed for the connection.
+pub enum Effect {
+    /// Write these bytes, behind those of an earlier effect for the connection.
     Send {
         /// To whom.
         connection: ConnectionId,
         /// What.
         bytes: Vec<u8>,
+    },
+    /// Write these bytes, behind those of an earlier effect for the connection. Other connections get the same bytes.
+    SendShared {
+        /// To whom.
+        connection: ConnectionId,
+        /// What.
+        bytes: Arc<[u8]>,
     },
     /// Close the connection once what was sent before has left.
     Close {
@@ -56,8 +65,10 @@ pub enum Deed {
 pub struct Host {
     broker: Broker,
     pool: ReaderPool,
-    housekeeper: Option<Housekeeper>,
-    errands: Errands,
+    maintenance: MaintenanceWorker,
+    /// Where the replies to administrative commands go, by ticket.
+    replies: HashMap<u64, Sender<AdminReply>>,
+    last_ticket: u64,
     waker: Arc<Waker>,
     clock: Clock,
     now: Now,
@@ -92,13 +103,21 @@ impl Host {
         let pool = ReaderPool::start(&waker).map_err(EngineError::Thread)?;
         let clock = Clock::start();
         let now = clock.now();
-        let (upkeep, upkeep_config) = (journal.upkeep(), config.transaction_log.upkeep);
         let mut broker = Broker::open(config, journal, on_progress)?;
         broker.set_stopwatch(Box::new(move || clock.instant()));
-        let housekeeper = Housekeeper::start(upkeep, upkeep_config, &waker)?;
-        let errands = Errands::new(&waker);
         let found = recovery.as_ref().map(found).unwrap_or_default();
-        let host = Host { broker, pool, housekeeper, errands, waker, clock, now, connections_made: 0, found };
+        let host = Host {
+            broker,
+            pool,
+            maintenance: MaintenanceWorker::new(&waker),
+            replies: HashMap::new(),
+            last_ticket: 0,
+            waker,
+            clock,
+            now,
+            connections_made: 0,
+            found,
+        };
         Ok((host, recovery))
     }
 
@@ -114,14 +133,11 @@ impl Host {
         if self.waker.answer() {
             self.handle(Input::Flushed);
         }
-        if let Some(housekeeper) = &self.housekeeper {
-            housekeeper.answer(|| self.broker.keep_from());
-        }
         while let Some(done) = self.pool.poll() {
             self.handle(Input::ReadDone(done));
         }
-        while let Some(done) = self.errands.poll() {
-            self.handle(Input::UpkeepDone(done));
+        while let Some(done) = self.maintenance.poll() {
+            self.handle(Input::MaintenanceDone(done));
         }
         if self.broker.next_timeout().is_some_and(|deadline| deadline <= self.now.instant) {
             self.handle(Input::Timeout);
@@ -133,32 +149,45 @@ impl Host {
         self.broker.handle(self.now, input);
     }
 
+    /// Hands the broker an administrative command. The reply goes to `answer`, in this turn or a later one. When the host is closed before
+    /// that, `answer` is dropped.
+    pub fn admin(&mut self, command: AdminCommand, answer: Sender<AdminReply>) {
+        self.last_ticket += 1;
+        self.replies.insert(self.last_ticket, answer);
+        self.handle(Input::Admin { ticket: self.last_ticket, command });
+    }
+
     /// Ends the inputs of the turn; then poll.
     pub fn end_turn(&mut self) {
         self.broker.finish_turn(self.now);
     }
 
     /// The next thing to do, until `None`.
-    pub fn poll_output(&mut self) -> Option<Deed> {
+    pub fn poll_output(&mut self) -> Option<Effect> {
         if let Some(event) = self.found.pop_front() {
-            return Some(Deed::Log(event));
-        }
-        if let Some(event) = self.housekeeper.as_ref().and_then(Housekeeper::poll_event) {
-            return Some(Deed::Log(event));
+            return Some(Effect::Log(event));
         }
         loop {
             return Some(match self.broker.poll_output()? {
-                Output::Send { connection, bytes } => Deed::Send { connection, bytes },
-                Output::Close { connection } => Deed::Close { connection },
-                Output::PauseReading { connection } => Deed::PauseReading { connection },
-                Output::ResumeReading { connection } => Deed::ResumeReading { connection },
-                Output::Log(event) => Deed::Log(event),
+                Output::Send { connection, bytes } => Effect::Send { connection, bytes },
+                Output::SendShared { connection, bytes } => Effect::SendShared { connection, bytes },
+                Output::Close { connection } => Effect::Close { connection },
+                Output::PauseReading { connection } => Effect::PauseReading { connection },
+                Output::ResumeReading { connection } => Effect::ResumeReading { connection },
+                Output::Log(event) => Effect::Log(event),
                 Output::Read(request) => {
                     self.pool.submit(request);
                     continue;
                 }
-                Output::Upkeep(request) => {
-                    self.errands.submit(request);
+                Output::Maintenance(job) => {
+                    self.maintenance.submit(job);
+                    continue;
+                }
+                Output::AdminReply { ticket, reply } => {
+                    if let Some(answer) = self.replies.remove(&ticket) {
+                        // Whoever asked may have gone.
+                        let _ = answer.send(reply);
+                    }
                     continue;
                 }
             });
@@ -175,24 +204,9 @@ impl Host {
         self.broker.next_timeout().map(|deadline| self.clock.until(deadline))
     }
 
-    /// What the broker counts.
-    pub fn stats(&self) -> Stats {
-        self.broker.stats()
-    }
-
     /// A reader of the journal, for whoever looks at it beside the broker.
     pub fn reader(&self) -> Reader {
         self.broker.journal().reader()
-    }
-
-    /// Archives, compresses and removes full journal files, on any thread; when removing, ask [`Host::keep_from`] first.
-    pub fn upkeep(&self) -> Upkeep {
-        self.broker.journal().upkeep()
-    }
-
-    /// The first position of the log that must stay: see [`Broker::keep_from`].
-    pub fn keep_from(&self) -> Option<Position> {
-        self.broker.keep_from()
     }
 
     /// Whether everything owed was said after [`Input::Shutdown`].
@@ -204,8 +218,7 @@ impl Host {
     /// cleanly. Nothing of the turn was acknowledged, because acknowledgements leave at its end.
     pub fn abandon(self) {
         drop(self.pool);
-        drop(self.housekeeper);
-        drop(self.errands);
+        drop(self.maintenance);
         self.broker.abandon();
     }
 
@@ -215,8 +228,7 @@ impl Host {
     /// What the journal could not write.
     pub fn close(self) -> Result<(), JournalError> {
         drop(self.pool);
-        drop(self.housekeeper);
-        drop(self.errands);
+        drop(self.maintenance);
         self.broker.close()
     }
 }

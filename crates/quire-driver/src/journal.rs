@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use quire_journal::{
-    Appended, Bookmark, Journal, JournalError, NewRecord, Options, Position, Progress, PublisherId, Reader,
-    RecordKind, Recovery, Upkeep,
+    Appended, Attributes, Bookmark, FileMaintenance, Journal, JournalError, NewRecord, Options, Position,
+    Progress, PublisherId, Reader, RecordKind, Recovery,
 };
 
 use crate::clock::Clock;
@@ -103,6 +103,7 @@ impl SharedJournal {
                 topic: head.topic,
                 correlation_id: head.correlation_id,
                 expiration_s: head.expiration_s,
+                attributes: Attributes::NONE,
                 data,
             };
             bookmarks.push(match journal.append(&record) {
@@ -168,8 +169,8 @@ impl SharedJournal {
     ///
     /// # Errors
     /// [`JournalError::Closed`].
-    pub fn upkeep(&self) -> Result<Upkeep, JournalError> {
-        self.inner.lock().as_ref().map(|inner| inner.journal.upkeep()).ok_or(JournalError::Closed)
+    pub fn maintenance(&self) -> Result<FileMaintenance, JournalError> {
+        self.inner.lock().as_ref().map(|inner| inner.journal.maintenance()).ok_or(JournalError::Closed)
     }
 
     /// Read access.

@@ -9,15 +9,15 @@ mod engine;
 mod error;
 mod host;
 mod journal;
+mod maintenance;
 mod reader_pool;
 pub mod store;
-mod upkeep;
 mod waker;
 
 pub use clock::Clock;
 pub use engine::{Engine, EngineKey};
 pub use error::EngineError;
-pub use host::{Deed, Host};
+pub use host::{Effect, Host};
 pub use journal::{Head, SharedJournal};
 pub use reader_pool::ReaderPool;
 pub use waker::{Wake, Waker};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use quire_core::replay::{ReadDone, ReadRequest};
+use quire_broker::{ReadDone, ReadRequest};
 
 use crate::waker::Waker;
 

@@ -5,13 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quire_core::broker::BrokerConfig;
-use quire_core::client::{ClientConfig, Message, NewMessage, Reconnect, Sequence, State, SubscriptionSpec};
-use quire_core::wire::{Code, Files};
-use quire_driver::client::{Client, Link, Options, Queue, Subscribed, Taken};
+use quire_broker::BrokerConfig;
+use quire_client::{ClientConfig, Message, NewMessage, Reconnect, Sequence, State, SubscriptionSpec};
+use quire_command::Code;
+use quire_driver::client::{Client, FirstContact, Link, Options, Queue, Subscribed, Taken};
 use quire_driver::store::BookmarkStore;
 use quire_driver::{Engine, EngineError};
 use quire_journal::Action;
+use quire_types::Files;
 
 /// Only a hang takes longer, on the slowest machine.
 const SOON: Duration = Duration::from_secs(120);
@@ -25,10 +26,11 @@ fn engine(directory: Option<&Path>) -> Arc<Engine> {
     Engine::open(BrokerConfig::from_json(&config).unwrap()).unwrap()
 }
 
+/// The client's thread holds the engine until it ends, which may be after the test: a test that has a directory closes the engine itself.
 fn client(engine: &Arc<Engine>, name: &str) -> Client {
     let engine = engine.clone();
     let client = Client::start(options(Link::Embedded(Arc::new(move || engine.connect())), name)).unwrap();
-    client.wait_connected(SOON).expect("in time").unwrap();
+    assert_eq!(client.wait_connected(SOON, true), Some(FirstContact::Connected));
     client
 }
 
@@ -71,7 +73,7 @@ fn flush(client: &Client) {
 }
 
 fn subscribe(client: &Client, spec: SubscriptionSpec) -> Subscribed {
-    let subscribed = client.subscribe(spec, "sub", false, None).unwrap();
+    let subscribed = client.subscribe(spec, "sub", false, false, None).unwrap();
     client.wait(subscribed.command, SOON).expect("in time").unwrap();
     subscribed
 }
@@ -121,6 +123,7 @@ fn what_was_published_is_persisted_replayed_and_followed_live() {
     let last = messages.last().unwrap().bookmark().unwrap();
     let resumed = subscribe(&reader, bookmark("recorded", &last.to_string()));
     assert_eq!(texts(&take(&reader, &resumed.queue, resumed.number, 1)), ["{\"n\":7777}"]);
+    engine.close().unwrap();
 }
 
 #[test]
@@ -173,6 +176,7 @@ fn an_engine_that_is_stopped_and_started_again_has_everything_and_the_client_goe
     assert_eq!(sequences, (1..=930).collect::<Vec<_>>());
     sequences.dedup();
     assert!(matches!(replay.queue.take(replay.number, 1, Duration::ZERO), Taken::Nothing));
+    running.lock().unwrap().close().unwrap();
 }
 
 #[test]
@@ -185,7 +189,7 @@ fn what_the_server_refuses_is_told_with_its_code() {
         (SubscriptionSpec { filter: Some("/a =".into()), ..SubscriptionSpec::new("t") }, Code::BadFilter),
         (SubscriptionSpec::new("("), Code::BadTopic),
     ] {
-        let subscribed = client.subscribe(spec, "sub", false, None).unwrap();
+        let subscribed = client.subscribe(spec, "sub", false, false, None).unwrap();
         let failure = client.wait(subscribed.command, SOON).expect("in time").unwrap_err();
         assert_eq!(failure.code, code, "{failure}");
         assert_eq!(failure.column, if code == Code::BadFilter { 5 } else { 0 });
@@ -241,7 +245,7 @@ fn a_refused_subscription_leaves_nothing_behind() {
     let engine = engine(None);
     let client = client(&engine, "reader");
     for _ in 0..3 {
-        let subscribed = client.subscribe(bookmark("unrecorded", "0"), "sub", false, None).unwrap();
+        let subscribed = client.subscribe(bookmark("unrecorded", "0"), "sub", false, false, None).unwrap();
         let failure = client.wait(subscribed.command, SOON).expect("in time").unwrap_err();
         assert_eq!(failure.code, Code::NotJournaled);
         assert_eq!(Arc::strong_count(&subscribed.queue), 1, "the client still holds its queue");
@@ -310,7 +314,7 @@ fn a_client_that_may_not_wait_ends_although_nobody_reads_what_it_says() {
 }
 
 #[test]
-fn an_engine_takes_care_of_its_files_when_a_client_asks_and_stops_beside_that() {
+fn an_engine_maintains_its_journal_when_a_client_asks_and_stops_meanwhile() {
     let directory = tempfile::tempdir().unwrap();
     for directory in [Some(directory.path()), None] {
         let engine = engine(directory);
@@ -323,14 +327,14 @@ fn an_engine_takes_care_of_its_files_when_a_client_asks_and_stops_beside_that() 
         let full = engine.reader().segments().len() - 1;
         assert!(full > 2, "{full}");
         let ask = |dry_run| {
-            let command = keeper.upkeep(Action::Remove, Files::OlderThan(0), dry_run).unwrap();
+            let command = keeper.maintain(Action::Remove, Files::OlderThan(0), dry_run, None).unwrap();
             keeper.wait(command, SOON).expect("in time").unwrap();
             keeper.take_told(command)
         };
         assert_eq!(ask(true).len(), full);
         assert_eq!(ask(false).len(), 1);
         assert_eq!(engine.reader().segments().len(), full);
-        keeper.upkeep(Action::Compress, Files::OlderThan(0), false).unwrap();
+        keeper.maintain(Action::Compress, Files::OlderThan(0), false, None).unwrap();
         engine.close().unwrap();
     }
 }

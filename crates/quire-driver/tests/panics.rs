@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quire_core::broker::BrokerConfig;
-use quire_core::wire::{ClientFrame, Logon, VERSION};
+use quire_broker::{AdminCommand, AdminReply, BrokerConfig};
+use quire_command::{Command, Logon};
 use quire_driver::{Engine, EngineError, EngineKey};
+use quire_wire::{Encode, VERSION};
 
 use std::io::{Read, Write};
 
@@ -42,12 +43,12 @@ fn an_engine_whose_turn_panicked_stops_and_says_why() {
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut bytes = Vec::new();
     let logon = Logon { version: VERSION, client_name: "fatal", ..Logon::default() };
-    ClientFrame::Logon(logon).encode(&mut bytes);
+    Command::Logon(logon).encode(&mut bytes);
     stream.write_all(&bytes).unwrap();
     assert_eq!(stream.read(&mut [0; 1024]).unwrap(), 0, "the connection ends without an answer");
 
     let is_panicked = |error: &EngineError| matches!(error, EngineError::Panicked { reason } if reason.contains("a test asked for a panic"));
-    assert!(engine.stats().is_err_and(|error| is_panicked(&error)));
+    assert!(engine.admin(AdminCommand::Stats).is_err_and(|error| is_panicked(&error)));
     let refused = engine.connect().unwrap_err().to_string();
     assert!(refused.contains("internal error (a test asked for a panic)"), "{refused}");
     assert!(Engine::shared(key.clone(), config(directory.path())).is_err_and(|error| is_panicked(&error)));
@@ -56,6 +57,7 @@ fn an_engine_whose_turn_panicked_stops_and_says_why() {
     assert_eq!(Arc::strong_count(&engine), 1);
     drop(engine);
     let engine = Engine::shared(key, config(directory.path())).unwrap();
-    assert_eq!(engine.stats().unwrap().connection_count, 0);
+    let reply = engine.admin(AdminCommand::Stats).unwrap();
+    assert!(matches!(reply, AdminReply::Stats(stats) if stats.connection_count == 0));
     engine.close().unwrap();
 }

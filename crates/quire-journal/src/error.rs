@@ -3,8 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::open_files::is_out_of_files;
 use crate::record::{Position, PublisherId};
+use crate::segment::open_files::is_out_of_files;
+
+/// The limit that open files run into, as every error names it.
+const OPEN_FILES: &str = "the number of open files that the process may have (ulimit -n)";
 
 /// An error of the journal. Cheap to clone: a poisoned journal gives the same one to everybody who asks.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -29,7 +32,7 @@ pub enum JournalError {
     },
     /// The process, or the system, has as many open files as it may have. The writer of a journal tries again until that is over.
     #[error(
-        "{}: too many open files while {operation}; raise the limit on open files (`ulimit -n`, `LimitNOFILE=` of systemd)",
+        "{}: too many open files while {operation}; raise {OPEN_FILES}",
         path.display()
     )]
     OutOfFiles {
@@ -111,8 +114,8 @@ pub enum JournalError {
         /// The last position that must be there.
         durable: Position,
     },
-    /// The file was written by another version of the format.
-    #[error("{}: journal format version {version}; this build reads version {}", path.display(), crate::format::VERSION)]
+    /// The file was written in a version of the format that this build does not read.
+    #[error("{}: journal format version {version}; this build reads {}", path.display(), crate::format::READABLE_VERSIONS)]
     Version {
         /// The file.
         path: PathBuf,
@@ -210,7 +213,7 @@ pub fn limit_reached(error: &io::Error) -> Option<&'static str> {
         io::ErrorKind::WouldBlock => {
             Some("the number of threads (ulimit -u) or the memory (ulimit -v) that the process may have")
         }
-        _ if is_out_of_files(error) => Some("the number of open files that the process may have (ulimit -n)"),
+        _ if is_out_of_files(error) => Some(OPEN_FILES),
         _ => None,
     }
 }

@@ -3,11 +3,15 @@
 //! No length is believed before the checksum of the header that holds it was checked, and a header's checksum covers the segment number
 //! and its own place, so zeros, a recycled file or a misplaced block never look like data (reliability J6).
 
+use crate::record::attributes::Attributes;
 use crate::record::{NewRecord, Position, PublisherId, Record, RecordKind};
-use crate::timestamp::Timestamp;
+use quire_types::Timestamp;
 
-/// The version of the format that this build writes.
-pub(crate) const VERSION: u32 = 1;
+/// The version of the format that this build writes. It reads the earlier ones, too.
+pub(crate) const VERSION: u32 = 2;
+
+/// The versions that this build reads, as an error names them.
+pub(crate) const READABLE_VERSIONS: &str = "versions 1 and 2";
 
 /// Where the first batch of a segment begins, in bytes.
 pub(crate) const SEGMENT_HEADER_SIZE: u64 = 4096;
@@ -29,9 +33,9 @@ pub(crate) const SEGMENT_RESERVE: u64 = 2 * BATCH_HEADER_SIZE as u64;
 pub(crate) const ALIGNMENT: usize = 8;
 
 /// A batch without records that says: the journal was closed cleanly after this.
-pub(crate) const FLAG_CLOSED: u16 = 1;
+pub(crate) const FLAG_CLOSED: u32 = 1;
 /// A batch without records that says: the journal was opened again after a clean stop.
-pub(crate) const FLAG_OPENED: u16 = 2;
+pub(crate) const FLAG_OPENED: u32 = 2;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"QUIREJNL";
 const BATCH_MAGIC: [u8; 4] = *b"QBAT";
@@ -49,6 +53,8 @@ pub(crate) const POSITION_MAX: u64 = 1 << 62;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
+    /// Of the format in which the segment is written.
+    pub version: u32,
     pub number: u32,
     /// The first position that the segment may hold.
     pub first: Position,
@@ -72,7 +78,7 @@ impl SegmentHeader {
     pub fn encode(&self) -> [u8; SEGMENT_HEADER_FIELDS] {
         let mut bytes = [0; SEGMENT_HEADER_FIELDS];
         bytes[..8].copy_from_slice(&SEGMENT_MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.version.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.number.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.first.0.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.size.to_le_bytes());
@@ -97,10 +103,11 @@ impl SegmentHeader {
             return Err(HeaderError::Bad("the checksum of the segment header does not match"));
         }
         let version = u32_at(bytes, 8);
-        if version != VERSION {
+        if !(1..=VERSION).contains(&version) {
             return Err(HeaderError::Version(version));
         }
         let header = SegmentHeader {
+            version,
             number: u32_at(bytes, 12),
             first: Position(u64_at(bytes, 16)),
             size: u64_at(bytes, 24),
@@ -121,7 +128,7 @@ pub(crate) struct BatchHeader {
     pub body_checksum: u32,
     pub body_size: u32,
     pub count: u32,
-    pub flags: u16,
+    pub flags: u32,
     pub segment: u32,
     /// Checksum of the header of the batch before: the chain.
     pub previous: u32,
@@ -144,6 +151,11 @@ impl BatchHeader {
         Position(self.first.0 + u64::from(self.count) - 1)
     }
 
+    /// Whether it has only flags that the format defines.
+    pub fn has_defined_flags(&self) -> bool {
+        self.flags & !(FLAG_CLOSED | FLAG_OPENED) == 0
+    }
+
     /// The bytes, with the checksum filled in; `self.checksum` is ignored.
     pub fn encode(&self) -> ([u8; BATCH_HEADER_SIZE], u32) {
         let mut bytes = [0; BATCH_HEADER_SIZE];
@@ -151,7 +163,7 @@ impl BatchHeader {
         bytes[8..12].copy_from_slice(&self.body_checksum.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.body_size.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.count.to_le_bytes());
-        bytes[20..22].copy_from_slice(&self.flags.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.flags.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.segment.to_le_bytes());
         bytes[28..32].copy_from_slice(&self.previous.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.offset.to_le_bytes());
@@ -178,7 +190,7 @@ impl BatchHeader {
             body_checksum: u32_at(bytes, 8),
             body_size: u32_at(bytes, 12),
             count: u32_at(bytes, 16),
-            flags: u16::from_le_bytes([bytes[20], bytes[21]]),
+            flags: u32_at(bytes, 20),
             segment: u32_at(bytes, 24),
             previous: u32_at(bytes, 28),
             offset: u64_at(bytes, 32),
@@ -208,7 +220,12 @@ pub(crate) const fn batch_size(body_size: usize) -> usize {
 
 /// Bytes that the record takes in a batch.
 pub(crate) fn record_size(record: &NewRecord<'_>) -> usize {
-    RECORD_HEADER_SIZE + record.topic.len() + record.correlation_id.len() + record.data.len()
+    let attributes = record.attributes.as_bytes();
+    RECORD_HEADER_SIZE
+        + record.topic.len()
+        + record.correlation_id.len()
+        + attributes.len()
+        + record.data.len()
 }
 
 /// Appends the record to the body of a batch. Sizes were checked by the caller.
@@ -219,13 +236,23 @@ pub(crate) fn put_record(body: &mut Vec<u8>, record: &NewRecord<'_>) {
     body.extend_from_slice(&[record.kind as u8, record.message_type]);
     body.extend_from_slice(&(record.topic.len() as u16).to_le_bytes());
     let flags = if record.expiration_s.is_some() { FLAG_EXPIRATION } else { 0 };
-    body.extend_from_slice(&[record.correlation_id.len() as u8, flags, 0, 0]);
+    let attributes = record.attributes.as_bytes();
+    let [attributes_size, attributes_size_high] = (attributes.len() as u16).to_le_bytes();
+    body.extend_from_slice(&[
+        record.correlation_id.len() as u8,
+        flags,
+        attributes_size,
+        attributes_size_high,
+    ]);
     body.extend_from_slice(&record.expiration_s.unwrap_or(0).to_le_bytes());
     body.extend_from_slice(&record.timestamp.0.to_le_bytes());
     body.extend_from_slice(&record.publisher.0.to_le_bytes());
     body.extend_from_slice(&record.sequence.to_le_bytes());
     body.extend_from_slice(record.topic.as_bytes());
     body.extend_from_slice(record.correlation_id);
+    if !attributes.is_empty() {
+        body.extend_from_slice(attributes);
+    }
     body.extend_from_slice(record.data);
 }
 
@@ -245,6 +272,7 @@ pub(crate) struct RawRecord<'a> {
     kind: RecordKind,
     pub topic: &'a [u8],
     correlation_id: &'a [u8],
+    attributes: Attributes<'a>,
     data: &'a [u8],
 }
 
@@ -263,7 +291,7 @@ impl RawRecord<'_> {
 }
 
 /// The record at the front of `body`, and what follows it. `None` when the bytes are not a record, which a matching checksum makes a
-/// bug of the writer.
+/// bug of the writer; [`fault_of`] names it.
 #[inline]
 pub(crate) fn split_raw(body: &[u8]) -> Option<(RawRecord<'_>, &[u8])> {
     let head = body.first_chunk::<RECORD_HEADER_SIZE>()?;
@@ -272,8 +300,57 @@ pub(crate) fn split_raw(body: &[u8]) -> Option<(RawRecord<'_>, &[u8])> {
     let (topic, tail) = record
         .get(RECORD_HEADER_SIZE..)?
         .split_at_checked(usize::from(u16::from_le_bytes([head[6], head[7]])))?;
-    let (correlation_id, data) = tail.split_at_checked(usize::from(head[8]))?;
-    Some((RawRecord { head, kind, topic, correlation_id, data }, rest))
+    let (correlation_id, tail) = tail.split_at_checked(usize::from(head[8]))?;
+    // One look at both: most records have neither attributes nor a flag that is not defined.
+    let (attributes, data) = match u32_at(head, 8) & !(0xff | u32::from(FLAG_EXPIRATION) << 8) {
+        0 => (Attributes::NONE, tail),
+        _ => split_attributes(head, tail)?,
+    };
+    Some((RawRecord { head, kind, topic, correlation_id, attributes, data }, rest))
+}
+
+/// The attributes of a record and its data; `None` when they are not attributes, or a flag of the record is not defined.
+#[inline(never)]
+fn split_attributes<'a>(
+    head: &[u8; RECORD_HEADER_SIZE],
+    tail: &'a [u8],
+) -> Option<(Attributes<'a>, &'a [u8])> {
+    let size = usize::from(u16::from_le_bytes([head[10], head[11]]));
+    let (attributes, data) = tail.split_at_checked(size)?;
+    let attributes = Attributes::from_bytes(attributes)?;
+    (head[9] & !FLAG_EXPIRATION == 0).then_some((attributes, data))
+}
+
+/// Why the body of a batch, whose checksums match, is not the records that its header counts.
+#[cold]
+pub(crate) fn fault_of(header: &BatchHeader, mut body: &[u8]) -> &'static str {
+    if !header.has_defined_flags() {
+        return "the batch has a flag that this version does not define";
+    }
+    for _ in 0..header.count {
+        match split_raw(body) {
+            Some((_, rest)) => body = rest,
+            None => match body.first_chunk::<RECORD_HEADER_SIZE>() {
+                Some(head) if RecordKind::from_number(head[4]).is_none() => {
+                    return "a record has a kind that this version does not define";
+                }
+                Some(head) if head[9] & !FLAG_EXPIRATION != 0 => {
+                    return "a record has a flag that this version does not define";
+                }
+                Some(head) if head[10..12] != [0; 2] => {
+                    return "a record has attributes that this version does not define";
+                }
+                _ => break,
+            },
+        }
+    }
+    "the batch does not hold the records that it counts"
+}
+
+/// What follows the record at the front of `body`, when it is known that there is one.
+#[inline]
+pub(crate) fn skip_record(body: &[u8]) -> Option<&[u8]> {
+    body.get((u32_at(body.first_chunk::<RECORD_HEADER_SIZE>()?, 0) as usize).max(RECORD_HEADER_SIZE)..)
 }
 
 /// As [`split_raw`], whole.
@@ -290,6 +367,7 @@ pub(crate) fn split_record(body: &[u8], position: Position) -> Option<(Record<'_
         topic: std::str::from_utf8(raw.topic).ok()?,
         correlation_id: raw.correlation_id,
         expiration_s: (raw.head[9] & FLAG_EXPIRATION != 0).then(|| u32_at(raw.head, 12)),
+        attributes: raw.attributes,
         data: raw.data,
     };
     Some((record, rest))
@@ -306,7 +384,7 @@ pub(crate) fn find_record(body: &[u8], publisher: PublisherId, sequence: u64) ->
         if head[24..] == wanted {
             return Some(number);
         }
-        rest = rest.get((u32_at(head, 0) as usize).max(RECORD_HEADER_SIZE)..)?;
+        rest = skip_record(rest)?;
     }
     None
 }
@@ -337,6 +415,7 @@ mod tests {
             topic: "orders",
             correlation_id: b"",
             expiration_s: None,
+            attributes: Attributes::NONE,
             data: &data,
         };
         let mut body = Vec::new();

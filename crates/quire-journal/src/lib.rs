@@ -14,50 +14,35 @@
 //! dropped the pages), and reading goes on (reliability J4). A full disk stalls it: what was appended is kept, and written when there is
 //! room.
 
-mod archive_place;
-mod beginning;
-mod cursor;
-mod directory;
+mod atomic_file;
 mod disk;
 mod error;
 mod format;
-mod index;
-mod index_file;
-mod journal;
-mod keeper;
 mod log;
-mod memory;
-mod open_files;
-mod packed;
-mod pins;
-mod plan;
-mod prepare;
+mod maintenance;
+mod paged;
 mod publishers;
-mod queue_points;
-mod queue_states;
-mod reader;
+mod read;
 mod record;
 mod recover;
 mod segment;
-mod spares;
-mod timestamp;
-mod upkeep;
-mod verify;
-mod view;
-mod whole_file;
-mod writer;
+mod sidecar;
+mod write;
 
-pub use cursor::{AllTopics, Batch, Cursor, Records, TopicFilter};
 pub use disk::{Disk, File, MemoryDisk, RealDisk};
 pub use error::{JournalError, limit_reached};
-pub use journal::{Appended, Durability, Journal, Options};
-pub use memory::{Array, Block, Memory, PageFile};
-pub use plan::Stretch;
-pub use queue_points::{QueuePoint, QueuePoints};
-pub use queue_states::{KeptState, QueueStates};
-pub use reader::{Place, Reader, SegmentInfo, SegmentState};
-pub use record::{Bookmark, BookmarkError, NewRecord, Position, PublisherId, Record, RecordKind};
+pub use maintenance::files::{FileMaintenance, Which};
+pub use paged::{Array, Block, Memory, PageFile};
+pub use quire_types::{Action, Bookmark, BookmarkError, Position, PublisherId, Timestamp, TimestampError};
+pub use read::cursor::{AllTopics, Batch, Cursor, Records, TopicFilter};
+pub use read::plan::BlockRange;
+pub use read::reader::{Place, Reader, SegmentInfo, SegmentState};
+pub use read::verify::Damage;
+pub use record::attributes::{
+    Attributes, AttributesBuffer, Instance, InstancePath, InstancePathBuffer, Origin, Source,
+};
+pub use record::deleted::{BadDeletedKeys, DeletedKeys, put_deleted_key};
+pub use record::{NewRecord, Record, RecordKind};
 pub use recover::{Cut, Progress, Recovery};
-pub use timestamp::{Timestamp, TimestampError};
-pub use upkeep::{Action, Upkeep, Which};
-pub use verify::Damage;
+pub use sidecar::{FoundSidecar, SidecarHead, SidecarReader, Sidecars};
+pub use write::journal::{Appended, Durability, Journal, Options};

@@ -10,18 +10,19 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use crate::beginning::Beginning;
 use crate::disk::Disk;
 use crate::error::JournalError;
-use crate::index::{Index, Names};
-use crate::open_files::{OpenFile, OpenFiles};
-use crate::pins::Pins;
 use crate::publishers::Publishers;
+use crate::read::pins::Pins;
 use crate::record::Position;
+use crate::recover::beginning::Beginning;
+use crate::segment::index::{Index, Names};
+use crate::segment::index_file;
+use crate::segment::open_files::{OpenFile, OpenFiles};
+use crate::segment::view::Fault;
 use crate::segment::{Segment, index_path};
-use crate::spares::Spares;
-use crate::view::Fault;
-use crate::{index_file, recover, whole_file};
+use crate::write::buffer_pool::BufferPool;
+use crate::{atomic_file, recover};
 
 pub(crate) struct Log {
     pub directory: PathBuf,
@@ -36,7 +37,7 @@ pub(crate) struct Log {
     pub pins: Arc<Pins>,
     persisted: AtomicU64,
     pub unpersisted_size: AtomicUsize,
-    pub spares: Spares,
+    pub buffers: BufferPool,
     failure: OnceLock<JournalError>,
     /// Why nothing is written for now.
     stall: Mutex<Option<JournalError>>,
@@ -47,9 +48,9 @@ pub(crate) struct Log {
     pub follows: bool,
     pub following: Mutex<()>,
     /// Held while the small files are written.
-    pub keeping: Mutex<()>,
+    pub writing_sidecars: Mutex<()>,
     /// Held while a segment is archived, compressed or removed; true when that must not be done any more.
-    pub upkeep_ended: Mutex<bool>,
+    pub maintenance_ended: Mutex<bool>,
     /// Files that are no part of the log any more and are still there, oldest first: none goes before the one in front of it.
     pub doomed: Mutex<VecDeque<PathBuf>>,
 }
@@ -70,10 +71,10 @@ impl Log {
             segments: RwLock::default(),
             publishers: RwLock::new(publishers),
             names: Names::default(),
-            spares: Spares::default(),
+            buffers: BufferPool::default(),
             pins: Arc::default(),
-            keeping: Mutex::default(),
-            upkeep_ended: Mutex::new(false),
+            writing_sidecars: Mutex::default(),
+            maintenance_ended: Mutex::new(false),
             doomed: Mutex::default(),
             persisted: AtomicU64::new(0),
             unpersisted_size: AtomicUsize::new(0),
@@ -110,7 +111,7 @@ impl Log {
         let unpersisted_size = self.unpersisted_size.fetch_sub(size, Ordering::AcqRel) - size;
         self.wake();
         if unpersisted_size == 0 {
-            self.spares.release();
+            self.buffers.release();
         }
     }
 
@@ -164,36 +165,36 @@ impl Log {
 
     /// Writes what belongs beside a sealed segment. Neither file is needed to open the journal again: an index is made again, and the
     /// log knows the sequences of its segments.
-    pub fn keep_sealed(&self, segment: &Segment) -> Result<(), JournalError> {
-        let _one_at_a_time = self.keeping.lock();
+    pub fn write_sealed(&self, segment: &Segment) -> Result<(), JournalError> {
+        let _one_at_a_time = self.writing_sidecars.lock();
         // It may have been archived or removed meanwhile.
         if let Some(segment) = self.segment(segment.number) {
             let index = index_file::encode(&segment.index.read(), segment.number, segment.first);
-            whole_file::write(&*self.disk, &index_path(&segment.path), index)?;
+            atomic_file::write(&*self.disk, &index_path(&segment.path), index)?;
         }
         self.write_clients(None, segment.summary().last)
     }
 
     /// Writes the highest sequences of the sealed segments, and where the log begins.
-    pub fn keep_sequences(&self) -> Result<(), JournalError> {
-        let _one_at_a_time = self.keeping.lock();
+    pub fn write_sequences(&self) -> Result<(), JournalError> {
+        let _one_at_a_time = self.writing_sidecars.lock();
         self.write_clients(None, Position::ZERO)
     }
 
     /// Writes that the log begins with `next`, before what is in front of it is removed; with `segment` when that fails.
-    pub fn keep_beginning(&self, next: &Segment, segment: &Segment) -> Result<(), JournalError> {
+    pub fn write_beginning(&self, next: &Segment, segment: &Segment) -> Result<(), JournalError> {
         let begin = |segment: &Segment| Beginning { number: segment.number, first: segment.first };
         self.publishers.write().beginning = begin(next);
-        let kept = self.keep_sequences();
-        if kept.is_err() {
+        let written = self.write_sequences();
+        if written.is_err() {
             self.publishers.write().beginning = begin(segment);
         }
-        kept
+        written
     }
 
     /// Writes the highest sequences at a clean stop.
-    pub fn keep_closed(&self, active: &Index, durable: Position) -> Result<(), JournalError> {
-        let _one_at_a_time = self.keeping.lock();
+    pub fn write_closed(&self, active: &Index, durable: Position) -> Result<(), JournalError> {
+        let _one_at_a_time = self.writing_sidecars.lock();
         self.write_clients(Some(active), durable)
     }
 

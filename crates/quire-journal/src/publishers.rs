@@ -3,20 +3,19 @@
 //! The first is kept beside the journal as `clients.ack`, so that it survives the removal of old segments (seed 004, reference:
 //! queues-and-transaction-log 2.3 P12), together with where the log begins and how far it reaches. The second keeps finding a bookmark independent of the number of segments.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::beginning::Beginning;
 use crate::disk::Disk;
 use crate::error::JournalError;
 use crate::format::{u32_at, u64_at};
-use crate::index::Index;
 use crate::record::{Position, PublisherId};
+use crate::recover::beginning::Beginning;
 use crate::segment::Segment;
-use crate::whole_file;
+use crate::segment::index::Index;
+use crate::sidecar::{self, FoundSidecar, SidecarHead};
 
 /// The highest sequence of every publisher.
 pub(crate) type Highest = FxHashMap<PublisherId, u64>;
@@ -95,10 +94,15 @@ fn raise(highest: &mut Highest, publisher: PublisherId, sequence: u64) {
 }
 
 const FILE_NAME: &str = "clients.ack";
-const MAGIC: [u8; 8] = *b"QUIRECLI";
-const VERSION: u32 = 2;
+const NAME: &str = "clients";
+const VERSION: u32 = 3;
+/// Bytes before the entries.
+const HEAD_SIZE: usize = 16;
+
+/// Of versions 1 and 2, which are older than sidecar files.
+const OLDER_MAGIC: [u8; 8] = *b"QUIRECLI";
 /// Bytes before the entries, by version.
-const HEAD_SIZES: [usize; 2] = [24, 40];
+const OLDER_HEAD_SIZES: [usize; 2] = [24, 40];
 
 /// Where the highest sequences are kept.
 pub(crate) fn clients_path(directory: &Path) -> PathBuf {
@@ -132,30 +136,29 @@ impl ClientsFound {
 
 impl ClientsFile {
     pub fn read(disk: &dyn Disk, directory: &Path) -> Result<ClientsFound, JournalError> {
-        let path = clients_path(directory);
-        match disk.read(&path) {
-            Ok(bytes) => Ok(ClientsFile::decode(&bytes).map_or(ClientsFound::Damaged, ClientsFound::Whole)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(ClientsFound::Missing),
-            Err(error) => Err(JournalError::io(&path, "reading the file", &error)),
-        }
+        let found = match sidecar::read(disk, directory, FILE_NAME, NAME)? {
+            FoundSidecar::Missing => return Ok(ClientsFound::Missing),
+            FoundSidecar::Damaged => None,
+            FoundSidecar::Older(bytes) => ClientsFile::decode_older(&bytes),
+            FoundSidecar::Whole(head, content) => ClientsFile::decode(head, &content),
+        };
+        Ok(found.map_or(ClientsFound::Damaged, ClientsFound::Whole))
     }
 
     pub fn write(&self, disk: &dyn Disk, directory: &Path) -> Result<(), JournalError> {
-        whole_file::write(disk, &clients_path(directory), self.encode())
+        // It says itself where the log begins, and keeps none of it.
+        let head = SidecarHead { version: VERSION, position: self.durable, needs: None };
+        sidecar::write(disk, directory, FILE_NAME, NAME, head, &[&self.encode()])
     }
 
     fn encode(&self) -> Vec<u8> {
         let mut entries: Vec<_> = self.highest.iter().collect();
         entries.sort_unstable();
         let Beginning { number, first } = self.beginning.unwrap_or_default();
-        let mut bytes = Vec::with_capacity(44 + entries.len() * 16);
-        bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&(entries.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(&self.durable.0.to_le_bytes());
+        let mut bytes = Vec::with_capacity(HEAD_SIZE + entries.len() * 16);
         bytes.extend_from_slice(&first.0.to_le_bytes());
         bytes.extend_from_slice(&number.to_le_bytes());
-        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&(entries.len() as u32).to_le_bytes());
         for (publisher, sequence) in entries {
             bytes.extend_from_slice(&publisher.0.to_le_bytes());
             bytes.extend_from_slice(&sequence.to_le_bytes());
@@ -163,18 +166,28 @@ impl ClientsFile {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes = whole_file::checked(bytes)?;
+    fn decode(head: SidecarHead, content: &[u8]) -> Option<Self> {
+        let (fields, entries) = content.split_first_chunk::<HEAD_SIZE>()?;
+        let beginning = Beginning { first: Position(u64_at(fields, 0)), number: u32_at(fields, 8) };
+        (head.version == VERSION).then_some(())?;
+        let highest = entries_of(entries, u32_at(fields, 12))?;
+        Some(ClientsFile { durable: head.position, beginning: Some(beginning), highest })
+    }
+
+    fn decode_older(bytes: &[u8]) -> Option<Self> {
         let version = bytes.get(8..12).map(|version| u32_at(version, 0))?;
-        let head_size = *HEAD_SIZES.get(version.checked_sub(1)? as usize)?;
+        let head_size = *OLDER_HEAD_SIZES.get(version.checked_sub(1)? as usize)?;
         let (head, entries) = bytes.split_at_checked(head_size)?;
-        let (entries, rest) = entries.as_chunks::<16>();
-        if head[..8] != MAGIC || u32_at(head, 12) as usize != entries.len() || !rest.is_empty() {
-            return None;
-        }
+        (head[..8] == OLDER_MAGIC).then_some(())?;
         let beginning =
             (version > 1).then(|| Beginning { first: Position(u64_at(head, 24)), number: u32_at(head, 32) });
-        let highest = entries.iter().map(|entry| (PublisherId(u64_at(entry, 0)), u64_at(entry, 8))).collect();
+        let highest = entries_of(entries, u32_at(head, 12))?;
         Some(ClientsFile { durable: Position(u64_at(head, 16)), beginning, highest })
     }
+}
+
+fn entries_of(bytes: &[u8], count: u32) -> Option<Highest> {
+    let (entries, rest) = bytes.as_chunks::<16>();
+    (entries.len() == count as usize && rest.is_empty()).then_some(())?;
+    Some(entries.iter().map(|entry| (PublisherId(u64_at(entry, 0)), u64_at(entry, 8))).collect())
 }

@@ -11,11 +11,12 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use quire_arrow::{Bounds, Plan, Scan, ScanError, ScanSpec, Skipped, SpecError};
-use quire_core::client::Failure;
+use quire_client::Failure;
 use quire_journal::{AllTopics, Bookmark, Position, Reader, Timestamp};
 
 use crate::engine::journal_code;
 use crate::errors;
+use crate::interpreter;
 use crate::journal::to_python;
 use crate::journal_reader::JournalReader;
 
@@ -30,7 +31,7 @@ impl ArrowReader {
     #[new]
     #[pyo3(signature = (directory, archive=None))]
     fn new(py: Python<'_>, directory: PathBuf, archive: Option<PathBuf>) -> PyResult<Self> {
-        let opened = py.detach(|| Reader::open_with_archive(directory, archive.as_deref()));
+        let opened = interpreter::outside(py, || Reader::open_with_archive(directory, archive.as_deref()));
         opened.map(|reader| ArrowReader { reader }).map_err(|error| to_python(py, &error))
     }
 
@@ -54,7 +55,7 @@ impl ArrowReader {
 
     /// Looks for what was added; gives the last position.
     fn refresh(&self, py: Python<'_>) -> PyResult<u64> {
-        py.detach(|| self.reader.refresh()).map_err(|error| to_python(py, &error))?;
+        interpreter::outside(py, || self.reader.refresh()).map_err(|error| to_python(py, &error))?;
         Ok(self.last())
     }
 
@@ -63,21 +64,24 @@ impl ArrowReader {
         let bookmark: Bookmark = bookmark
             .parse()
             .map_err(|error| errors::new_error(py, "bad_bookmark", &format!("{bookmark:?}: {error}"), 0))?;
-        let found = py.detach(|| self.reader.find(bookmark)).map_err(|error| to_python(py, &error))?;
+        let found =
+            interpreter::outside(py, || self.reader.find(bookmark)).map_err(|error| to_python(py, &error))?;
         Ok(found.map(Position::get))
     }
 
     /// The position of the last record taken at or before the instant.
     fn position_before(&self, py: Python<'_>, timestamp_ns: u64) -> PyResult<u64> {
         let at = Timestamp::from_ns(timestamp_ns);
-        let found = py.detach(|| self.reader.position_before(at)).map_err(|error| to_python(py, &error))?;
+        let found = interpreter::outside(py, || self.reader.position_before(at))
+            .map_err(|error| to_python(py, &error))?;
         Ok(found.get())
     }
 
     /// Bookmark and time of the record at a position, if it can be read.
     fn identity(&self, py: Python<'_>, position: u64) -> PyResult<Option<(String, u64)>> {
         let Some(before) = position.checked_sub(1).map(Position::new) else { return Ok(None) };
-        let read = py.detach(|| self.reader.cursor(before).next(Position::new(position), &AllTopics));
+        let read =
+            interpreter::outside(py, || self.reader.cursor(before).next(Position::new(position), &AllTopics));
         let batch = read.map_err(|error| to_python(py, &error))?;
         let record = batch.as_ref().and_then(|batch| batch.records().next());
         let record = record.filter(|record| record.position.get() == position);
@@ -87,7 +91,7 @@ impl ArrowReader {
     /// The part of a range in which what the spec asks for can lie.
     fn narrow(&self, py: Python<'_>, spec: &str, after: u64, limit: u64) -> PyResult<(u64, u64)> {
         let plan = plan(py, spec)?;
-        let narrowed = py.detach(|| plan.narrow(&self.reader, bounds(after, limit)));
+        let narrowed = interpreter::outside(py, || plan.narrow(&self.reader, bounds(after, limit)));
         let Bounds { after, limit } = narrowed.map_err(|error| to_python(py, &error))?;
         Ok((after.get(), limit.get()))
     }
@@ -103,19 +107,21 @@ impl ArrowReader {
         part_count_min: u64,
     ) -> PyResult<Vec<(u64, u64, u64)>> {
         let plan = plan(py, spec)?;
-        let parts = py.detach(|| plan.split(&self.reader, bounds(after, limit), part_size, part_count_min));
+        let parts = interpreter::outside(py, || {
+            plan.split(&self.reader, bounds(after, limit), part_size, part_count_min)
+        });
         Ok(parts.iter().map(|part| (part.bounds.after.get(), part.bounds.limit.get(), part.size)).collect())
     }
 
     /// The last position of about `size` bytes of the log behind `after`.
     fn limit_by_size(&self, py: Python<'_>, after: u64, limit: u64, size: u64) -> u64 {
-        py.detach(|| Plan::limit_by_size(&self.reader, bounds(after, limit), size)).get()
+        interpreter::outside(py, || Plan::limit_by_size(&self.reader, bounds(after, limit), size)).get()
     }
 
     /// Reads a range.
     fn scan(&self, py: Python<'_>, spec: &str, after: u64, limit: u64) -> PyResult<ArrowScan> {
         let plan = plan(py, spec)?;
-        let scan = py.detach(|| plan.scan(&self.reader, bounds(after, limit)));
+        let scan = interpreter::outside(py, || plan.scan(&self.reader, bounds(after, limit)));
         let scan = scan.map_err(|error| of_scan(py, &error))?;
         Ok(ArrowScan::of(Box::new(scan)))
     }

@@ -14,12 +14,14 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use quire_arrow::Messages;
-use quire_core::client::{
+use quire_client::{
     ClientConfig, CommandId, Failure, Message as Received, NewMessage, PublishError, QuerySpec, Reconnect,
     Sequence, State, SubscriptionSpec,
 };
-use quire_core::wire::SubscribeOptions;
-use quire_driver::client::{self as driver, Link, NO_SUBSCRIPTION, Options, Queue, Subscribed, Taken};
+use quire_command::{Subject, SubscribeOptions};
+use quire_driver::client::{
+    self as driver, FirstContact, HandedTo, Link, NO_SUBSCRIPTION, Options, Queue, Subscribed, Taken,
+};
 use quire_journal::Bookmark;
 
 use crate::arrow_rows::ArrowRows;
@@ -27,11 +29,11 @@ use crate::embedded::LinkArgument;
 use crate::errors;
 use crate::fork;
 use crate::interpreter;
+use crate::maintenance::{action_of, files_of};
 use crate::message::{Message, Progress};
 use crate::queue::verdict_of;
 use crate::store::BookmarkStore;
 use crate::subscription::{Subscription, Taker};
-use crate::upkeep::{action_of, files_of};
 
 /// A driver's client that knows whether it came through a fork.
 pub type Handle = fork::Handle<driver::Client>;
@@ -55,7 +57,7 @@ pub struct Client {
 /// Rows that are taken under one lock: the thread of the client gets to send in between.
 const ROWS_MAX: usize = 256;
 
-/// What a subscription asks for: `quire._options.Spec`, member by member.
+/// What a subscription asks for: `quire.client._spec.Spec`, member by member.
 #[derive(FromPyObject)]
 struct SpecArgument {
     topic: String,
@@ -71,6 +73,37 @@ struct SpecArgument {
     select: Option<String>,
 }
 
+/// The options of a client: `quire.client._options.ClientOptions`, member by member.
+#[derive(FromPyObject)]
+struct OptionsArgument {
+    user: Option<String>,
+    password: Option<String>,
+    heartbeat: Option<Duration>,
+    connect_timeout: Duration,
+    reconnect: ReconnectArgument,
+    publish_store: PublishStoreArgument,
+    receive_size_max: usize,
+    ack_batch_size: u32,
+    ack_timeout: Duration,
+}
+
+/// `quire.Reconnect`, member by member.
+#[derive(FromPyObject)]
+struct ReconnectArgument {
+    initial: Duration,
+    maximum: Duration,
+    factor: f64,
+    jitter: f64,
+    give_up_after: Option<Duration>,
+}
+
+/// `quire.PublishStore`, member by member.
+#[derive(FromPyObject)]
+struct PublishStoreArgument {
+    path: Option<PathBuf>,
+    size_max: usize,
+}
+
 /// Tells a loop, through a descriptor, that something changed.
 #[derive(Default)]
 struct Ready {
@@ -83,44 +116,36 @@ struct Ready {
 impl Client {
     /// Starts the client, which begins to connect.
     #[new]
-    #[pyo3(signature = (links, name, *, user, password, heartbeat, connect_timeout, reconnect, publish_store, publish_store_size_max, bookmark_store, receive_size_max, ack_batch_size, ack_timeout, seed))]
-    #[allow(clippy::too_many_arguments)] // keywords on the other side
     fn new(
         py: Python<'_>,
         links: Vec<LinkArgument<'_>>,
         name: String,
-        user: Option<String>,
-        password: Option<String>,
-        heartbeat: Option<Duration>,
-        connect_timeout: Duration,
-        reconnect: (Duration, Duration, f64, f64, Option<Duration>),
-        publish_store: Option<PathBuf>,
-        publish_store_size_max: usize,
+        options: OptionsArgument,
         bookmark_store: Option<PyRef<'_, BookmarkStore>>,
-        receive_size_max: usize,
-        ack_batch_size: u32,
-        ack_timeout: Duration,
         seed: u64,
     ) -> PyResult<Self> {
-        let (initial_delay, maximum_delay, factor, jitter, give_up_after) = reconnect;
         let config = ClientConfig {
             name,
-            user,
-            password,
-            heartbeat,
+            user: options.user,
+            password: options.password,
+            heartbeat: options.heartbeat,
             ack_interval: Duration::ZERO,
-            reconnect: Reconnect { initial_delay, maximum_delay, factor, jitter, give_up_after },
+            reconnect: options.reconnect.into(),
             address_count: links.len(),
-            publish_store_size_max,
-            ack_batch_size,
-            ack_timeout,
+            publish_store_size_max: options.publish_store.size_max,
+            ack_batch_size: options.ack_batch_size,
+            ack_timeout: options.ack_timeout,
             seed,
         };
-        let links = links.into_iter().map(Link::from).collect();
-        let bookmark_store = bookmark_store
-            .map_or_else(quire_driver::store::BookmarkStore::in_memory, |store| store.0.clone());
-        let options =
-            Options { links, config, publish_store, bookmark_store, connect_timeout, receive_size_max };
+        let options = Options {
+            links: links.into_iter().map(Link::from).collect(),
+            config,
+            publish_store: options.publish_store.path,
+            bookmark_store: bookmark_store
+                .map_or_else(quire_driver::store::BookmarkStore::in_memory, |store| store.0.clone()),
+            connect_timeout: options.connect_timeout,
+            receive_size_max: options.receive_size_max,
+        };
         let client = driver::Client::start(options).map_err(|error| errors::not_started(py, error))?;
         let ready = Arc::new(Ready::default());
         let its_ready = ready.clone();
@@ -203,18 +228,30 @@ impl Client {
         Ok(last)
     }
 
-    /// Whether it was logged on within `timeout` seconds.
-    #[pyo3(signature = (timeout=None))]
-    fn wait_connected(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+    /// Whether it was logged on within `timeout` seconds. `None`: every address was tried once, none let the client in, and the caller
+    /// does not want to keep trying.
+    #[pyo3(signature = (timeout=None, keeps_trying=true))]
+    fn wait_connected(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        keeps_trying: bool,
+    ) -> PyResult<Option<bool>> {
         self.handle.check_fork(py)?;
         let timeout = interpreter::timeout(timeout);
-        let connected = interpreter::wait(py, timeout, |slice| self.handle.client().wait_connected(slice))?;
-        is_done(py, connected)
+        let contact =
+            interpreter::wait(py, timeout, |slice| self.handle.client().wait_connected(slice, keeps_trying))?;
+        match contact {
+            Some(FirstContact::Connected) => Ok(Some(true)),
+            Some(FirstContact::Refused) => Ok(None),
+            Some(FirstContact::Ended(failure)) => Err(errors::to_python(py, &failure)),
+            None => Ok(Some(false)),
+        }
     }
 
     /// The bookmark up to which a bookmark subscription has received what it matches, or was told that there is nothing more.
-    fn place(&self, number: u32) -> Option<String> {
-        self.handle.client().place(number).map(|bookmark| bookmark.to_string())
+    fn resume_position(&self, number: u32) -> Option<String> {
+        self.handle.client().resume_position(number).map(|bookmark| bookmark.to_string())
     }
 
     /// Starts a flush; gives the command to wait for.
@@ -278,9 +315,13 @@ impl Client {
         let subscribed = self
             .handle
             .client()
-            .subscribe(spec.into(), &sub_id, is_kept, handled.then(|| self.handled.clone()))
+            .subscribe(spec.into(), &sub_id, is_kept, auto_ack, handled.then(|| self.handled.clone()))
             .map_err(|failure| errors::to_python(py, &failure))?;
-        let progress = Progress::of_client(subscribed.progress.clone(), self.handle.clone(), auto_ack);
+        let progress = Progress::of_client(
+            subscribed.progress.clone(),
+            self.handle.clone(),
+            (!handled).then_some(subscribed.number),
+        );
         if handled {
             by_number.insert(subscribed.number, progress.clone());
         }
@@ -332,7 +373,7 @@ impl Client {
         self.handle.check_fork(py)?;
         let subscribed = self.handle.client().query(&QuerySpec { queue, filter, order_by, top_n });
         let subscribed = subscribed.map_err(|failure| errors::to_python(py, &failure))?;
-        let progress = Progress::of_query(subscribed.progress.clone(), self.handle.clone());
+        let progress = Progress::of_client(subscribed.progress.clone(), self.handle.clone(), None);
         Ok(self.subscription(subscribed, progress, Taker::Query))
     }
 
@@ -343,21 +384,40 @@ impl Client {
         number_of(py, self.handle.client().queue_stats(queue))
     }
 
-    /// Has a full journal file of the server taken care of, or asks which are meant; gives the command.
-    fn upkeep(
+    /// Asks about the server: `"server"`, its `"clients"` after a connection, its `"topics"` after a name. Gives the command.
+    fn inspect(
+        &self,
+        py: Python<'_>,
+        subject: &str,
+        after_connection: u64,
+        after_topic: &str,
+    ) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        let subject = match subject {
+            "clients" => Subject::Clients { after: after_connection },
+            "topics" => Subject::Topics { after: after_topic },
+            _ => Subject::Server,
+        };
+        number_of(py, self.handle.client().inspect(subject))
+    }
+
+    /// Has the server archive, compress or remove a full journal file, or asks which files are meant; gives the command.
+    #[pyo3(signature = (action, age, size_max, dry_run, archive_directory=None))]
+    fn maintain(
         &self,
         py: Python<'_>,
         action: &str,
         age: Option<Duration>,
         size_max: Option<u64>,
         dry_run: bool,
+        archive_directory: Option<&str>,
     ) -> PyResult<u32> {
         self.handle.check_fork(py)?;
         let (action, files) = (action_of(action)?, files_of(age, size_max)?);
-        number_of(py, self.handle.client().upkeep(action, files, dry_run))
+        number_of(py, self.handle.client().maintain(action, files, dry_run, archive_directory))
     }
 
-    /// What `queue_stats` or `upkeep` was told, once: JSON.
+    /// What `queue_stats` or `maintain` was told, once: JSON.
     fn take_told(&self, command: u32) -> Vec<String> {
         self.handle.client().take_told(CommandId(command))
     }
@@ -409,7 +469,7 @@ impl Client {
         let mut handed = Vec::with_capacity(messages.len());
         for run in runs(messages) {
             if let Some(progress) = run.first().and_then(|first| by_number.get(&first.subscription())) {
-                handed.extend(progress.hand_out(run));
+                handed.extend(progress.hand_out(run, HandedTo::Handler));
             }
         }
         PyList::new(py, handed).map(Some)
@@ -445,6 +505,11 @@ impl Client {
         })?;
         let states = states.unwrap_or_default();
         Ok(states.iter().map(|(number, state)| (*number, name_of(state))).collect())
+    }
+
+    /// Ends the client for good: its calls raise `DisconnectedError` with the reason from now on.
+    fn fail(&self, reason: String) {
+        self.handle.client().fail(reason);
     }
 
     /// No more messages go to the handlers than have come by now: the next `handled_batch` that finds none gives `None`.
@@ -504,7 +569,7 @@ impl Client {
         client.begin_close();
         let timeout = interpreter::timeout(Some(timeout));
         interpreter::wait(py, timeout, |slice| client.wait_closed(slice).then_some(()))?;
-        Ok(py.detach(|| client.close(Duration::ZERO)))
+        Ok(interpreter::outside(py, || client.close(Duration::ZERO)))
     }
 }
 
@@ -559,13 +624,25 @@ fn seconds(at: SystemTime) -> f64 {
     at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
+impl From<ReconnectArgument> for Reconnect {
+    fn from(reconnect: ReconnectArgument) -> Self {
+        Reconnect {
+            initial_delay: reconnect.initial,
+            maximum_delay: reconnect.maximum,
+            factor: reconnect.factor,
+            jitter: reconnect.jitter,
+            give_up_after: reconnect.give_up_after,
+        }
+    }
+}
+
 impl From<SpecArgument> for SubscriptionSpec {
     fn from(spec: SpecArgument) -> Self {
         SubscriptionSpec {
             topic: spec.topic,
             filter: spec.filter,
             bookmark: spec.bookmark,
-            place: None,
+            resume_position: None,
             options: SubscribeOptions(spec.options),
             max_backlog: spec.max_backlog,
             completed: spec.wants_completed,

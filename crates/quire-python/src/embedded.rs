@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use quire_core::broker::BrokerConfig;
-use quire_driver::client::Link;
+use quire_broker::BrokerConfig;
+use quire_driver::client::{Link, local};
 use quire_driver::{Engine, EngineKey};
 
 use crate::engine::to_python;
+use crate::interpreter;
 
 /// A share of the engine of a directory, or of a name in memory. The engine stops with the last share.
 #[pyclass(frozen, module = "quire._quire")]
@@ -23,7 +24,8 @@ impl Embedded {
     fn new(py: Python<'_>, config: &str, directory: Option<PathBuf>, name: String) -> PyResult<Self> {
         let config = BrokerConfig::from_json(config).map_err(|error| to_python(py, error.into()))?;
         let key = directory.map_or(EngineKey::Memory(name), EngineKey::Directory);
-        let engine = py.detach(|| Engine::shared(key, config)).map_err(|error| to_python(py, error))?;
+        let engine =
+            interpreter::outside(py, || Engine::shared(key, config)).map_err(|error| to_python(py, error))?;
         Ok(Embedded { engine })
     }
 }
@@ -32,6 +34,8 @@ impl Embedded {
 #[derive(FromPyObject)]
 pub enum LinkArgument<'py> {
     Tcp((String, u16)),
+    /// The journal directory of a server on this machine.
+    Local((PathBuf,)),
     Embedded(PyRef<'py, Embedded>),
 }
 
@@ -39,10 +43,23 @@ impl From<LinkArgument<'_>> for Link {
     fn from(argument: LinkArgument<'_>) -> Self {
         match argument {
             LinkArgument::Tcp((host, port)) => Link::Tcp { host, port },
+            LinkArgument::Local((directory,)) => Link::Local(directory),
             LinkArgument::Embedded(embedded) => {
                 let engine = embedded.engine.clone();
                 Link::Embedded(Arc::new(move || engine.connect()))
             }
         }
     }
+}
+
+/// The name of the socket on which the server of a journal directory listens for its administrator.
+#[pyfunction]
+pub fn local_socket_name(directory: PathBuf) -> PyResult<String> {
+    Ok(local::socket_name(&directory)?)
+}
+
+/// Whether a server on this machine runs on a journal directory, and belongs to root or the owner of the directory.
+#[pyfunction]
+pub fn runs_locally(py: Python<'_>, directory: PathBuf) -> bool {
+    interpreter::outside(py, || local::connect(&directory).is_ok())
 }

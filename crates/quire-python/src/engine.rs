@@ -1,46 +1,65 @@
 //! The broker under the asyncio server: one call per turn of the event loop, with everything that arrived in and everything to send out.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use crossbeam_channel::{Receiver, bounded, select};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
-use quire_core::broker::{BrokerConfig, ConnectionId, Input, Level};
-use quire_driver::{Deed, EngineError, Host};
-use quire_journal::{JournalError, Position, Progress};
+use quire_broker::{
+    Access, AdminCommand, AdminReply, BrokerConfig, ConnectionId, Input, Level, Maintenance, TransportId,
+    code_of,
+};
+use quire_driver::{Effect, EngineError, Host};
+use quire_journal::{JournalError, Progress};
 
 use crate::errors;
 use crate::interpreter;
-use crate::journal_reader::JournalReader;
-use crate::upkeep::Upkeep;
+use crate::journal_reader::{JournalReader, SegmentFields, fields_of};
+use crate::maintenance::{action_of, files_of};
 
-/// What an event of a turn is; `python/quire/_server.py` has the same numbers.
+/// What an event of a turn is; `python/quire/server/_server.py` has the same numbers.
 const CONNECTED: u8 = 0;
 const RECEIVED: u8 = 1;
 const WRITABLE: u8 = 2;
 const NOT_WRITABLE: u8 = 3;
 const DISCONNECTED: u8 = 4;
 const SHUTDOWN: u8 = 5;
+const ADMINISTRATOR_CONNECTED: u8 = 6;
+const DENIED_CONNECTED: u8 = 7;
 
 /// A broker with its journal, without sockets.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct Engine {
-    host: Mutex<Option<Host>>,
+    running: Mutex<Option<Running>>,
     /// The next turn panics.
     is_to_panic: AtomicBool,
     /// Becomes readable when a turn is due.
     bell: UnixStream,
+    /// Rings the bell.
+    rope: Arc<UnixStream>,
+    /// Holds a token when a turn is due, for a thread that waits for a reply.
+    due: Receiver<()>,
+}
+
+struct Running {
+    host: Host,
+    /// From turns that were taken for administrative commands: the event loop carries them out with its next turn.
+    effects: Vec<Effect>,
 }
 
 /// What the event loop has to do after a turn.
 #[pyclass(frozen, get_all, module = "quire._quire")]
 pub struct Turn {
-    /// Connection and bytes to write, in their order.
-    sends: Vec<(u64, Py<PyBytes>)>,
+    /// Connection and bytes to write in their order. A connection may come more than once.
+    sends: Vec<(u64, Vec<Py<PyBytes>>)>,
     /// Connections to close once everything is written.
     closes: Vec<u64>,
     /// Connections to read no more from, until they are among `resumes`.
@@ -66,12 +85,19 @@ impl Engine {
             let (bell, rope) = UnixStream::pair().map_err(EngineError::Thread)?;
             bell.set_nonblocking(true).map_err(EngineError::Thread)?;
             rope.set_nonblocking(true).map_err(EngineError::Thread)?;
-            // Fails only when the bell is ringing already for hundreds of turns, which is as good.
-            let wake = Box::new(move || drop((&rope).write(&[1])));
+            let rope = Arc::new(rope);
+            let (is_due, due) = bounded(1);
+            let pulled = Arc::clone(&rope);
+            let wake = Box::new(move || {
+                pull(&pulled);
+                // Full: whoever waits knows already.
+                let _ = is_due.try_send(());
+            });
             let (host, _) = Host::open(config, wake, &mut |Progress { done_bytes, total_bytes }| {
                 report(done_bytes, total_bytes);
             })?;
-            Ok(Engine { host: Mutex::new(Some(host)), is_to_panic: AtomicBool::new(false), bell })
+            let running = Mutex::new(Some(Running { host, effects: Vec::new() }));
+            Ok(Engine { running, is_to_panic: AtomicBool::new(false), bell, rope, due })
         })?;
         opened.map_err(|error| to_python(py, error))
     }
@@ -90,19 +116,19 @@ impl Engine {
     ///
     /// Raises `InternalError` when the broker has a bug that ends the turn early. The engine is then closed for good.
     fn turn(&self, py: Python<'_>, events: Vec<(u8, u64, PyBackedBytes)>) -> PyResult<Turn> {
-        let turned = py.detach(|| {
+        let turned = interpreter::outside(py, || {
             while matches!((&self.bell).read(&mut [0; 64]), Ok(64)) {}
-            let mut slot = self.host.lock();
-            let host = slot.as_mut()?;
-            let turned = EngineError::catch(|| self.take_turn(host, &events));
-            if turned.is_err() {
-                slot.take().into_iter().for_each(Host::abandon);
-            }
-            Some(turned)
+            self.take_turn(|running| {
+                events.iter().for_each(|event| hand_in(&mut running.host, event));
+                let is_to_panic = self.is_to_panic.load(Ordering::Relaxed);
+                assert!(!is_to_panic, "a test asked for a panic");
+            })?;
+            let mut running = self.running.lock();
+            let Running { host, effects } = running.as_mut().ok_or(EngineError::Stopped)?;
+            let sleep = host.sleep().map(|sleep| sleep.as_secs_f64());
+            Ok((std::mem::take(effects), sleep, host.is_drained()))
         });
-        let turned =
-            turned.ok_or_else(|| errors::new_error(py, "shutting_down", "the server is closed", 0))?;
-        let (deeds, sleep, drained) = turned.map_err(|error| to_python(py, error))?;
+        let (effects, sleep, drained) = turned.map_err(|error| to_python(py, error))?;
         let mut turn = Turn {
             sends: vec![],
             closes: vec![],
@@ -113,118 +139,171 @@ impl Engine {
             drained,
         };
         let mut buffers = Vec::new();
-        for deed in deeds {
-            match deed {
-                Deed::Send { connection, bytes } => {
-                    turn.sends.push((connection.0, PyBytes::new(py, &bytes).unbind()));
+        let mut shared = Shared::default();
+        for effect in effects {
+            match effect {
+                Effect::Send { connection, bytes } => {
+                    turn.send(connection, PyBytes::new(py, &bytes).unbind());
                     buffers.push(bytes);
                 }
-                Deed::Close { connection } => turn.closes.push(connection.0),
-                Deed::PauseReading { connection } => turn.pauses.push(connection.0),
-                Deed::ResumeReading { connection } => turn.resumes.push(connection.0),
-                Deed::Log(event) => turn.logs.push((log_level(event.level()), event.to_string())),
+                Effect::SendShared { connection, bytes } => turn.send(connection, shared.object(py, bytes)),
+                Effect::Close { connection } => turn.closes.push(connection.0),
+                Effect::PauseReading { connection } => turn.pauses.push(connection.0),
+                Effect::ResumeReading { connection } => turn.resumes.push(connection.0),
+                Effect::Log(event) => turn.logs.push((log_level(event.level()), event.to_string())),
             }
         }
-        if let Some(host) = self.host.lock().as_mut() {
+        if let Some(Running { host, .. }) = self.running.lock().as_mut() {
             buffers.into_iter().for_each(|buffer| host.recycle(buffer));
         }
         Ok(turn)
     }
 
-    /// What the broker counts, as JSON.
+    /// All figures, as a JSON object.
     fn stats(&self, py: Python<'_>) -> PyResult<String> {
-        let stats = py.detach(|| self.host.lock().as_ref().map(Host::stats));
-        let stats = stats.ok_or_else(|| errors::new_error(py, "shutting_down", "the server is closed", 0))?;
-        Ok(serde_json::json!({
-            "connections": stats.connection_count,
-            "subscriptions": stats.subscription_count,
-            "replays": stats.replay_count,
-            "published": stats.published_count,
-            "duplicates": stats.duplicate_count,
-            "refused": stats.refused_count,
-            "delivered": stats.delivered_count,
-            "received_bytes": stats.received_bytes,
-            "sent_bytes": stats.sent_bytes,
-            "unpersisted_bytes": stats.unpersisted_bytes,
-            "appended": stats.appended,
-            "persisted": stats.persisted,
-            "journal_failed": stats.journal_failed,
-            "queues": stats.queues,
-            "clients": stats.connections.iter().map(|connection| serde_json::json!({
-                "connection": connection.connection.0,
-                "peer": connection.peer,
-                "client_name": connection.client_name,
-                "sequence": connection.sequence,
-                "sequence_jumps": connection.sequence_jump_count,
-                "subscriptions": connection.subscription_count,
-                "backlog_bytes": connection.backlog_bytes,
-                "writable": connection.writable,
-            })).collect::<Vec<_>>(),
-        })
-        .to_string())
+        match self.admin(py, AdminCommand::Stats)? {
+            AdminReply::Stats(stats) => Ok(stats.to_json()),
+            reply => Err(unexpected(py, reply)),
+        }
+    }
+
+    /// Archives, compresses or removes one full journal file, the oldest that is meant; with `dry_run` changes nothing and gives every
+    /// file that is meant. Waits for the disk. Gives no file when none is meant, or it must stay.
+    fn maintain(
+        &self,
+        py: Python<'_>,
+        action: &str,
+        age: Option<Duration>,
+        size_max: Option<u64>,
+        dry_run: bool,
+    ) -> PyResult<Vec<SegmentFields>> {
+        let (action, files) = (action_of(action)?, files_of(age, size_max)?);
+        let maintenance = Maintenance { action, files, dry_run, archive_directory: None };
+        match self.admin(py, AdminCommand::Maintain(maintenance))? {
+            AdminReply::Files(files) => Ok(files.into_iter().map(fields_of).collect()),
+            reply => Err(unexpected(py, reply)),
+        }
     }
 
     /// Read access to the journal while it runs.
     fn journal(&self, py: Python<'_>) -> PyResult<JournalReader> {
-        let reader = py.detach(|| self.host.lock().as_ref().map(Host::reader));
         let reader =
-            reader.ok_or_else(|| errors::new_error(py, "shutting_down", "the server is closed", 0))?;
+            interpreter::outside(py, || self.running.lock().as_ref().map(|running| running.host.reader()));
+        let reader = reader.ok_or_else(|| to_python(py, EngineError::Stopped))?;
         Ok(JournalReader::new(reader))
-    }
-
-    /// For archiving, compressing and removing the full files of the journal while it runs.
-    fn upkeep(&self, py: Python<'_>) -> PyResult<Upkeep> {
-        let upkeep = py.detach(|| self.host.lock().as_ref().map(Host::upkeep));
-        let upkeep =
-            upkeep.ok_or_else(|| errors::new_error(py, "shutting_down", "the server is closed", 0))?;
-        Ok(Upkeep::new(upkeep))
-    }
-
-    /// The first position of the log that queues or subscriptions still need; `None` = nobody needs anything.
-    fn keep_from(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        let needed = py.detach(|| self.host.lock().as_ref().map(Host::keep_from));
-        let needed =
-            needed.ok_or_else(|| errors::new_error(py, "shutting_down", "the server is closed", 0))?;
-        Ok(needed.map(Position::get))
     }
 
     /// Closes the journal cleanly. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let closed = py.detach(|| self.host.lock().take().map_or(Ok(()), Host::close));
+        let closed = interpreter::outside(py, || {
+            let running = self.running.lock().take();
+            running.map_or(Ok(()), |running| running.host.close())
+        });
         closed.map_err(|error| to_python(py, error.into()))
     }
 }
 
 impl Engine {
-    fn take_turn(
-        &self,
-        host: &mut Host,
-        events: &[(u8, u64, PyBackedBytes)],
-    ) -> (Vec<Deed>, Option<f64>, bool) {
-        host.begin_turn();
-        for (event, connection, bytes) in events {
-            let connection = ConnectionId(*connection);
-            host.handle(match *event {
-                CONNECTED => Input::Connected { connection, peer: std::str::from_utf8(bytes).unwrap_or("?") },
-                RECEIVED => Input::Received { connection, bytes },
-                WRITABLE => Input::Writable { connection, writable: true },
-                NOT_WRITABLE => Input::Writable { connection, writable: false },
-                DISCONNECTED => Input::Disconnected { connection },
-                SHUTDOWN => Input::Shutdown,
-                _ => continue,
-            });
+    /// Takes a turn with what `hand_in` has to say, on any thread.
+    fn take_turn(&self, hand_in: impl FnOnce(&mut Running)) -> Result<(), EngineError> {
+        let mut slot = self.running.lock();
+        let running = slot.as_mut().ok_or(EngineError::Stopped)?;
+        let turned = EngineError::catch(|| {
+            running.host.begin_turn();
+            hand_in(running);
+            running.host.end_turn();
+            let host = &mut running.host;
+            running.effects.extend(std::iter::from_fn(|| host.poll_output()));
+        });
+        if turned.is_err() {
+            slot.take().into_iter().for_each(|running| running.host.abandon());
         }
-        assert!(!self.is_to_panic.load(Ordering::Relaxed), "a test asked for a panic");
-        host.end_turn();
-        let deeds = std::iter::from_fn(|| host.poll_output()).collect();
-        (deeds, host.sleep().map(|sleep| sleep.as_secs_f64()), host.is_drained())
+        turned
+    }
+
+    /// Carries out an administrative command and waits for the reply.
+    ///
+    /// The calling thread takes turns itself until the reply is there. It may be the thread of the event loop, which then takes none.
+    fn admin(&self, py: Python<'_>, command: AdminCommand) -> PyResult<AdminReply> {
+        let replied = interpreter::outside(py, || {
+            let (answer, reply) = bounded(1);
+            self.take_turn(|running| running.host.admin(command, answer))?;
+            loop {
+                // The loop sends what the turn put out.
+                pull(&self.rope);
+                select! {
+                    recv(reply) -> reply => return reply.map_err(|_| EngineError::Stopped),
+                    recv(self.due) -> _ => self.take_turn(|_| ())?,
+                }
+            }
+        });
+        replied.map_err(|error| to_python(py, error))
+    }
+}
+
+/// Rings the bell. Fails only when it is ringing already for hundreds of turns, which is as good.
+fn pull(mut rope: &UnixStream) {
+    let _ = rope.write(&[1]);
+}
+
+fn hand_in(host: &mut Host, (event, connection, bytes): &(u8, u64, PyBackedBytes)) {
+    let connection = ConnectionId(*connection);
+    let connected = |access| {
+        // The place of the transport in two bytes, then the address of the peer.
+        let (place, peer) = bytes.split_first_chunk().unwrap_or((&[0; 2], b"?"));
+        let transport = TransportId(u16::from_le_bytes(*place));
+        Input::Connected { connection, peer: std::str::from_utf8(peer).unwrap_or("?"), transport, access }
+    };
+    host.handle(match *event {
+        CONNECTED => connected(Access::Client),
+        ADMINISTRATOR_CONNECTED => connected(Access::Administrator),
+        DENIED_CONNECTED => connected(Access::Denied),
+        RECEIVED => Input::Received { connection, bytes },
+        WRITABLE => Input::Writable { connection, writable: true },
+        NOT_WRITABLE => Input::Writable { connection, writable: false },
+        DISCONNECTED => Input::Disconnected { connection },
+        SHUTDOWN => Input::Shutdown,
+        _ => return,
+    });
+}
+
+/// The exception for a command that was refused, or whose reply is that of another one.
+fn unexpected(py: Python<'_>, reply: AdminReply) -> PyErr {
+    match reply {
+        AdminReply::Refused { code, reason } => errors::new_error(py, code.name(), &reason, 0),
+        _ => errors::new_error(py, "internal", "the reply is that of another command", 0),
+    }
+}
+
+impl Turn {
+    fn send(&mut self, connection: ConnectionId, bytes: Py<PyBytes>) {
+        match self.sends.last_mut() {
+            Some((last, parts)) if *last == connection.0 => parts.push(bytes),
+            _ => self.sends.push((connection.0, vec![bytes])),
+        }
+    }
+}
+
+/// The objects for bytes that several connections get in one turn, by the place of the bytes.
+#[derive(Default)]
+struct Shared(HashMap<*const u8, (Arc<[u8]>, Py<PyBytes>)>);
+
+impl Shared {
+    fn object(&mut self, py: Python<'_>, bytes: Arc<[u8]>) -> Py<PyBytes> {
+        let (_, object) = self.0.entry(bytes.as_ptr()).or_insert_with(|| {
+            let object = PyBytes::new(py, &bytes).unbind();
+            // Held, so that no other bytes get the place.
+            (bytes, object)
+        });
+        object.clone_ref(py)
     }
 }
 
 /// Checks a configuration as an engine would, without starting one.
 #[pyfunction]
-pub fn check_config(py: Python<'_>, config: &str) -> PyResult<()> {
-    BrokerConfig::from_json(config).map(drop).map_err(|error| to_python(py, error.into()))
+pub fn check_config(py: Python<'_>, config: &str) -> PyResult<Vec<String>> {
+    let warnings = BrokerConfig::from_json(config).and_then(|config| config.warnings());
+    warnings.map_err(|error| to_python(py, error.into()))
 }
 
 /// The exception for what keeps an engine from running.
@@ -244,20 +323,11 @@ pub fn to_python(py: Python<'_>, error: EngineError) -> PyErr {
     errors::new_error(py, code, &error.to_string(), 0)
 }
 
-/// The stable code of an error of the journal.
+/// The stable code of an error of the journal. That another process has it is no error of a connection, and has no code there.
 pub fn journal_code(error: &JournalError) -> &'static str {
     match error {
         JournalError::Locked { .. } => "journal_locked",
-        JournalError::Full { .. } => "storage_full",
-        JournalError::Corrupt { .. }
-        | JournalError::Unreadable { .. }
-        | JournalError::Gap { .. }
-        | JournalError::Missing { .. }
-        | JournalError::Truncated { .. }
-        | JournalError::Version { .. } => "journal_corrupt",
-        JournalError::BadOption { .. } => "bad_option",
-        JournalError::SequencesEnd { .. } => "limit_exceeded",
-        _ => "storage_failed",
+        error => code_of(error).name(),
     }
 }
 

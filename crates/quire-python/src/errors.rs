@@ -4,7 +4,7 @@ use std::io;
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use quire_core::client::{Failure, PublishError};
+use quire_client::{Failure, PublishError};
 use quire_driver::client::StartError;
 use quire_journal::limit_reached;
 

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use quire_core::filter::{Filter as CoreFilter, FilterError, FilterOptions, MessageContext};
+use quire_expression::filter::{Filter as CoreFilter, FilterError, FilterOptions, MessageContext};
 use quire_journal::Timestamp;
 
 use crate::errors;
@@ -53,5 +53,5 @@ pub fn bad_filter(py: Python<'_>, error: &FilterError) -> PyErr {
 /// A filter and a caret under one of its columns, for a terminal.
 #[pyfunction]
 pub fn caret(text: &str, column: usize) -> String {
-    quire_core::filter::caret(text, column)
+    quire_expression::filter::caret(text, column)
 }

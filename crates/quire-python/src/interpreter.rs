@@ -1,4 +1,6 @@
-//! The one place where the interpreter is left to wait, and entered again.
+//! The one place where the interpreter is left, and entered again.
+
+#![allow(clippy::disallowed_methods)] // this is the place
 
 use std::time::{Duration, Instant};
 
@@ -6,6 +8,11 @@ use pyo3::prelude::*;
 
 /// The longest that a wait leaves Ctrl-C unseen: short for a person, long for a processor.
 const SLICE: Duration = Duration::from_millis(100);
+
+/// Runs outside the interpreter what neither waits for long nor needs it: other threads run meanwhile, and Ctrl-C is seen behind it.
+pub fn outside<T: Send>(py: Python<'_>, run: impl FnOnce() -> T + Send) -> T {
+    py.detach(run)
+}
 
 /// Waits outside the interpreter until `ready` gives something, `timeout` has passed (`None` is given), or a signal handler raises.
 ///

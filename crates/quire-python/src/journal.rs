@@ -6,8 +6,8 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use quire_core::message_type::MessageType;
 use quire_driver::{Head, SharedJournal};
+use quire_expression::message_type::MessageType;
 use quire_journal::{Durability, JournalError, Options, Position, Progress, PublisherId};
 
 use crate::engine::journal_code;
@@ -15,7 +15,7 @@ use crate::errors;
 use crate::fork::Handle;
 use crate::interpreter;
 use crate::journal_reader::JournalReader;
-use crate::upkeep::Upkeep;
+use crate::maintenance::JournalMaintenance;
 
 /// A journal that is open for appending. Thread-safe.
 #[pyclass(frozen, module = "quire._quire")]
@@ -98,7 +98,7 @@ impl Journal {
         let journal = self.handle.value();
         let mut bookmarks = Vec::with_capacity(data.len());
         loop {
-            let appended = py.detach(|| {
+            let appended = interpreter::outside(py, || {
                 let rest = data[bookmarks.len()..].iter().map(AsRef::as_ref);
                 let after_some = |first: u64| {
                     let publisher = head.publisher;
@@ -136,7 +136,7 @@ impl Journal {
     #[getter]
     fn appended(&self, py: Python<'_>) -> PyResult<u64> {
         self.handle.check_fork(py)?;
-        let appended = py.detach(|| self.handle.value().appended());
+        let appended = interpreter::outside(py, || self.handle.value().appended());
         appended.map(Position::get).map_err(|error| to_python(py, &error))
     }
 
@@ -144,7 +144,8 @@ impl Journal {
     fn highest_sequence(&self, py: Python<'_>, publisher: Publisher) -> PyResult<u64> {
         self.handle.check_fork(py)?;
         let publisher = publisher.into();
-        py.detach(|| self.handle.value().highest_sequence(publisher)).map_err(|error| to_python(py, &error))
+        interpreter::outside(py, || self.handle.value().highest_sequence(publisher))
+            .map_err(|error| to_python(py, &error))
     }
 
     /// Read access.
@@ -153,10 +154,10 @@ impl Journal {
     }
 
     /// For archiving, compressing and removing its full files.
-    fn upkeep(&self, py: Python<'_>) -> PyResult<Upkeep> {
+    fn maintenance(&self, py: Python<'_>) -> PyResult<JournalMaintenance> {
         self.handle.check_fork(py)?;
-        let upkeep = py.detach(|| self.handle.value().upkeep());
-        upkeep.map(Upkeep::new).map_err(|error| to_python(py, &error))
+        let maintenance = interpreter::outside(py, || self.handle.value().maintenance());
+        maintenance.map(JournalMaintenance::new).map_err(|error| to_python(py, &error))
     }
 
     /// Makes everything appended persistent and lets the directory go. A second call does nothing.
@@ -164,7 +165,7 @@ impl Journal {
         if self.handle.is_forked() {
             return Ok(());
         }
-        py.detach(|| self.handle.value().close()).map_err(|error| to_python(py, &error))
+        interpreter::outside(py, || self.handle.value().close()).map_err(|error| to_python(py, &error))
     }
 }
 

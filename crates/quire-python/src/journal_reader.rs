@@ -8,13 +8,17 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::PyBytes;
-use quire_core::client::Message as Received;
-use quire_core::message_type::MessageType;
-use quire_core::scan::{Scan, ScanError, Stretch, bounds};
+use quire_client::Message as Received;
 use quire_driver::Clock;
-use quire_journal::{Batch, JournalError, Reader, Record as Stored, RecordKind, SegmentInfo};
+use quire_driver::client::HandedTo;
+use quire_expression::message_type::MessageType;
+use quire_journal::{
+    Attributes, Batch, DeletedKeys, JournalError, Position, Reader, Record as Stored, RecordKind, SegmentInfo,
+};
+use quire_scan::{LogRange, Scan, ScanError, bounds};
 
 use crate::errors;
+use crate::interpreter;
 use crate::journal::to_python;
 use crate::message::{Message, Progress, datetime_from_ns};
 
@@ -48,9 +52,9 @@ impl JournalReader {
         topic: Option<&str>,
         filter: Option<&str>,
     ) -> PyResult<Scan> {
-        let found = py.detach(|| {
+        let found = interpreter::outside(py, || {
             self.reader.refresh()?;
-            Scan::new(&self.reader, &Stretch { after, until, topic, filter })
+            Scan::new(&self.reader, &LogRange { after, until, topic, filter })
         });
         found.map_err(|error| refused(py, &error))
     }
@@ -62,18 +66,19 @@ impl JournalReader {
     #[new]
     #[pyo3(signature = (directory, archive_directory=None))]
     fn open(py: Python<'_>, directory: PathBuf, archive_directory: Option<PathBuf>) -> PyResult<Self> {
-        let reader = py.detach(|| Reader::open_with_archive(directory, archive_directory.as_deref()));
+        let reader =
+            interpreter::outside(py, || Reader::open_with_archive(directory, archive_directory.as_deref()));
         reader.map(JournalReader::new).map_err(|error| to_python(py, &error))
     }
 
     /// Positions of the first record that can be read and of the last.
     fn positions(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
-        py.detach(|| self.reader.refresh()).map_err(|error| to_python(py, &error))?;
+        interpreter::outside(py, || self.reader.refresh()).map_err(|error| to_python(py, &error))?;
         Ok((self.reader.first().get(), self.reader.persisted().get()))
     }
 
     fn segments(&self, py: Python<'_>) -> PyResult<Vec<SegmentFields>> {
-        let segments = py.detach(|| self.reader.refresh().map(|()| self.reader.segments()));
+        let segments = interpreter::outside(py, || self.reader.refresh().map(|()| self.reader.segments()));
         let segments = segments.map_err(|error| to_python(py, &error))?;
         Ok(segments.into_iter().map(fields_of).collect())
     }
@@ -83,14 +88,16 @@ impl JournalReader {
         let bookmark = bookmark
             .parse()
             .map_err(|error| errors::new_error(py, "bad_bookmark", &format!("{bookmark:?}: {error}"), 0))?;
-        let found = py.detach(|| self.reader.refresh().and_then(|()| self.reader.find_place(bookmark)));
+        let found = interpreter::outside(py, || {
+            self.reader.refresh().and_then(|()| self.reader.find_place(bookmark))
+        });
         let found = found.map_err(|error| to_python(py, &error))?;
         Ok(found.map(|(segment, offset)| (fields_of(segment), offset)))
     }
 
     /// File, offset and reason of every damage.
     fn verify(&self, py: Python<'_>) -> PyResult<Vec<(PathBuf, u64, String)>> {
-        let damages = py.detach(|| self.reader.refresh().map(|()| self.reader.verify()));
+        let damages = interpreter::outside(py, || self.reader.refresh().map(|()| self.reader.verify()));
         let damages = damages.map_err(|error| to_python(py, &error))?;
         Ok(damages
             .into_iter()
@@ -98,9 +105,9 @@ impl JournalReader {
             .collect())
     }
 
-    /// The positions behind which a stretch begins and with which it ends.
+    /// The positions behind which a range begins and with which it ends.
     fn bounds(&self, py: Python<'_>, after: &str, until: Option<&str>) -> PyResult<(u64, u64)> {
-        let found = py.detach(|| {
+        let found = interpreter::outside(py, || {
             self.reader.refresh()?;
             bounds(&self.reader, after, until)
         });
@@ -108,7 +115,7 @@ impl JournalReader {
         Ok((after.get(), limit.get()))
     }
 
-    /// The messages of a stretch.
+    /// The messages of a range.
     fn read(
         &self,
         py: Python<'_>,
@@ -118,10 +125,10 @@ impl JournalReader {
         filter: Option<&str>,
     ) -> PyResult<Messages> {
         let steps = Mutex::new(Steps::new(self.scan(py, after, until, topic, filter)?));
-        Ok(Messages { steps, progress: Progress::new(String::new()) })
+        Ok(Messages { steps, progress: Progress::of_journal() })
     }
 
-    /// The records of a stretch, of every kind.
+    /// The records of a range, of every kind.
     fn records(
         &self,
         py: Python<'_>,
@@ -163,7 +170,7 @@ impl<T: Send> Steps<T> {
                 Some(Err(error)) => return Err(to_python(py, &error)),
                 Some(Ok(())) => {
                     let Steps { scan, clock, ahead, .. } = self;
-                    self.rest = match py.detach(|| step(scan, clock, ahead)) {
+                    self.rest = match interpreter::outside(py, || step(scan, clock, ahead)) {
                         Ok(true) => Some(Ok(())),
                         Ok(false) => None,
                         Err(error) => Some(Err(error)),
@@ -191,11 +198,11 @@ impl Messages {
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, Message>>> {
         let next = self.steps.lock_py_attached(py).next(py, |scan, clock, ahead| {
             let (messages, more) = scan.messages(clock.now().wall, STEP_SIZE);
-            ahead.extend(messages);
+            ahead.extend(messages.into_iter().filter_map(Received::of_body));
             more
         })?;
         let Some(received) = next else { return Ok(None) };
-        let message = self.progress.hand_out(vec![received]).pop();
+        let message = self.progress.hand_out(vec![received], HandedTo::Loop).pop();
         message.map(|message| message.into_object(py)).transpose()
     }
 }
@@ -238,6 +245,7 @@ pub struct Record {
     correlation_id: Vec<u8>,
     #[pyo3(get)]
     expiration_s: Option<u32>,
+    attributes: Vec<u8>,
     data: Vec<u8>,
     #[pyo3(get)]
     segment: PathBuf,
@@ -258,10 +266,16 @@ impl Record {
             topic: record.topic.to_owned(),
             correlation_id: record.correlation_id.to_vec(),
             expiration_s: record.expiration_s,
+            attributes: record.attributes.as_bytes().to_vec(),
             data: record.data.to_vec(),
             segment: place.path,
             offset: place.offset,
         }
+    }
+
+    fn attributes(&self) -> Attributes<'_> {
+        // They are those of a record that was read.
+        Attributes::from_bytes(&self.attributes).unwrap_or_default()
     }
 }
 
@@ -269,11 +283,7 @@ impl Record {
 impl Record {
     #[getter]
     fn kind(&self) -> &'static str {
-        match self.kind {
-            RecordKind::Publish => "publish",
-            RecordKind::Acknowledge => "acknowledge",
-            RecordKind::Lease => "lease",
-        }
+        self.kind.name()
     }
 
     #[getter]
@@ -301,6 +311,27 @@ impl Record {
     fn correlation_id(&self) -> Option<String> {
         let id = &self.correlation_id;
         (!id.is_empty()).then(|| String::from_utf8_lossy(id).into_owned())
+    }
+
+    #[getter]
+    fn key<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        self.attributes().key().map(|key| PyBytes::new(py, key))
+    }
+
+    #[getter]
+    fn path(&self) -> Vec<(&str, &str)> {
+        self.attributes().path().instances().map(|instance| (instance.name, instance.group)).collect()
+    }
+
+    #[getter]
+    fn source_position(&self) -> Option<u64> {
+        self.attributes().source()?.position.map(Position::get)
+    }
+
+    #[getter]
+    fn deleted_keys<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        let data: &[u8] = if self.kind == RecordKind::Delete { &self.data } else { &[] };
+        DeletedKeys::new(data).map_while(Result::ok).map(|key| PyBytes::new(py, key)).collect()
     }
 
     #[getter]

@@ -1,8 +1,8 @@
 //! The extension module `quire._quire`: registration only.
 
 mod arrow;
+mod arrow_range;
 mod arrow_rows;
-mod arrow_stretch;
 mod client;
 mod embedded;
 mod engine;
@@ -13,12 +13,12 @@ mod interpreter;
 mod journal;
 mod journal_reader;
 mod logging;
+mod maintenance;
 mod message;
 mod pace;
 mod queue;
 mod store;
 mod subscription;
-mod upkeep;
 
 use pyo3::prelude::*;
 
@@ -36,7 +36,7 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<filter::Filter>()?;
     module.add_class::<queue::Queue>()?;
     module.add_class::<journal::Journal>()?;
-    module.add_class::<upkeep::Upkeep>()?;
+    module.add_class::<maintenance::JournalMaintenance>()?;
     module.add_class::<journal_reader::JournalReader>()?;
     module.add_class::<journal_reader::Messages>()?;
     module.add_class::<journal_reader::Records>()?;
@@ -44,9 +44,13 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pace::Pace>()?;
     module.add_class::<arrow::ArrowReader>()?;
     module.add_class::<arrow::ArrowScan>()?;
-    module.add_class::<arrow_stretch::ArrowStretch>()?;
+    module.add_class::<arrow_range::ArrowRange>()?;
     module.add_function(wrap_pyfunction!(arrow::check_scan, module)?)?;
+    module.add_function(wrap_pyfunction!(embedded::local_socket_name, module)?)?;
+    module.add_function(wrap_pyfunction!(embedded::runs_locally, module)?)?;
     module.add_function(wrap_pyfunction!(engine::check_config, module)?)?;
     module.add_function(wrap_pyfunction!(filter::caret, module)?)?;
+    module.add_function(wrap_pyfunction!(message::copy_message, module)?)?;
+    module.add_function(wrap_pyfunction!(message::test_message, module)?)?;
     module.add_function(wrap_pyfunction!(fork::forked, module)?)
 }

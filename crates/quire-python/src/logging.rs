@@ -17,7 +17,7 @@ pub fn install() {
     let logger = Box::new(Logger { sender: Mutex::new(None) });
     // Fails when the module is loaded a second time: the first one's logger goes on.
     if log::set_boxed_logger(logger).is_ok() {
-        log::set_max_level(LevelFilter::Warn);
+        log::set_max_level(LevelFilter::Info);
     }
 }
 
@@ -33,7 +33,7 @@ struct Line {
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.level() <= Level::Warn && metadata.target().starts_with("quire")
+        metadata.level() <= Level::Info && metadata.target().starts_with("quire")
     }
 
     fn log(&self, record: &Record<'_>) {
@@ -74,7 +74,11 @@ fn hand_on(lines: &Receiver<Line>) {
 }
 
 fn hand_on_line(py: Python<'_>, line: &Line) -> PyResult<()> {
-    let level = if line.level == Level::Error { 40 } else { 30 };
+    let level = match line.level {
+        Level::Error => 40,
+        Level::Warn => 30,
+        Level::Info | Level::Debug | Level::Trace => 20,
+    };
     let logger = py.import("logging")?.call_method1("getLogger", (&line.target,))?;
     logger.call_method1("log", (level, "%s", &line.text)).map(|_| ())
 }

@@ -2,25 +2,29 @@
 
 #![allow(unsafe_code)] // the buffer protocol: see the SAFETY notes
 
-use std::ffi::c_int;
-use std::sync::Arc;
+use std::ffi::{CString, c_int};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use parking_lot::Mutex;
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyResourceWarning};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
-use quire_core::client::{Lease, Message as Received};
-use quire_core::queue::Verdict;
-use quire_driver::client as driver;
+use quire_client::{Cause, Failure, Lease, Message as Received};
+use quire_command as command;
+use quire_driver::client::{self as driver, HandedTo};
 use quire_journal::Bookmark;
+use quire_types::Verdict;
 
 use crate::client::Handle;
 use crate::errors;
 
-/// One received message.
+/// One received message: a range of the receive buffer.
+///
+/// It supports the buffer protocol: `memoryview(message)` is its data, uncopied. Two messages are equal when their topic, bookmark, timestamp,
+/// correlation id and data are. A message that was pickled is a copy: it has all attributes, and cannot be settled.
 #[pyclass(frozen, module = "quire", name = "Message")]
 pub struct Message {
     received: Received,
@@ -29,99 +33,117 @@ pub struct Message {
     ordinal: u64,
 }
 
-/// What the messages of one subscription have in common, and whom to tell what became of them.
+/// What the messages of one subscription have in common.
 pub struct Progress {
     /// The user's name of the subscription.
     pub sub_id: String,
-    /// The client that received them; `None` where there is none.
-    handle: Option<Arc<Handle>>,
-    /// Keeps account of what was processed; `None` where there is no client.
-    account: Option<Arc<driver::Progress>>,
-    /// Whether what is processed is acknowledged.
-    auto_ack: bool,
-    /// `Message.command`.
-    command: &'static str,
-    /// Leases of messages that were handed out, to be acknowledged when the next message is asked for.
-    leases: Mutex<Vec<Arc<Lease>>>,
+    origin: Origin,
+    /// The subscription ends when the program has dropped it and its messages.
+    ends_with: Option<u32>,
+}
+
+/// Where messages come from.
+enum Origin {
+    /// A client received them. With its account of what was processed.
+    Client(Arc<Handle>, Arc<driver::Progress>),
+    /// They were read from a journal.
+    Journal,
+    /// It is a copy of a message, perhaps of another process.
+    Copy,
+    /// `quire.testing` made it; with the first verdict about it.
+    Test(OnceLock<Verdict>),
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 impl Progress {
-    /// Of messages that no client received.
-    pub fn new(sub_id: String) -> Arc<Self> {
+    /// Of messages that are read from a journal.
+    pub fn of_journal() -> Arc<Self> {
+        Arc::new(Progress { sub_id: String::new(), origin: Origin::Journal, ends_with: None })
+    }
+
+    /// Of the messages of a subscription or of a query. `ends_with`: the number of a subscription that the program has to hold.
+    pub fn of_client(
+        account: Arc<driver::Progress>,
+        handle: Arc<Handle>,
+        ends_with: Option<u32>,
+    ) -> Arc<Self> {
         Arc::new(Progress {
-            sub_id,
-            handle: None,
-            account: None,
-            auto_ack: false,
-            command: "publish",
-            leases: Mutex::default(),
+            sub_id: account.sub_id.clone(),
+            origin: Origin::Client(handle, account),
+            ends_with,
         })
     }
 
-    /// Of the messages of a subscription; `auto_ack`: what is processed is acknowledged.
-    pub fn of_client(account: Arc<driver::Progress>, handle: Arc<Handle>, auto_ack: bool) -> Arc<Self> {
-        let (sub_id, handle, account) = (account.sub_id.clone(), Some(handle), Some(account));
-        Arc::new(Progress { sub_id, handle, account, auto_ack, command: "publish", leases: Mutex::default() })
-    }
-
-    /// Of the answers to a query.
-    pub fn of_query(account: Arc<driver::Progress>, handle: Arc<Handle>) -> Arc<Self> {
-        let (sub_id, handle, account) = (account.sub_id.clone(), Some(handle), Some(account));
-        Arc::new(Progress {
-            sub_id,
-            handle,
-            account,
-            auto_ack: false,
-            command: "sow",
-            leases: Mutex::default(),
-        })
-    }
-
-    /// Messages are handed out to a loop, which says by asking for the next that it has processed them.
-    pub fn hand_out_in_turn(self: &Arc<Self>, received: Vec<Received>) -> Vec<Message> {
-        if self.auto_ack {
-            self.leases.lock().extend(received.iter().filter_map(Received::lease).cloned());
+    /// The program does not hold the subscription any more. It ends, unless the program has messages under a lease of it: then it ends
+    /// with the last of them.
+    pub fn subscription_dropped(&self) {
+        let (Origin::Client(handle, _), Some(number)) = (&self.origin, self.ends_with) else { return };
+        if !handle.is_forked() && !handle.client().has_begun(number) {
+            self.end();
         }
-        self.hand_out(received)
     }
 
-    /// Messages are handed out to a handler, which says by returning that it has processed one. Those that were processed in an earlier
-    /// life are left out.
-    pub fn hand_out(self: &Arc<Self>, received: Vec<Received>) -> Vec<Message> {
+    /// The program holds neither the subscription nor a message of it. Does nothing for one that has ended.
+    fn end(&self) {
+        let (Origin::Client(handle, _), Some(number)) = (&self.origin, self.ends_with) else { return };
+        if handle.is_forked() {
+            return;
+        }
+        let Ok(command) = handle.client().unsubscribe(number) else { return };
+        handle.client().abandon(command);
+        Python::try_attach(|py| {
+            // It may be dropped while an exception is raised.
+            let raised = PyErr::take(py);
+            let text = format!(
+                "the subscription {:?} was dropped and is ended: use `with`, or call unsubscribe()",
+                self.sub_id
+            );
+            let text = CString::new(text).unwrap_or_default();
+            let warned = PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &text, 1);
+            if let Err(error) = warned {
+                error.write_unraisable(py, None);
+            }
+            if let Some(raised) = raised {
+                raised.restore(py);
+            }
+        });
+    }
+
+    /// Messages are handed out. Those that were processed in an earlier life are left out.
+    pub fn hand_out(self: &Arc<Self>, received: Vec<Received>, to: HandedTo) -> Vec<Message> {
         let new = |received, ordinal| Message { received, progress: self.clone(), ordinal };
-        match &self.account {
-            Some(account) => account.hand_out(received.into_iter(), new),
-            None => received.into_iter().map(|received| new(received, 0)).collect(),
+        match &self.origin {
+            Origin::Client(_, account) => account.hand_out(received, to, new),
+            _ => received.into_iter().map(|received| new(received, 0)).collect(),
         }
     }
 
     /// The next message is asked for: all that were handed out are processed.
     pub fn processed_all(&self, py: Python<'_>) -> PyResult<()> {
-        if self.auto_ack {
-            let leases = std::mem::take(&mut *self.leases.lock());
-            if let Some(handle) = self.handle.as_ref().filter(|_| !leases.is_empty()) {
-                handle.client().settle_all(leases.iter().map(|lease| &**lease), Verdict::Acknowledge);
-            }
-        }
-        let kept = self.account.as_ref().map_or(Ok(()), |account| account.processed_all());
-        kept.map_err(|failure| errors::to_python(py, &failure))
+        let Origin::Client(handle, account) = &self.origin else { return Ok(()) };
+        handle.client().processed_all(account).map_err(|failure| errors::to_python(py, &failure))
     }
 
     /// The bookmark behind which to resume.
     pub fn most_recent(&self) -> Option<Bookmark> {
-        self.account.as_ref()?.most_recent()
+        self.account()?.most_recent()
     }
 
     /// Messages that were handed out and are not processed.
     pub fn outstanding_count(&self) -> usize {
-        self.account.as_ref().map_or(0, |account| account.outstanding_count())
+        self.account().map_or(0, driver::Progress::outstanding_count)
     }
 
-    fn processed(&self, py: Python<'_>, ordinal: u64) -> PyResult<()> {
-        // In a child of a fork the store is the parent's.
-        self.handle.as_ref().map_or(Ok(()), |handle| handle.check_fork(py))?;
-        let kept = self.account.as_ref().map_or(Ok(()), |account| account.processed(ordinal));
-        kept.map_err(|failure| errors::to_python(py, &failure))
+    fn account(&self) -> Option<&driver::Progress> {
+        match &self.origin {
+            Origin::Client(_, account) => Some(account),
+            _ => None,
+        }
     }
 }
 
@@ -133,21 +155,58 @@ impl Message {
 
     /// The lease, and whom to tell about it.
     fn leased(&self) -> Option<(&Arc<Lease>, &driver::Client)> {
-        Some((self.lease()?, self.progress.handle.as_ref()?.client()))
+        match &self.progress.origin {
+            Origin::Client(handle, _) => Some((self.lease()?, handle.client())),
+            _ => None,
+        }
     }
 
     fn settle(&self, py: Python<'_>, verdict: Verdict) -> PyResult<()> {
-        if let Some((lease, client)) = self.leased() {
-            client.settle(lease, verdict);
+        if let Origin::Test(first) = &self.progress.origin {
+            // The first verdict counts, as it does for a client.
+            first.get_or_init(|| verdict);
         }
-        self.progress.processed(py, self.ordinal)
+        self.with_account(py, |client, account| {
+            client.settled(account, &self.received, self.ordinal, Some(verdict))
+        })
     }
 
-    fn leased_to(&self, py: Python<'_>, verb: &str) -> PyResult<(&Arc<Lease>, &driver::Client)> {
-        self.leased().ok_or_else(|| {
+    /// Tells the client that received the message, if one did.
+    fn with_account(
+        &self,
+        py: Python<'_>,
+        tell: impl FnOnce(&driver::Client, &driver::Progress) -> Result<(), Failure>,
+    ) -> PyResult<()> {
+        let (handle, account) = match &self.progress.origin {
+            Origin::Client(handle, account) => (handle, account),
+            Origin::Journal | Origin::Test(_) => return Ok(()),
+            Origin::Copy => {
+                let reason = "it is a copy, which cannot be settled: settle the message that was received, or call \
+                              client.ack(message.topic, message.bookmark)";
+                return Err(errors::bad_option(py, "message", reason));
+            }
+        };
+        // In a child of a fork the store is the parent's.
+        handle.check_fork(py)?;
+        tell(handle.client(), account).map_err(|failure| errors::to_python(py, &failure))
+    }
+
+    fn check_queued(&self, py: Python<'_>, verb: &str) -> PyResult<&Arc<Lease>> {
+        self.lease().ok_or_else(|| {
             let reason = format!("it did not come from a queue, there is nothing to {verb}");
             errors::bad_option(py, "message", &reason)
         })
+    }
+
+    /// What equal messages have in common.
+    fn identity(&self) -> (&[u8], &[u8], Option<Bookmark>, u64) {
+        let received = &self.received;
+        (received.topic(), received.source_topic(), received.bookmark(), received.timestamp().0)
+    }
+
+    /// One that no client received.
+    fn alone(received: Received, sub_id: String, origin: Origin) -> Self {
+        Message { received, progress: Arc::new(Progress { sub_id, origin, ends_with: None }), ordinal: 0 }
     }
 
     /// The Python object, out of the sight of the cycle collector.
@@ -165,68 +224,85 @@ impl Message {
 
 #[pymethods]
 impl Message {
+    /// The queue that it came from, or else the topic that it was published to.
+    ///
+    /// `client.ack(message.topic, message.bookmark)` acknowledges a message of a queue.
     #[getter]
     fn topic(&self) -> String {
         String::from_utf8_lossy(self.received.topic()).into_owned()
     }
 
+    /// The topic that it was published to, also when it came from a queue.
     #[getter]
     fn source_topic(&self) -> String {
         String::from_utf8_lossy(self.received.source_topic()).into_owned()
     }
 
+    /// The data, copied at each use; `memoryview(message)` does not copy.
     #[getter]
     fn data<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.received.data())
     }
 
+    /// The data read as JSON.
     fn json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         LOADS.import(py, "json", "loads")?.call1((self.data(py),))
     }
 
+    /// The name of the message in the log, `None` when the log does not record its topic.
     #[getter]
     fn bookmark(&self) -> Option<String> {
         self.received.bookmark().map(|bookmark| bookmark.to_string())
     }
 
+    /// When the server took it (UTC).
     #[getter]
     fn timestamp<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         datetime_from_ns(py, self.timestamp_ns())
     }
 
+    /// When the server took it, in nanoseconds since 1970 UTC.
     #[getter]
     fn timestamp_ns(&self) -> u64 {
         self.received.timestamp().0
     }
 
+    /// Its number among those of its publisher.
     #[getter]
     fn sequence(&self) -> Option<u64> {
         self.received.bookmark().map(|bookmark| bookmark.sequence)
     }
 
+    /// The id of its publisher, as in the bookmark.
     #[getter]
     fn publisher(&self) -> Option<String> {
         self.received.bookmark().map(|bookmark| bookmark.publisher.to_string())
     }
 
+    /// As published.
     #[getter]
     fn correlation_id(&self) -> Option<String> {
         let id = self.received.correlation_id();
         (!id.is_empty()).then(|| String::from_utf8_lossy(id).into_owned())
     }
 
-    /// The key of a last-value topic. Messages of the log, and so those of queues, have none, as `SOW_KEY()` says.
+    /// The key in a last-value topic; `None` for messages of the log and of queues, which have none.
     #[getter]
     fn sow_key(&self) -> Option<&'static str> {
         None
     }
 
+    /// `"publish"`, or `"sow"` for an answer to a query.
     #[getter]
     fn command(&self) -> &'static str {
-        self.progress.command
+        match self.received.cause() {
+            Cause::Publish => "publish",
+            Cause::Query => "sow",
+        }
     }
 
+    /// The subscription that it came on.
     #[getter]
     fn sub_id(&self) -> &str {
         &self.progress.sub_id
@@ -237,23 +313,24 @@ impl Message {
         self.received.subscription()
     }
 
+    /// The message is processed: `most_recent` may move past it.
     fn discard(&self, py: Python<'_>) -> PyResult<()> {
-        if self.progress.auto_ack {
-            return self.settle(py, Verdict::Acknowledge);
-        }
-        self.progress.processed(py, self.ordinal)
+        self.with_account(py, |client, account| client.processed(account, &self.received, self.ordinal))
     }
 
+    /// The queue that it came from, if it did.
     #[getter]
     fn queue(&self) -> Option<&str> {
         Some(self.lease()?.queue())
     }
 
+    /// How long the server lets us have it; `None`: there is no lease, or one without end.
     #[getter]
     fn lease_period(&self) -> Option<Duration> {
         self.lease()?.period()
     }
 
+    /// When the lease ends (UTC), by this machine's clock, counted from the arrival.
     #[getter]
     fn lease_deadline<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some((lease, client)) = self.leased() else { return Ok(None) };
@@ -263,53 +340,91 @@ impl Message {
         datetime_from_ns(py, u64::try_from(ns).unwrap_or(u64::MAX)).map(Some)
     }
 
+    /// Whether the lease is over: its time, another consumer's verdict, or the connection.
+    ///
+    /// Another consumer may have the message. `ack` and `expire` are still sent, and have an effect when the queue still has
+    /// the message and its `leasing` is `"sublease"`. `cancel` is not sent: the message is back in its queue.
     #[getter]
     fn lease_lost(&self) -> bool {
         self.leased().is_some_and(|(lease, client)| client.is_lost(lease))
     }
 
+    /// How often it was delivered, this time included; 0 when it did not come from a queue, or is a barrier.
     #[getter]
     fn delivery_count(&self) -> u32 {
         self.lease().map_or(0, |lease| lease.deliveries())
     }
 
+    /// How often it was given back with `cancel`.
     #[getter]
     fn cancel_count(&self) -> u32 {
         self.lease().map_or(0, |lease| lease.cancels())
     }
 
-    #[getter]
-    fn _is_settled(&self) -> bool {
-        self.lease().is_some_and(|lease| lease.is_settled())
+    /// The handler gets the message. False: it was released before, and the handler must not see it.
+    fn _begin(&self) -> bool {
+        self.lease().is_none_or(|lease| lease.begin())
     }
 
+    #[getter]
+    fn _is_settled(&self) -> bool {
+        match &self.progress.origin {
+            Origin::Test(verdict) => verdict.get().is_some(),
+            _ => self.lease().is_some_and(|lease| lease.is_settled()),
+        }
+    }
+
+    /// The first verdict about a message that `quire.testing` made.
+    #[getter]
+    fn _verdict(&self) -> Option<&'static str> {
+        let Origin::Test(verdict) = &self.progress.origin else { return None };
+        match verdict.get()? {
+            Verdict::Acknowledge => Some("ack"),
+            Verdict::Cancel | Verdict::CancelWithDelay { .. } => Some("cancel"),
+            Verdict::Expire => Some("expire"),
+            // A client releases what its program has not begun; a message cannot do it.
+            Verdict::Release => None,
+        }
+    }
+
+    /// It is processed: the queue forgets it. Sent with the batch, also when the lease is over; of a message that came from
+    /// no queue, `discard`.
     fn ack(&self, py: Python<'_>) -> PyResult<()> {
         self.settle(py, Verdict::Acknowledge)
     }
 
-    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
-        self.leased_to(py, "cancel")?;
-        self.settle(py, Verdict::Cancel)
+    /// Gives it back to its queue, which delivers it again after `delay`; left out: after the `retry_delay` of the queue.
+    #[pyo3(signature = (delay=None))]
+    fn cancel(&self, py: Python<'_>, delay: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        self.check_queued(py, "cancel")?;
+        let verdict = match delay {
+            Some(delay) => {
+                let delay_ms = u64::try_from(duration(py, delay, "delay")?.as_millis()).unwrap_or(u64::MAX);
+                Verdict::CancelWithDelay { delay_ms }
+            }
+            None => Verdict::Cancel,
+        };
+        self.settle(py, verdict)
     }
 
+    /// Throws it out of its queue, unprocessed.
     fn expire(&self, py: Python<'_>) -> PyResult<()> {
-        self.leased_to(py, "expire")?;
+        self.check_queued(py, "expire")?;
         self.settle(py, Verdict::Expire)
     }
 
+    /// Asks for a longer lease, from now on; left out: for another period of the queue's.
     #[pyo3(signature = (period=None))]
     fn extend(&self, py: Python<'_>, period: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        static SECONDS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let (lease, client) = self.leased_to(py, "extend")?;
-        let period = match period {
-            Some(period) => {
-                let seconds = SECONDS.import(py, "quire._units", "seconds")?.call1((period, "period"))?;
-                Some(Duration::from_secs_f64(seconds.extract()?))
+        let lease = self.check_queued(py, "extend")?;
+        let period = period.map(|period| duration(py, period, "period")).transpose()?;
+        match &self.progress.origin {
+            Origin::Client(handle, _) => {
+                handle.client().extend(std::slice::from_ref(lease), period);
+                Ok(())
             }
-            None => None,
-        };
-        client.extend(std::slice::from_ref(lease), period);
-        Ok(())
+            _ => self.with_account(py, |_, _| Ok(())),
+        }
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -326,10 +441,43 @@ impl Message {
         if kind.is_none() {
             return self.settle(kind.py(), Verdict::Acknowledge);
         }
-        if let Some((lease, client)) = self.leased() {
-            client.settle(lease, Verdict::Cancel);
+        match self.leased() {
+            Some((lease, client)) => client.settle(lease, Verdict::Cancel),
+            // The error of the block is what the caller is to see, not that a copy cannot be settled.
+            None => drop(self.settle(kind.py(), Verdict::Cancel)),
         }
         Ok(())
+    }
+
+    fn __eq__(&self, other: &Self) -> bool {
+        let (mine, others) = (&self.received, &other.received);
+        self.identity() == other.identity()
+            && mine.correlation_id() == others.correlation_id()
+            && mine.data() == others.data()
+    }
+
+    fn __hash__(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.identity().hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// A pickled message is a copy: the lease stays with the message that was received.
+    fn __reduce__<'py>(&'py self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Copied<'py>)> {
+        static COPY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let body = PyBytes::new(py, &self.received.to_body());
+        let copied = (body, self.command(), self.sub_id());
+        Ok((COPY.import(py, "quire._message", "copy_of")?.clone(), copied))
+    }
+
+    /// The message itself: it does not change.
+    fn __copy__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    /// The message itself: it does not change.
+    fn __deepcopy__(slf: Py<Self>, _memo: &Bound<'_, PyAny>) -> Py<Self> {
+        slf
     }
 
     fn __len__(&self) -> usize {
@@ -372,6 +520,73 @@ impl Message {
         };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }
+}
+
+/// What `quire._message.copy_of` makes a message of: its body, its command, the name of its subscription.
+type Copied<'a> = (Bound<'a, PyBytes>, &'static str, &'a str);
+
+/// A copy of a message from what pickling kept of it.
+#[pyfunction]
+pub fn copy_message(py: Python<'_>, body: &[u8], command: &str, sub_id: String) -> PyResult<Message> {
+    let cause = if command == "sow" { Cause::Query } else { Cause::Publish };
+    let received = Received::of_body(body.to_vec().into())
+        .ok_or_else(|| errors::bad_option(py, "message", "the pickled bytes are not those of a message"))?;
+    Ok(Message::alone(received.with_cause(cause), sub_id, Origin::Copy))
+}
+
+/// A message for the test of a handler.
+#[pyfunction]
+#[pyo3(signature = (topic, data, *, bookmark, timestamp_ns, correlation_id, sub_id, queue, lease_ms, delivery_count, cancel_count))]
+#[allow(clippy::too_many_arguments)] // the fields of a message
+pub fn test_message(
+    py: Python<'_>,
+    topic: &str,
+    data: &[u8],
+    bookmark: Option<&str>,
+    timestamp_ns: u64,
+    correlation_id: &str,
+    sub_id: String,
+    queue: Option<&str>,
+    lease_ms: u64,
+    delivery_count: u32,
+    cancel_count: u32,
+) -> PyResult<Message> {
+    let bookmark = match bookmark.map(str::parse::<Bookmark>) {
+        Some(Ok(bookmark)) => Some((bookmark.publisher.get(), bookmark.sequence)),
+        Some(Err(_)) => {
+            return Err(errors::bad_option(py, "bookmark", "it is not `<publisher>|<sequence>|`"));
+        }
+        None if queue.is_some() => {
+            return Err(errors::bad_option(py, "bookmark", "every message of a queue has one"));
+        }
+        None => None,
+    };
+    let queued = queue.map(|queue| command::Queued {
+        lease_ms,
+        deliveries: delivery_count,
+        cancels: cancel_count,
+        position: 0,
+        queue: Some(queue.as_bytes()),
+    });
+    let message = command::Message {
+        subscription: 0,
+        bookmark,
+        timestamp_ns,
+        queued,
+        topic: topic.as_bytes(),
+        correlation_id: correlation_id.as_bytes(),
+        data,
+    };
+    let received = Received::alone(&message)
+        .ok_or_else(|| errors::bad_option(py, "topic", "topic and queue must have at most 65,535 bytes"))?;
+    Ok(Message::alone(received, sub_id, Origin::Test(OnceLock::new())))
+}
+
+/// A duration in any of the forms that a program may give, for the argument `key`.
+fn duration(py: Python<'_>, value: &Bound<'_, PyAny>, key: &str) -> PyResult<Duration> {
+    static SECONDS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let seconds = SECONDS.import(py, "quire._units", "seconds")?.call1((value, key))?;
+    Ok(Duration::from_secs_f64(seconds.extract()?))
 }
 
 /// The moment as a `datetime`, in UTC.

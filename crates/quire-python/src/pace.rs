@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use quire_core::replay::{Pace as CorePace, Rate};
-use quire_core::time;
+use quire_broker::replay::{Pace as CorePace, Rate};
 use quire_journal::Timestamp;
+use quire_types::time;
 
 use crate::errors;
 use crate::interpreter;

@@ -3,11 +3,12 @@
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use quire_core::broker::{ConfigError, QueueSettings, StandaloneError, StandaloneQueue};
-use quire_core::queue::{ConnectionId, Position, SubscriptionId, Time, Verdict};
+use quire_broker::{ConfigError, QueueSettings, StandaloneError, StandaloneQueue};
+use quire_queue::{ConnectionId, Position, SubscriptionId, Time, Verdict};
 
 use crate::errors;
 use crate::filter::bad_filter;
+use crate::interpreter;
 
 /// One queue; see `quire.Queue`. Times are nanoseconds.
 #[pyclass(frozen, module = "quire._quire")]
@@ -68,8 +69,8 @@ impl Queue {
     }
 
     fn dispatch<'py>(&self, py: Python<'py>, count_max: usize, now: u64) -> Vec<Delivered<'py>> {
-        let deliveries = py.detach(|| self.queue.lock().dispatch(Time::new(now), count_max));
-        let to_python = |(delivery, data): &(quire_core::queue::Delivery, bytes::Bytes)| {
+        let deliveries = interpreter::outside(py, || self.queue.lock().dispatch(Time::new(now), count_max));
+        let to_python = |(delivery, data): &(quire_queue::Delivery, bytes::Bytes)| {
             (
                 delivery.position.get(),
                 delivery.subscription.get(),
@@ -89,12 +90,18 @@ impl Queue {
         connection: u64,
         verdict: &str,
         positions: Vec<u64>,
+        delay_ms: Option<u64>,
         now: u64,
     ) -> PyResult<u64> {
-        let verdict = verdict_of(py, verdict)?;
+        let verdict = match (verdict_of(py, verdict)?, delay_ms) {
+            (Verdict::Cancel, Some(delay_ms)) => Verdict::CancelWithDelay { delay_ms },
+            (verdict, _) => verdict,
+        };
         let positions: Vec<Position> = positions.into_iter().map(Position::new).collect();
         let connection = ConnectionId::new(connection);
-        Ok(py.detach(|| self.queue.lock().settle(connection, verdict, &positions, Time::new(now))))
+        Ok(interpreter::outside(py, || {
+            self.queue.lock().settle(connection, verdict, &positions, Time::new(now))
+        }))
     }
 
     fn settle_matching(
@@ -107,8 +114,9 @@ impl Queue {
     ) -> PyResult<u64> {
         let verdict = verdict_of(py, verdict)?;
         let connection = ConnectionId::new(connection);
-        let settled =
-            py.detach(|| self.queue.lock().settle_matching(connection, verdict, filter, Time::new(now)));
+        let settled = interpreter::outside(py, || {
+            self.queue.lock().settle_matching(connection, verdict, filter, Time::new(now))
+        });
         settled.map_err(|error| bad_filter(py, &error))
     }
 
@@ -119,12 +127,12 @@ impl Queue {
 
     /// What expired until `now` and was not told yet.
     fn tick<'py>(&self, py: Python<'py>, now: u64) -> Vec<Expired<'py>> {
-        let expired = py.detach(|| {
+        let expired = interpreter::outside(py, || {
             let mut queue = self.queue.lock();
             queue.advance(Time::new(now));
             queue.take_expired()
         });
-        let to_python = |expired: &quire_core::broker::Expired| {
+        let to_python = |expired: &quire_broker::Expired| {
             let reasons = expired.reasons.names().collect();
             let data = PyBytes::new(py, &expired.data);
             (expired.position.get(), data, reasons, expired.deliveries, expired.cancels)
@@ -143,6 +151,7 @@ impl Queue {
         vec![
             ("depth", Some(stats.queue_depth)),
             ("waiting", Some(stats.waiting)),
+            ("delayed", Some(stats.delayed)),
             ("backlog", Some(stats.backlog)),
             ("subscriptions", Some(stats.subscriptions)),
             ("age_of_oldest_lease_ns", stats.age_of_oldest_lease_ns),
@@ -168,6 +177,7 @@ pub fn verdict_of(py: Python<'_>, name: &str) -> PyResult<Verdict> {
         "acknowledge" => Ok(Verdict::Acknowledge),
         "cancel" => Ok(Verdict::Cancel),
         "expire" => Ok(Verdict::Expire),
+        "release" => Ok(Verdict::Release),
         _ => Err(errors::new_error(py, "bad_option", &format!("verdict: {name:?} is none"), 0)),
     }
 }

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use quire_driver::store;
 
 use crate::errors;
+use crate::interpreter;
 
 /// Where the places of subscriptions are kept.
 #[pyclass(frozen, module = "quire._quire")]
@@ -18,7 +19,7 @@ impl BookmarkStore {
     #[pyo3(signature = (path=None))]
     fn new(py: Python<'_>, path: Option<PathBuf>) -> PyResult<Self> {
         let Some(path) = path else { return Ok(BookmarkStore(store::BookmarkStore::in_memory())) };
-        let opened = py.detach(|| store::BookmarkStore::open(&path));
+        let opened = interpreter::outside(py, || store::BookmarkStore::open(&path));
         opened.map(BookmarkStore).map_err(|error| errors::new_error(py, error.code(), &error.to_string(), 0))
     }
 
@@ -36,6 +37,6 @@ impl BookmarkStore {
     }
 
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.0.close());
+        interpreter::outside(py, || self.0.close());
     }
 }

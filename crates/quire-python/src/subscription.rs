@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use quire_core::client::{Failure, Message as Received, State};
-use quire_driver::client::{Queue, Taken};
+use quire_client::{Failure, Message as Received, State};
+use quire_driver::client::{HandedTo, Queue, Taken};
 
 use crate::client::Handle;
 use crate::errors;
@@ -85,14 +85,15 @@ impl Subscription {
         self.queue.is_completed(self.number)
     }
 
+    /// Whether the replay has caught up within `timeout` seconds; `None` when the client has ended before.
     #[pyo3(signature = (timeout=None))]
-    fn wait_completed(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+    fn wait_completed(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let ready = |slice| {
             let closed = matches!(self.handle.client().state(), State::Closed(_));
             let completed = self.queue.wait_completed(self.number, slice);
-            (completed || closed).then_some(completed)
+            (completed || closed).then_some(completed.then_some(true))
         };
-        Ok(interpreter::wait(py, interpreter::timeout(timeout), ready)?.unwrap_or(false))
+        Ok(interpreter::wait(py, interpreter::timeout(timeout), ready)?.unwrap_or(Some(false)))
     }
 
     /// Messages that the program has and has not processed, and, without a handler, those that it could take.
@@ -106,6 +107,12 @@ impl Subscription {
     #[getter]
     fn granted_backlog(&self) -> u32 {
         self.handle.client().granted_backlog(self.number)
+    }
+
+    /// Whether one of its bookmarks was in the log.
+    #[getter]
+    fn bookmark_found(&self) -> bool {
+        !self.handle.client().is_bookmark_missing(self.number)
     }
 
     #[getter]
@@ -140,8 +147,10 @@ impl Subscription {
                     None => return Ok(None),
                 };
             }
-            // Nothing is left of them when all were processed in an earlier life.
-            let handed = self.progress.hand_out_in_turn(ready);
+            // Those that were released are with another consumer.
+            ready.retain(|message| message.lease().is_none_or(|lease| lease.begin()));
+            // Nothing is left of them when all were processed in an earlier life, or released.
+            let handed = self.progress.hand_out(ready, HandedTo::Loop);
             if !handed.is_empty() {
                 return Ok(Some(handed));
             }
@@ -186,7 +195,7 @@ impl Drop for Subscription {
     /// Nobody asks for it any more: what only a query brought is not taken, and a handler's has nothing more to say.
     fn drop(&mut self) {
         match self.taker {
-            Taker::Program => (),
+            Taker::Program => self.progress.subscription_dropped(),
             Taker::Handler => self.queue.forget(self.number),
             Taker::Query if self.handle.is_forked() => (),
             Taker::Query => self.handle.client().forget_query(self.number),

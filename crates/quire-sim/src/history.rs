@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use quire_journal::{
-    AllTopics, Appended, Journal, JournalError, NewRecord, Options, Position, PublisherId, RecordKind,
-    Timestamp, Which,
+    AllTopics, Appended, Attributes, Journal, JournalError, NewRecord, Options, Position, PublisherId,
+    RecordKind, Timestamp, Which,
 };
 
 use crate::disk::{Faults, SimulatedDisk};
@@ -227,6 +227,7 @@ fn live(
                     topic: ["orders", "trades", "ticks/a"][random.below(3) as usize],
                     correlation_id: b"",
                     expiration_s: None,
+                    attributes: Attributes::NONE,
                     data: &data,
                 };
                 match journal.append(&record) {
@@ -253,7 +254,7 @@ fn live(
                 }
             }
             6 | 7 => journal.submit(),
-            8 if random.percent(10) => upkeep(random, journal, model, outcome),
+            8 if random.percent(10) => maintenance(random, journal, model, outcome),
             _ => {
                 journal.submit();
                 journal.write_waiting();
@@ -299,19 +300,19 @@ fn make_room(journal: &mut Journal, model: &mut Model, outcome: &mut Outcome) ->
 }
 
 /// Archives, compresses or removes. It may fail with the disk; whatever it leaves must be a whole log.
-fn upkeep(random: &mut Random, journal: &Journal, model: &mut Model, outcome: &mut Outcome) {
-    let upkeep = journal.upkeep();
+fn maintenance(random: &mut Random, journal: &Journal, model: &mut Model, outcome: &mut Outcome) {
+    let maintenance = journal.maintenance();
     let which = match random.below(3) {
         0 => Which::All,
         _ => Which::Beyond { size_max: random.below(8) * 64 * 1024 },
     };
     let kept = match random.below(5) {
-        0 | 1 => upkeep.archive(which),
-        2 | 3 => upkeep.compress(which),
+        0 | 1 => maintenance.archive(which),
+        2 | 3 => maintenance.compress(which),
         _ => {
             let needed = Position(random.below(model.records.len() as u64 + 2));
             model.removed = model.removed.max((needed.get() as usize).saturating_sub(1));
-            upkeep.remove(which, Some(needed))
+            maintenance.remove(which, Some(needed))
         }
     };
     outcome.kept += kept.map_or(0, |segments| segments.len() as u64);
@@ -366,6 +367,7 @@ mod tests {
             topic: "t",
             correlation_id: b"",
             expiration_s: None,
+            attributes: Attributes::NONE,
             data: &[7; 90_000],
         };
         journal.append(&record).expect("an append");
@@ -395,6 +397,7 @@ mod tests {
                 topic: "t",
                 correlation_id: b"",
                 expiration_s: None,
+                attributes: Attributes::NONE,
                 // The mark then crosses a sector, and the next writes touch only its second half.
                 data: &[7; 367],
             };

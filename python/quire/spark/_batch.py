@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Stretch(ds.InputPartition):
+class LogRange(ds.InputPartition):
     """What one task reads."""
 
     def __init__(self, range_: Range) -> None:
@@ -50,7 +50,7 @@ class BatchReader(ds.DataSourceReader):
 
 
 def split(ranges: Sequence[Range], spec: str, options: ReadOptions) -> list[ds.InputPartition]:
-    """Cuts ranges into tasks: by size, small stretches joined, at least as many as asked for if there is so much."""
+    """Cuts ranges into tasks: by size, small ranges joined, at least as many as asked for if there is so much."""
     found: list[ds.InputPartition] = []
     wanted = -(-options.min_partitions // max(len(ranges), 1)) if options.min_partitions else 1
     for range_ in ranges:
@@ -61,7 +61,7 @@ def split(ranges: Sequence[Range], spec: str, options: ReadOptions) -> list[ds.I
             continue
         for first, last in _cut(reader, spec, after, limit, options, wanted):
             found.append(
-                Stretch(
+                LogRange(
                     Range(range_.directory, first, last, _directory.identity(reader, last), range_.archive)
                 )
             )

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quire._arrow import batches
 from quire._errors import BadBookmarkError, ConfigError, QuireError
 from quire._quire import ArrowReader
+from quire.journal._arrow import batches
 from quire.spark._failures import hiding_traceback
 from quire.spark._options import EARLIEST, LATEST, ReadOptions, time_ago_ns, whole
 

@@ -21,7 +21,7 @@ AuditBy = Literal["queue", "consumer", "message"]
 _OUTCOMES = ("acknowledged", "taken", "expired", "released")
 
 #: How leases end, as the journal has it.
-_LEASE_ENDS = ("acknowledged", "cancelled", "expired", "ran_out", "left", "lost")
+_LEASE_ENDS = ("acknowledged", "cancelled", "expired", "ran_out", "left", "lost", "released")
 
 
 def queue_audit(
@@ -51,8 +51,8 @@ def queue_audit(
       the end of the lease
     - `consumer`: `queue`, `consumer` (a client name), `delivered`, `redelivered` (deliveries of messages that had been delivered before),
       how many it `acknowledged` and `expired`, also of those that others held, and how its leases ended: `cancelled`, `ran_out`, `left`
-      (it disconnected or unsubscribed), `lost` (another consumer settled the message), `held` (no end is in the journal); the times of
-      its leases
+      (it disconnected or unsubscribed), `lost` (another consumer settled the message), `released` (it gave the message back before it
+      began it), `held` (no end is in the journal); the times of its leases
     - `message`: `queue`, `position`, `bookmark`, `outcome` (null: it is in the queue), `reasons`, `cancels`, `deliveries`, `consumers` in
       the order of the deliveries, `settled_by`; the times `published`, `delivered` (first) and `ended`, and in seconds `wait`, `stay` and
       `leased`, all leases together. Messages to which nothing happened are not among them

@@ -1,4 +1,4 @@
-"""A stretch of the journal back into a server, in its order and at a chosen pace."""
+"""A range of the journal back into a server, in its order and at a chosen pace."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 from pyspark.sql import Row, SparkSession
 
-from quire._client import Client
 from quire._errors import ConfigError
+from quire.client._again import check_not_again
+from quire.client._blocking import Client
 from quire.spark import _directory
 from quire.spark._options import ReadOptions, job_options, read_options
 
@@ -41,8 +42,9 @@ def replay(
     flush_timeout: float = 300.0,
     archive_directory: str | None = None,
     skip_lost: bool = False,
+    again: bool = False,
 ) -> Replayed:
-    """Publishes the messages of a stretch, and waits until all are persistent.
+    """Publishes the messages of a range, and waits until all are persistent.
 
     - `name`: the publisher's identity. The position in the journal is the sequence, so that the same replay under the same name changes
       nothing when it is run again, and completes one that was stopped
@@ -51,20 +53,27 @@ def replay(
     - `options`: those of a read: `topics`, `filter`, `startingOffsets`, `endingTimestamp`, ...
     - `archive_directory`: where older files of the journal were moved to; needed only where the journal does not say it
     - `skip_lost`: continue without messages that were removed from the journal or cannot be read
+    - `again`: publish also what the destination has in its log under the same topic. Otherwise a destination that has the first
+      message is refused with `ConfigError`: it is the source itself, and everything would be repeated
 
-    Raises `BadBookmarkError` when messages of the stretch were removed from the journal since the replay was stopped.
+    Raises `BadBookmarkError` when messages of the range were removed from the journal since the replay was stopped.
     """
     wait = _pace(pace)
     options = {**(options or {}), **job_options(archive_directory, skip_lost)}
-    schema = "position long, timestamp_ns long, topic string, kind string, correlation_id string, data binary"
+    schema = (
+        "position long, timestamp_ns long, topic string, kind string, correlation_id string, data binary, "
+        "bookmark string"
+    )
     frame = (
         spark.read.format("quire").schema(schema).options(**options).load(journal).where("kind = 'publish'")
     )
     begun = time.monotonic()
     count = 0
-    with Client(url, name=name) as client:
+    with Client(url, name=name, wait=True) as client:
         lost = _lost(read_options({"path": journal, **options}), client.persisted)
         for row in _in_order(frame.toLocalIterator(prefetchPartitions=True)):
+            if not count and not again:
+                check_not_again(client, row.topic, row.bookmark, row.timestamp_ns, topic)
             wait(count, row.timestamp_ns)
             client.publish(
                 topic or row.topic, bytes(row.data), sequence=row.position, correlation_id=row.correlation_id
@@ -75,15 +84,15 @@ def replay(
 
 
 def _lost(options: ReadOptions, done: int) -> int:
-    """How many positions of the stretch were removed from the journal since the replay was stopped, after the last message that it had
+    """How many positions of the range were removed from the journal since the replay was stopped, after the last message that it had
     published."""
     directory = _directory.locate(options.directories[0])
-    stretch = _directory.span(directory, options)
+    range = _directory.span(directory, options)
     found = _directory.reader(directory, options.archive)
-    # A stretch that begins later than the journal does has lost nothing, and a replay that has not begun takes what there is.
-    if done == 0 or stretch.after > found.first - 1:
+    # A range that begins later than the journal does has lost nothing, and a replay that has not begun takes what there is.
+    if done == 0 or range.after > found.first - 1:
         return 0
-    return _directory.retained(found, replace(stretch, after=done), options) - done
+    return _directory.retained(found, replace(range, after=done), options) - done
 
 
 def _in_order(rows: Iterator[Row]) -> Iterator[Row]:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Self
 
-from quire._arrow import batches
 from quire._bookmarks import EPOCH, NOW, to_text
-from quire._client import Client
 from quire._errors import BadBookmarkError, BadFilterError, ConfigError
-from quire._options import Reconnect, Spec
-from quire._quire import ArrowStretch
-from quire._subscription import Subscription
+from quire._quire import ArrowRange
+from quire.client._blocking import Client, Subscription
+from quire.client._options import Reconnect
+from quire.client._spec import Spec
+from quire.journal._arrow import batches
 from quire.spark._directory import not_an_offset
 from quire.spark._options import EARLIEST, LATEST, PARTITION_BYTES_MIN, ReadOptions, password, time_ago_ns
 from quire.spark._scan import in_filter
@@ -104,7 +104,7 @@ class Wanted:
 
 
 class Connection:
-    """A client that reads stretches of the log. Close it."""
+    """A client that reads ranges of the log. Close it."""
 
     def __init__(self, options: ReadOptions) -> None:
         assert options.url is not None
@@ -114,6 +114,7 @@ class Connection:
             options.url,
             user=options.user,
             password=password(options.password_file),
+            wait=True,
             reconnect=Reconnect(give_up_after=_AWAY_MAX),
             receive_size_max=_RECEIVE_BYTES_MAX,
         )
@@ -130,10 +131,10 @@ class Connection:
 
     def head(self) -> str:
         """The bookmark of the last record that is persistent, whatever it is; `0` when there is none."""
-        with self._client._enter(Spec(topic=_NONE, bookmark=NOW), auto_ack=False) as subscription:
+        with self._client._enter_now(Spec(_NONE, bookmark=NOW), auto_ack=False) as subscription:
             # The place comes right behind the acceptance: it is here when something later was answered.
             self._client.flush()
-            place = self._client._core.place(subscription._core.number)
+            place = self._client._core.resume_position(subscription._core.number)
         return EPOCH if place is None or place == "0|0|" else place
 
     def has(self, bookmark: str) -> bool:
@@ -166,7 +167,7 @@ class Connection:
         if range_.is_empty:
             return 0, None, True
         with self._enter(range_, wanted, rate) as subscription:
-            return ArrowStretch(subscription._core).count(count_max, size_max)
+            return ArrowRange(subscription._core).count(count_max, size_max)
 
     def cut(self, range_: ServerRange, wanted: Wanted, parts: int) -> list[ServerRange]:
         """Cuts a range into about so many parts of equal time, or leaves it whole when it is small."""
@@ -194,7 +195,7 @@ class Connection:
         if retained.is_empty:
             return
         with self._enter(retained, wanted) as subscription:
-            scan = ArrowStretch(subscription._core).scan(spec)
+            scan = ArrowRange(subscription._core).scan(spec)
             yield from batches(scan, lambda _first, _last, _reason: None)
 
     def retained(self, range_: ServerRange) -> ServerRange:
@@ -210,10 +211,10 @@ class Connection:
 
     def _enter(self, range_: ServerRange, wanted: Wanted, rate: str | None = None) -> Subscription:
         spec = Spec(
-            topic=wanted.topic, filter=wanted.filter, bookmark=str(range_), rate=rate, not_found_fails=True
+            wanted.topic, filter=wanted.filter, bookmark=str(range_), bookmark_not_found="fail", rate=rate
         )
         try:
-            return self._client._enter(spec, auto_ack=False)
+            return self._client._enter_now(spec, auto_ack=False)
         except BadFilterError as error:
             raise in_filter(error, wanted.filter) from None
 

@@ -11,8 +11,8 @@ from pyspark import TaskContext
 from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
-from quire._client import Client
 from quire._errors import BadTopicError, ConfigError, QuireError
+from quire.client._blocking import Client
 from quire.spark._failures import hiding_traceback
 from quire.spark._options import WriteOptions, password
 from quire.spark._staging import Part, StagedBatch
@@ -226,7 +226,7 @@ def _publish(options: WriteOptions, sink: str, batch: StagedBatch, parts: Sequen
         raise QuireError(f"a batch of {count} messages is too large; limit it with maxMessagesPerTrigger")
     if count:
         with Client(
-            options.url, name=sink, user=options.user, password=password(options.password_file)
+            options.url, name=sink, user=options.user, password=password(options.password_file), wait=True
         ) as client:
             if not was_settled and client.persisted > first:
                 raise QuireError(

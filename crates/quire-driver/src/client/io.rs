@@ -4,11 +4,11 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use polling::{Event, Events};
-use quire_core::client::State;
+use quire_client::State;
 
 use super::link::{Link, Stream};
 use super::{Inner, Shared};
@@ -38,7 +38,10 @@ pub(super) fn run(shared: &Shared, links: &[Link]) {
         if matches!(inner.core.state(), State::Closed(_))
             && (is_hurried || wire.as_ref().is_none_or(|wire| inner.core.wants_close() && wire.is_idle()))
         {
-            disconnect(shared, &mut wire, &mut inner);
+            if let Some(wire) = wire.take() {
+                wire.leave(shared);
+                inner.core.handle_disconnected(shared.now());
+            }
             shared.dispatch(&mut inner);
             inner.core.release_publish_log();
             inner.is_done = true;
@@ -54,11 +57,12 @@ pub(super) fn run(shared: &Shared, links: &[Link]) {
             continue;
         }
         drop(inner);
-        let is_sound = wire.as_mut().is_some_and(|wire| turn(shared, wire, &mut scratch));
-        if !is_sound {
-            let mut inner = shared.inner.lock();
-            disconnect(shared, &mut wire, &mut inner);
-            shared.dispatch(&mut inner);
+        let Some(connected) = &mut wire else { continue };
+        if let Err(reason) = turn(shared, connected, &mut scratch) {
+            if let Some(wire) = wire.take() {
+                wire.leave(shared);
+            }
+            disconnected(shared, reason);
             continue;
         }
         continue_or_sleep(shared, &wire, &mut events);
@@ -73,37 +77,57 @@ fn connect(shared: &Shared, links: &[Link], inner: parking_lot::MutexGuard<'_, I
     }
     drop(inner);
     let link = &links[address % links.len()];
+    shared.inner.lock().address = link.to_string();
     let connected = link.connect(shared.connect_timeout).and_then(|stream| {
         // SAFETY: the socket is removed from the poller in `disconnect`, before it is dropped.
         unsafe { shared.poller.add(&as_source(&stream), Event::none(SOCKET)) }?;
         Ok(stream)
     });
-    let mut inner = shared.inner.lock();
-    let wire = match connected {
+    match connected {
         Ok(stream) => {
+            let mut inner = shared.inner.lock();
             inner.core.handle_connected(shared.now());
+            shared.dispatch(&mut inner);
             Some(Wire { stream, outgoing: Vec::new(), written: 0 })
         }
         Err(error) => {
-            inner.last_error = Some(format!("{link}: {error}"));
-            inner.core.handle_disconnected(shared.now());
+            disconnected(shared, error.to_string());
             None
         }
-    };
-    shared.dispatch(&mut inner);
-    wire
-}
-
-fn disconnect(shared: &Shared, wire: &mut Option<Wire>, inner: &mut Inner) {
-    if let Some(wire) = wire.take() {
-        // Fails only for a socket that is not registered, which changes nothing.
-        let _ = shared.poller.delete(as_source(&wire.stream));
-        inner.core.handle_disconnected(shared.now());
     }
 }
 
-/// Reads and writes until neither goes on; false when the connection is no good any more.
-fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> bool {
+/// The connection was lost, or could not be made.
+fn disconnected(shared: &Shared, reason: String) {
+    let mut inner = shared.inner.lock();
+    let reason = inner.ended_because.take().unwrap_or(reason);
+    let before = inner.core.state().clone();
+    inner.last_error = Some(format!("{}: {reason}", inner.address));
+    inner.core.handle_disconnected(shared.now());
+    match before {
+        State::Connecting => inner.failed_attempts += 1,
+        State::Connected => {
+            inner.lost_at = Some(Instant::now());
+            log::warn!(
+                target: "quire.client",
+                "client {:?}: lost the connection to {}: {reason}; {} publishes are not known to be persisted",
+                inner.core.name(),
+                inner.address,
+                inner.core.unpersisted_count()
+            );
+        }
+        State::Reconnecting | State::Closed(_) => (),
+    }
+    shared.dispatch(&mut inner);
+    // Callers wait for the outcome of the first attempts, of which the core has no event.
+    shared.announce();
+}
+
+/// Reads and writes until neither goes on.
+///
+/// # Errors
+/// The connection is of no use any more: the reason.
+fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> Result<(), String> {
     loop {
         let mut progress = false;
         let is_reading;
@@ -111,42 +135,26 @@ fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> bool {
             let mut inner = shared.inner.lock();
             is_reading = shared.is_reading(&mut inner);
             if inner.core.handle_timeout(shared.now()) {
-                inner.last_error = Some("the server is silent".into());
-                return false;
+                return Err("the server is silent".into());
             }
             if wire.outgoing.is_empty() {
                 inner.core.poll_transmit(shared.now(), &mut wire.outgoing);
             }
             shared.dispatch(&mut inner);
         }
-        match wire.write() {
-            Some(written) => progress |= written,
-            None => return false,
-        }
+        progress |= wire.write()?;
         shared.is_reading.store(is_reading, Ordering::Release);
-        if is_reading {
-            match wire.read(scratch) {
-                Ok(Some(size)) => {
-                    progress = true;
-                    let bytes = Bytes::copy_from_slice(&scratch[..size]);
-                    let mut inner = shared.inner.lock();
-                    inner.heard_at = Some(SystemTime::now());
-                    let received = inner.core.handle_received(shared.now(), bytes);
-                    shared.dispatch(&mut inner);
-                    if let Err(error) = received {
-                        inner.last_error = Some(format!("the server does not speak the protocol: {error}"));
-                        return false;
-                    }
-                }
-                Ok(None) => (),
-                Err(reason) => {
-                    shared.inner.lock().last_error = Some(reason);
-                    return false;
-                }
-            }
+        if is_reading && let Some(size) = wire.read(scratch)? {
+            progress = true;
+            let bytes = Bytes::copy_from_slice(&scratch[..size]);
+            let mut inner = shared.inner.lock();
+            inner.heard_at = Some(SystemTime::now());
+            let received = inner.core.handle_received(shared.now(), bytes);
+            shared.dispatch(&mut inner);
+            received.map_err(|error| format!("the server does not speak the protocol: {error}"))?;
         }
         if !progress {
-            return true;
+            return Ok(());
         }
     }
 }
@@ -191,24 +199,30 @@ impl Wire {
         self.outgoing.is_empty()
     }
 
-    /// Whether anything could be written; `None` when the connection broke.
-    fn write(&mut self) -> Option<bool> {
+    /// The socket is not waited for any more.
+    fn leave(&self, shared: &Shared) {
+        // Fails only for a socket that is not registered, which changes nothing.
+        let _ = shared.poller.delete(as_source(&self.stream));
+    }
+
+    /// Whether anything could be written, or why the connection is gone.
+    fn write(&mut self) -> Result<bool, String> {
         let mut progress = false;
         while self.written < self.outgoing.len() {
             match self.stream.write(&self.outgoing[self.written..]) {
-                Ok(0) => return None,
+                Ok(0) => return Err("the server takes no bytes".into()),
                 Ok(size) => {
                     progress = true;
                     self.written += size;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => (),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Some(progress),
-                Err(_) => return None,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(progress),
+                Err(error) => return Err(error.to_string()),
             }
         }
         self.outgoing.clear();
         self.written = 0;
-        Some(progress)
+        Ok(progress)
     }
 
     /// Bytes read, `None` when there are none now, or why the connection is gone.

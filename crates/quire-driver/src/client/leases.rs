@@ -1,17 +1,18 @@
-//! What a client says about messages of queues (`quire_core::client`).
+//! What a client says about messages of queues (`quire_client`).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use quire_core::client::{CommandId, Failure, Lease, QuerySpec};
-use quire_core::queue::Verdict;
-use quire_core::time::Instant;
+use quire_client::{CommandId, Failure, Lease, Message, QuerySpec};
+use quire_command::Subject;
 use quire_journal::Bookmark;
+use quire_types::Verdict;
+use quire_types::time::Instant;
 
 use super::{Client, Feed, Progress, Queue, Subscribed};
 
 impl Client {
-    /// Says what becomes of a message; see [`quire_core::client::ClientCore::settle`].
+    /// Says what becomes of a message; see [`quire_client::ClientCore::settle`].
     pub fn settle(&self, lease: &Lease, verdict: Verdict) {
         self.settle_all([lease], verdict);
     }
@@ -30,7 +31,45 @@ impl Client {
         }
     }
 
-    /// Asks for longer leases; see [`quire_core::client::ClientCore::extend`].
+    /// The program asks for the next message of a subscription: it has processed all that it was handed.
+    ///
+    /// # Errors
+    /// The store could not keep that.
+    pub fn processed_all(&self, progress: &Progress) -> Result<(), Failure> {
+        let (leases, kept) = progress.processed_all();
+        if !leases.is_empty() {
+            self.settle_all(leases.iter().map(|lease| &**lease), Verdict::Acknowledge);
+        }
+        kept
+    }
+
+    /// The program has processed one message, and says no more of it: it is acknowledged where that is so wanted.
+    ///
+    /// # Errors
+    /// The store could not keep that.
+    pub fn processed(&self, progress: &Progress, message: &Message, ordinal: u64) -> Result<(), Failure> {
+        let verdict = progress.acknowledges().then_some(Verdict::Acknowledge);
+        self.settled(progress, message, ordinal, verdict)
+    }
+
+    /// The program has processed one message, and says what becomes of it in its queue, if it came from one.
+    ///
+    /// # Errors
+    /// The store could not keep that.
+    pub fn settled(
+        &self,
+        progress: &Progress,
+        message: &Message,
+        ordinal: u64,
+        verdict: Option<Verdict>,
+    ) -> Result<(), Failure> {
+        if let (Some(lease), Some(verdict)) = (message.lease(), verdict) {
+            self.settle(lease, verdict);
+        }
+        progress.processed(ordinal)
+    }
+
+    /// Asks for longer leases; see [`quire_client::ClientCore::extend`].
     pub fn extend(&self, leases: &[Arc<Lease>], period: Option<Duration>) {
         let now = self.shared.now();
         if self.shared.inner.lock().core.extend(leases, period, now) {
@@ -38,7 +77,7 @@ impl Client {
         }
     }
 
-    /// See [`quire_core::client::ClientCore::settle_bookmarks`].
+    /// See [`quire_client::ClientCore::settle_bookmarks`].
     ///
     /// # Errors
     /// As there.
@@ -51,7 +90,7 @@ impl Client {
         self.command(|core| core.settle_bookmarks(queue, verdict, bookmarks))
     }
 
-    /// See [`quire_core::client::ClientCore::settle_matching`].
+    /// See [`quire_client::ClientCore::settle_matching`].
     ///
     /// # Errors
     /// As there.
@@ -62,12 +101,11 @@ impl Client {
     /// Asks for the messages of a queue that could be delivered. The local queue ends behind the last of them.
     ///
     /// # Errors
-    /// See [`quire_core::client::ClientCore::query`].
+    /// See [`quire_client::ClientCore::query`].
     pub fn query(&self, spec: &QuerySpec) -> Result<Subscribed, Failure> {
         let queue = Arc::new(Queue::new(self.shared.room.clone()));
         let instances = self.shared.instances.clone();
-        let progress =
-            Progress::new(&spec.queue, quire_core::client::Progress::default(), None, None, instances);
+        let progress = Progress::new(&spec.queue, quire_client::Progress::default(), None, None, instances);
         let mut inner = self.shared.inner.lock();
         let (number, command) = inner.core.query(spec)?;
         let feed = Feed::new(&queue, &progress);
@@ -80,9 +118,17 @@ impl Client {
     /// Asks for the figures of a queue, or of all; take them with [`take_told`](Self::take_told) when the command is answered.
     ///
     /// # Errors
-    /// See [`quire_core::client::ClientCore::queue_stats`].
+    /// See [`quire_client::ClientCore::queue_stats`].
     pub fn queue_stats(&self, queue: Option<&str>) -> Result<CommandId, Failure> {
         self.command(|core| core.queue_stats(queue))
+    }
+
+    /// Asks about the server; take the answer with [`take_told`](Self::take_told) when the command is answered.
+    ///
+    /// # Errors
+    /// See [`quire_client::ClientCore::inspect`].
+    pub fn inspect(&self, subject: Subject<'_>) -> Result<CommandId, Failure> {
+        self.command(|core| core.inspect(subject))
     }
 
     /// Messages that were settled, of which it is not known yet that this is durable.

@@ -1,11 +1,15 @@
-//! What a client talks over: a TCP connection, or its end of a socket pair whose other end is an engine in this process.
+//! What a client talks over: a TCP connection, a Unix socket of a server on this machine, or its end of a socket pair whose other end is
+//! an engine in this process.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+use super::local;
 
 /// Where to connect.
 #[derive(Clone)]
@@ -17,13 +21,15 @@ pub enum Link {
         /// Port.
         port: u16,
     },
+    /// The server that runs on the journal in a directory of this machine, as its administrator.
+    Local(PathBuf),
     /// An engine in this process: gives the client's end of a new connection.
     Embedded(Arc<dyn Fn() -> io::Result<UnixStream> + Send + Sync>),
 }
 
 pub(super) enum Stream {
     Tcp(TcpStream),
-    Pair(UnixStream),
+    Unix(UnixStream),
 }
 
 impl Link {
@@ -44,10 +50,15 @@ impl Link {
                 }
                 Err(last)
             }
+            Link::Local(directory) => {
+                let stream = local::connect(directory)?;
+                stream.set_nonblocking(true)?;
+                Ok(Stream::Unix(stream))
+            }
             Link::Embedded(connect) => {
                 let stream = connect()?;
                 stream.set_nonblocking(true)?;
-                Ok(Stream::Pair(stream))
+                Ok(Stream::Unix(stream))
             }
         }
     }
@@ -57,6 +68,7 @@ impl std::fmt::Display for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Link::Tcp { host, port } => write!(f, "quire://{host}:{port}"),
+            Link::Local(directory) => write!(f, "local:{}", directory.display()),
             Link::Embedded(_) => f.write_str("the engine in this process"),
         }
     }
@@ -66,7 +78,7 @@ impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Stream::Tcp(stream) => stream.read(buffer),
-            Stream::Pair(stream) => stream.read(buffer),
+            Stream::Unix(stream) => stream.read(buffer),
         }
     }
 }
@@ -75,7 +87,7 @@ impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Stream::Tcp(stream) => stream.write(bytes),
-            Stream::Pair(stream) => stream.write(bytes),
+            Stream::Unix(stream) => stream.write(bytes),
         }
     }
 
@@ -88,7 +100,7 @@ impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Stream::Tcp(stream) => stream.as_fd(),
-            Stream::Pair(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
         }
     }
 }

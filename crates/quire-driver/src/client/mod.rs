@@ -9,10 +9,11 @@
 mod io;
 mod leases;
 mod link;
+pub mod local;
+mod log_range;
 mod progress;
 mod queue;
 mod room;
-mod stretch;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
@@ -23,20 +24,21 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
 use polling::Poller;
-use quire_core::client::{
+use quire_client::{
     self as core, ClientConfig, ClientCore, CommandId, Event, Failure, NewMessage, PublishError, State,
     SubscriptionSpec,
 };
-use quire_core::wire::{Code, Files};
+use quire_command::Code;
 use quire_journal::{Action, Bookmark};
+use quire_types::Files;
 
 use crate::store::{BookmarkStore, PublishFile, StoreError};
 pub use link::Link;
+pub use log_range::{LogRange, Step};
 use progress::Instances;
-pub use progress::Progress;
+pub use progress::{HandedTo, Progress};
 pub use queue::{NO_SUBSCRIPTION, Queue, Taken};
 use room::{Full, Room};
-pub use stretch::{Step, Stretch};
 
 /// How a [`Client`] is made.
 pub struct Options {
@@ -109,6 +111,18 @@ struct Shared {
     started_at: SystemTime,
     on_ready: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     connect_timeout: Duration,
+    link_count: usize,
+}
+
+/// How the first attempts to connect went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FirstContact {
+    /// The client was logged on.
+    Connected,
+    /// Every address was tried, and none let the client in. [`Client::last_error`] says why; the client keeps trying.
+    Refused,
+    /// The client has ended for good.
+    Ended(Failure),
 }
 
 struct Inner {
@@ -132,8 +146,16 @@ struct Inner {
     failed_publishes: VecDeque<(u64, Failure)>,
     /// The last states that the client came into, each with its number among all.
     states: VecDeque<(u64, State)>,
-    /// Why the last attempt to connect failed.
+    /// Why the last attempt to connect failed, or the connection was lost.
     last_error: Option<String>,
+    /// What the server gave as its reason for ending the connection.
+    ended_because: Option<String>,
+    /// Attempts to connect that failed before the first logon.
+    failed_attempts: usize,
+    /// When the connection was lost; `None` while there is one.
+    lost_at: Option<Instant>,
+    /// The address of the last attempt, for the log.
+    address: String,
     /// The thread has ended.
     is_done: bool,
 }
@@ -166,7 +188,7 @@ impl Client {
     pub fn start(options: Options) -> Result<Self, StartError> {
         let size_max = options.config.publish_store_size_max as u64;
         let name = options.config.name.clone();
-        let mut core = ClientCore::new(options.config, quire_core::time::Instant::from_ns(0));
+        let mut core = ClientCore::new(options.config, quire_types::time::Instant::from_ns(0));
         if let Some(path) = &options.publish_store {
             let (file, stored) = PublishFile::open(path, &name, size_max)?;
             core.keep_publishes_in(Box::new(file), &stored.frames, stored.last_sequence);
@@ -185,6 +207,10 @@ impl Client {
                 failed_publishes: VecDeque::new(),
                 states: VecDeque::from([(1, State::Connecting)]),
                 last_error: None,
+                ended_because: None,
+                failed_attempts: 0,
+                lost_at: None,
+                address: String::new(),
                 is_done: false,
             }),
             changed: Condvar::new(),
@@ -198,7 +224,9 @@ impl Client {
             started: Instant::now(),
             started_at: SystemTime::now(),
             on_ready: Mutex::new(None),
-            connect_timeout: options.connect_timeout,
+            // The system refuses a connection attempt without any time.
+            connect_timeout: options.connect_timeout.max(Duration::from_millis(1)),
+            link_count: options.links.len(),
         });
         let its_shared = shared.clone();
         let run = move || io::run(&its_shared, &options.links);
@@ -254,7 +282,7 @@ impl Client {
     }
 
     /// The bookmark up to which a bookmark subscription has received what it matches, or was told that there is nothing more.
-    pub fn place(&self, number: u32) -> Option<Bookmark> {
+    pub fn resume_position(&self, number: u32) -> Option<Bookmark> {
         self.shared.inner.lock().core.last_received(number)
     }
 
@@ -268,7 +296,7 @@ impl Client {
 
     /// Enters a subscription, whose user calls it `sub_id`. Its messages go to `queue`, or to a queue of its own. With `is_kept`, the place of
     /// a bookmark subscription is kept in the store under this name, and with the bookmark [`MOST_RECENT`] it goes on where one of this
-    /// name was.
+    /// name was. With `acknowledges`, a message of a queue is acknowledged when it is processed.
     ///
     /// # Errors
     /// See [`ClientCore::subscribe`] and [`BookmarkStore::keep`].
@@ -277,6 +305,7 @@ impl Client {
         mut spec: SubscriptionSpec,
         sub_id: &str,
         is_kept: bool,
+        acknowledges: bool,
         queue: Option<Arc<Queue>>,
     ) -> Result<Subscribed, Failure> {
         let is_handled = queue.is_some();
@@ -284,17 +313,18 @@ impl Client {
         let resumes = spec.bookmark.as_deref() == Some(MOST_RECENT);
         let mut keeper = None;
         if is_kept && spec.bookmark.is_some() {
-            let (its_keeper, place) = self.shared.bookmark_store.keep(sub_id, resumes)?;
+            let (its_keeper, resume_position) = self.shared.bookmark_store.keep(sub_id, resumes)?;
             keeper = Some(its_keeper);
-            spec.place = place;
+            spec.resume_position = resume_position;
         }
         if resumes {
             spec.bookmark = Some(EPOCH.to_owned());
         }
         let begins = spec.bookmark.is_some() && !resumes;
-        let place = spec.place.clone().unwrap_or_default();
-        let account = core::Progress::new(place.ahead);
-        let progress = Progress::new(sub_id, account, place.last, keeper, self.shared.instances.clone());
+        let resume_position = spec.resume_position.clone().unwrap_or_default();
+        let account = core::Progress::new(resume_position.ahead, acknowledges);
+        let progress =
+            Progress::new(sub_id, account, resume_position.last, keeper, self.shared.instances.clone());
         let mut inner = self.shared.inner.lock();
         let (number, command) = inner.core.subscribe(spec)?;
         if begins {
@@ -349,6 +379,11 @@ impl Client {
         Ok(command)
     }
 
+    /// See [`ClientCore::has_begun`].
+    pub fn has_begun(&self, number: u32) -> bool {
+        self.shared.inner.lock().core.has_begun(number)
+    }
+
     /// Pauses or resumes bookmark subscriptions.
     ///
     /// # Errors
@@ -371,16 +406,22 @@ impl Client {
         }
     }
 
-    /// Has a full journal file taken care of; see [`quire_core::client::ClientCore::upkeep`]. Take what was done with
+    /// Has the server archive, compress or remove a full journal file; see [`quire_client::ClientCore::maintain`]. Take what was done with
     /// [`take_told`](Self::take_told) when the command is answered.
     ///
     /// # Errors
     /// As there.
-    pub fn upkeep(&self, action: Action, files: Files, dry_run: bool) -> Result<CommandId, Failure> {
-        self.command(|core| core.upkeep(action, files, dry_run))
+    pub fn maintain(
+        &self,
+        action: Action,
+        files: Files,
+        dry_run: bool,
+        archive_directory: Option<&str>,
+    ) -> Result<CommandId, Failure> {
+        self.command(|core| core.maintain(action, files, dry_run, archive_directory))
     }
 
-    /// What a command of [`queue_stats`](Self::queue_stats) or [`upkeep`](Self::upkeep) was told, once: JSON.
+    /// What a command of [`queue_stats`](Self::queue_stats) or [`maintain`](Self::maintain) was told, once: JSON.
     pub fn take_told(&self, command: CommandId) -> Vec<String> {
         self.shared.inner.lock().told.remove(&command).unwrap_or_default()
     }
@@ -402,14 +443,17 @@ impl Client {
         self.wait_for(timeout, |inner| inner.answers.remove(&command))
     }
 
-    /// Waits until the client was logged on, or ended for good; `None` when `timeout` passed first.
-    pub fn wait_connected(&self, timeout: Duration) -> Option<Result<(), Failure>> {
-        self.wait_for(timeout, |inner| connected(inner.core.state()))
-    }
-
-    /// Whether the client was logged on, or ended for good.
-    pub fn connected(&self) -> Option<Result<(), Failure>> {
-        connected(self.shared.inner.lock().core.state())
+    /// Waits until the client was logged on or ended for good, or, unless `keeps_trying`, every address was tried once; `None` when
+    /// `timeout` passed first.
+    pub fn wait_connected(&self, timeout: Duration, keeps_trying: bool) -> Option<FirstContact> {
+        self.wait_for(timeout, |inner| match inner.core.state() {
+            State::Connected => Some(FirstContact::Connected),
+            State::Closed(failure) => Some(FirstContact::Ended(failure.clone().unwrap_or_else(closed))),
+            State::Connecting if !keeps_trying && inner.failed_attempts >= self.shared.link_count => {
+                Some(FirstContact::Refused)
+            }
+            State::Connecting | State::Reconnecting => None,
+        })
     }
 
     /// Where the client stands.
@@ -441,6 +485,11 @@ impl Client {
     /// See [`ClientCore::released`].
     pub fn released(&self) -> u64 {
         self.shared.inner.lock().core.released()
+    }
+
+    /// See [`ClientCore::is_bookmark_missing`].
+    pub fn is_bookmark_missing(&self, subscription: u32) -> bool {
+        self.shared.inner.lock().core.is_bookmark_missing(subscription)
     }
 
     /// How many messages of queues a subscription may have outstanding; 0 when none of its messages comes from a queue.
@@ -484,6 +533,15 @@ impl Client {
         inner.feeds.remove(&number);
         drop(inner);
         self.shared.wake();
+    }
+
+    /// Ends the client for good, and gives `reason` for it from now on.
+    pub fn fail(&self, reason: String) {
+        let mut inner = self.shared.inner.lock();
+        inner.last_error = Some(reason.clone());
+        inner.core.fail(Failure { code: Code::ShuttingDown, reason, column: 0 });
+        drop(inner);
+        self.shared.alarm();
     }
 
     /// Says goodbye and takes nothing more. What was published and not sent yet is still sent, until [`Client::close`].
@@ -603,8 +661,8 @@ impl Shared {
     }
 
     /// The core's time: nanoseconds since the client began.
-    fn now(&self) -> quire_core::time::Instant {
-        quire_core::time::Instant::from_ns(
+    fn now(&self) -> quire_types::time::Instant {
+        quire_types::time::Instant::from_ns(
             u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX),
         )
     }
@@ -652,6 +710,33 @@ impl Shared {
                     }
                     inner.failed_publishes.push_back((sequence, failure));
                 }
+                Event::LoggedOn { publish_count, subscription_count } => {
+                    if let Some(lost_at) = inner.lost_at.take() {
+                        log::info!(
+                            target: "quire.client",
+                            "client {:?}: connected to {} again after {:.1} s; sent again: {publish_count} publishes, \
+                             {subscription_count} subscriptions",
+                            inner.core.name(),
+                            inner.address,
+                            lost_at.elapsed().as_secs_f64()
+                        );
+                    }
+                }
+                Event::BookmarkMissing { topic, begins_now } => {
+                    let begins = match begins_now {
+                        true => "begins now: messages that were published after the bookmark are left out",
+                        false => {
+                            "begins with the oldest message of the log: messages may be delivered again, and those that \
+                             were removed from the log are left out"
+                        }
+                    };
+                    log::warn!(
+                        target: "quire.client",
+                        "client {:?}: the bookmark of the subscription to {topic:?} is not in the log, so it {begins}",
+                        inner.core.name()
+                    );
+                }
+                Event::ConnectionEnded { reason } => inner.ended_because = Some(reason),
                 Event::Overtaken { own, persisted, highest } => log::warn!(
                     target: "quire.client",
                     "the server has sequence {highest} of the client name {:?}, but this client gave out none above {own}: another \
@@ -679,14 +764,6 @@ impl Shared {
         if let Some(on_ready) = on_ready {
             on_ready();
         }
-    }
-}
-
-fn connected(state: &State) -> Option<Result<(), Failure>> {
-    match state {
-        State::Connected => Some(Ok(())),
-        State::Closed(failure) => Some(Err(failure.clone().unwrap_or_else(closed))),
-        State::Connecting | State::Reconnecting => None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use quire_core::client::{self as core, Failure, Message, Processed};
+use quire_client::{self as core, Failure, Lease, Message, Processed};
 use quire_journal::Bookmark;
 
 use crate::store::Keeper;
@@ -22,6 +22,15 @@ pub struct Progress {
     instances: Instances,
     /// It was said that the place stays where it is.
     was_warned: AtomicBool,
+}
+
+/// Who is handed messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandedTo {
+    /// A loop: it has processed a message when it asks for the next one.
+    Loop,
+    /// A handler: it has processed a message when it returns.
+    Handler,
 }
 
 struct State {
@@ -58,16 +67,22 @@ impl Progress {
         }
     }
 
-    /// Messages are handed out: gives what `make` makes of those that were not processed before, each with its ordinal.
+    /// Messages are handed out: gives what `make` makes of those that were not processed before, each with its ordinal. `to` says how it
+    /// will be known that one is processed.
     pub fn hand_out<T>(
         &self,
-        messages: impl ExactSizeIterator<Item = Message>,
+        messages: Vec<Message>,
+        to: HandedTo,
         mut make: impl FnMut(Message, u64) -> T,
     ) -> Vec<T> {
         let mut handed = Vec::with_capacity(messages.len());
         let mut state = self.state.lock();
         for message in messages {
-            if let Some(ordinal) = state.progress.hand_out(&message) {
+            let ordinal = match to {
+                HandedTo::Loop => state.progress.hand_out_in_turn(&message),
+                HandedTo::Handler => state.progress.hand_out(&message),
+            };
+            if let Some(ordinal) = ordinal {
                 handed.push(make(message, ordinal));
             }
         }
@@ -81,21 +96,24 @@ impl Progress {
         handed
     }
 
-    /// The next message is asked for: all that were handed out are processed.
-    ///
-    /// # Errors
-    /// The store could not keep that.
-    pub fn processed_all(&self) -> Result<(), Failure> {
+    /// The next message is asked for: all that were handed out are processed. Gives the leases to acknowledge, and whether the store kept
+    /// the rest.
+    pub(super) fn processed_all(&self) -> (Vec<Arc<Lease>>, Result<(), Failure>) {
         let mut state = self.state.lock();
         let processed = state.progress.processed_all();
-        self.keep(&mut state, processed)
+        (state.progress.take_leases(), self.keep(&mut state, processed))
+    }
+
+    /// Whether a message of a queue is acknowledged when it is processed.
+    pub(super) fn acknowledges(&self) -> bool {
+        self.state.lock().progress.acknowledges()
     }
 
     /// One message is processed; again, or one of a bookmark that the subscription no longer has, changes nothing.
     ///
     /// # Errors
     /// The store could not keep that.
-    pub fn processed(&self, ordinal: u64) -> Result<(), Failure> {
+    pub(super) fn processed(&self, ordinal: u64) -> Result<(), Failure> {
         let mut state = self.state.lock();
         let processed = state.progress.processed(ordinal);
         self.keep(&mut state, processed)

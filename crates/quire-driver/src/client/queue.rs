@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use quire_core::client::{Failure, Message};
+use quire_client::{Failure, Message};
 
 use super::room::Room;
 

@@ -6,8 +6,8 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use quire_core::client::{ClientCore, CommandId, Failure, Message};
-use quire_core::wire::{Code, SubscribeOptions};
+use quire_client::{ClientCore, CommandId, Failure, Message};
+use quire_command::{Code, SubscribeOptions};
 
 use super::{Inner, Shared};
 

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use polling::{Event, Events, PollMode, Poller};
-use quire_core::broker::{ConnectionId, Input, Level};
+use quire_broker::{Access, ConnectionId, Input, Level, TransportId};
 
 use super::Command;
-use super::transport::{HIGH_WATER_BYTES, LOW_WATER_BYTES, Received, Transport};
+use super::transport::{HIGH_WATER_BYTES, LOW_WATER_BYTES, Outgoing, Received, Transport};
 use crate::error::EngineError;
-use crate::host::{Deed, Host};
+use crate::host::{Effect, Host};
 
 /// What is read from one connection in one turn at most: enough for one system call to carry hundreds of messages, little
 /// enough that a fast connection does not hold up the others.
@@ -120,8 +120,8 @@ impl Reactor {
             }
         }
         self.host.end_turn();
-        while let Some(deed) = self.host.poll_output() {
-            self.perform(deed);
+        while let Some(effect) = self.host.poll_output() {
+            self.perform(effect);
         }
         // Written only now, so that what one turn owes a connection leaves in one call; what the peer takes of it or does not may be
         // news for the broker, which deals with it in a turn that follows at once.
@@ -134,10 +134,7 @@ impl Reactor {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Connect(stream) => self.connect(stream),
-            Command::Stats(answer) => {
-                // Whoever asked may have gone.
-                let _ = answer.send(self.host.stats());
-            }
+            Command::Admin(command, answer) => self.host.admin(command, answer),
             Command::Stop => {
                 self.stopping = true;
                 self.host.handle(Input::Shutdown);
@@ -155,7 +152,12 @@ impl Reactor {
             return;
         }
         self.transports.insert(connection, Transport::new(stream));
-        self.host.handle(Input::Connected { connection, peer: "embedded" });
+        self.host.handle(Input::Connected {
+            connection,
+            peer: "embedded",
+            transport: TransportId::default(),
+            access: Access::Client,
+        });
     }
 
     #[allow(unsafe_code)]
@@ -166,15 +168,11 @@ impl Reactor {
         unsafe { self.poller.add_with_mode(stream, interest, PollMode::Level) }
     }
 
-    fn perform(&mut self, deed: Deed) {
-        match deed {
-            Deed::Send { connection, bytes } => {
-                if let Some(transport) = self.transports.get_mut(&connection) {
-                    transport.send(bytes);
-                    self.touched.push(connection);
-                }
-            }
-            Deed::Close { connection } => {
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send { connection, bytes } => self.send(connection, Outgoing::Own(bytes)),
+            Effect::SendShared { connection, bytes } => self.send(connection, Outgoing::Shared(bytes)),
+            Effect::Close { connection } => {
                 if let Some(transport) = self.transports.get_mut(&connection) {
                     transport.closing = true;
                     transport.reading = false;
@@ -182,9 +180,16 @@ impl Reactor {
                     self.touched.push(connection);
                 }
             }
-            Deed::PauseReading { connection } => self.set_reading(connection, false),
-            Deed::ResumeReading { connection } => self.set_reading(connection, true),
-            Deed::Log(event) => log::log!(target: "quire.engine", log_level(event.level()), "{event}"),
+            Effect::PauseReading { connection } => self.set_reading(connection, false),
+            Effect::ResumeReading { connection } => self.set_reading(connection, true),
+            Effect::Log(event) => log::log!(target: "quire.engine", log_level(event.level()), "{event}"),
+        }
+    }
+
+    fn send(&mut self, connection: ConnectionId, bytes: Outgoing) {
+        if let Some(transport) = self.transports.get_mut(&connection) {
+            transport.send(bytes);
+            self.touched.push(connection);
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Weak};
 
 use parking_lot::{Condvar, Mutex};
-use quire_core::broker::BrokerConfig;
+use quire_broker::BrokerConfig;
 
 use super::Engine;
 use crate::error::EngineError;

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::ops::Deref;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 /// Above this many bytes waiting, the broker is told that the connection takes no more, and stops feeding its replays. One chunk
 /// of a replay is at most as large, so a connection holds about twice this beside what the kernel holds.
@@ -24,9 +26,27 @@ pub(super) enum Received {
     End,
 }
 
+/// Bytes that wait to be written.
+pub(super) enum Outgoing {
+    Own(Vec<u8>),
+    /// Other connections write the same bytes.
+    Shared(Arc<[u8]>),
+}
+
+impl Deref for Outgoing {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Outgoing::Own(bytes) => bytes,
+            Outgoing::Shared(bytes) => bytes,
+        }
+    }
+}
+
 pub(super) struct Transport {
     stream: UnixStream,
-    outgoing: VecDeque<Vec<u8>>,
+    outgoing: VecDeque<Outgoing>,
     /// Bytes of the first buffer that have left.
     front_sent: usize,
     /// Bytes that have not left, over all buffers.
@@ -60,7 +80,7 @@ impl Transport {
         self.waiting_bytes
     }
 
-    pub(super) fn send(&mut self, bytes: Vec<u8>) {
+    pub(super) fn send(&mut self, bytes: Outgoing) {
         self.waiting_bytes += bytes.len();
         self.outgoing.push_back(bytes);
     }
@@ -78,7 +98,7 @@ impl Transport {
         }
     }
 
-    /// Writes what the peer takes. Buffers that have left whole go to `sent`.
+    /// Writes what the peer takes. Buffers of its own that have left whole go to `sent`.
     ///
     /// # Errors
     /// The connection is broken.
@@ -114,7 +134,9 @@ impl Transport {
         while self.outgoing.front().is_some_and(|front| front.len() <= self.front_sent) {
             if let Some(buffer) = self.outgoing.pop_front() {
                 self.front_sent -= buffer.len();
-                sent(buffer);
+                if let Outgoing::Own(buffer) = buffer {
+                    sent(buffer);
+                }
             }
         }
     }
@@ -133,7 +155,11 @@ mod tests {
         for number in 0..40u8 {
             let bytes = vec![number; 100_000 + usize::from(number)];
             expected.extend_from_slice(&bytes);
-            transport.send(bytes);
+            transport.send(if number % 2 == 0 {
+                Outgoing::Own(bytes)
+            } else {
+                Outgoing::Shared(bytes.into())
+            });
         }
         let mut recycled = 0;
         let mut got = vec![0; expected.len()];
@@ -144,7 +170,7 @@ mod tests {
             taken += peer.read(&mut got[taken..end]).unwrap();
         }
         assert!(got == expected);
-        assert_eq!((transport.waiting_bytes(), recycled), (0, 40));
+        assert_eq!((transport.waiting_bytes(), recycled), (0, 20));
     }
 
     #[test]
@@ -156,7 +182,7 @@ mod tests {
         assert!(matches!(transport.receive(&mut buffer), Received::Nothing));
         drop(peer);
         assert!(matches!(transport.receive(&mut buffer), Received::End));
-        transport.send(vec![1]);
+        transport.send(Outgoing::Own(vec![1]));
         assert!(transport.flush(|_| ()).is_err());
     }
 }

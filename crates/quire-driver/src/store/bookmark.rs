@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use quire_core::client::{Failure, Place, Processed};
-use quire_core::wire::Code;
+use quire_client::{Failure, Processed, ResumePosition};
+use quire_command::Code;
 use quire_journal::{Bookmark, PublisherId};
 
 use super::file::{Entries, Header, START, StoreFile, encode_entry};
@@ -45,7 +45,7 @@ struct State {
 
 #[derive(Default)]
 struct Slot {
-    place: Place,
+    resume_position: ResumePosition,
     /// The last subscription that keeps its place here; earlier ones no longer do.
     owner: u64,
 }
@@ -107,7 +107,7 @@ impl BookmarkStore {
     ///
     /// # Errors
     /// The store is closed, or failed before.
-    pub fn keep(&self, sub_id: &str, resumes: bool) -> Result<(Keeper, Option<Place>), Failure> {
+    pub fn keep(&self, sub_id: &str, resumes: bool) -> Result<(Keeper, Option<ResumePosition>), Failure> {
         if sub_id.len() > SUB_ID_SIZE_MAX {
             let reason = format!("sub_id: {} bytes, the limit is {SUB_ID_SIZE_MAX}", sub_id.len());
             return Err(Failure { code: Code::BadOption, reason, column: 0 });
@@ -117,19 +117,20 @@ impl BookmarkStore {
         let slot = state.slots.entry(sub_id.to_owned()).or_default();
         slot.owner += 1;
         let keeper = Keeper { store: self.clone(), sub_id: sub_id.to_owned(), owner: slot.owner };
-        let place = Some(slot.place.clone()).filter(|place| resumes && *place != Place::default());
-        Ok((keeper, place))
+        let resume_position = Some(slot.resume_position.clone())
+            .filter(|resume_position| resumes && *resume_position != ResumePosition::default());
+        Ok((keeper, resume_position))
     }
 
     /// Behind which bookmark a subscription with this name goes on.
     pub fn most_recent(&self, sub_id: &str) -> Option<Bookmark> {
-        self.0.lock().slots.get(sub_id)?.place.last
+        self.0.lock().slots.get(sub_id)?.resume_position.last
     }
 
     /// The names of the subscriptions whose places are kept.
     pub fn sub_ids(&self) -> Vec<String> {
         let state = self.0.lock();
-        let kept = state.slots.iter().filter(|(_, slot)| slot.place != Place::default());
+        let kept = state.slots.iter().filter(|(_, slot)| slot.resume_position != ResumePosition::default());
         kept.map(|(sub_id, _)| sub_id.clone()).collect()
     }
 
@@ -141,8 +142,8 @@ impl BookmarkStore {
         let mut state = self.0.lock();
         state.check()?;
         let Some(slot) = state.slots.get_mut(sub_id) else { return Ok(false) };
-        let was_kept = slot.place != Place::default();
-        slot.place = Place::default();
+        let was_kept = slot.resume_position != ResumePosition::default();
+        slot.resume_position = ResumePosition::default();
         slot.owner += 1;
         state.write(FORGET, &body(sub_id))?;
         Ok(was_kept)
@@ -165,7 +166,7 @@ impl Keeper {
     /// # Errors
     /// It could not be written.
     pub fn begin(&self) -> Result<(), Failure> {
-        self.change(|place| *place = Place::default(), BEGIN, |_| ())
+        self.change(|resume_position| *resume_position = ResumePosition::default(), BEGIN, |_| ())
     }
 
     /// Notes what was processed; `instance` is the name behind the number in it.
@@ -175,13 +176,13 @@ impl Keeper {
     pub fn processed(&self, processed: &Processed, instance: &Arc<str>) -> Result<(), Failure> {
         match processed {
             Processed::UpTo { last, publishers, .. } => self.change(
-                |place| place.reach(*last, instance, publishers),
+                |resume_position| resume_position.reach(*last, instance, publishers),
                 REACHED,
                 |out| put_reached(out, *last, instance, publishers.iter().copied()),
             ),
             Processed::Ahead(bookmark) => self.change(
-                |place| {
-                    place.ahead.insert(*bookmark);
+                |resume_position| {
+                    resume_position.ahead.insert(*bookmark);
                 },
                 AHEAD,
                 |out| put_bookmark(out, *bookmark),
@@ -191,7 +192,7 @@ impl Keeper {
 
     fn change(
         &self,
-        change: impl FnOnce(&mut Place),
+        change: impl FnOnce(&mut ResumePosition),
         kind: u64,
         put: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), Failure> {
@@ -200,7 +201,7 @@ impl Keeper {
         if slot.owner != self.owner {
             return Ok(());
         }
-        change(&mut slot.place);
+        change(&mut slot.resume_position);
         if state.log.is_none() {
             return Ok(());
         }
@@ -258,13 +259,13 @@ impl Log {
         let header = Header { magic: MAGIC, generation: 1, ..Header::default() };
         let mut new = Log { file, header, end: 0, kept_size: 0, scratch: Vec::new() };
         new.file.write_header(&new.header)?;
-        for (sub_id, Slot { place, .. }) in slots {
-            if let Some(last) = place.last {
+        for (sub_id, Slot { resume_position, .. }) in slots {
+            if let Some(last) = resume_position.last {
                 let mut body = body(sub_id);
-                put_reached(&mut body, last, &place.instance, place.publishers.iter());
+                put_reached(&mut body, last, &resume_position.instance, resume_position.publishers.iter());
                 new.append(REACHED, &body)?;
             }
-            for bookmark in &place.ahead {
+            for bookmark in &resume_position.ahead {
                 let mut body = body(sub_id);
                 put_bookmark(&mut body, *bookmark);
                 new.append(AHEAD, &body)?;
@@ -284,7 +285,7 @@ fn apply(slots: &mut BTreeMap<String, Slot>, kind: u64, body: &[u8]) -> Option<(
     let mut body = body;
     let sub_id = take_text(&mut body)?;
     match kind {
-        BEGIN => slots.entry(sub_id.to_owned()).or_default().place = Place::default(),
+        BEGIN => slots.entry(sub_id.to_owned()).or_default().resume_position = ResumePosition::default(),
         REACHED => {
             let last = take_bookmark(&mut body)?;
             let instance = take_text(&mut body)?.into();
@@ -292,11 +293,11 @@ fn apply(slots: &mut BTreeMap<String, Slot>, kind: u64, body: &[u8]) -> Option<(
             while !body.is_empty() {
                 publishers.push(take_bookmark(&mut body)?);
             }
-            slots.entry(sub_id.to_owned()).or_default().place.reach(last, &instance, &publishers);
+            slots.entry(sub_id.to_owned()).or_default().resume_position.reach(last, &instance, &publishers);
         }
         AHEAD => {
             let bookmark = take_bookmark(&mut body)?;
-            slots.entry(sub_id.to_owned()).or_default().place.ahead.insert(bookmark);
+            slots.entry(sub_id.to_owned()).or_default().resume_position.ahead.insert(bookmark);
         }
         FORGET => {
             slots.remove(sub_id);

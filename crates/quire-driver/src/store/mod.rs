@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 pub use bookmark::{BookmarkStore, Keeper};
 pub use publish::{PublishFile, StoredPublishes};
-use quire_core::client::Failure;
-use quire_core::wire::Code;
+use quire_client::Failure;
+use quire_command::Code;
 
 /// Why a store cannot be used.
 #[derive(Debug, thiserror::Error)]

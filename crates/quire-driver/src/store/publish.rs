@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use quire_core::client::{Failure, PublishLog};
+use quire_client::{Failure, PublishLog};
 
 use super::file::{ENTRY_HEAD_SIZE, Entries, Header, StoreFile, encode_entry, entry_size};
 use super::{StoreError, failure};

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use proptest::prelude::*;
-use quire_core::client::{Processed, PublishLog};
+use quire_client::{Processed, PublishLog};
 use quire_driver::store::{BookmarkStore, PublishFile};
 use quire_journal::{Bookmark, PublisherId};
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use quire_core::client::PublishLog;
+use quire_client::PublishLog;
 use quire_driver::store::{PublishFile, StoreError, StoredPublishes};
 
 const SIZE_MAX: u64 = 64 * 1024;

@@ -48,17 +48,20 @@ fn kept_journal() -> Snapshot {
     let disk = MemoryDisk::new(64 << 20);
     let (mut journal, _) = open_with_archive(&disk).unwrap();
     let long: Vec<u8> = (0..60_800u32).map(|n| (n % 97) as u8).collect();
+    let (mut path, mut buffer) = (InstancePathBuffer::default(), AttributesBuffer::default());
+    path.push(Instance { name: "west-1", group: "west" }).unwrap();
     for (sequence, data) in (1..).zip([b"one", &long[..], b"three", &long, b"five", &long, b"seven"]) {
-        journal.append(&record(sequence, "topic", data)).unwrap();
+        let attributes = buffer.encode(b"key", Some(Position::new(sequence)), path.as_path()).unwrap();
+        journal.append(&NewRecord { attributes, ..record(sequence, "topic", data) }).unwrap();
         journal.flush(SOON).unwrap();
     }
-    let upkeep = journal.upkeep();
+    let maintenance = journal.maintenance();
     let end_of = |number: usize| journal.reader().segments()[number].timestamps.unwrap().1;
-    assert_eq!(upkeep.compress(Which::Until(end_of(1))).unwrap().len(), 2);
-    assert_eq!(upkeep.archive(Which::Until(end_of(0))).unwrap().len(), 1);
-    let point = QueuePoint { queue: QUEUE.into(), recovery_point: "epoch".into(), settled: Position(2) };
-    journal.queue_points().write(&[point]).unwrap();
-    journal.queue_states().write(QUEUE, &[b"state"]).unwrap();
+    assert_eq!(maintenance.compress(Which::Until(end_of(1))).unwrap().len(), 2);
+    assert_eq!(maintenance.archive(Which::Until(end_of(0))).unwrap().len(), 1);
+    let head = SidecarHead { version: 1, position: Position(7), needs: Some(Position(3)) };
+    journal.sidecars().write("queues.ack", "queues", head, &[b"points"]).unwrap();
+    journal.sidecars().write("queue.state", QUEUE, SidecarHead { needs: None, ..head }, &[b"state"]).unwrap();
     journal.close().unwrap();
     let mut snapshot = Snapshot::of(&disk);
     for name in disk.list(Path::new(ARCHIVE)).unwrap() {
@@ -72,7 +75,8 @@ fn kept_journal() -> Snapshot {
     }
     let (journal, _) = open_with_archive(&snapshot.disk()).unwrap();
     assert_eq!(read_all(&journal.reader()).0.len(), 7);
-    assert!(journal.queue_points().needed().is_some() && journal.queue_states().read(QUEUE).is_some());
+    let files = journal.sidecars();
+    assert!(files.needs().is_some() && files.open("queue.state", QUEUE).is_some());
     snapshot
 }
 
@@ -180,7 +184,8 @@ impl Change {
             }
             Area::BatchHeader | Area::RecordHeader if batches.is_empty() => (0, 48),
             Area::BatchHeader => (batches[self.at.index(batches.len())], 64),
-            Area::RecordHeader => (batches[self.at.index(batches.len())] + 64, 40),
+            // With the topic and the attributes behind it.
+            Area::RecordHeader => (batches[self.at.index(batches.len())] + 64, 72),
             Area::Anywhere => (0, bytes.len() - 8),
         };
         let at = start + self.value as usize % 7 * 8 % size + self.at.index(size) % 8;
@@ -218,6 +223,14 @@ fn repair(bytes: &mut [u8], is_segment: bool) {
         bytes[end..].copy_from_slice(&checksum.to_le_bytes());
     };
     if !is_segment {
+        // The head of a sidecar file has a checksum of its own, behind its name.
+        if bytes.starts_with(b"QUIRESID") && bytes.len() > 36 {
+            let end = 32 + usize::from(u16::from_le_bytes([bytes[12], bytes[13]]));
+            if end + 8 <= bytes.len() {
+                let checksum = crc32c::crc32c(&bytes[..end]);
+                bytes[end..end + 4].copy_from_slice(&checksum.to_le_bytes());
+            }
+        }
         return checksum_of_all(bytes, 0);
     }
     if bytes[..48].iter().any(|byte| *byte != 0) {
@@ -265,8 +278,11 @@ fn use_all_of_it(disk: &MemoryDisk) {
     }
     if let Ok((mut journal, _)) = open_with_archive(disk) {
         exercise(&journal.reader());
-        let _needed = journal.queue_points().needed();
-        let _read = journal.queue_states().read(QUEUE).map(|mut state| state.read_to_end(&mut Vec::new()));
+        let files = journal.sidecars();
+        let _needed = files.needs();
+        let _read = files.read("queues.ack", "queues");
+        let state = files.open("queue.state", QUEUE);
+        let _read = state.map(|(_, mut state)| state.read_to_end(&mut Vec::new()));
         for sequence in 0..4 {
             let _appended = journal.append(&record(sequence * 1000, "after", &[1; 30_000]));
             journal.submit();
@@ -274,7 +290,7 @@ fn use_all_of_it(disk: &MemoryDisk) {
         }
         exercise(&journal.reader());
         for action in [Action::Compress, Action::Archive, Action::Remove] {
-            let _taken = journal.upkeep().take_next(action, Which::All, None);
+            let _taken = journal.maintenance().take_next(action, Which::All, None);
         }
         exercise(&journal.reader());
         let _closed = journal.close();

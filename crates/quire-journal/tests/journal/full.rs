@@ -2,11 +2,11 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use quire_journal::*;
 
+use crate::faulty_disk::{Call, FaultyDisk};
 use crate::support::*;
 
 /// What the disk refuses.
@@ -26,103 +26,34 @@ enum Refuses {
 }
 
 /// A disk in memory with a fault that can be switched.
-#[derive(Clone)]
 struct FullDisk {
-    disk: MemoryDisk,
+    disk: FaultyDisk,
     refuses: Arc<Mutex<Refuses>>,
-    attempts: Arc<AtomicUsize>,
 }
-
-struct FullFile(FullDisk, Box<dyn File>);
 
 impl FullDisk {
     fn new() -> Self {
         let refuses = Arc::new(Mutex::new(Refuses::Nothing));
-        FullDisk { disk: MemoryDisk::new(64 << 20), refuses, attempts: Arc::default() }
+        let refused = refuses.clone();
+        let fault = move |call: Call<'_>| match (*refused.lock().unwrap(), call) {
+            (Refuses::Files, Call::Reserve(_))
+            | (Refuses::Writes, Call::Write(_))
+            | (Refuses::Syncs, Call::Sync(_)) => Err(io::ErrorKind::StorageFull.into()),
+            (Refuses::Opening, Call::Create(_)) | (Refuses::Directories, Call::SyncDirectory(_)) => {
+                Err(io::Error::from_raw_os_error(24))
+            }
+            _ => Ok(()),
+        };
+        FullDisk { disk: FaultyDisk::new(Arc::new(MemoryDisk::new(64 << 20)), fault), refuses }
     }
 
     fn refuse(&self, what: Refuses) {
         *self.refuses.lock().unwrap() = what;
     }
-
-    fn is(&self, what: Refuses) -> bool {
-        let is = *self.refuses.lock().unwrap() == what;
-        self.attempts.fetch_add(usize::from(is), Ordering::Relaxed);
-        is
-    }
-}
-
-impl Disk for FullDisk {
-    fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        Ok(Box::new(FullFile(self.clone(), self.disk.open(path)?)))
-    }
-    fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        self.open(path)
-    }
-    fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>> {
-        if self.is(Refuses::Opening) {
-            return Err(io::Error::from_raw_os_error(24));
-        }
-        let file = self.disk.create(path, size)?;
-        // The file is there, as on a real disk that could not reserve its space.
-        if self.is(Refuses::Files) {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        Ok(Box::new(FullFile(self.clone(), file)))
-    }
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.disk.read(path)
-    }
-    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        self.disk.list(directory)
-    }
-    fn create_directory(&self, directory: &Path) -> io::Result<()> {
-        self.disk.create_directory(directory)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove(path)
-    }
-    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-        if self.is(Refuses::Directories) {
-            return Err(io::Error::from_raw_os_error(24));
-        }
-        self.disk.sync_directory(directory)
-    }
-    fn free_bytes(&self, _: &Path) -> Option<u64> {
-        Some(77)
-    }
-    fn lock(&self, directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
-        self.disk.lock(directory)
-    }
-}
-
-impl File for FullFile {
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        if self.0.is(Refuses::Writes) {
-            self.1.write_at(&bytes[..bytes.len() / 2], offset)?;
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        self.1.write_at(bytes, offset)
-    }
-    fn sync(&self) -> io::Result<()> {
-        if self.0.is(Refuses::Syncs) {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        self.1.sync()
-    }
-    fn size(&self) -> io::Result<u64> {
-        self.1.size()
-    }
-    fn read_at(&self, buffer: &mut Vec<u8>, size: usize, offset: u64) -> io::Result<()> {
-        self.1.read_at(buffer, size, offset)
-    }
 }
 
 fn open(disk: &FullDisk) -> Journal {
-    Journal::driven_by_hand(Arc::new(disk.clone()), Path::new(MEMORY), &small()).unwrap().0
+    Journal::driven_by_hand(Arc::new(disk.disk.clone()), Path::new(MEMORY), &small()).unwrap().0
 }
 
 fn append_some(journal: &mut Journal, sequences: std::ops::RangeInclusive<u64>) {
@@ -157,7 +88,7 @@ fn a_journal_without_room_keeps_what_is_appended_and_writes_all_of_it_once_when_
         assert_eq!(told.to_string(), stall.to_string());
         if refuses == Refuses::Files {
             assert!(stall.to_string().ends_with("; it needs 65536 bytes, 77 are free"), "{stall}");
-            let names = disk.list(Path::new(MEMORY)).unwrap();
+            let names = disk.disk.list(Path::new(MEMORY)).unwrap();
             assert!(!names.iter().any(|name| name.ends_with(".preparing")), "it takes the room: {names:?}");
         }
         // Reading goes on, and another attempt changes nothing.

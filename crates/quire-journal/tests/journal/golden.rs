@@ -2,12 +2,15 @@
 //!
 //! - `journal-v1`: files carry the name of an instance, `golden`, and `clients.ack` is of version 1
 //! - `journal-v1-clients-v2`: all files are named alike, and `clients.ack` says where the log begins
+//! - `journal-v1-queues`: as before, with `queues.ack` and the state of a queue
+//! - `journal-v2`: of format version 2, with keys, paths and deletes, and with sidecar files
 //!
 //! The newest directory was made by `QUIRE_MAKE_GOLDEN=1 cargo test -p quire-journal golden`. No directory is made again for the same version
 //! of the format: a change after which this fails needs another version (`docs/journal-format.md`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use quire_journal::*;
 
@@ -15,7 +18,9 @@ use crate::support::*;
 
 const RECORDS: u64 = 950;
 
-const DIRECTORIES: [&str; 2] = ["journal-v1", "journal-v1-clients-v2"];
+/// And the version of their segments.
+const DIRECTORIES: [(&str, u8); 4] =
+    [("journal-v1", 1), ("journal-v1-clients-v2", 1), ("journal-v1-queues", 1), ("journal-v2", 2)];
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
@@ -25,24 +30,56 @@ fn options(directory: &Path) -> Options {
     Options { archive_directory: Some(directory.join("archive")), ..small() }
 }
 
-/// The record with this sequence, and the bytes that it borrows.
-fn expected(sequence: u64) -> (String, Vec<u8>) {
-    let topic = ["orders", "trades/eu", "größe"][sequence as usize % 3].to_owned();
-    let data = format!("{{\"n\": {sequence}, \"pad\": \"{}\"}}", "pad".repeat(sequence as usize % 150));
-    (topic, data.into_bytes())
+/// What the record with this sequence borrows.
+struct Expected {
+    topic: &'static str,
+    attributes: AttributesBuffer,
+    data: Vec<u8>,
 }
 
-fn new_record<'a>(sequence: u64, topic: &'a str, data: &'a [u8]) -> NewRecord<'a> {
+fn expected(version: u8, sequence: u64) -> Expected {
+    let topic = ["orders", "trades/eu", "größe"][sequence as usize % 3];
+    let data = format!("{{\"n\": {sequence}, \"pad\": \"{}\"}}", "pad".repeat(sequence as usize % 150));
+    let mut expected = Expected { topic, attributes: AttributesBuffer::default(), data: data.into_bytes() };
+    if version == 1 {
+        return expected;
+    }
+    let key = if sequence.is_multiple_of(3) { format!("key-{sequence}") } else { String::new() };
+    let mut path = InstancePathBuffer::default();
+    if sequence.is_multiple_of(4) {
+        path.push(Instance { name: "west-1", group: "west" }).unwrap();
+        path.push(Instance { name: "hub", group: "hub" }).unwrap();
+    }
+    let position = (!sequence.is_multiple_of(8)).then_some(Position::new(sequence + 1000));
+    expected.attributes.encode(key.as_bytes(), position, path.as_path()).unwrap();
+    if is_delete(version, sequence) {
+        expected.data.clear();
+        (1..sequence % 5 + 2)
+            .for_each(|number| put_deleted_key(&mut expected.data, format!("key-{number}").as_bytes()));
+    }
+    expected
+}
+
+fn is_delete(version: u8, sequence: u64) -> bool {
+    version > 1 && sequence % 25 == 7
+}
+
+fn new_record(version: u8, sequence: u64, expected: &Expected) -> NewRecord<'_> {
     NewRecord {
-        kind: if sequence.is_multiple_of(50) { RecordKind::Acknowledge } else { RecordKind::Publish },
+        kind: match sequence {
+            _ if is_delete(version, sequence) => RecordKind::Delete,
+            _ if sequence.is_multiple_of(50) => RecordKind::Acknowledge,
+            _ => RecordKind::Publish,
+        },
         message_type: (sequence % 7) as u8,
         publisher: PublisherId::of_client_name(["loader-1", "loader-2"][sequence as usize % 2]),
         sequence,
         timestamp: Timestamp::from_ns(1_700_000_000_000_000_000 + sequence * 1_000_003),
-        topic,
+        topic: expected.topic,
         correlation_id: if sequence.is_multiple_of(5) { b"correlated" } else { b"" },
         expiration_s: (sequence.is_multiple_of(4)).then_some(sequence as u32),
-        data,
+        attributes: expected.attributes.attributes(),
+        data: &expected.data,
     }
 }
 
@@ -50,18 +87,21 @@ fn make(directory: &Path) {
     let (mut journal, _) =
         Journal::open(directory.join("journal"), &options(directory), &mut |_| ()).unwrap();
     for sequence in 1..=RECORDS {
-        let (topic, data) = expected(sequence);
-        journal.append(&new_record(sequence, &topic, &data)).unwrap();
+        journal.append(&new_record(2, sequence, &expected(2, sequence))).unwrap();
         if sequence.is_multiple_of(10) {
             journal.flush(SOON).unwrap();
         }
     }
-    let upkeep = journal.upkeep();
+    let maintenance = journal.maintenance();
     let end_of = |number: usize| Which::Until(journal.reader().segments()[number].timestamps.unwrap().1);
-    upkeep.compress(end_of(0)).unwrap();
-    upkeep.archive(end_of(1)).unwrap();
-    upkeep.compress(end_of(1)).unwrap();
-    upkeep.archive(end_of(2)).unwrap();
+    maintenance.compress(end_of(0)).unwrap();
+    maintenance.archive(end_of(1)).unwrap();
+    maintenance.compress(end_of(1)).unwrap();
+    maintenance.archive(end_of(2)).unwrap();
+    let head = SidecarHead { version: 2, position: Position::new(700), needs: Some(Position::new(651)) };
+    journal.sidecars().write("queues.ack", "queues", head, &[b"points"]).unwrap();
+    let head = SidecarHead { needs: None, ..head };
+    journal.sidecars().write("queue-2517f0d9d880480f.state", "jobs", head, &[b"state of ", b"jobs"]).unwrap();
     journal.close().unwrap();
     // It names a directory of the machine.
     fs::remove_file(directory.join("journal/archive.place")).unwrap();
@@ -71,17 +111,26 @@ fn make(directory: &Path) {
     prepared.iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
-fn check(reader: &Reader) {
+fn check(reader: &Reader, version: u8) {
     let mut cursor = reader.cursor(Position::ZERO);
     let mut sequence = 0;
     while let Some(batch) = cursor.next(reader.persisted(), &AllTopics).unwrap() {
         for found in batch.records() {
             sequence += 1;
-            let (topic, data) = expected(sequence);
-            let NewRecord { kind, message_type, publisher, timestamp, correlation_id, expiration_s, .. } =
-                new_record(sequence, &topic, &data);
+            let held = expected(version, sequence);
+            let NewRecord {
+                kind,
+                message_type,
+                publisher,
+                timestamp,
+                topic,
+                correlation_id,
+                expiration_s,
+                attributes,
+                data,
+                ..
+            } = new_record(version, sequence, &held);
             let position = Position::new(sequence);
-            let (topic, data) = (&topic[..], &data[..]);
             let expected = Record {
                 position,
                 kind,
@@ -92,6 +141,7 @@ fn check(reader: &Reader) {
                 topic,
                 correlation_id,
                 expiration_s,
+                attributes,
                 data,
             };
             assert_eq!(found, expected);
@@ -116,21 +166,22 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn golden_journals_of_version_1_are_read_and_written_on() {
+fn golden_journals_are_read_and_written_on() {
     if std::env::var_os("QUIRE_MAKE_GOLDEN").is_some() {
-        let newest = golden(DIRECTORIES[DIRECTORIES.len() - 1]);
+        let newest = golden(DIRECTORIES[DIRECTORIES.len() - 1].0);
         assert!(!newest.exists(), "a golden directory is made once");
         make(&newest);
     }
-    DIRECTORIES.iter().for_each(|name| is_read_and_written_on(&golden(name)));
+    DIRECTORIES.iter().for_each(|(name, version)| is_read_and_written_on(&golden(name), *version));
 }
 
-fn is_read_and_written_on(golden: &Path) {
+fn is_read_and_written_on(golden: &Path, version: u8) {
     let reader = Reader::open_with_archive(golden.join("journal"), Some(&golden.join("archive"))).unwrap();
     let states: Vec<SegmentState> = reader.segments().iter().map(|segment| segment.state).collect();
     use SegmentState::{Active, Archived, Compressed, Sealed};
     assert_eq!(states, [Compressed, Compressed, Archived, Sealed, Active]);
-    check(&reader);
+    check(&reader, version);
+    assert!(reader.segments().iter().all(|segment| fs::read(&segment.path).unwrap()[8] == version));
 
     let directory = tempfile::tempdir().unwrap();
     copy(golden, directory.path());
@@ -138,19 +189,20 @@ fn is_read_and_written_on(golden: &Path) {
     let (mut journal, recovery) = open().unwrap();
     assert!(recovery.was_clean && !recovery.sequences_lost);
     assert_eq!((recovery.records, recovery.indexes_rebuilt, recovery.cut), (RECORDS, 0, None));
-    check(&journal.reader());
-    let (topic, data) = expected(RECORDS + 1);
-    let last = new_record(RECORDS, &topic, &data);
+    check(&journal.reader(), version);
+    let held = expected(2, RECORDS);
+    let last = new_record(2, RECORDS, &held);
     assert_eq!(journal.append(&last).unwrap(), Appended::Duplicate { highest: RECORDS });
     let elsewhere = Reader::open_read_only(directory.path().join("journal")).unwrap();
     // As many as take another file.
     for sequence in RECORDS + 1..=2 * RECORDS {
-        let (topic, data) = expected(sequence);
-        let next = new_record(sequence, &topic, &data);
+        let held = expected(2, sequence);
+        let next = new_record(2, sequence, &held);
         assert_eq!(journal.append(&next).unwrap(), Appended::Recorded(Position::new(sequence)));
     }
     journal.flush(SOON).unwrap();
     let newest = journal.reader().segments().pop().unwrap();
+    assert_eq!(fs::read(&newest.path).unwrap()[8], 2);
     assert!(newest.number > 4 && newest.path.file_name().unwrap().to_str().unwrap().starts_with("quire."));
     elsewhere.refresh().unwrap();
     assert_eq!(elsewhere.persisted(), Position::new(2 * RECORDS));
@@ -162,4 +214,113 @@ fn is_read_and_written_on(golden: &Path) {
     fs::remove_file(&files(&directory.path().join("archive"))[0]).unwrap();
     let error = open().err().unwrap();
     assert!(matches!(error, JournalError::Missing { first: Some(0), last: Some(0), .. }), "{error}");
+}
+
+/// The newest segment of a journal of version 1, after a clean stop or after a crash that tore a batch.
+fn newest_of_version_1(torn: bool) -> (tempfile::TempDir, PathBuf, Vec<u8>) {
+    let directory = tempfile::tempdir().unwrap();
+    copy(&golden("journal-v1-queues"), directory.path());
+    let newest = files(&directory.path().join("journal")).pop().unwrap();
+    let mut bytes = fs::read(&newest).unwrap();
+    assert_eq!(bytes[8..12], [1, 0, 0, 0]);
+    if torn {
+        // Where the clean stop is marked stands the beginning of a batch that was not written whole.
+        let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+        let marker = (4096..end).rev().find(|at| bytes[*at..].starts_with(b"QBAT")).unwrap();
+        bytes[marker..].fill(0);
+        bytes[marker..marker + 4].copy_from_slice(b"QBAT");
+        bytes[marker + 100] = 1;
+        fs::write(&newest, &bytes).unwrap();
+        // It knows that the stop was clean, up to the last record.
+        let clients = newest.with_file_name("clients.ack");
+        let mut bytes = fs::read(&clients).unwrap();
+        bytes[16..24].copy_from_slice(&1u64.to_le_bytes());
+        let end = bytes.len() - 4;
+        let checksum = crc32c::crc32c(&bytes[..end]);
+        bytes[end..].copy_from_slice(&checksum.to_le_bytes());
+        fs::write(&clients, &bytes).unwrap();
+    }
+    (directory, newest, bytes)
+}
+
+#[test]
+fn the_newest_segment_of_version_1_is_sealed_before_anything_is_written() {
+    for torn in [false, true] {
+        let (directory, newest, before) = newest_of_version_1(torn);
+        let open =
+            || Journal::open(directory.path().join("journal"), &options(directory.path()), &mut |_| ());
+        let (mut journal, recovery) = open().unwrap();
+        assert_eq!((recovery.was_clean, recovery.cut.is_some()), (!torn, torn));
+        journal.append(&new_record(2, RECORDS + 1, &expected(2, RECORDS + 1))).unwrap();
+        journal.flush(SOON).unwrap();
+        let segments = journal.reader().segments();
+        let [.., sealed, active] = &segments[..] else { panic!("{segments:?}") };
+        assert_eq!((&sealed.path, sealed.state), (&newest, SegmentState::Sealed));
+        assert_eq!((active.number, active.count), (sealed.number + 1, 1));
+        assert_eq!(fs::read(&active.path).unwrap()[8], 2);
+        // Nothing was added to the old one; a torn tail was cut.
+        let after = fs::read(&newest).unwrap();
+        let batches_end = before.windows(4).rposition(|bytes| bytes == b"QBAT").unwrap();
+        let untouched = if torn { batches_end } else { before.len() };
+        assert_eq!(after[..untouched], before[..untouched]);
+        assert!(!torn || after[untouched..].iter().all(|byte| *byte == 0));
+        assert_eq!(journal.reader().verify(), []);
+        journal.close().unwrap();
+        let (journal, recovery) = open().unwrap();
+        assert_eq!((recovery.records, recovery.was_clean), (RECORDS + 1, true));
+        // Times are found, whichever segments hold no record.
+        let second = Timestamp::from_ns(1_700_000_000_000_000_000 + 2 * 1_000_003);
+        assert_eq!(journal.reader().position_before(second).unwrap(), Position::new(2));
+    }
+}
+
+#[test]
+fn a_segment_of_version_1_keeps_its_version_when_it_is_compressed_and_archived() {
+    let directory = tempfile::tempdir().unwrap();
+    copy(&golden("journal-v1-queues"), directory.path());
+    let (journal, _) =
+        Journal::open(directory.path().join("journal"), &options(directory.path()), &mut |_| ()).unwrap();
+    let maintenance = journal.maintenance();
+    assert_eq!(maintenance.compress(Which::All).unwrap().len(), 3);
+    assert_eq!(maintenance.archive(Which::All).unwrap().len(), 2);
+    let segments = journal.reader().segments();
+    let versions: Vec<u8> = segments.iter().map(|segment| fs::read(&segment.path).unwrap()[8]).collect();
+    assert_eq!(versions, [1, 1, 1, 1, 1, 2]);
+    check(&journal.reader(), 1);
+}
+
+#[test]
+fn an_empty_segment_of_version_1_is_sealed_and_times_are_found_behind_it() {
+    let (directory, newest, mut bytes) = newest_of_version_1(false);
+    // As a stop leaves it before the first record: a header.
+    let first = u32::from_le_bytes(bytes[12..16].try_into().unwrap());
+    bytes[4096..].fill(0);
+    fs::write(&newest, &bytes).unwrap();
+    fs::remove_file(newest.with_file_name("clients.ack")).unwrap();
+    let open = || Journal::open(directory.path().join("journal"), &options(directory.path()), &mut |_| ());
+    for round in 0..2u64 {
+        let (mut journal, recovery) = open().unwrap();
+        let records = recovery.records;
+        let sequence = 2 * RECORDS + round;
+        journal.append(&new_record(2, sequence, &expected(2, sequence))).unwrap();
+        journal.flush(SOON).unwrap();
+        let reader = journal.reader();
+        let segment = reader.segments().into_iter().find(|segment| segment.number == first).unwrap();
+        assert_eq!((segment.count, segment.state), (0, SegmentState::Sealed));
+        let taken = Timestamp::from_ns(1_700_000_000_000_000_000 + sequence * 1_000_003);
+        assert_eq!(reader.position_before(taken).unwrap(), Position::new(records + 1));
+        assert_eq!(reader.verify(), []);
+        journal.close().unwrap();
+    }
+    // No segment but the newest, which is open, is read for a time in it.
+    let disk = CountingDisk::new();
+    for part in ["archive", "journal"] {
+        let part = fs::read_dir(directory.path().join(part)).unwrap().map(|entry| entry.unwrap().path());
+        part.filter(|path| path.file_name().unwrap() != "archive.place").for_each(|path| disk.put(&path));
+    }
+    let reader = Reader::open_read_only_on(Arc::new(disk.disk.clone()), Path::new(MEMORY), None).unwrap();
+    let before = disk.opened();
+    let last = Timestamp::from_ns(1_700_000_000_000_000_000 + 2 * RECORDS * 1_000_003);
+    reader.position_before(last).unwrap();
+    assert_eq!(disk.opened(), before);
 }

@@ -1,10 +1,14 @@
 //! The journal keeps its promises over restarts, torn tails, damage and limits: behaviour on real files, a model, and any bytes at all.
 
 mod any_bytes;
-mod archive_place;
+mod archive_directory;
+mod attributes;
 mod damage;
+#[path = "../faulty_disk/mod.rs"]
+mod faulty_disk;
 mod full;
 mod golden;
+mod maintenance;
 mod memory;
 mod model;
 mod names;
@@ -12,5 +16,4 @@ mod reading;
 mod restarts;
 mod support;
 mod unreadable;
-mod upkeep;
 mod writing;

@@ -16,6 +16,9 @@ enum Step {
         topic: usize,
         size: usize,
         later_ns: u64,
+        /// Bytes of its key, and instances that it passed.
+        key: usize,
+        passed: usize,
     },
     /// Appends as many records of 500 bytes.
     Crowd(u64),
@@ -50,10 +53,19 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let size = prop_oneof![8 => 0usize..600, 1 => 60_000usize..140_000];
     let topic = prop_oneof![10 => 0usize..2, 1 => 2usize..4];
-    let append =
-        (1u64..4, sequence, topic, size, 0u64..3).prop_map(|(publisher, sequence, topic, size, later_ns)| {
-            Step::Append { publisher, sequence, topic, size, later_ns }
-        });
+    let attributes =
+        (prop_oneof![3 => Just(0usize), 1 => 1usize..300], prop_oneof![3 => Just(0usize), 1 => 1usize..5]);
+    let append = (1u64..4, sequence, topic, size, 0u64..3, attributes).prop_map(
+        |(publisher, sequence, topic, size, later_ns, (key, passed))| Step::Append {
+            publisher,
+            sequence,
+            topic,
+            size,
+            later_ns,
+            key,
+            passed,
+        },
+    );
     prop_oneof![
         12 => append,
         3 => (1u64..200).prop_map(Step::Crowd),
@@ -74,6 +86,8 @@ struct Known {
     topic: &'static str,
     data: Vec<u8>,
     timestamp: u64,
+    key: Vec<u8>,
+    path: Vec<String>,
 }
 
 /// The journal and the list.
@@ -99,7 +113,14 @@ impl Pair {
         &self.list[..self.journal.persisted().get() as usize]
     }
 
-    fn append(&mut self, publisher: u64, sequence: Sequence, topic: &'static str, size: usize) {
+    fn append(
+        &mut self,
+        publisher: u64,
+        sequence: Sequence,
+        topic: &'static str,
+        size: usize,
+        (key, passed): (usize, usize),
+    ) {
         let highest = self.highest.get(&publisher).copied().unwrap_or(0);
         let position = self.list.len() as u64 + 1;
         let given = match sequence {
@@ -109,6 +130,12 @@ impl Pair {
         };
         let sequence = if given == 0 { position.max(highest + 1) } else { given };
         let data = vec![position as u8; size];
+        let key = vec![position as u8; key];
+        let path: Vec<String> = (0..passed).map(|number| format!("instance-{number}-{position}")).collect();
+        let mut passed = InstancePathBuffer::default();
+        path.iter().for_each(|name| passed.push(Instance { name, group: "all" }).unwrap());
+        let mut buffer = AttributesBuffer::default();
+        let attributes = buffer.encode(&key, None, passed.as_path()).unwrap();
         let record = NewRecord {
             kind: RecordKind::Publish,
             message_type: 1,
@@ -118,6 +145,7 @@ impl Pair {
             topic,
             correlation_id: b"",
             expiration_s: None,
+            attributes,
             data: &data,
         };
         let appended = self.journal.append(&record).unwrap();
@@ -126,7 +154,7 @@ impl Pair {
         } else {
             assert_eq!(appended, Appended::Recorded(Position(position)));
             self.highest.insert(publisher, sequence);
-            self.list.push(Known { publisher, sequence, topic, data, timestamp: self.now_ns });
+            self.list.push(Known { publisher, sequence, topic, data, timestamp: self.now_ns, key, path });
         }
     }
 
@@ -174,6 +202,8 @@ impl Pair {
                 assert_eq!((record.publisher.get(), record.sequence), (known.publisher, known.sequence));
                 assert_eq!((record.topic, record.data), (known.topic, &known.data[..]));
                 assert_eq!(record.timestamp, Timestamp(known.timestamp));
+                assert_eq!(record.key().unwrap_or_default(), known.key);
+                assert!(record.path().instances().map(|instance| instance.name).eq(&known.path));
             }
         }
         assert_eq!(expected.next(), None, "all that the list holds");
@@ -214,14 +244,14 @@ proptest! {
         let mut pair = Pair::new();
         for step in steps {
             match step {
-                Step::Append { publisher, sequence, topic, size, later_ns } => {
+                Step::Append { publisher, sequence, topic, size, later_ns, key, passed } => {
                     pair.now_ns += later_ns;
-                    pair.append(publisher, sequence, TOPICS[topic], size);
+                    pair.append(publisher, sequence, TOPICS[topic], size, (key, passed));
                 }
                 Step::Crowd(count) => {
                     for number in 0..count {
                         pair.now_ns += 1;
-                        pair.append(number % 3 + 1, Sequence::Above(1), TOPICS[number as usize % 2], 500);
+                        pair.append(number % 3 + 1, Sequence::Above(1), TOPICS[number as usize % 2], 500, (0, 0));
                     }
                 }
                 Step::Submit => pair.journal.submit(),

@@ -115,9 +115,9 @@ fn following_opens_no_segment_twice() {
     let disk = CountingDisk::new();
     let options = Options { segment_size: 64 * 1024, ..Options::default() };
     let (mut journal, _) =
-        Journal::driven_by_hand(Arc::new(disk.clone()), Path::new("journal"), &options).unwrap();
+        Journal::driven_by_hand(Arc::new(disk.disk.clone()), Path::new("journal"), &options).unwrap();
     append(&mut journal, 1..=1000);
-    let reader = Reader::open_read_only_on(Arc::new(disk.clone()), Path::new("journal"), None).unwrap();
+    let reader = Reader::open_read_only_on(Arc::new(disk.disk.clone()), Path::new("journal"), None).unwrap();
     let opened = disk.opened();
     let segments = reader.segments().len();
     // The last one is opened again to be read to its end.

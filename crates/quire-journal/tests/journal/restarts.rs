@@ -159,7 +159,7 @@ fn sequences_outlive_the_segments_they_were_in() {
     journal.close().unwrap();
     // By hand, with the server stopped, from the oldest on: allowed (reference: queues-and-transaction-log G7), and then said.
     fs::remove_file(&files(directory.path())[0]).unwrap();
-    assert_eq!(Upkeep::give_up_missing(directory.path(), None).unwrap(), Some((Some(0), 0)));
+    assert_eq!(FileMaintenance::give_up_missing(directory.path(), None).unwrap(), Some((Some(0), 0)));
     for _ in 0..2 {
         let (journal, recovery) = open(directory.path());
         assert!(!recovery.sequences_lost);
@@ -168,51 +168,99 @@ fn sequences_outlive_the_segments_they_were_in() {
 }
 
 #[test]
-fn queue_points_survive_and_a_damaged_file_says_nothing() {
+fn sidecar_files_survive_a_restart_and_a_damaged_one_says_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let (journal, _) = open(directory.path());
-    let points = journal.queue_points();
-    assert_eq!(points.read(), None);
-    let point = QueuePoint { queue: "orders".into(), recovery_point: "epoch".into(), settled: Position(12) };
-    points.write(std::slice::from_ref(&point)).unwrap();
+    let files = journal.sidecars();
+    assert_eq!(files.read("queues.ack", "queues").unwrap(), FoundSidecar::Missing);
+    assert!(files.open("queues.ack", "queues").is_none());
+    let head = SidecarHead { version: 7, position: Position(12), needs: Some(Position(5)) };
+    files.write("queues.ack", "queues", head, &[b"one, ", b"", b"two"]).unwrap();
+    files.write("table-1.state", "orders", SidecarHead { needs: None, ..head }, &[]).unwrap();
+    for (file, name) in [("queues.txt", "queues"), ("queues", "queues"), ("queues.ack", &"x".repeat(65_536))]
+    {
+        let error = files.write(file, name, head, &[]).unwrap_err();
+        assert!(matches!(error, JournalError::BadOption { option: "sidecar", .. }), "{error}");
+    }
     journal.close().unwrap();
     let (journal, _) = open(directory.path());
-    assert_eq!(journal.queue_points().read(), Some(vec![point]));
-    write_at(&directory.path().join("queues.ack"), &[1], 20);
-    assert_eq!(journal.queue_points().read(), None);
+    let files = journal.sidecars();
+    let expected = FoundSidecar::Whole(head, b"one, two".to_vec());
+    assert_eq!(files.read("queues.ack", "queues").unwrap(), expected);
+    assert_eq!(files.read("queues.ack", "tables").unwrap(), FoundSidecar::Damaged);
+    assert!(files.open("queues.ack", "tables").is_none());
+    let read = |name: &str| {
+        let mut bytes = Vec::new();
+        let (head, mut reader) = files.open(name, if name == "queues.ack" { "queues" } else { "orders" })?;
+        reader.read_to_end(&mut bytes).ok().map(|_| (head.version, bytes))
+    };
+    assert_eq!(read("queues.ack"), Some((7, b"one, two".to_vec())));
+    assert_eq!(read("table-1.state"), Some((7, Vec::new())));
+    let mut names = files.files().unwrap();
+    names.sort();
+    assert_eq!(names, ["clients.ack", "queues.ack", "table-1.state"]);
+    assert_eq!(files.needs(), Some(Position(5)));
+    files.remove("table-1.state").unwrap();
+    assert_eq!(read("table-1.state"), None);
+
+    // A byte of the content: the head, and with it what is needed, is still known.
+    let path = directory.path().join("queues.ack");
+    write_at(&path, &[1], 45);
+    assert_eq!(files.read("queues.ack", "queues").unwrap(), FoundSidecar::Damaged);
+    assert_eq!((read("queues.ack"), files.needs()), (None, Some(Position(5))));
+    let damages = journal.reader().verify();
+    assert_eq!(damages.len(), 1);
+    assert_eq!(
+        (&damages[0].path, &damages[0].reason[..]),
+        (&path, "the checksum of the file does not match")
+    );
+    // A byte of the head.
+    write_at(&path, &[1], 10);
+    assert_eq!((read("queues.ack"), files.needs()), (None, None));
+    // Cut short while it is read.
+    files.write("queues.ack", "queues", head, &[b"content"]).unwrap();
+    let (_, mut reader) = files.open("queues.ack", "queues").unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(45).unwrap();
+    assert!(reader.read_to_end(&mut Vec::new()).is_err());
 }
 
 #[test]
-fn states_of_queues_survive_and_a_damaged_one_says_nothing() {
-    let read = |state: Option<KeptState>| {
-        let mut bytes = Vec::new();
-        state?.read_to_end(&mut bytes).ok().map(|_| bytes)
-    };
+fn verify_names_a_sidecar_file_that_needs_what_the_log_has_no_more() {
     let directory = tempfile::tempdir().unwrap();
-    let (journal, _) = open(directory.path());
-    let states = journal.queue_states();
-    let long = "a/".repeat(400);
-    assert!(states.read("orders").is_none());
-    states.write("orders", &[]).unwrap();
-    assert_eq!(read(states.read("orders")).as_deref(), Some(&b""[..]));
-    states.write("orders", &[b"one, ", b"", b"two"]).unwrap();
-    states.write(&long, &[b"three"]).unwrap();
-    assert!(states.write(&"x".repeat(65_536), &[]).is_err());
-    journal.close().unwrap();
-    let (journal, _) = open(directory.path());
-    let states = journal.queue_states();
-    assert_eq!(read(states.read("orders")).as_deref(), Some(&b"one, two"[..]));
-    states.retain(&["orders"]).unwrap();
-    assert!(states.read(&long).is_none() && states.read("orders").is_some());
-    let file = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path());
-    let file = file.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "state"));
-    let file = file.unwrap();
-    write_at(&file, &[1], 25);
-    assert_eq!(read(states.read("orders")), None);
-    // Cut short while it is read, which of a mapped file would end the process.
-    let state = states.read("orders");
-    fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(21).unwrap();
-    assert_eq!(read(state), None);
+    let (mut journal, _) = open(directory.path());
+    append(&mut journal, 1..=400);
+    assert_eq!(journal.maintenance().remove(Which::All, None).unwrap().len(), 3);
+    let first = journal.reader().first();
+    let needs = |position| SidecarHead { version: 1, position: Position(400), needs: position };
+    for position in [None, Some(first), Some(Position(400)), Some(Position(500))] {
+        journal.sidecars().write("queues.ack", "queues", needs(position), &[]).unwrap();
+        assert_eq!(journal.reader().verify(), []);
+    }
+    journal.sidecars().write("queues.ack", "queues", needs(Some(Position(7))), &[]).unwrap();
+    for reader in [journal.reader(), Reader::open_read_only(directory.path()).unwrap()] {
+        let damages = reader.verify();
+        assert_eq!(damages.len(), 1);
+        assert_eq!(damages[0].path, directory.path().join("queues.ack"));
+        let expected = format!("it needs the log from position 7 on, but the log begins at {first}");
+        assert_eq!(damages[0].reason, expected);
+    }
+}
+
+#[test]
+fn what_a_sidecar_file_needs_is_not_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
+    append(&mut journal, 1..=400);
+    let segments = journal.reader().segments();
+    assert_eq!(segments.len(), 4);
+    let (_, second_ends) = segments[1].positions.unwrap();
+    let head = SidecarHead { version: 1, position: Position(400), needs: Some(second_ends) };
+    journal.sidecars().write("tables.state", "tables", head, &[]).unwrap();
+    assert_eq!(journal.maintenance().needed(), Some(second_ends));
+    let removed = journal.maintenance().remove(Which::All, None).unwrap();
+    assert_eq!(removed.iter().map(|segment| segment.number).collect::<Vec<_>>(), [0]);
+    journal.sidecars().remove("tables.state").unwrap();
+    assert_eq!(journal.maintenance().remove(Which::All, None).unwrap().len(), 2);
 }
 
 /// Found by simulation: the index of a segment was written, a power cut took the segment behind it, more was appended to the first, and

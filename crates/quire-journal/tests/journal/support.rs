@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use quire_journal::*;
+
+use crate::faulty_disk::{Call, FaultyDisk};
 
 /// How long a test waits for what must come: only a hang takes longer, on the slowest machine.
 pub const SOON: Duration = Duration::from_secs(120);
@@ -32,6 +33,7 @@ pub fn record<'a>(sequence: u64, topic: &'a str, data: &'a [u8]) -> NewRecord<'a
         topic,
         correlation_id: b"c",
         expiration_s: Some(9),
+        attributes: Attributes::NONE,
         data,
     }
 }
@@ -92,54 +94,30 @@ pub fn repair_batch_header(bytes: &mut [u8], offset: usize) {
 }
 
 /// A disk in memory that counts the files that readers open.
-#[derive(Clone)]
 pub struct CountingDisk {
-    disk: MemoryDisk,
+    pub disk: FaultyDisk,
     opened: Arc<AtomicUsize>,
 }
 
 impl CountingDisk {
     pub fn new() -> Self {
-        CountingDisk { disk: MemoryDisk::new(64 << 20), opened: Arc::default() }
+        let opened = Arc::new(AtomicUsize::new(0));
+        let counter = opened.clone();
+        let count = move |call: Call<'_>| {
+            counter.fetch_add(usize::from(matches!(call, Call::Open(_))), Ordering::Relaxed);
+            Ok(())
+        };
+        CountingDisk { disk: FaultyDisk::new(Arc::new(MemoryDisk::new(64 << 20)), count), opened }
     }
 
     pub fn opened(&self) -> usize {
         self.opened.load(Ordering::Relaxed)
     }
-}
 
-impl Disk for CountingDisk {
-    fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        self.disk.open(path)
-    }
-    fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        let file = self.disk.open_read_only(path)?;
-        self.opened.fetch_add(1, Ordering::Relaxed);
-        Ok(file)
-    }
-    fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>> {
-        self.disk.create(path, size)
-    }
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.disk.read(path)
-    }
-    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        self.disk.list(directory)
-    }
-    fn create_directory(&self, directory: &Path) -> io::Result<()> {
-        self.disk.create_directory(directory)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove(path)
-    }
-    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-        self.disk.sync_directory(directory)
-    }
-    fn lock(&self, directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
-        self.disk.lock(directory)
+    /// Puts a copy of a file into [`MEMORY`].
+    pub fn put(&self, file: &Path) {
+        let (bytes, path) = (fs::read(file).unwrap(), Path::new(MEMORY).join(file.file_name().unwrap()));
+        self.disk.disk.create(&path, bytes.len() as u64).unwrap().write_at(&bytes, 0).unwrap();
     }
 }
 

@@ -9,29 +9,34 @@ use std::sync::{Arc, Mutex};
 
 use quire_journal::*;
 
+use crate::faulty_disk::{Call, FaultyDisk};
 use crate::support::*;
 
 /// A disk in memory on which a range of bytes of one file cannot be read.
 #[derive(Clone)]
 struct BadDisk {
-    disk: MemoryDisk,
+    disk: FaultyDisk,
     bad: Arc<Mutex<Option<Bad>>>,
 }
 
 /// The file, and the bytes of it.
 type Bad = (PathBuf, Range<u64>);
 
-struct BadFile {
-    disk: BadDisk,
-    path: PathBuf,
-    file: Box<dyn File>,
-}
-
 const ARCHIVE: &str = "archive";
 
 impl BadDisk {
     fn new() -> Self {
-        BadDisk { disk: MemoryDisk::new(64 << 20), bad: Arc::default() }
+        let bad = Arc::new(Mutex::new(None::<Bad>));
+        let is_bad = bad.clone();
+        let fault = move |call: Call<'_>| match (call, &*is_bad.lock().unwrap()) {
+            (Call::Read(path, range), Some((bad_path, bad)))
+                if path == bad_path && range.start < bad.end && bad.start < range.end =>
+            {
+                Err(io::Error::from_raw_os_error(5))
+            }
+            _ => Ok(()),
+        };
+        BadDisk { disk: FaultyDisk::new(Arc::new(MemoryDisk::new(64 << 20)), fault), bad }
     }
 
     fn spoil(&self, path: &Path, range: Range<u64>) {
@@ -42,70 +47,10 @@ impl BadDisk {
         *self.bad.lock().unwrap() = None;
     }
 
-    fn file(&self, path: &Path, file: Box<dyn File>) -> Box<dyn File> {
-        Box::new(BadFile { disk: self.clone(), path: path.to_owned(), file })
-    }
-
     fn open_journal(&self) -> Result<Journal, JournalError> {
         let options = Options { archive_directory: Some(ARCHIVE.into()), ..small() };
-        Journal::driven_by_hand(Arc::new(self.clone()), Path::new(MEMORY), &options)
+        Journal::driven_by_hand(Arc::new(self.disk.clone()), Path::new(MEMORY), &options)
             .map(|(journal, _)| journal)
-    }
-}
-
-impl Disk for BadDisk {
-    fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        Ok(self.file(path, self.disk.open(path)?))
-    }
-    fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        self.open(path)
-    }
-    fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>> {
-        Ok(self.file(path, self.disk.create(path, size)?))
-    }
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.disk.read(path)
-    }
-    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        self.disk.list(directory)
-    }
-    fn create_directory(&self, directory: &Path) -> io::Result<()> {
-        self.disk.create_directory(directory)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove(path)
-    }
-    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-        self.disk.sync_directory(directory)
-    }
-    fn lock(&self, directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
-        self.disk.lock(directory)
-    }
-}
-
-impl File for BadFile {
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.file.write_at(bytes, offset)
-    }
-    fn sync(&self) -> io::Result<()> {
-        self.file.sync()
-    }
-    fn size(&self) -> io::Result<u64> {
-        self.file.size()
-    }
-    fn read_at(&self, buffer: &mut Vec<u8>, size: usize, offset: u64) -> io::Result<()> {
-        let end = offset + size as u64;
-        if let Some((path, bad)) = &*self.disk.bad.lock().unwrap()
-            && *path == self.path
-            && offset < bad.end
-            && bad.start < end
-        {
-            return Err(io::Error::from_raw_os_error(5));
-        }
-        self.file.read_at(buffer, size, offset)
     }
 }
 
@@ -179,13 +124,13 @@ fn a_bad_sector_in_the_active_segment_is_not_taken_for_a_torn_tail() {
     let last = place_of(&journal.reader(), Position(20)).unwrap();
     // The process ends without a stop.
     std::mem::forget(journal);
-    let before = Snapshot::of(&disk.disk).0;
+    let before = Snapshot::of(&disk.disk.disk).0;
     for bad in [0..1, first.offset..first.offset + 1, last.offset..last.offset + 1, 60_000..60_001] {
         disk.spoil(&first.path, bad.clone());
         let error = disk.open_journal().err().expect("it is refused");
         assert_eq!(place_in(&error).0, first.path);
         assert!(place_in(&error).1 <= bad.start, "{error}");
-        let error = Reader::open_read_only_on(Arc::new(disk.clone()), Path::new(MEMORY), None)
+        let error = Reader::open_read_only_on(Arc::new(disk.disk.clone()), Path::new(MEMORY), None)
             .map(|reader| reader.verify());
         match error {
             Err(error) => assert_eq!(place_in(&error).0, first.path),
@@ -193,7 +138,7 @@ fn a_bad_sector_in_the_active_segment_is_not_taken_for_a_torn_tail() {
             Ok(damages) => assert!(damages.is_empty() && bad.start == 60_000, "{damages:?}"),
         }
     }
-    assert_eq!(Snapshot::of(&disk.disk).0, before);
+    assert_eq!(Snapshot::of(&disk.disk.disk).0, before);
     disk.heal();
     let journal = disk.open_journal().unwrap();
     assert_eq!(sequences(&journal.reader(), Position(0)), (1..=20).collect::<Vec<_>>());
@@ -207,13 +152,15 @@ fn a_segment_that_cannot_be_read_is_neither_archived_nor_compressed_and_stays_as
         append(&mut journal, 1..=500);
         let bad = place_of(&journal.reader(), Position(20)).unwrap();
         disk.spoil(&bad.path, bad.offset..bad.offset + 1);
-        let upkeep = journal.upkeep();
-        let taken = if is_archived { upkeep.archive(Which::All) } else { upkeep.compress(Which::All) };
+        let maintenance = journal.maintenance();
+        let taken =
+            if is_archived { maintenance.archive(Which::All) } else { maintenance.compress(Which::All) };
         let error = taken.expect_err("it cannot be read");
         assert_eq!(place_in(&error).0, bad.path);
         disk.heal();
         assert_eq!(sequences(&journal.reader(), Position(0)), (1..=500).collect::<Vec<_>>());
-        let taken = if is_archived { upkeep.archive(Which::All) } else { upkeep.compress(Which::All) };
+        let taken =
+            if is_archived { maintenance.archive(Which::All) } else { maintenance.compress(Which::All) };
         assert!(taken.unwrap().len() > 3);
         assert_eq!(sequences(&journal.reader(), Position(0)), (1..=500).collect::<Vec<_>>());
         assert_eq!(journal.reader().verify(), []);
@@ -225,7 +172,7 @@ fn a_frame_or_a_frame_table_that_cannot_be_read_is_an_error_with_file_and_offset
     let disk = BadDisk::new();
     let mut journal = disk.open_journal().unwrap();
     append(&mut journal, 1..=500);
-    let compressed = journal.upkeep().compress(Which::All).unwrap()[1].clone();
+    let compressed = journal.maintenance().compress(Which::All).unwrap()[1].clone();
     let (first, last) = compressed.positions.unwrap();
     disk.spoil(&compressed.path, 5000..5001);
     let reader = journal.reader();
@@ -264,7 +211,7 @@ fn a_file_that_is_cut_while_it_is_read_is_damage_at_its_end() {
         assert!(reader.verify().iter().all(|damage| damage.path == cut.path));
         assert!(!reader.verify().is_empty());
     }
-    assert!(journal.upkeep().compress(Which::All).is_err());
+    assert!(journal.maintenance().compress(Which::All).is_err());
     append(&mut journal, 501..=510);
 }
 

@@ -1,5 +1,6 @@
 //! What appending promises: duplicates, limits, failures.
 
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -61,7 +62,7 @@ fn a_journal_in_memory_behaves_the_same_up_to_its_bound() {
     assert_eq!(cursor.after(), persisted);
     drop(cursor);
     // Old segments make room, and what waited is written.
-    journal.upkeep().remove(Which::Beyond { size_max: 256 * 1024 }, None).unwrap();
+    journal.maintenance().remove(Which::Beyond { size_max: 256 * 1024 }, None).unwrap();
     journal.submit();
     assert!(journal.stall().is_none());
     assert_eq!(journal.persisted(), journal.appended());
@@ -167,4 +168,44 @@ fn counted_flushes(journal: &mut Journal) -> Arc<AtomicUsize> {
         counted.fetch_add(1, Ordering::Relaxed);
     }));
     flushes
+}
+
+#[test]
+fn the_first_segments_of_a_journal_are_small_and_later_ones_double_up_to_the_full_size() {
+    const MIB: u64 = 1 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options { segment_size: 16 * MIB, prepared_segments: 2, ..Options::default() };
+    let open = || Journal::driven_by_hand(Arc::new(RealDisk), directory.path(), &options).unwrap().0;
+    let sizes = || {
+        let sizes = files(directory.path()).into_iter().map(|file| fs::metadata(file).unwrap().len() / MIB);
+        sizes.collect::<Vec<_>>()
+    };
+    let mut journal = open();
+    assert_eq!(sizes(), [4]);
+    let mut sequence = 0;
+    let mut fill = |journal: &mut Journal, count: usize| {
+        while sizes().len() < count {
+            sequence += 1;
+            journal.append(&record(sequence, "topic", &[1; 1 << 20])).unwrap();
+            journal.flush(SOON).unwrap();
+        }
+    };
+    fill(&mut journal, 4);
+    journal.close().unwrap();
+    // The size of the next segment is known after a restart, too.
+    let mut journal = open();
+    fill(&mut journal, 6);
+    journal.close().unwrap();
+    assert_eq!(sizes(), [4, 4, 4, 8, 16, 16]);
+}
+
+#[test]
+fn a_new_journal_takes_the_size_of_its_small_segments_on_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = Journal::open(directory.path(), &Options::default(), &mut |_| ()).unwrap();
+    journal.append(&record(1, "topic", b"x")).unwrap();
+    journal.flush(SOON).unwrap();
+    journal.close().unwrap();
+    let sizes = files(directory.path()).into_iter().map(|file| fs::metadata(file).unwrap().len());
+    assert!(sizes.sum::<u64>() <= 3 * (4 << 20));
 }

@@ -7,13 +7,14 @@
 //! - B2: a bookmark names the same message for ever.
 //! - Q1: what a worker has acknowledged, and was told so, never comes again; what entered a queue was delivered.
 //! - Q3: a queue that delivers at most once delivers nothing twice.
+//! - G3: a journal file goes only when no queue and no subscription needs it. A reader that was not connected meanwhile goes on after it.
 //! - Ordinary subscribers see each publisher's messages in order, each once in the life of a connection.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use quire_core::client::Message;
-use quire_core::time::Instant;
-use quire_journal::Bookmark;
+use quire_client::Message;
+use quire_journal::{Bookmark, Position};
+use quire_types::time::Instant;
 
 use super::Canary;
 use super::client::Client;
@@ -56,6 +57,10 @@ pub(super) struct Auditor {
     published: Vec<Published>,
     streams: Vec<Stream>,
     names: HashMap<Bookmark, Value>,
+    /// Messages in journal files whose removal was begun, in the order of the log.
+    gone: BTreeMap<Position, Value>,
+    /// How many of them there were when each was added.
+    gone_since: HashMap<Value, usize>,
     delivered: u64,
     /// What went wrong on the way.
     fault: Option<String>,
@@ -86,6 +91,10 @@ struct Stream {
     /// How many were published when the server said that the subscription stands.
     accepted_at: Option<Value>,
     got: Vec<Value>,
+    /// Nothing was received since the last connection was made.
+    is_fresh: bool,
+    /// Indexes of what was received first over a connection, and how many messages were gone then.
+    resumed: HashMap<usize, usize>,
     /// Nothing more comes: it need not have reached the end.
     is_over: bool,
     /// Of an ordinary subscription: the last value of each publisher over this connection.
@@ -139,6 +148,8 @@ impl Auditor {
             published: Vec::new(),
             streams: Vec::new(),
             names: HashMap::new(),
+            gone: BTreeMap::new(),
+            gone_since: HashMap::new(),
             delivered: 0,
             fault: None,
         }
@@ -193,6 +204,8 @@ impl Auditor {
             start,
             accepted_at: None,
             got: Vec::new(),
+            is_fresh: true,
+            resumed: HashMap::new(),
             is_over: false,
             last_of: HashMap::new(),
         });
@@ -208,9 +221,18 @@ impl Auditor {
         self.streams[stream].is_over = true;
     }
 
-    /// The reader of an ordinary subscription has another connection.
+    /// The reader has another connection.
     pub fn reconnected(&mut self, stream: StreamId) {
         self.streams[stream].last_of.clear();
+        self.streams[stream].is_fresh = true;
+    }
+
+    /// The removal of the journal file with this record was begun.
+    pub fn removing(&mut self, position: Position, data: &[u8]) {
+        let Some(value) = value_of(data) else { return };
+        let count = self.gone.len();
+        self.gone.entry(position).or_insert(value);
+        self.gone_since.entry(value).or_insert(count);
     }
 
     pub fn received(&mut self, stream: StreamId, message: &Message) {
@@ -247,7 +269,11 @@ impl Auditor {
         if named != value {
             return Err(format!("bookmark {bookmark} names message {named} and message {value}"));
         }
-        let got = &mut self.streams[stream].got;
+        let gone_count = self.gone.len();
+        let Stream { got, is_fresh, resumed, .. } = &mut self.streams[stream];
+        if std::mem::take(is_fresh) {
+            resumed.insert(got.len(), gone_count);
+        }
         let is_meant = self.random.percent(2);
         match self.canary {
             Some(Canary::SkippedDelivery) if is_meant => (),
@@ -310,12 +336,23 @@ impl Auditor {
             return Err(fault.clone());
         }
         let witness = clients.iter().find_map(Client::witness).ok_or("nobody read the log at the end")?;
-        let log = &self.streams[witness].got;
-        self.check_log(log)?;
+        let log = self.whole_log(&self.streams[witness].got);
+        self.check_log(&log)?;
         for stream in &self.streams {
-            self.check_stream(stream, log)?;
+            self.check_stream(stream, &log)?;
         }
         Ok(())
+    }
+
+    /// The log from its beginning on: what was removed, and what is there at the end.
+    fn whole_log(&self, present: &[Value]) -> Vec<Value> {
+        let removed = self.gone.values().copied().take_while(|value| present.first() != Some(value));
+        removed.chain(present.iter().copied()).collect()
+    }
+
+    /// Whether the message may have been gone when so many were.
+    fn was_gone(&self, value: Value, count: usize) -> bool {
+        self.gone_since.get(&value).is_some_and(|since| *since < count)
     }
 
     fn check_log(&self, log: &[Value]) -> Result<(), String> {
@@ -368,8 +405,15 @@ impl Auditor {
             }
             (_, None) => wanted.len(),
         };
+        let mut at = begin;
         for (index, value) in stream.got.iter().enumerate() {
-            match wanted.get(begin + index) {
+            if let Some(gone_count) = stream.resumed.get(&index) {
+                let is_passed = |next: &&Value| *next != value && self.was_gone(**next, *gone_count);
+                at += wanted[at.min(wanted.len())..].iter().take_while(is_passed).count();
+            }
+            let expected = wanted.get(at);
+            at += 1;
+            match expected {
                 Some(expected) if expected == value => (),
                 Some(expected) => {
                     return Err(format!(
@@ -383,8 +427,11 @@ impl Auditor {
         if stream.is_over {
             return Ok(());
         }
-        let missing = &wanted[begin + stream.got.len()..];
+        let missing = &wanted[at..];
         let owed = |value: &&Value| {
+            if stream.is_fresh && self.was_gone(**value, self.gone.len()) {
+                return false;
+            }
             stream.start == Start::Epoch
                 || !stream.got.is_empty()
                 || stream.accepted_at.is_some_and(|accepted_at| **value >= accepted_at)

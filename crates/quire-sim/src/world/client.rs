@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use quire_core::broker::ConnectionId;
-use quire_core::client::{
+use quire_broker::ConnectionId;
+use quire_client::{
     ClientConfig, ClientCore, CommandId, Event, Message, NewMessage, PublishError, Reconnect, Sequence,
     State, SubscriptionSpec,
 };
-use quire_core::queue::Verdict;
-use quire_core::time::{Instant, Now};
+use quire_types::Verdict;
+use quire_types::time::{Instant, Now};
 
 use super::auditor::{Auditor, Condition, Start, StreamId, Value, Want};
 use super::network::Network;
@@ -48,6 +48,8 @@ struct Reader {
     subscription: Option<u32>,
     entering: Option<CommandId>,
     is_paused: bool,
+    /// Stays paused for seconds, so that whole journal files fill behind it.
+    lingers: bool,
     is_witness: bool,
 }
 
@@ -88,6 +90,13 @@ impl Client {
         let start = [Start::Epoch, Start::Epoch, Start::Now, Start::Unrecorded][random.below(4) as usize];
         let reader = Reader::new(Want::draw(random), start);
         Client::new(format!("reader-{number}"), Program::Read(reader), random, now)
+    }
+
+    /// The reader stays paused for seconds.
+    pub fn linger(&mut self) {
+        if let Program::Read(reader) = &mut self.program {
+            reader.lingers = true;
+        }
     }
 
     /// Reads the whole log, at the end.
@@ -325,6 +334,7 @@ impl Reader {
             subscription: None,
             entering: None,
             is_paused: false,
+            lingers: false,
             is_witness: false,
         }
     }
@@ -335,6 +345,9 @@ impl Reader {
         self.resume = last.filter(|_| keeps_bookmark).map(|bookmark| bookmark.to_string());
         if self.resume.is_none() {
             self.give_up(auditor);
+        }
+        if let Some(stream) = self.stream {
+            auditor.reconnected(stream);
         }
         self.subscription = None;
         self.entering = None;
@@ -359,6 +372,7 @@ impl Reader {
         match self.subscription {
             None => self.subscribe(name, core, auditor),
             Some(_) if is_settling || self.start == Start::Unrecorded => (),
+            Some(_) if self.lingers && self.is_paused && random.below(10) > 0 => (),
             Some(subscription) if random.percent(2) => {
                 self.is_paused ^= core.set_paused(&[subscription], !self.is_paused).is_ok();
             }
@@ -437,6 +451,19 @@ impl Worker {
                 self.entering = Some(command);
             }
         }
+        // A worker that leaves has begun some of its messages; the others are released.
+        if !is_settling && random.percent(3) {
+            for lease in self.held.iter().filter_map(|(_, message)| message.lease()) {
+                if random.percent(50) {
+                    lease.begin();
+                }
+            }
+            if let Some(subscription) = self.subscription.take() {
+                // Fails when the client is closed, which releases them as well.
+                let _ = core.unsubscribe(subscription);
+            }
+            return;
+        }
         // Now and then a worker sits on what it has until its leases are over.
         if !is_settling && random.percent(30) {
             return;
@@ -444,7 +471,10 @@ impl Worker {
         for (value, message) in std::mem::take(&mut self.held) {
             let Some(lease) = message.lease().filter(|lease| !lease.is_lost(now.instant)) else { continue };
             if !is_settling && random.percent(10) {
-                core.settle(lease, Verdict::Cancel, now.instant);
+                let delay_ms = random.below(5_000);
+                let later = Verdict::CancelWithDelay { delay_ms };
+                let verdict = if random.percent(50) { later } else { Verdict::Cancel };
+                core.settle(lease, verdict, now.instant);
             } else {
                 core.settle(lease, Verdict::Acknowledge, now.instant);
                 self.said.push(value);

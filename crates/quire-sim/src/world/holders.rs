@@ -7,8 +7,8 @@
 
 use std::collections::HashMap;
 
-use quire_core::queue::{LeaseEventKind, LeaseRun};
 use quire_journal::{AllTopics, Position, Reader, Record, RecordKind};
+use quire_queue::{LeaseEventKind, LeaseRun};
 
 use super::server::AT_MOST_ONCE;
 
@@ -27,6 +27,8 @@ struct Holders {
 pub(super) fn follow(reader: &Reader, lives: &[Position]) -> Result<u64, String> {
     let (mut all, mut lives) = (Holders::default(), lives.iter().peekable());
     let mut cursor = reader.cursor(Position::ZERO);
+    // What was said first about older messages went with the files that held them.
+    let removed = cursor.after();
     let mut next = || cursor.next(reader.persisted(), &AllTopics);
     while let Some(batch) = next().map_err(|error| format!("the journal cannot be read: {error}"))? {
         for record in batch.records() {
@@ -34,7 +36,7 @@ pub(super) fn follow(reader: &Reader, lives: &[Position]) -> Result<u64, String>
                 all.holders.retain(|(queue, _), _| queue == AT_MOST_ONCE);
             }
             if record.kind == RecordKind::Lease {
-                all.take(&record)?;
+                all.take(&record, removed)?;
             }
         }
     }
@@ -42,10 +44,10 @@ pub(super) fn follow(reader: &Reader, lives: &[Position]) -> Result<u64, String>
 }
 
 impl Holders {
-    fn take(&mut self, record: &Record<'_>) -> Result<(), String> {
+    fn take(&mut self, record: &Record<'_>, removed: Position) -> Result<(), String> {
         for run in LeaseRun::read(record.data, record.position) {
             let run = run.map_err(|error| format!("record {}: {error}", record.position))?;
-            for position in run.first.get()..=run.last.get() {
+            for position in run.first.max(removed.next()).get()..=run.last.get() {
                 self.counted += 1;
                 self.take_one(record.topic, position, &run)
                     .map_err(|reason| format!("record {}: message {position} {reason}", record.position))?;

@@ -14,8 +14,8 @@ mod visitor;
 
 use std::time::Duration;
 
-use quire_core::time::{Instant, Now};
 use quire_journal::Timestamp;
+use quire_types::time::{Instant, Now};
 
 use crate::disk::{Faults, SimulatedDisk};
 use crate::random::Random;
@@ -75,6 +75,12 @@ pub struct Played {
     pub stalls: u64,
     /// Connections of peers that publish and leave without waiting for anything.
     pub visits: u64,
+    /// Journal files that were archived, compressed or removed.
+    pub maintained: u64,
+    /// Those of them that were removed.
+    pub removed: u64,
+    /// Maintenance jobs in the middle of which the process or the power ended.
+    pub cut_short: u64,
 }
 
 impl Played {
@@ -86,7 +92,7 @@ impl Played {
         }
     }
 
-    fn counters(&mut self) -> [&mut u64; 15] {
+    fn counters(&mut self) -> [&mut u64; 18] {
         [
             &mut self.published,
             &mut self.delivered,
@@ -103,6 +109,9 @@ impl Played {
             &mut self.clock_steps,
             &mut self.stalls,
             &mut self.visits,
+            &mut self.maintained,
+            &mut self.removed,
+            &mut self.cut_short,
         ]
     }
 }
@@ -112,11 +121,13 @@ impl std::fmt::Display for Played {
         let Played { published, delivered, acknowledged, leases, power_cuts, kills, stops, poisoned, .. } =
             self;
         let Played { hung_syncs, cuts, silences, client_kills, clock_steps, stalls, visits, .. } = self;
+        let Played { maintained, removed, cut_short, .. } = self;
         write!(
             f,
             "{published} messages published, {delivered} delivered, {acknowledged} acknowledged in queues, {leases} words of their holders; {power_cuts} power cuts, {kills} kills and {stops} stops of the server, \
              {poisoned} failed disks, {hung_syncs} hung syncs, {cuts} cut and {silences} silent connections, {client_kills} killed clients, \
-             {clock_steps} clock steps, {stalls} stalls, {visits} visits"
+             {clock_steps} clock steps, {stalls} stalls, {visits} visits; {maintained} journal files maintained, {removed} of them removed, \
+             {cut_short} jobs cut short"
         )
     }
 }
@@ -230,11 +241,17 @@ impl World {
         let mut apart = Random::new(seed ^ 0x0076_u64.rotate_left(40));
         let visitor_count = if apart.percent(50) { 1 + apart.below(3) } else { 0 };
         let backlog_max = if apart.percent(20) { BACKLOG_MAX_LEAST } else { BACKLOG_MAX };
+        let mut maintenance = Random::new(seed ^ 0x006d_u64.rotate_left(40));
+        let has_rules = maintenance.percent(50);
+        if has_rules {
+            clients.iter_mut().for_each(Client::linger);
+        }
+        let rules = has_rules.then_some(maintenance);
         let visitors = (0..visitor_count)
             .map(|number| Visitor::new(FIRST_VISITOR + number as usize, Random::new(apart.number())));
         World {
             visitors: visitors.collect(),
-            server: Server::new(disk.clone(), backlog_max, canary),
+            server: Server::new(disk.clone(), backlog_max, rules, canary),
             network: Network::new(random.number()),
             auditor: Auditor::new(canary, random.number()),
             random,
@@ -273,6 +290,7 @@ impl World {
     fn peace(&mut self) -> Result<(), String> {
         self.disk.set_faults(Faults::default());
         self.network.calm();
+        self.server.calm();
         let now = self.clock.now();
         self.clients.iter_mut().for_each(Client::settle);
         self.visitors.iter_mut().for_each(|visitor| visitor.settle(&mut self.network));
@@ -382,12 +400,16 @@ impl World {
         for visitor in &mut self.visitors {
             is_busy |= visitor.turn(now, &mut self.network, &mut self.auditor)?;
         }
-        is_busy |= self.server.turn(now, &mut self.network, &mut self.random)?;
+        is_busy |= self.server.turn(now, &mut self.network, &mut self.random, &mut self.auditor)?;
         Ok(is_busy)
     }
 
     fn played(&self) -> Played {
+        let [maintained, removed, cut_short] = self.server.maintenance_counts();
         Played {
+            maintained,
+            removed,
+            cut_short,
             published: self.auditor.published_count(),
             delivered: self.auditor.delivered_count(),
             acknowledged: self.auditor.acknowledged_count(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use quire_core::broker::ConnectionId;
+use quire_broker::ConnectionId;
 
 use crate::random::Random;
 

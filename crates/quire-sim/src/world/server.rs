@@ -1,17 +1,19 @@
-//! The server's process: a broker, its journal on the simulated disk, and the threads that read and write for it.
+//! The server's process: a broker, its journal on the simulated disk, and the threads that read, write and maintain files for it.
 
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 
-use quire_core::broker::{
-    Broker, BrokerConfig, Input, Limits, Output, QueueSettings, RecordedTopic, TransactionLogConfig,
+use quire_broker::ReadDone;
+use quire_broker::{
+    Access, Broker, BrokerConfig, Input, Limits, MaintenanceConfig, MaintenanceJob, Output, QueueSettings,
+    RecordedTopic, TransactionLogConfig, TransportConfig, TransportId,
 };
-use quire_core::queue::Semantics;
-use quire_core::replay::ReadDone;
-use quire_core::time::{Instant, Now};
-use quire_journal::{Journal, Options, Position};
+use quire_journal::{Action, AllTopics, Journal, Options, Position, Reader, RecordKind, SegmentInfo};
+use quire_queue::Semantics;
+use quire_types::time::{Instant, Now};
 
+use super::auditor::Auditor;
 use super::network::{Arrival, Network};
 use super::{Canary, SECOND_NS, holders, ns};
 use crate::disk::SimulatedDisk;
@@ -22,6 +24,7 @@ pub(super) const AT_LEAST_ONCE: &str = "work";
 pub(super) const AT_MOST_ONCE: &str = "once";
 
 const DIRECTORY: &str = "journal";
+const ARCHIVE: &str = "archive";
 
 pub(super) struct Server {
     disk: SimulatedDisk,
@@ -31,7 +34,14 @@ pub(super) struct Server {
     poisoned: u64,
     hung: u64,
     backlog_max: u64,
-    drops_input: bool,
+    /// Rules of the maintenance schedule are drawn from here; `None`: there are none.
+    rules: Option<Random>,
+    maintained: u64,
+    removed: u64,
+    cut_short: u64,
+    /// Nothing goes wrong any more.
+    is_calm: bool,
+    canary: Option<Canary>,
 }
 
 struct Running {
@@ -40,15 +50,35 @@ struct Running {
     sync_at: Option<u64>,
     /// Reads that were done, and when the broker hears of them.
     reads: VecDeque<(u64, ReadDone)>,
+    /// The maintenance job that was handed out, and when its thread runs it.
+    job: Option<(u64, MaintenanceJob)>,
     is_poisoned: bool,
     /// Something was handed in outside a turn.
     is_touched: bool,
 }
 
 impl Server {
-    pub fn new(disk: SimulatedDisk, backlog_max: u64, canary: Option<Canary>) -> Self {
-        let drops_input = canary == Some(Canary::DroppedInput);
-        Server { disk, running: None, lives: Vec::new(), poisoned: 0, hung: 0, backlog_max, drops_input }
+    pub fn new(disk: SimulatedDisk, backlog_max: u64, rules: Option<Random>, canary: Option<Canary>) -> Self {
+        Server {
+            disk,
+            running: None,
+            lives: Vec::new(),
+            poisoned: 0,
+            hung: 0,
+            backlog_max,
+            rules,
+            maintained: 0,
+            removed: 0,
+            cut_short: 0,
+            is_calm: false,
+            canary,
+        }
+    }
+
+    /// Journal files that were archived, compressed or removed; those of them that were removed; and jobs in the middle of which the
+    /// process or the power ended.
+    pub fn maintenance_counts(&self) -> [u64; 3] {
+        [self.maintained, self.removed, self.cut_short]
     }
 
     pub fn is_running(&self) -> bool {
@@ -71,19 +101,22 @@ impl Server {
     /// It does not start: no crash may make damage.
     pub fn start(&mut self, network: &mut Network, random: &mut Random) -> Result<(), String> {
         network.server_is_gone();
-        let recorded = RecordedTopic { name: "^recorded/".into(), message_type: "json".into(), filter: None };
+        let recorded = RecordedTopic::new("^recorded/", "json");
+        let passing = RecordedTopic { recorded: false, ..RecordedTopic::new("^passing/", "json") };
         let config = BrokerConfig {
             transaction_log: TransactionLogConfig {
-                topics: vec![recorded],
+                topics: vec![recorded, passing],
+                journal_archive_directory: Some(ARCHIVE.into()),
+                maintenance: self.rules.as_mut().map(rules).unwrap_or_default(),
                 ..TransactionLogConfig::default()
             },
             queues: vec![at_least_once(random), at_most_once(random)],
-            limits: Limits {
+            transports: vec![TransportConfig {
                 max_client_backlog: self.backlog_max,
-                max_unpersisted: 16 << 10 << random.below(6),
                 logon_timeout_ns: 2 * SECOND_NS,
-                ..Limits::default()
-            },
+                ..TransportConfig::default()
+            }],
+            limits: Limits { max_unpersisted: 16 << 10 << random.below(6), ..Limits::default() },
             ..BrokerConfig::default()
         };
         let options = Options { segment_size: 64 << 10, prepared_segments: 1, ..config.journal_options() };
@@ -107,6 +140,7 @@ impl Server {
             broker,
             sync_at: None,
             reads: VecDeque::new(),
+            job: None,
             is_poisoned: false,
             is_touched: false,
         });
@@ -125,9 +159,14 @@ impl Server {
     /// The process is gone between two instructions.
     pub fn kill(&mut self) {
         if let Some(running) = self.running.take() {
-            // Dropping a broker would close its journal.
-            std::mem::forget(running.broker);
+            // Dropping a broker would close its journal; this writes nothing more, and frees its memory.
+            running.broker.abandon();
         }
+    }
+
+    /// From now on no job is cut short.
+    pub fn calm(&mut self) {
+        self.is_calm = true;
     }
 
     pub fn begin_stop(&mut self, now: Now) {
@@ -141,19 +180,30 @@ impl Server {
         let running = self.running.as_ref()?;
         let timeout = running.broker.next_timeout().map(|at| at.as_ns());
         let read = running.reads.front().map(|(at, _)| *at);
-        [timeout, running.sync_at, read].into_iter().flatten().min()
+        let job = running.job.as_ref().map(|(at, _)| *at);
+        [timeout, running.sync_at, read, job].into_iter().flatten().min()
     }
 
     /// Hands in what has come and carries out what the broker says; whether anything happened.
     ///
     /// # Errors
     /// None at present: what the broker does wrong is seen by clients.
-    pub fn turn(&mut self, now: Now, network: &mut Network, random: &mut Random) -> Result<bool, String> {
-        let Some(running) = &mut self.running else { return Ok(false) };
-        let mut is_busy = std::mem::take(&mut running.is_touched);
+    pub fn turn(
+        &mut self,
+        now: Now,
+        network: &mut Network,
+        random: &mut Random,
+        auditor: &mut Auditor,
+    ) -> Result<bool, String> {
+        let has_maintained = self.run_job(now, network, random, auditor)?;
+        let Some(running) = &mut self.running else { return Ok(has_maintained) };
+        let mut is_busy = std::mem::take(&mut running.is_touched) || has_maintained;
         for arrival in network.arrivals(now.instant.as_ns()) {
             is_busy = true;
-            if self.drops_input && matches!(arrival, Arrival::Bytes(..)) && random.below(500) == 0 {
+            if self.canary == Some(Canary::DroppedInput)
+                && matches!(arrival, Arrival::Bytes(..))
+                && random.below(500) == 0
+            {
                 continue;
             }
             running.arrived(now, &arrival);
@@ -182,6 +232,85 @@ impl Server {
             network.server_is_gone();
         }
         Ok(true)
+    }
+}
+
+impl Server {
+    /// Runs the maintenance job whose time has come, as its thread would; whether there was one. Now and then the process or the power
+    /// ends in the middle.
+    ///
+    /// # Errors
+    /// What the job would remove cannot be read.
+    fn run_job(
+        &mut self,
+        now: Now,
+        network: &mut Network,
+        random: &mut Random,
+        auditor: &mut Auditor,
+    ) -> Result<bool, String> {
+        let Some(running) = &mut self.running else { return Ok(false) };
+        let Some((_, job)) = running.job.take_if(|(at, _)| *at <= now.instant.as_ns()) else {
+            return Ok(false);
+        };
+        let reader = running.broker.journal().reader();
+        let removes = job.action() == Action::Remove;
+        if removes {
+            for file in job.plan().into_iter().take(1) {
+                notice_removal(&reader, &file, auditor)?;
+            }
+        }
+        let ends = !self.is_calm && random.percent(5);
+        if ends {
+            self.disk.end_after(Some(random.below(12)));
+        }
+        let done = job.run();
+        self.disk.end_after(None);
+        if ends && done.files().is_none() {
+            self.cut_short += 1;
+            self.kill();
+            network.server_is_gone();
+            if random.percent(50) {
+                self.disk.cut_power();
+            }
+            return Ok(true);
+        }
+        let count = done.files().map_or(0, |files| files.len() as u64);
+        self.maintained += count;
+        self.removed += if removes { count } else { 0 };
+        running.broker.handle(now, Input::MaintenanceDone(done));
+        Ok(true)
+    }
+}
+
+/// Tells the auditor which messages are in a file that is about to be removed.
+fn notice_removal(reader: &Reader, file: &SegmentInfo, auditor: &mut Auditor) -> Result<(), String> {
+    let Some((first, last)) = file.positions else { return Ok(()) };
+    let mut cursor = reader.cursor(Position::new(first.get() - 1));
+    while let Some(batch) = cursor
+        .next(last.min(reader.persisted()), &AllTopics)
+        .map_err(|error| format!("a file that is to be removed cannot be read: {error}"))?
+    {
+        for record in batch.records().filter(|record| record.position <= last) {
+            if record.kind == RecordKind::Publish {
+                auditor.removing(record.position, record.data);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Rules of a maintenance schedule. Some of them are absent, so that the others go deeper.
+fn rules(random: &mut Random) -> MaintenanceConfig {
+    let mut sometimes = |most: u64| random.percent(40).then(|| 1 + random.below(most));
+    MaintenanceConfig {
+        archive_after_ns: sometimes(5 * SECOND_NS),
+        compress_after_ns: sometimes(5 * SECOND_NS),
+        remove_after_ns: sometimes(3 * SECOND_NS),
+        archive_size_max: sometimes(4 << 16),
+        compress_size_max: sometimes(4 << 16),
+        remove_size_max: sometimes(3 << 16),
+        interval_ns: SECOND_NS / 10 + random.below(2 * SECOND_NS),
+        ..MaintenanceConfig::default()
     }
 }
 
@@ -215,7 +344,12 @@ fn at_most_once(random: &mut Random) -> QueueSettings {
 impl Running {
     fn arrived(&mut self, now: Now, arrival: &Arrival) {
         let input = match arrival {
-            Arrival::Connected(connection) => Input::Connected { connection: *connection, peer: "simulated" },
+            Arrival::Connected(connection) => Input::Connected {
+                connection: *connection,
+                peer: "simulated",
+                transport: TransportId::default(),
+                access: Access::Client,
+            },
             Arrival::Bytes(connection, bytes) => Input::Received { connection: *connection, bytes },
             Arrival::Writable(connection, writable) => {
                 Input::Writable { connection: *connection, writable: *writable }
@@ -253,6 +387,7 @@ impl Running {
     fn carry_out(&mut self, output: Output, now: u64, network: &mut Network, random: &mut Random) {
         match output {
             Output::Send { connection, bytes } => network.send_down(connection, now, bytes),
+            Output::SendShared { connection, bytes } => network.send_down(connection, now, bytes.to_vec()),
             Output::Close { connection } => network.close(connection),
             Output::PauseReading { connection } => network.pause_reading(connection, true),
             Output::ResumeReading { connection } => network.pause_reading(connection, false),
@@ -261,8 +396,8 @@ impl Running {
                 let last = self.reads.back().map_or(now, |(at, _)| *at);
                 self.reads.push_back((last.max(now + random.below(1_000_000)), request.run()));
             }
-            // No client of the simulation asks for it; the world takes care of the files by itself.
-            Output::Upkeep(_) | Output::Log(_) => (),
+            Output::Maintenance(job) => self.job = Some((now + random.below(50_000_000), job)),
+            Output::AdminReply { .. } | Output::Log(_) => (),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! A peer that follows docs/protocol.md to the letter and waits for nothing: it logs on, publishes, says goodbye, and leaves at any step.
 //! What it publishes is valid, refused by the thousand, or both. It speaks frames, without the client core, which waits for its answers.
 
-use quire_core::broker::ConnectionId;
-use quire_core::time::Now;
-use quire_core::wire::{ClientFrame, Inbox, Logon, Publish, ServerFrame, VERSION};
+use quire_broker::ConnectionId;
+use quire_command::{Command, Logon, Publish, Reply};
+use quire_types::time::Now;
+use quire_wire::{Decode, Encode, Inbox, VERSION};
 
 use super::auditor::{Auditor, Value};
 use super::network::Network;
@@ -60,11 +61,8 @@ impl Visitor {
                     steps_left,
                     said_goodbye: false,
                 });
-                let logon = ClientFrame::Logon(Logon {
-                    version: VERSION,
-                    client_name: &self.name,
-                    ..Logon::default()
-                });
+                let logon =
+                    Command::Logon(Logon { version: VERSION, client_name: &self.name, ..Logon::default() });
                 let mut bytes = Vec::new();
                 logon.encode(&mut bytes);
                 // Often everything arrives with the logon, the goodbye included.
@@ -116,7 +114,7 @@ impl Visitor {
                 }
             }
             _ => {
-                ClientFrame::Goodbye.encode(bytes);
+                Command::Goodbye.encode(bytes);
                 life.said_goodbye = true;
             }
         }
@@ -134,7 +132,7 @@ impl Visitor {
             let mut rest = &bytes[..];
             let wrong = |error| format!("{} does not understand the server: {error}", self.name);
             while let Some(frame) = life.inbox.next(&mut rest).map_err(wrong)? {
-                if let ServerFrame::Persisted { sequence } = ServerFrame::decode(frame).map_err(wrong)? {
+                if let Reply::Persisted { sequence } = Reply::decode(frame).map_err(wrong)? {
                     // Of what it said on earlier connections nobody knows what arrived.
                     life.sent.retain(|(sent, value)| {
                         if *sent <= sequence {
@@ -154,8 +152,8 @@ impl Visitor {
     }
 }
 
-fn publish<'a>(sequence: u64, topic: &'a str, data: &'a str) -> ClientFrame<'a> {
-    ClientFrame::Publish(Publish {
+fn publish<'a>(sequence: u64, topic: &'a str, data: &'a str) -> Command<'a> {
+    Command::Publish(Publish {
         sequence,
         expiration_s: None,
         topic: topic.as_bytes(),

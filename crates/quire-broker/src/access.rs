@@ -1,0 +1,51 @@
+//! Who may do what. Every command passes [`Context::admit`] once, before the part that carries it out sees it.
+
+use quire_command::{Code, Command};
+
+use super::admin::{AdminCommand, Requester};
+use super::context::Context;
+use super::reply::Refused;
+use crate::session::Principal;
+
+/// What the peer of a connection may do, as far as the driver knows from where it came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// What the configuration lets clients do.
+    #[default]
+    Client,
+    /// Everything: the user of the server, or root, on the machine of the server.
+    Administrator,
+    /// Nothing: another user of the machine, at the socket of the administrator.
+    Denied,
+}
+
+impl Context {
+    /// Whether the requester may run an administrative command.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn admit_admin(&self, by: &Requester, command: &AdminCommand) -> Result<(), Refused> {
+        let by_clients = &self.config.transaction_log.maintenance.by_clients;
+        match (by, command) {
+            (Requester::Client { access: Access::Client, .. }, AdminCommand::Maintain(what))
+                if !by_clients.allows(what.action) =>
+            {
+                let verb = what.action.verb();
+                let reason = format!(
+                    "clients of this server may not {verb} journal files: its transaction_log.maintenance.by_clients says what they may"
+                );
+                Err(Refused::new(Code::NotEntitled, reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the principal may run the command. Every principal that is logged on may run every command today.
+    ///
+    /// # Errors
+    /// Why not.
+    #[inline]
+    pub(crate) fn admit(&self, _principal: &Principal, _command: &Command<'_>) -> Result<(), Refused> {
+        Ok(())
+    }
+}

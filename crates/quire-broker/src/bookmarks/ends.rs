@@ -1,0 +1,158 @@
+//! Ends of subscriptions: a range of bookmarks, or of time, that has one (docs/replay.md).
+//!
+//! An end that is in the log is a position, and reached like any other goal. One that is not there yet is looked for by the pass over
+//! what has just been persisted, which sees every record before any replay does: a bookmark is found when it is recorded, an instant when
+//! something later is, or when it has passed and all that was taken until then is persisted.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use quire_journal::{Bookmark, Position, Record, Timestamp};
+use rustc_hash::FxBuildHasher;
+
+use super::Bookmarks;
+use crate::Timer;
+use crate::context::Context;
+use crate::subscription::{End, EndPosition, Source, SubscriptionId};
+use quire_command::{Code, Reply};
+
+/// The ends that are not in the log yet.
+#[derive(Debug, Default)]
+pub(super) struct AwaitedEnds {
+    bookmarks: HashMap<Bookmark, Vec<SubscriptionId>, FxBuildHasher>,
+    /// By the last instant that is wanted.
+    instants: BTreeSet<(Timestamp, SubscriptionId)>,
+}
+
+impl AwaitedEnds {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bookmarks.is_empty() && self.instants.is_empty()
+    }
+
+    fn add(&mut self, id: SubscriptionId, end: &End) {
+        if let Some(bookmark) = end.bookmark() {
+            self.bookmarks.entry(bookmark).or_default().push(id);
+        }
+        if let Some(instant) = end.last_instant() {
+            self.instants.insert((instant, id));
+        }
+    }
+
+    fn remove(&mut self, id: SubscriptionId, end: &End) {
+        if let Some(bookmark) = end.bookmark()
+            && let Some(ids) = self.bookmarks.get_mut(&bookmark)
+        {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.bookmarks.remove(&bookmark);
+            }
+        }
+        if let Some(instant) = end.last_instant() {
+            self.instants.remove(&(instant, id));
+        }
+    }
+}
+
+impl Bookmarks {
+    /// From now on the subscription ends there.
+    pub(crate) fn set_until(&mut self, cx: &mut Context, id: SubscriptionId, until: Option<EndPosition>) {
+        self.clear_until(cx, id);
+        if let Some(EndPosition::Awaited(end)) = &until {
+            self.awaited_ends.add(id, end);
+            self.set_end_timer(cx);
+        }
+        if let Some(progress) = cx.subscription(id).progress_mut() {
+            progress.until = until;
+        }
+    }
+
+    /// Nobody looks for the subscription's end any more.
+    pub(crate) fn clear_until(&mut self, cx: &mut Context, id: SubscriptionId) {
+        let until = cx.subscription(id).progress_mut().and_then(|progress| progress.until.take());
+        if let Some(EndPosition::Awaited(end)) = until {
+            self.awaited_ends.remove(id, &end);
+        }
+    }
+
+    /// Finds the ends that this record, the next one of the pass, decides; whether there were any.
+    pub(crate) fn find_ends(&mut self, cx: &mut Context, record: &Record<'_>) -> bool {
+        let before = Position::new(record.position.get() - 1);
+        let mut found = Vec::new();
+        while let Some(&(instant, id)) = self.awaited_ends.instants.first()
+            && instant < record.timestamp
+        {
+            self.awaited_ends.instants.pop_first();
+            found.push((id, before));
+        }
+        for id in self.awaited_ends.bookmarks.remove(&record.bookmark()).unwrap_or_default() {
+            let until = cx.subscription(id).progress().and_then(|progress| progress.until);
+            if let Some(EndPosition::Awaited(end)) = until {
+                found.push((id, end.with(record.position)));
+            }
+        }
+        for &(id, until) in &found {
+            self.end_found(cx, id, until);
+        }
+        !found.is_empty()
+    }
+
+    /// Finds the ends that are decided by time alone: everything taken until then is persisted, and nothing more can come.
+    pub(crate) fn find_passed_ends(&mut self, cx: &mut Context) {
+        let is_all_served = cx.log.served == cx.log.appended() || cx.log.failure.is_some();
+        let mut any = false;
+        while is_all_served
+            && let Some(&(instant, id)) = self.awaited_ends.instants.first()
+            && instant < cx.now.wall
+        {
+            self.awaited_ends.instants.pop_first();
+            self.end_found(cx, id, cx.log.served);
+            any = true;
+        }
+        if any {
+            self.advance_followers(cx);
+        }
+        self.set_end_timer(cx);
+    }
+
+    fn end_found(&mut self, cx: &mut Context, id: SubscriptionId, until: Position) {
+        let Some(progress) = cx.subscription(id).progress_mut() else { return };
+        progress.until = Some(EndPosition::At(until));
+        match progress.stage {
+            // A replay that waits at the tail may stand at the end already.
+            Source::Replaying(replay) => {
+                let replay = self.replay(replay);
+                let index = replay.subscriptions.iter().position(|member| *member == id);
+                if let Some(reached) = index.map(|index| replay.after(index)) {
+                    self.reach(cx, id, reached);
+                }
+            }
+            _ => drop(self.awaiting.insert(id)),
+        }
+    }
+
+    /// The wall clock may be set meanwhile: when the timer fires, the time is looked at again.
+    fn set_end_timer(&mut self, cx: &mut Context) {
+        let Some((instant, _)) = self.awaited_ends.instants.first() else {
+            return cx.timers.clear(Timer::End);
+        };
+        // What is decided but not persisted yet is found when it is; that needs no timer.
+        match instant.0.checked_sub(cx.now.wall.0) {
+            Some(wait_ns) => {
+                let at = cx.now.instant + Duration::from_nanos(wait_ns.saturating_add(1));
+                cx.timers.set(Timer::End, at);
+            }
+            None => cx.timers.clear(Timer::End),
+        }
+    }
+
+    /// A subscription has come to the end of its range.
+    pub(crate) fn end_range(&mut self, cx: &mut Context, id: SubscriptionId) {
+        self.detach_bookmark(cx, id);
+        let subscription = cx.subscription(id);
+        let (session, number) = (subscription.session, subscription.number);
+        cx.remove_subscription_later(id);
+        let reason = "the end of the range was passed";
+        cx.put(session, &Reply::SubscriptionEnded { subscription: number, code: Code::Ok, reason });
+    }
+}

@@ -1,0 +1,212 @@
+//! The live tail: one pass over what has just been persisted serves every bookmark subscription that has caught up.
+//!
+//! `served` is the position of the last record that the pass has handed on. A replay that arrives there becomes a follower and is served
+//! from the next record on: without a gap or a duplicate, whatever is published meanwhile. A subscription whose connection takes no more
+//! leaves the pass, and a replay serves it from the first record that it did not get.
+//!
+//! A `live` subscription that arrives is served from the publish stream instead. Records that were appended but not persisted by then still
+//! come through the pass, and messages that are published meanwhile wait until that is done.
+
+use std::sync::Arc;
+
+use quire_journal::{Position, Record, RecordKind};
+
+use super::Bookmarks;
+use crate::context::Context;
+use crate::session::SharedData;
+use crate::slice::WEIGHED_EFFORT;
+use crate::subscription::{Progress, ServedBy, Source, Subscription, SubscriptionId, SwitchingToLive};
+use crate::topic::{Stage, TopicId};
+use quire_command::Message;
+use quire_expression::filter::Decision;
+use quire_scan::{context_of, message_of};
+
+impl Bookmarks {
+    /// A subscription has arrived at the tail, or begins there or beyond it.
+    pub(crate) fn follow_tail(&mut self, cx: &mut Context, id: SubscriptionId) {
+        let appended = cx.log.appended();
+        let Some(progress) = cx.subscription(id).progress_mut() else { return };
+        let after = progress.after;
+        match progress.live {
+            false => {
+                progress.stage = Source::Tailing;
+                cx.join(id, Stage::Persisted);
+                self.want_resume_position(cx, id);
+            }
+            true if after >= appended => {
+                progress.stage = Source::Live;
+                cx.join(id, Stage::Published);
+            }
+            true => {
+                progress.stage = Source::SwitchingToLive(Box::new(SwitchingToLive {
+                    switch_at: appended,
+                    buffered: Vec::new(),
+                }));
+                cx.join(id, Stage::Persisted);
+                cx.join(id, Stage::Published);
+                self.switching.insert(id);
+            }
+        }
+        self.reach(cx, id, after);
+        let has_goals =
+            |subscription: &Subscription| Some(subscription.progress()?.awaited_positions().next().is_some());
+        if cx.subscriptions.get(id).and_then(has_goals) == Some(true) {
+            self.awaiting.insert(id);
+        }
+    }
+
+    /// The nearest position above `served` at which a subscription ends or gets its `completed`.
+    pub(super) fn next_awaited_above(&self, cx: &Context, served: Position) -> Option<Position> {
+        let progress = |id: &SubscriptionId| cx.subscriptions.get(*id)?.progress();
+        self.awaiting
+            .iter()
+            .filter_map(progress)
+            .flat_map(Progress::awaited_positions)
+            .filter(|goal| *goal > served)
+            .min()
+    }
+
+    /// What has become true by the tail's moving.
+    pub(crate) fn advance_followers(&mut self, cx: &mut Context) {
+        let served = cx.log.served;
+        for id in self.awaiting.iter().copied().collect::<Vec<_>>() {
+            let stage = cx.subscriptions.get(id).and_then(|s| Some(&s.progress()?.stage));
+            match stage {
+                Some(Source::Tailing | Source::SwitchingToLive(_)) => self.reach(cx, id, served),
+                // It comes to its goals elsewhere, and back here if it has not passed them then.
+                _ => drop(self.awaiting.remove(&id)),
+            }
+        }
+        for id in self.switching.iter().copied().collect::<Vec<_>>() {
+            self.switch_to_live(cx, id);
+        }
+    }
+
+    /// Serves those that follow; gives the weight of that, as [`super::slice`] counts.
+    pub(super) fn serve_persisted(&mut self, cx: &mut Context, topic: TopicId, record: &Record<'_>) -> usize {
+        if record.kind != RecordKind::Publish || !cx.topics.has_audience(topic, Stage::Persisted) {
+            return 0;
+        }
+        let Some(context) = context_of(record, cx.now.wall) else { return 0 };
+        let mut matched = std::mem::take(&mut self.matched);
+        let push = |id, decision| matched.push((id, decision));
+        let turn_effort = cx.turn_effort;
+        let effort = cx.topics.for_each_decision(topic, Stage::Persisted, &context, turn_effort, push);
+        let shared = cx.share(record.data, matched.len(), Stage::Persisted);
+        let mut memory = std::mem::take(&mut cx.selected);
+        for &(subscription, decision) in &matched {
+            if decision == Decision::Open {
+                self.evaluate_in_replay(cx, subscription, record);
+                continue;
+            }
+            let data = cx.select(subscription, Some(context.message_type), record.data, &mut memory);
+            let shared = shared.as_ref().filter(|_| std::ptr::eq(data, record.data));
+            self.deliver_persisted(cx, subscription, record, data, shared);
+        }
+        cx.selected = memory;
+        matched.clear();
+        self.matched = matched;
+        effort as usize / WEIGHED_EFFORT
+    }
+
+    /// The filter of a subscription takes more effort for the record than the pass has: a replay, run elsewhere, evaluates it.
+    fn evaluate_in_replay(&mut self, cx: &mut Context, id: SubscriptionId, record: &Record<'_>) {
+        let Some(progress) = cx.subscriptions.get(id).and_then(Subscription::progress) else { return };
+        let is_served_otherwise = matches!(&progress.stage, Source::SwitchingToLive(switching) if record.position > switching.switch_at);
+        if record.position > progress.after && !is_served_otherwise {
+            self.fall_back(cx, id, Position::new(record.position.get() - 1));
+        }
+    }
+
+    /// `data` is what the subscription wants of the record; `shared` has the same bytes.
+    fn deliver_persisted(
+        &mut self,
+        cx: &mut Context,
+        id: SubscriptionId,
+        record: &Record<'_>,
+        data: &[u8],
+        shared: Option<&Arc<SharedData>>,
+    ) {
+        let now = cx.now.instant;
+        let Some(subscription) = cx.subscriptions.get_mut(id) else { return };
+        let Subscription { session: session_id, number, ref mut served_by, ref conflation, .. } =
+            *subscription;
+        let ServedBy::Bookmark(progress) = served_by else { return };
+        let is_wanted = record.position > progress.after
+            && progress.taken_after.is_none_or(|instant| record.timestamp > instant)
+            && !matches!(&progress.stage, Source::SwitchingToLive(switching) if record.position > switching.switch_at);
+        if !is_wanted {
+            return;
+        }
+        let can_go = progress.pace.as_mut().is_none_or(|pace| {
+            // What is at the tail has just come: nothing could be sent before.
+            pace.rest();
+            pace.opens_at(now, record.timestamp) <= now
+        });
+        // What is conflated is held for a connection that takes nothing, as long as there is room.
+        let has_room = conflation.as_ref().is_some_and(|conflation| conflation.has_room());
+        if !can_go || !(has_room || cx.sessions.all[session_id].has_room()) {
+            return self.fall_back(cx, id, Position::new(record.position.get() - 1));
+        }
+        if let Some(pace) = &mut progress.pace {
+            pace.went(now, data.len(), record.timestamp);
+        }
+        if conflation.is_some() {
+            return cx.conflate_record(id, record, data);
+        }
+        match shared {
+            None => cx.give_buffer(session_id),
+            Some(_) => cx.slices.charge(data.len()),
+        }
+        let message = Message { data, ..message_of(record, number) };
+        cx.sessions.all[session_id].outbox.put_replayed_message(&message, shared);
+        cx.counters.delivered += 1;
+        cx.touch(session_id);
+    }
+
+    /// A subscription cannot follow: it goes on from the log, at the pace of its connection.
+    pub(crate) fn fall_back(&mut self, cx: &mut Context, id: SubscriptionId, after: Position) {
+        self.detach_bookmark(cx, id);
+        let session = cx.subscription(id).session;
+        if let Some(progress) = cx.subscription(id).progress_mut() {
+            progress.after = after;
+        }
+        // The tail moves past this record before anything is read: the replay begins behind it.
+        self.begin_replay(cx, session, vec![id], after);
+    }
+
+    pub(super) fn fall_back_all(&mut self, cx: &mut Context, limit: Position) {
+        let served = cx.log.served;
+        let is_following = |(id, subscription): (SubscriptionId, &Subscription)| {
+            let progress = subscription.progress()?;
+            let follows = matches!(progress.stage, Source::Tailing | Source::SwitchingToLive(_));
+            (follows && progress.after < limit).then_some(id)
+        };
+        let followers: Vec<_> = cx.subscriptions.all.iter().filter_map(is_following).collect();
+        for id in followers {
+            let after = cx.subscription(id).progress().map_or(served, |progress| progress.after.max(served));
+            self.fall_back(cx, id, after);
+        }
+    }
+
+    /// A `live` subscription goes over to the publish stream once the pass has served all that was appended before it joined.
+    fn switch_to_live(&mut self, cx: &mut Context, id: SubscriptionId) {
+        let served = cx.log.served;
+        let subscription = &mut cx.subscriptions.all[id];
+        let session_id = subscription.session;
+        let selector = subscription.selector.clone();
+        let Some(progress) = subscription.progress_mut() else { return };
+        let Source::SwitchingToLive(switching) = &mut progress.stage else { return };
+        if served < switching.switch_at {
+            return;
+        }
+        let buffered = std::mem::take(&mut switching.buffered);
+        progress.stage = Source::Live;
+        self.switching.remove(&id);
+        cx.topics.remove(&selector, Stage::Persisted, id);
+        if !buffered.is_empty() {
+            cx.session(session_id).outbox.put_frames(&buffered);
+            cx.touch(session_id);
+        }
+    }
+}

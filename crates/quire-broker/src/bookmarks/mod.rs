@@ -1,0 +1,146 @@
+//! Bookmark subscriptions: served from the log, each from its own place on.
+//!
+//! One that has not caught up reads the log by itself, at the pace of its connection (`replay.rs`). One that has follows the tail of the
+//! log with all others (`live.rs`), or, when it asked for `live`, the publishes themselves. It goes from the one to the other
+//! without a gap or a duplicate: its state ([`Progress`](crate::subscription::Progress)) says what it has been sent.
+
+mod ends;
+mod live;
+mod pause;
+mod progress;
+mod replay;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use quire_expression::filter::Decision;
+use quire_journal::{Bookmark, Journal, JournalError, Position, Record};
+use quire_types::time::Instant;
+use slotmap::SlotMap;
+
+use super::context::Context;
+use super::tail::{Consumed, LogConsumer};
+use crate::replay::{Replay, ReplayId};
+use crate::session::SessionId;
+use crate::subscription::{Source, SubscriptionId};
+use crate::topic::TopicId;
+use ends::AwaitedEnds;
+use progress::ResumePositions;
+use replay::ReadSlots;
+
+/// See the module's documentation.
+pub(crate) struct Bookmarks {
+    resume_positions: ResumePositions,
+    replays: SlotMap<ReplayId, Replay>,
+    /// Replays to look at before the turn ends.
+    runnable: VecDeque<ReplayId>,
+    /// Those that must wait for the next turn.
+    runnable_next_turn: Vec<ReplayId>,
+    /// They wait, each with a timer, for a publish that waits for the disk.
+    yielding: BTreeSet<ReplayId>,
+    /// Those of several subscriptions that have caught up: they go on together.
+    caught_up_groups: Vec<ReplayId>,
+    read_slots: ReadSlots,
+    /// Caught up subscriptions for which something has to be done at a certain position, or was until just now.
+    awaiting: BTreeSet<SubscriptionId>,
+    awaited_ends: AwaitedEnds,
+    /// `live` subscriptions that are not yet in step.
+    switching: BTreeSet<SubscriptionId>,
+    /// The subscriptions that get the current record. A buffer that is used again.
+    matched: Vec<(SubscriptionId, Decision)>,
+}
+
+impl Bookmarks {
+    pub(crate) fn new(journal: &Journal) -> Self {
+        Bookmarks {
+            resume_positions: ResumePositions::new(journal),
+            replays: SlotMap::with_key(),
+            runnable: VecDeque::new(),
+            runnable_next_turn: Vec::new(),
+            yielding: BTreeSet::new(),
+            caught_up_groups: Vec::new(),
+            read_slots: ReadSlots::default(),
+            awaiting: BTreeSet::new(),
+            awaited_ends: AwaitedEnds::default(),
+            switching: BTreeSet::new(),
+            matched: Vec::new(),
+        }
+    }
+
+    /// Subscriptions, or groups of them, that have not caught up.
+    pub(crate) fn replay_count(&self) -> usize {
+        self.replays.len()
+    }
+
+    /// A message was appended.
+    pub(crate) fn appended(&mut self, position: Position, bookmark: Bookmark) {
+        self.resume_positions.appended(position, bookmark);
+    }
+
+    /// The open batch goes to the journal.
+    pub(crate) fn submitted(&mut self) {
+        self.resume_positions.submitted();
+    }
+
+    /// The session is gone.
+    pub(crate) fn forget_session(&mut self, id: SessionId) {
+        self.resume_positions.forget(id);
+    }
+
+    /// When there is something to be told to those who asked how far the log was looked at.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.resume_positions.due()
+    }
+
+    fn replay(&mut self, id: ReplayId) -> &mut Replay {
+        &mut self.replays[id]
+    }
+}
+
+impl LogConsumer for Bookmarks {
+    fn is_following(&self, cx: &Context) -> bool {
+        cx.topics.anyone_waits_for_persisted() || !self.awaited_ends.is_empty()
+    }
+
+    fn on_news(&mut self) {
+        self.runnable.extend(self.caught_up_groups.drain(..));
+    }
+
+    fn next_stop(&self, cx: &Context) -> Option<Position> {
+        self.next_awaited_above(cx, cx.log.served)
+    }
+
+    fn on_record(&mut self, cx: &mut Context, topic: TopicId, record: &Record<'_>) -> Consumed {
+        let has_reached = !self.awaited_ends.is_empty() && self.find_ends(cx, record);
+        if has_reached {
+            self.advance_followers(cx);
+        }
+        Consumed { weight: self.serve_persisted(cx, topic, record), has_reached }
+    }
+
+    fn on_reached(&mut self, cx: &mut Context) {
+        self.advance_followers(cx);
+    }
+
+    /// The subscriptions fall back to replays, which meet the damage again and report it.
+    fn on_unreadable(&mut self, cx: &mut Context, limit: Position, _: &JournalError) {
+        self.fall_back_all(cx, limit);
+    }
+
+    fn on_end_of_turn(&mut self, cx: &mut Context) {
+        self.find_passed_ends(cx);
+    }
+
+    fn needed_from(&self, cx: &Context) -> Option<Position> {
+        let subscriptions = cx.subscriptions.all.values().filter_map(|subscription| {
+            let progress = subscription.progress()?;
+            match progress.stage {
+                // What comes next is in memory, or at the end of the log.
+                Source::Tailing | Source::Live => None,
+                Source::Detached | Source::Replaying(_) | Source::SwitchingToLive(_) => {
+                    Some(progress.after.next())
+                }
+            }
+        });
+        subscriptions.min()
+    }
+}

@@ -1,0 +1,168 @@
+//! Telling bookmark subscriptions how far the log has been looked at for them (reference: queues-and-transaction-log 2.5, BR9).
+//!
+//! A subscription that matches little, or that began at the end of the log and has received nothing, has no message to resume behind.
+//! So those that asked for it are told the bookmark of the last message up to the tail, whether or not they match it: to resume there
+//! is exact, because everything up to the tail was sent to them before.
+
+use crate::context::Context;
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use quire_journal::{Bookmark, Journal, Position, PublisherId, RecordKind};
+
+use super::Bookmarks;
+use crate::session::Phase;
+use crate::session::SessionId;
+use crate::subscription::{Source, SubscriptionId};
+use quire_command::{Reply, SubscriptionNumbers};
+use quire_types::time::Instant;
+
+/// Shortest time between two places: what a client that lost its connection has looked at again at the most, beside which a frame per
+/// connection and second is nothing.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Batches whose last message is remembered until the tail has passed it. Beyond it the newest two count as one, and the places that are
+/// told are that much coarser.
+const AHEAD_MAX: usize = 4096;
+
+/// Stands for the beginning of the log on the wire.
+const BEGINNING: Bookmark = Bookmark { publisher: PublisherId(0), sequence: 0 };
+
+#[derive(Debug)]
+pub(super) struct ResumePositions {
+    /// The last message of each batch, from the first that is above the tail.
+    ahead: VecDeque<(Position, Bookmark)>,
+    /// The last message of the open batch.
+    open: Option<(Position, Bookmark)>,
+    /// The last message up to the tail; `None` = not known, because what the log ends with is no message.
+    reached: Option<Bookmark>,
+    /// The last position that was sent to all subscriptions that have caught up.
+    told: Option<Bookmark>,
+    next_at: Instant,
+    /// Sessions with a subscription that asked.
+    sessions: BTreeSet<SessionId>,
+}
+
+impl ResumePositions {
+    /// At the end of what `journal` holds.
+    pub(crate) fn new(journal: &Journal) -> Self {
+        ResumePositions {
+            ahead: VecDeque::new(),
+            open: None,
+            reached: last_message(journal),
+            told: None,
+            next_at: Instant::default(),
+            sessions: BTreeSet::new(),
+        }
+    }
+
+    /// A message was appended.
+    pub(crate) fn appended(&mut self, position: Position, bookmark: Bookmark) {
+        self.open = Some((position, bookmark));
+    }
+
+    /// The open batch goes to the journal.
+    pub(crate) fn submitted(&mut self) {
+        let Some(last) = self.open.take() else { return };
+        if self.ahead.len() >= AHEAD_MAX {
+            self.ahead.pop_back();
+        }
+        self.ahead.push_back(last);
+    }
+
+    /// The tail has moved.
+    fn reach(&mut self, served: Position) {
+        while let Some((position, bookmark)) = self.ahead.front().copied()
+            && position <= served
+        {
+            self.ahead.pop_front();
+            self.reached = Some(bookmark);
+        }
+    }
+
+    /// When there is something to tell.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let has_news = self.reached.is_some() && self.reached != self.told && !self.sessions.is_empty();
+        has_news.then_some(self.next_at)
+    }
+
+    pub(crate) fn forget(&mut self, session: SessionId) {
+        self.sessions.remove(&session);
+    }
+}
+
+impl Bookmarks {
+    /// The pass over what was persisted is done for this turn.
+    pub(crate) fn send_resume_positions(&mut self, cx: &mut Context) {
+        self.resume_positions.reach(cx.log.served);
+        if self.resume_positions.due().is_none_or(|at| at > cx.now.instant) {
+            return;
+        }
+        let Some(reached) = self.resume_positions.reached else { return };
+        self.resume_positions.told = Some(reached);
+        self.resume_positions.next_at = cx.now.instant + INTERVAL;
+        for id in self.resume_positions.sessions.iter().copied().collect::<Vec<_>>() {
+            let session = &cx.sessions.all[id];
+            let wanting = session.subscriptions.iter().filter_map(|(number, subscription)| {
+                let progress = cx.subscriptions.all[*subscription].progress()?;
+                let subscription = &cx.subscriptions.all[*subscription];
+                let holds = subscription.conflation.as_ref().is_some_and(|held| !held.is_empty());
+                let is_served = matches!(progress.stage, Source::Tailing) && !holds;
+                progress.wants_resume_positions.then_some((*number, is_served))
+            });
+            let wanting: Vec<(u32, bool)> = wanting.collect();
+            if wanting.is_empty() {
+                self.resume_positions.forget(id);
+            }
+            let following = wanting.iter().filter(|(_, is_following)| *is_following && session.is_writable);
+            let numbers: Vec<u8> = following.flat_map(|(number, _)| number.to_le_bytes()).collect();
+            cx.send_resume_position(id, reached, &numbers);
+        }
+    }
+
+    /// A bookmark subscription begins: it is told its place when that is the end of the log.
+    pub(crate) fn send_first_resume_position(&mut self, cx: &mut Context, id: SubscriptionId) {
+        let served = cx.log.served;
+        let subscription = cx.subscription(id);
+        let (session, number) = (subscription.session, subscription.number);
+        let Some(progress) = subscription.progress().filter(|progress| progress.wants_resume_positions)
+        else {
+            return;
+        };
+        let is_at_end = progress.after >= served;
+        self.resume_positions.sessions.insert(session);
+        if is_at_end && let Some(reached) = self.resume_positions.reached {
+            cx.send_resume_position(session, reached, &number.to_le_bytes());
+        }
+    }
+
+    /// A subscription has caught up: it is told the next place, even if the log does not grow.
+    pub(crate) fn want_resume_position(&mut self, cx: &mut Context, id: SubscriptionId) {
+        if cx.subscription(id).progress().is_some_and(|progress| progress.wants_resume_positions) {
+            self.resume_positions.told = None;
+        }
+    }
+}
+
+impl Context {
+    pub(crate) fn send_resume_position(&mut self, id: SessionId, place: Bookmark, numbers: &[u8]) {
+        if let Some(subscriptions) = SubscriptionNumbers::from_bytes(numbers)
+            && self.session(id).phase == Phase::Open
+        {
+            let Bookmark { publisher, sequence } = place;
+            self.put(id, &Reply::ResumePosition { publisher: publisher.get(), sequence, subscriptions });
+        }
+    }
+}
+
+/// The last message that the journal holds, when it ends with one.
+fn last_message(journal: &Journal) -> Option<Bookmark> {
+    let last = journal.persisted();
+    let Some(before) = last.get().checked_sub(1) else { return Some(BEGINNING) };
+    let mut cursor = journal.reader().cursor(Position::new(before)).sparingly();
+    // What cannot be read is found out by whoever reads it next; a place is a convenience.
+    let batch = cursor.next(last, &quire_journal::AllTopics).ok().flatten()?;
+    let record = batch.records().find(|record| record.position == last)?;
+    (record.kind == RecordKind::Publish)
+        .then_some(Bookmark { publisher: record.publisher, sequence: record.sequence })
+}

@@ -1,0 +1,609 @@
+//! Feeding the subscriptions that have not caught up, each replay at the pace of its connection.
+//!
+//! While a connection takes what it is sent, its replays have one read under way or one chunk ready each; when a chunk has been handed
+//! over, the next read begins, so that reading and sending overlap. Reads, and what they brought until it is handed over, share one
+//! bound for the whole broker; beyond it replays stand in line. The last range before the live tail is read at once, on the loop: it was
+//! just written, and waiting for a read elsewhere would let the tail run away under full load.
+//!
+//! A replay with a rate hands its messages on one by one, and sets a timer for the next of them. A replay of several subscriptions never
+//! ends: at the tail it waits for more, so that their messages stay in the order of the log and share one rate.
+//!
+//! A replay stands back while a publish that came alone waits for the disk: whoever publishes one message after the other waits for each of
+//! them, and the replay is in the way of all that it waits for: the disk, the loop and the processors.
+
+use crate::context::Context;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use quire_journal::{JournalError, Position};
+
+use super::Bookmarks;
+use crate::Timer;
+use crate::failure::code_of;
+use crate::replay::{
+    CHUNK_SIZE_MAX, Chunk, Found, Item, PACED_CHUNK_SIZE_MIN, Pace, Reading, Replay, ReplayId, ReplayPosition,
+};
+use crate::session::{Phase, Session, SessionId};
+use crate::slice::PASS;
+use crate::subscription::{EndPosition, Member, Members, ServedBy, Source, Subscription, SubscriptionId};
+use crate::topic::Stage;
+use crate::work::{Job, JobOwner};
+use quire_command::{AckKind, Code};
+
+/// Reads under way and chunks not yet handed over, together: with chunks of 256 KiB, 32 MiB for all replays of a broker.
+const READS_MAX: usize = 128;
+
+/// Bytes of chunks of replays with a rate, which may wait for long: as much again. Beyond it the one that would wait longest gives its
+/// chunk back.
+const PACED_SIZE_MAX: usize = 32 * 1024 * 1024;
+
+/// Bytes in an outbox above which replays wait: enough for a connection to be busy until the next turn.
+pub(crate) const PUMP_SIZE_MAX: usize = 512 * 1024;
+
+/// A range of at most this many records before the live tail is read on the loop.
+const INLINE_RECORDS_MAX: u64 = 256;
+
+/// What waits for the disk is a publish that came alone up to this many bytes. More of them come from publishers that do not wait for each
+/// message, and who reads behind those must keep up with them.
+const LONE_SIZE_MAX: usize = 8 * 1024;
+
+/// The longest that a replay stands back. With full chunks 256 MB/s are left to it, more than lone publishes can bring meanwhile.
+const YIELD_MAX: Duration = Duration::from_millis(1);
+
+/// The chunks of a replay that stood back, and what it asks the disk for at a time: the next publish finds the loop and the disk busy for
+/// less long. A sync that waits behind 256 KiB of reads takes half a millisecond.
+const CHUNK_SIZE_THROTTLED: usize = 64 * 1024;
+
+/// For so long another lone publish is expected. Then the chunks grow again, twice as large with each that goes whole.
+const THROTTLE_TIME: Duration = Duration::from_millis(100);
+
+/// Reads on the loop in one turn.
+const INLINE_READS_MAX: usize = 64;
+
+/// The bound on reads, and who waits for it.
+#[derive(Debug, Default)]
+pub(super) struct ReadSlots {
+    /// Reads under way, those nobody waits for any more included.
+    under_way: usize,
+    /// Chunks not yet handed over.
+    ready: usize,
+    /// Bytes of those of replays with a rate.
+    paced_size: usize,
+    waiting: VecDeque<ReplayId>,
+}
+
+impl ReadSlots {
+    fn has_room(&self) -> bool {
+        self.under_way + self.ready < READS_MAX
+    }
+
+    /// A replay has got a chunk.
+    fn add(&mut self, replay: &Replay, chunk: &Chunk) {
+        match replay.pace {
+            Some(_) => self.paced_size += chunk.size,
+            None => self.ready += 1,
+        }
+    }
+
+    /// It has handed the chunk over, or given it back.
+    fn remove(&mut self, replay: &Replay, chunk: &Chunk) {
+        match replay.pace {
+            Some(_) => self.paced_size -= chunk.size,
+            None => self.ready -= 1,
+        }
+    }
+}
+
+impl Session {
+    /// Whether replays, and those that follow the live tail, may put more in line.
+    pub(crate) fn has_room(&self) -> bool {
+        self.is_writable && self.phase != Phase::Closed && self.outbox.size() < PUMP_SIZE_MAX
+    }
+}
+
+impl Bookmarks {
+    /// Serves these subscriptions of one session, all at one place, from the log.
+    pub(crate) fn start_replay(
+        &mut self,
+        cx: &mut Context,
+        session: SessionId,
+        mut subscriptions: Vec<SubscriptionId>,
+        after: Position,
+    ) {
+        // A range may be empty, or have ended before the subscription was paused.
+        subscriptions.iter().for_each(|subscription| self.reach(cx, *subscription, after));
+        subscriptions.retain(|subscription| cx.subscriptions.get(*subscription).is_some());
+        match subscriptions[..] {
+            [] => (),
+            [subscription] if after >= cx.log.served => self.follow_tail(cx, subscription),
+            _ => self.begin_replay(cx, session, subscriptions, after),
+        }
+    }
+
+    /// As [`Broker::start_replay`], also at the tail itself.
+    pub(crate) fn begin_replay(
+        &mut self,
+        cx: &mut Context,
+        session: SessionId,
+        subscriptions: Vec<SubscriptionId>,
+        after: Position,
+    ) {
+        let members = cx.members(&subscriptions);
+        let place = ReplayPosition { after, served: 0 };
+        let paces = subscriptions.iter().filter_map(|id| {
+            cx.subscriptions.all[*id].progress_mut().and_then(|progress| progress.pace.take())
+        });
+        let pace = paces.reduce(Pace::later);
+        let replay = Replay {
+            session,
+            subscriptions: subscriptions.clone(),
+            members,
+            place,
+            read_position: place,
+            cursor: None,
+            reading: None,
+            ready: None,
+            is_queued: false,
+            error: None,
+            costly: None,
+            is_heavy: false,
+            chunk_size_max: if pace.is_some() { PACED_CHUNK_SIZE_MIN } else { CHUNK_SIZE_MAX },
+            throttled_until: cx.now.instant,
+            pace,
+        };
+        let id = self.replays.insert(replay);
+        for subscription in subscriptions {
+            if let Some(progress) = cx.subscription(subscription).progress_mut() {
+                progress.stage = Source::Replaying(id);
+            }
+        }
+        cx.session(session).replays.push(id);
+        self.runnable.push_back(id);
+    }
+
+    /// Takes a bookmark subscription out of where its messages come from; its place in the log is then exact.
+    pub(crate) fn detach_bookmark(&mut self, cx: &mut Context, id: SubscriptionId) {
+        let (served, appended) = (cx.log.served, cx.log.appended());
+        self.awaiting.remove(&id);
+        self.switching.remove(&id);
+        let Subscription { selector, served_by, .. } = &mut cx.subscriptions.all[id];
+        let ServedBy::Bookmark(progress) = served_by else { return };
+        match std::mem::replace(&mut progress.stage, Source::Detached) {
+            Source::Detached => (),
+            Source::Tailing => {
+                cx.topics.remove(selector, Stage::Persisted, id);
+                progress.after = progress.after.max(served);
+            }
+            Source::SwitchingToLive(_) => {
+                cx.topics.remove(selector, Stage::Persisted, id);
+                cx.topics.remove(selector, Stage::Published, id);
+                progress.after = progress.after.max(served);
+            }
+            Source::Live => {
+                cx.topics.remove(selector, Stage::Published, id);
+                progress.after = progress.after.max(appended);
+            }
+            Source::Replaying(replay) => self.leave_replay(cx, replay, id),
+        }
+    }
+
+    /// Takes one subscription out of a replay; the others go on where they are.
+    pub(crate) fn leave_replay(&mut self, cx: &mut Context, id: ReplayId, subscription: SubscriptionId) {
+        self.rewind(id);
+        let replay = self.replay(id);
+        let Some(index) = replay.subscriptions.iter().position(|member| *member == subscription) else {
+            return;
+        };
+        let after = replay.after(index);
+        replay.subscriptions.remove(index);
+        if index < replay.place.served as usize {
+            replay.place.served -= 1;
+            replay.read_position = replay.place;
+        }
+        let rest = replay.subscriptions.clone();
+        let mut pace = replay.pace.clone();
+        if let Some(pace) = &mut pace {
+            pace.rest();
+        }
+        if let Some(progress) = cx.subscription(subscription).progress_mut() {
+            progress.after = after;
+            progress.pace = pace;
+        }
+        if rest.is_empty() {
+            self.remove_replay(cx, id);
+        } else {
+            self.replay(id).members = cx.members(&rest);
+            self.runnable.push_back(id);
+        }
+    }
+
+    fn remove_replay(&mut self, cx: &mut Context, id: ReplayId) {
+        self.rewind(id);
+        let Some(replay) = self.replays.remove(id) else { return };
+        cx.session(replay.session).replays.retain(|other| *other != id);
+        self.caught_up_groups.retain(|other| *other != id);
+        self.yielding.remove(&id);
+        cx.timers.clear(Timer::Replay(id));
+        if replay.is_queued {
+            self.read_slots.waiting.retain(|other| *other != id);
+        }
+    }
+
+    /// Forgets what was read ahead for a replay.
+    fn rewind(&mut self, id: ReplayId) {
+        let replay = &mut self.replays[id];
+        if let Some(chunk) = &replay.ready {
+            self.read_slots.remove(replay, chunk);
+        }
+        replay.rewind();
+    }
+
+    /// A connection that takes nothing keeps no chunk that others could use.
+    pub(crate) fn give_back_reads(&mut self, cx: &mut Context, id: SessionId) {
+        for replay in cx.session(id).replays.clone() {
+            if self.read_slots.waiting.is_empty() && self.read_slots.paced_size < PACED_SIZE_MAX {
+                return;
+            }
+            if self.replay(replay).ready.is_some() {
+                self.rewind(replay);
+            }
+        }
+    }
+
+    /// These may go on before the turn ends.
+    pub(crate) fn wake(&mut self, replays: &[ReplayId]) {
+        self.runnable.extend(replays);
+    }
+
+    /// Takes every replay as far as it can go, then those in line for as long as there is room.
+    pub(crate) fn pump(&mut self, cx: &mut Context) {
+        self.runnable.extend(std::mem::take(&mut self.runnable_next_turn));
+        if !self.yielding.is_empty() && !cx.has_lone_publish() {
+            for id in std::mem::take(&mut self.yielding) {
+                cx.timers.clear(Timer::Replay(id));
+                let throttled_until = cx.now.instant + THROTTLE_TIME;
+                let replay = self.replay(id);
+                replay.chunk_size_max = CHUNK_SIZE_THROTTLED;
+                replay.throttled_until = throttled_until;
+                self.runnable.push_back(id);
+            }
+        }
+        let mut inline_reads_left = INLINE_READS_MAX;
+        let deadline = cx.slices.deadline(PASS);
+        loop {
+            while let Some(id) = self.runnable.pop_front() {
+                self.pump_one(cx, id, &mut inline_reads_left);
+                if cx.slices.is_past(deadline) {
+                    let has_more = self.read_slots.has_room() && !self.read_slots.waiting.is_empty();
+                    cx.wants_turn |= has_more || !self.runnable.is_empty();
+                    return;
+                }
+            }
+            // One at a time: who was in line may have nothing to read any more, or a connection that takes nothing.
+            if !self.read_slots.has_room() {
+                return;
+            }
+            let Some(id) = self.read_slots.waiting.pop_front() else { return };
+            self.replay(id).is_queued = false;
+            self.runnable.push_back(id);
+        }
+    }
+
+    /// Takes a replay as far as it can go for now.
+    fn pump_one(&mut self, cx: &mut Context, id: ReplayId, inline_reads_left: &mut usize) {
+        // One that gave its chunk back while it waits reads again when its time has come.
+        if cx.timers.is_set(Timer::Replay(id)) || self.yields_to_publish(cx, id) {
+            return;
+        }
+        loop {
+            let Some(replay) = self.replays.get_mut(id) else { return };
+            let session_id = replay.session;
+            if !cx.sessions.all[session_id].has_room() {
+                if let Some(pace) = &mut replay.pace {
+                    pace.rest();
+                }
+                return;
+            }
+            if let Some(mut chunk) = replay.ready.take() {
+                let is_new = chunk.taken_count == 0;
+                if !self.hand_over(cx, id, &mut chunk) {
+                    self.replay(id).ready = Some(chunk);
+                    return;
+                }
+                let replay = &mut self.replays[id];
+                self.read_slots.remove(replay, &chunk);
+                // What goes whole when it comes may be more at a time, which costs less. A rate asks for no more than keeps it up.
+                let may_grow = cx.now.instant >= replay.throttled_until
+                    && (replay.pace.is_none() || chunk.size >= replay.chunk_size_max);
+                if is_new && may_grow {
+                    replay.chunk_size_max = CHUNK_SIZE_MAX.min(replay.chunk_size_max * 2);
+                }
+                replay.place = chunk.next;
+                self.reach_together(cx, id);
+                continue;
+            }
+            if let Some(error) = replay.error.take() {
+                return self.end_replay(cx, id, &error);
+            }
+            if let Some((member, size)) = replay.costly.take() {
+                let subscription = replay.subscriptions[member];
+                return cx.end_costly(subscription, size);
+            }
+            if replay.reading.is_some() || replay.is_queued {
+                return;
+            }
+            if replay.place.served == 0 && replay.place.after >= cx.log.served {
+                if let Some(pace) = &mut replay.pace {
+                    pace.rest();
+                }
+                match replay.subscriptions.len() {
+                    1 => self.finish_replay(cx, id),
+                    _ => self.caught_up_groups.push(id),
+                }
+                return;
+            }
+            if self.is_near_tail(cx, id) && !self.replay(id).is_heavy {
+                if *inline_reads_left == 0 {
+                    self.pump_next_turn(cx, id);
+                    return;
+                }
+                *inline_reads_left -= 1;
+                let found = self.next_read(cx, id, true).run();
+                self.add_chunk(cx, id, found);
+            } else if self.read_slots.has_room() {
+                let reading = self.next_read(cx, id, false);
+                let number = cx.begin_job(JobOwner::Replay(id), Job::Read(Box::new(reading)));
+                self.replay(id).reading = Some(number);
+                self.read_slots.under_way += 1;
+                return;
+            } else {
+                self.replay(id).is_queued = true;
+                self.read_slots.waiting.push_back(id);
+                return;
+            }
+        }
+    }
+
+    /// Whether the replay waits until a lone publish is persistent. It is looked at again when that is so, or when it has stood back for long
+    /// enough. Not one with a rate, which leaves time to others by itself, nor one that is about to arrive at the tail.
+    fn yields_to_publish(&mut self, cx: &mut Context, id: ReplayId) -> bool {
+        let Some(replay) = self.replays.get(id) else { return false };
+        if replay.pace.is_some() || !cx.has_lone_publish() || self.is_near_tail(cx, id) {
+            return false;
+        }
+        // One that is there already was woken by its timer.
+        let begins = !self.yielding.remove(&id);
+        if begins {
+            self.yielding.insert(id);
+            cx.timers.set(Timer::Replay(id), cx.now.instant + YIELD_MAX);
+        }
+        begins
+    }
+
+    /// Hands what may go now of a chunk to the connection, or to what is held for it; false when there is a rest, for which a timer is set.
+    fn hand_over(&mut self, cx: &mut Context, id: ReplayId, chunk: &mut Chunk) -> bool {
+        let session_id = self.replays[id].session;
+        if chunk.items.is_empty() {
+            cx.counters.delivered += chunk.message_count;
+            if !chunk.frames.is_empty() {
+                let frames = std::mem::take(&mut chunk.frames);
+                cx.session(session_id).outbox.put_replayed(frames);
+                cx.touch(session_id);
+            }
+            return true;
+        }
+        let members = self.replays[id].members.clone();
+        let mut frames = Vec::new();
+        for index in chunk.taken_count..chunk.items.len() {
+            let item = chunk.items[index];
+            if !self.may_go(cx, id, &item) {
+                break;
+            }
+            let before = index.checked_sub(1).map(|before| chunk.items[before]);
+            let (frame_start, key_start) = before.map_or((0, 0), |item| (item.frame_end, item.key_end));
+            let frame = &chunk.frames[frame_start..item.frame_end];
+            if members[item.member].conflation_key.is_some() {
+                let subscription = self.replays[id].subscriptions[item.member];
+                cx.hold(subscription, &chunk.keys[key_start..item.key_end], frame);
+            } else {
+                frames.extend_from_slice(frame);
+                cx.counters.delivered += 1;
+            }
+            self.replay(id).place = item.place;
+            chunk.taken_count += 1;
+        }
+        if !frames.is_empty() {
+            cx.session(session_id).outbox.put_replayed(frames);
+            cx.touch(session_id);
+        }
+        chunk.taken_count == chunk.items.len()
+    }
+
+    /// Whether a message may go now; if not, its replay is looked at again when it may.
+    fn may_go(&mut self, cx: &mut Context, id: ReplayId, item: &Item) -> bool {
+        let now = cx.now.instant;
+        let Some(pace) = &mut self.replays[id].pace else { return true };
+        let opens_at = pace.opens_at(now, item.timestamp);
+        if opens_at > now {
+            let wakes_at = pace.wakes_at(opens_at);
+            cx.timers.set(Timer::Replay(id), wakes_at);
+            return false;
+        }
+        pace.went(now, item.data_size, item.timestamp);
+        true
+    }
+
+    fn is_near_tail(&self, cx: &mut Context, id: ReplayId) -> bool {
+        let place = self.replays[id].read_position;
+        cx.log.served.get().saturating_sub(place.after.get()) <= INLINE_RECORDS_MAX
+    }
+
+    fn pump_next_turn(&mut self, cx: &mut Context, id: ReplayId) {
+        self.runnable_next_turn.push(id);
+        cx.wants_turn = true;
+    }
+
+    /// The next read of a replay. It ends where something has to be done, so that this comes between the right two messages.
+    fn next_read(&mut self, cx: &Context, id: ReplayId, is_inline: bool) -> Reading {
+        let replay = &self.replays[id];
+        let place = replay.read_position;
+        let progress = |id: &SubscriptionId| cx.subscriptions.all[*id].progress();
+        let awaited_positions = replay
+            .subscriptions
+            .iter()
+            .filter_map(progress)
+            .flat_map(|progress| progress.awaited_positions());
+        let limit = awaited_positions.filter(|goal| *goal > place.after).fold(cx.log.served, Position::min);
+        let now = cx.now.wall;
+        let (reader, turn_effort) = (&cx.log.reader, cx.turn_effort);
+        let replay = &mut self.replays[id];
+        let cursor = replay.cursor.take().unwrap_or_else(|| reader.cursor(place.after));
+        let members = replay.members.clone();
+        let is_itemized = replay.pace.is_some() || members.iter().any(|m| m.conflation_key.is_some());
+        let chunk_size_max = replay.chunk_size_max;
+        let inline_effort = is_inline.then_some(turn_effort);
+        Reading { cursor, place, limit, members, chunk_size_max, is_itemized, now, inline_effort }
+    }
+
+    /// A read of a replay has been done.
+    pub(crate) fn read(&mut self, cx: &mut Context, id: ReplayId, number: u64, found: Found) {
+        self.read_slots.under_way -= 1;
+        if let Some(replay) = self.replays.get_mut(id).filter(|replay| replay.reading == Some(number)) {
+            replay.reading = None;
+            self.add_chunk(cx, id, found);
+        }
+    }
+
+    fn add_chunk(&mut self, cx: &mut Context, id: ReplayId, found: Found) {
+        let replay = &mut self.replays[id];
+        replay.read_position = found.chunk.next;
+        self.read_slots.add(replay, &found.chunk);
+        replay.ready = Some(found.chunk);
+        match found.cursor {
+            Ok(cursor) => replay.cursor = Some(cursor),
+            Err(error) => replay.error = Some(error),
+        }
+        replay.is_heavy = found.was_inline && found.costly.is_some();
+        replay.costly = found.costly.filter(|_| !found.was_inline);
+        self.runnable.push_back(id);
+        if self.read_slots.paced_size > PACED_SIZE_MAX {
+            let has_chunk = |other: &ReplayId| {
+                let other = &self.replays[*other];
+                other.pace.is_some() && other.ready.is_some()
+            };
+            let longest = cx.timers.waiting_replays().find(has_chunk);
+            longest.into_iter().for_each(|longest| self.rewind(longest));
+        }
+        let session = self.replays[id].session;
+        if !cx.session(session).is_writable {
+            self.give_back_reads(cx, session);
+        }
+    }
+
+    /// A read of a replay panicked: its subscriptions end rather than wait for ever.
+    pub(crate) fn read_panicked(&mut self, cx: &mut Context, id: ReplayId, number: u64) {
+        self.read_slots.under_way -= 1;
+        if self.replays.get(id).is_some_and(|replay| replay.reading == Some(number)) {
+            self.replay(id).reading = None;
+            self.end_subscriptions(cx, id, Code::Internal, "reading the journal failed");
+        }
+    }
+
+    /// Does what has to be done where the subscriptions of a replay have come to.
+    fn reach_together(&mut self, cx: &mut Context, id: ReplayId) {
+        let replay = &self.replays[id];
+        let reached = |(index, subscription): (usize, &SubscriptionId)| (*subscription, replay.after(index));
+        for (subscription, after) in replay.subscriptions.iter().enumerate().map(reached).collect::<Vec<_>>()
+        {
+            self.reach(cx, subscription, after);
+        }
+    }
+
+    /// A subscription has come to `reached`: sends its `completed` acknowledgement if that is owed, and ends it if it ends there.
+    pub(crate) fn reach(&mut self, cx: &mut Context, id: SubscriptionId, reached: Position) {
+        let Some(subscription) = cx.subscriptions.get_mut(id) else { return };
+        let (session, number) = (subscription.session, subscription.number);
+        let Some(progress) = subscription.progress_mut() else { return };
+        let is_over = matches!(progress.until, Some(EndPosition::At(end)) if end <= reached);
+        let completion = progress.completed.take_if(|completion| completion.goal <= reached || is_over);
+        if is_over || completion.is_some() {
+            cx.deliver_all_conflated(id);
+        }
+        if let Some(completion) = completion {
+            cx.acknowledge_command(session, AckKind::Completed, completion.command, number);
+        }
+        if is_over && cx.subscriptions.get(id).is_some() {
+            self.end_range(cx, id);
+        }
+    }
+
+    /// The journal takes no more writes: nothing above what is persisted will ever come, so nobody waits for it.
+    pub(crate) fn clamp_awaited(&mut self, cx: &mut Context) {
+        let persisted = cx.log.visible();
+        for (_, subscription) in &mut cx.subscriptions.all {
+            let Some(progress) = subscription.progress_mut() else { continue };
+            if let Some(completion) = &mut progress.completed {
+                completion.goal = completion.goal.min(persisted);
+            }
+            if let Some(EndPosition::At(end)) = &mut progress.until {
+                *end = persisted.min(*end);
+            }
+        }
+        cx.wants_turn = true;
+    }
+
+    /// A replay has arrived at the live tail: its subscriptions follow that from now on.
+    fn finish_replay(&mut self, cx: &mut Context, id: ReplayId) {
+        let after = self.replay(id).place.after;
+        let subscriptions = std::mem::take(&mut self.replay(id).subscriptions);
+        let mut pace = self.replay(id).pace.take();
+        self.remove_replay(cx, id);
+        for subscription in subscriptions {
+            if let Some(progress) = cx.subscription(subscription).progress_mut() {
+                progress.pace = pace.take();
+                progress.after = after;
+                progress.stage = Source::Detached;
+            }
+            self.follow_tail(cx, subscription);
+        }
+    }
+
+    /// A replay has met damage: its subscriptions end there.
+    fn end_replay(&mut self, cx: &mut Context, id: ReplayId, error: &JournalError) {
+        self.end_subscriptions(cx, id, code_of(error), &error.to_string());
+    }
+
+    fn end_subscriptions(&mut self, cx: &mut Context, id: ReplayId, code: Code, reason: &str) {
+        for subscription in self.replay(id).subscriptions.clone() {
+            cx.end_subscription(subscription, code, reason);
+        }
+    }
+}
+
+impl Context {
+    pub(crate) fn members(&self, subscriptions: &[SubscriptionId]) -> Members {
+        let member = |id: &SubscriptionId| {
+            let subscription = &self.subscriptions.all[*id];
+            let Subscription { number, selector, filter, conflation, select, .. } = subscription;
+            let encoder = self.sessions.all[subscription.session].outbox.encoder();
+            let taken_after = subscription.progress().and_then(|p| p.taken_after);
+            let conflation = conflation.as_ref();
+            Member {
+                number: *number,
+                encoder,
+                selector: selector.clone(),
+                filter: filter.clone(),
+                taken_after,
+                conflation_key: conflation.map(|conflation| conflation.key.clone()),
+                select: select.clone(),
+            }
+        };
+        subscriptions.iter().map(member).collect()
+    }
+
+    /// Whether something small waits for the disk.
+    pub(crate) fn has_lone_publish(&self) -> bool {
+        let size = self.log.unpersisted_size();
+        0 < size && size <= LONE_SIZE_MAX && self.log.failure.is_none()
+    }
+}

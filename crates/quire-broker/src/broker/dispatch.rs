@@ -1,0 +1,254 @@
+//! From received bytes to commands, and each command to the part that carries it out.
+
+use std::mem;
+
+use super::Broker;
+use crate::admin::{AdminCommand, AdminReply, Requester};
+use crate::codec::{Codec, CodecError};
+use crate::context::Shutdown;
+use crate::queues::QueueFigures;
+use crate::session::{ACK_BACKLOG_MAX, Phase, RestOfBatch, SessionId, Stall};
+use crate::slice::CONTINUATION;
+use crate::tail::LogConsumer;
+use quire_command::{Code, Command, PublishBatch};
+
+impl Broker {
+    /// Takes the commands in `bytes`, or keeps them while the session is stalled.
+    pub(super) fn receive(&mut self, id: SessionId, bytes: &[u8]) {
+        if !self.hears(id) {
+            return;
+        }
+        if self.cx.session(id).stall.is_some() {
+            self.cx.session(id).kept.push(bytes);
+            return self.cx.count_unfinished(id);
+        }
+        let taken_size = self.take_commands(id, bytes);
+        let session = self.cx.session(id);
+        if session.stall.is_some() {
+            session.kept.push(&bytes[taken_size..]);
+            self.cx.touch(id);
+        }
+        self.cx.count_unfinished(id);
+    }
+
+    /// Notes that something came from the peer. Returns whether its commands are still taken.
+    fn hears(&mut self, id: SessionId) -> bool {
+        let now = self.cx.now.instant;
+        let is_stopping = self.cx.shutdown != Shutdown::No;
+        let session = self.cx.session(id);
+        session.heard_at = now;
+        !is_stopping && !matches!(session.phase, Phase::Closing | Phase::Closed)
+    }
+
+    /// Takes commands from the front of `bytes` until the session has to wait. Returns the size of what was taken.
+    fn take_commands(&mut self, id: SessionId, bytes: &[u8]) -> usize {
+        // The codec lends out what a command names while the broker works on it.
+        let mut codec = self.cx.session(id).codec.take();
+        let mut rest = bytes;
+        self.cx.begin_slice();
+        let result = self.take_decoded(id, &mut codec, &mut rest);
+        codec.set_message_size_max(self.cx.message_size_max(id));
+        self.cx.session(id).codec = codec;
+        let taken_size = bytes.len() - rest.len();
+        if let Err(error) = result {
+            self.cx.end(id, error.code, &error.reason);
+        }
+        taken_size
+    }
+
+    fn take_decoded(&mut self, id: SessionId, codec: &mut Codec, rest: &mut &[u8]) -> Result<(), CodecError> {
+        loop {
+            let session = self.cx.session(id);
+            if !session.takes_commands() {
+                return Ok(());
+            }
+            let phase = session.phase;
+            if !codec.next(rest, |command| self.take_command(id, command))? {
+                return Ok(());
+            }
+            if self.cx.session(id).phase != phase {
+                codec.set_message_size_max(self.cx.message_size_max(id));
+            }
+        }
+    }
+
+    /// One command: who sent it and what it is decide here, and the part whose it is carries it out.
+    fn take_command(&mut self, id: SessionId, command: Command<'_>) {
+        let session = &self.cx.sessions.all[id];
+        let admitted = match &session.identity {
+            Some(identity) => self.cx.admit(&identity.principal, &command),
+            // All that a stranger may send is a logon: see below.
+            None => Ok(()),
+        };
+        if let Err(refused) = admitted {
+            return self.cx.end(id, refused.code, &refused.reason);
+        }
+        match (session.phase, command) {
+            (Phase::AwaitingLogon, Command::Logon(logon)) => self.publishers.log_on(&mut self.cx, id, &logon),
+            (Phase::AwaitingLogon, _) => {
+                self.cx.end(id, Code::LogonRequired, "the first frame is not a logon")
+            }
+            (_, Command::Logon(_)) => self.cx.end(id, Code::DuplicateLogon, "logged on already"),
+            (_, Command::Publish(publish)) => {
+                if let Some(publisher) = self.publishers.begin_publish(&mut self.cx, id) {
+                    self.publish(id, publisher, &publish);
+                    self.cx.end_of_publish(id, publish.data.len());
+                }
+                return;
+            }
+            (_, Command::PublishBatch(batch)) => return self.publish_batch(id, batch),
+            (_, Command::Subscribe(subscribe)) => self.subscribe(id, &subscribe),
+            (_, Command::Unsubscribe(unsubscribe)) => self.unsubscribe(id, &unsubscribe),
+            (_, Command::Flush { command, acks }) => {
+                // What queues have done before is part of what is flushed.
+                self.queues.log_changes(&mut self.cx);
+                self.publishers.flush(&mut self.cx, id, command, acks);
+            }
+            (_, Command::Heartbeat) => (),
+            (_, Command::Goodbye) => self.leave(id),
+            (_, Command::Pause { command, acks, subscriptions }) => {
+                self.bookmarks.pause(&mut self.cx, id, command, acks, subscriptions);
+            }
+            (_, Command::Resume { command, acks, subscriptions }) => {
+                self.bookmarks.resume(&mut self.cx, id, command, acks, subscriptions);
+            }
+            (_, Command::Settle(settle)) => self.queues.settle(&mut self.cx, id, &settle),
+            (_, Command::Extend(extend)) => self.queues.extend(&mut self.cx, id, &extend),
+            (_, Command::Query(query)) => self.queues.query(&mut self.cx, id, &query),
+            (_, Command::Stats { command, queue }) => {
+                let stats = AdminCommand::QueueStats(queue.map(str::to_owned));
+                self.administer(self.cx.requester(id, command), stats);
+            }
+            (_, Command::Inspect { command, subject }) => {
+                self.administer(self.cx.requester(id, command), subject.into());
+            }
+            (_, Command::Maintain(maintain)) => {
+                let by = self.cx.requester(id, maintain.command);
+                self.administer(by, AdminCommand::Maintain(maintain.into()));
+            }
+        }
+        self.cx.end_of_command(id);
+    }
+
+    /// Carries out an administrative command, wherever it comes from. The reply to maintenance follows when its job is done.
+    pub(super) fn administer(&mut self, by: Requester, command: AdminCommand) {
+        if let Err(refused) = self.cx.admit_admin(&by, &command) {
+            return self.cx.reply(&by, refused.into());
+        }
+        let reply = match command {
+            AdminCommand::Maintain(what) => {
+                let consumers = consumers!(self);
+                return self.maintenance.ask(&mut self.cx, &consumers, by, what);
+            }
+            AdminCommand::QueueStats(None) => AdminReply::Queues(self.queues.stats(&self.cx)),
+            AdminCommand::QueueStats(Some(name)) => match self.queues.stats_of(&self.cx, &name) {
+                Some(stats) => AdminReply::Queues(QueueFigures::from([(name, stats)])),
+                None => AdminReply::refused(Code::UnknownQueue, format!("no queue has the name {name:?}")),
+            },
+            AdminCommand::Stats => AdminReply::Stats(Box::new(self.stats())),
+            AdminCommand::Server => AdminReply::Server(Box::new(self.server_stats())),
+            AdminCommand::Clients(after) => AdminReply::Clients(self.connections_after(after)),
+            AdminCommand::Topics(after) => AdminReply::Topics(self.cx.topics_after(&after)),
+        };
+        self.cx.reply(&by, reply);
+    }
+
+    /// Goes on with a stalled session whose reason has gone.
+    pub(super) fn resume_session(&mut self, id: SessionId) {
+        self.cx.session(id).stall = None;
+        self.cx.touch(id);
+        if self.cx.session(id).batch.is_some() {
+            self.cx.begin_slice();
+            self.cx.wants_turn = true;
+            if !self.continue_batch(id) {
+                return self.cx.count_unfinished(id);
+            }
+        }
+        let mut kept = mem::take(&mut self.cx.session(id).kept);
+        if kept.size() > 0 && self.hears(id) {
+            let taken_size = self.take_commands(id, kept.bytes());
+            kept.remove(taken_size);
+            let session = self.cx.session(id);
+            if session.stall.is_some() {
+                session.kept = kept;
+                self.cx.touch(id);
+            }
+            // What the commands ask for may come too late for this turn.
+            self.cx.wants_turn = true;
+        }
+        self.cx.count_unfinished(id);
+    }
+
+    /// The client said goodbye: nothing is delivered any more, what it published is still acknowledged.
+    fn leave(&mut self, id: SessionId) {
+        self.drop_subscriptions(id);
+        self.publishers.note();
+        self.cx.session(id).phase = Phase::Closing;
+        self.cx.touch(id);
+        let publisher = self.cx.session(id).identity.as_ref().map(|identity| identity.publisher);
+        if self.cx.log.failure.is_some()
+            && publisher.is_some_and(|publisher| !self.publishers.is_settled(publisher))
+        {
+            self.publishers.send_failure(&mut self.cx, id);
+        }
+        self.publishers.close_if_settled(&mut self.cx, id);
+    }
+
+    /// Publishes the messages of a batch, as many as there is time for; the session keeps the rest.
+    pub(super) fn publish_batch(&mut self, id: SessionId, mut batch: PublishBatch<'_>) {
+        self.publish_some(id, &mut batch);
+        if !batch.is_empty() && self.cx.session(id).phase == Phase::Open {
+            self.cx.session(id).batch = Some(Box::new(RestOfBatch::new(&batch)));
+        }
+    }
+
+    /// Goes on with the batch that an earlier slice left; whether the session may take what comes after it.
+    pub(super) fn continue_batch(&mut self, id: SessionId) -> bool {
+        let Some(mut rest) = self.cx.session(id).batch.take() else { return true };
+        let mut batch = rest.batch();
+        self.publish_some(id, &mut batch);
+        let (sequence, left) = (batch.head.sequence, batch.items.bytes().len());
+        if left > 0 && self.cx.session(id).phase == Phase::Open {
+            rest.keep(sequence, left);
+            self.cx.session(id).batch = Some(rest);
+        }
+        self.cx.session(id).takes_commands()
+    }
+
+    /// Publishes messages of a batch until it is empty, or the session has to wait or has ended.
+    fn publish_some(&mut self, id: SessionId, batch: &mut PublishBatch<'_>) {
+        let Some(publisher) = self.publishers.begin_publish(&mut self.cx, id) else { return };
+        while self.cx.session(id).takes_commands()
+            && let Some(publish) = batch.next_message()
+        {
+            self.publish(id, publisher, &publish);
+            self.cx.end_of_publish(id, publish.data.len());
+        }
+    }
+
+    /// Goes on with connections that wait for their next slice, each in its turn, as long as the turn has time for them.
+    pub(super) fn continue_waiting(&mut self) {
+        let deadline = self.cx.slices.deadline(CONTINUATION);
+        while let Some(id) = self.cx.slices.next_waiting() {
+            if self.cx.sessions.all.get(id).is_some_and(|session| session.stall == Some(Stall::Waiting)) {
+                self.resume_session(id);
+                self.remove_ended();
+            }
+            if self.cx.slices.is_past(deadline) {
+                break;
+            }
+        }
+        self.cx.wants_turn |= self.cx.slices.any_waits();
+    }
+
+    /// Goes on with sessions that waited for their answers.
+    pub(crate) fn resume_sessions(&mut self) {
+        for (id, stall) in std::mem::take(&mut self.cx.sessions.resumable) {
+            let Some(session) = self.cx.sessions.all.get(id) else { continue };
+            let owes_too_much = stall == Stall::AckBacklog && session.flushes.len() >= ACK_BACKLOG_MAX;
+            if session.stall == Some(stall) && !owes_too_much {
+                self.resume_session(id);
+            }
+        }
+    }
+}

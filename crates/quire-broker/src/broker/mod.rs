@@ -1,0 +1,577 @@
+//! The broker: everything that a server does, as a value that a driver drives.
+//!
+//! ```text
+//!            handle(now, input) ... any number per turn
+//! driver --> finish_turn(now)       once per turn
+//!            poll_output()          until it gives nothing
+//!            next_timeout()         when to come back at the latest
+//! ```
+//!
+//! The broker has no socket, clock, thread or file: bytes come in as [`Input`], what is to be done comes out as [`Output`], time is an
+//! argument, and what may block is a [`ReadRequest`](ReadRequest) or a [`MaintenanceJob`] that the driver runs elsewhere. Equal inputs at
+//! equal times give equal outputs.
+//!
+//! What it promises is docs/protocol.md. How it works: a publish is appended to the journal's open batch and goes to ordinary
+//! subscriptions at once, straight from the received frame (`publish.rs`). The end of a turn submits the batch. When the journal has
+//! persisted it, one pass over the new records serves every bookmark subscription that has caught up (`bookmarks/live.rs`). Replays serve
+//! the others at the pace of their connections (`bookmarks/replay.rs`) and join that pass when they arrive at it. Publishers get one
+//! cumulative acknowledgement (`publishers/acknowledge.rs`).
+
+/// The consumers of the log: the one list of them. It is a macro because it borrows these fields of the broker and leaves the others free.
+macro_rules! consumers {
+    ($broker:ident) => {
+        [&$broker.queues as &dyn LogConsumer, &$broker.bookmarks]
+    };
+    (mut $broker:ident) => {
+        [&mut $broker.queues as &mut dyn LogConsumer, &mut $broker.bookmarks]
+    };
+}
+
+mod dispatch;
+mod ingest;
+mod publish;
+mod subscribe;
+
+use crate::{
+    Access, BrokerConfig, ConfigError, ConnectionId, ConnectionStats, Event, Input, OpenError, Output, Page,
+    QueueFigures, ReadDone, ServerStats, Stats, Stopwatch, Timer, TransportId,
+};
+use quire_journal::{Journal, JournalError, Position, Progress};
+
+use crate::admin::Requester;
+use crate::bookmarks::Bookmarks;
+use crate::context::{Context, Shutdown};
+use crate::maintenance::MaintenanceService;
+use crate::ordinary::Ordinary;
+use crate::publishers::Publishers;
+use crate::queues::{Definition, QueueService};
+use crate::send::Sent;
+use crate::session::{Phase, Session, SessionId};
+use crate::tail::{LogConsumer, Tail};
+use crate::topic::TopicTable;
+use crate::work::{JobOwner, Outcome};
+use quire_command::Code;
+use quire_expression::filter::TURN_EFFORT_MAX;
+use quire_types::time::{Instant, Now};
+use subscribe::Searches;
+
+/// See the module's documentation for the order of calls.
+pub struct Broker {
+    cx: Context,
+    publishers: Publishers,
+    queues: QueueService,
+    maintenance: MaintenanceService,
+    searches: Searches,
+    bookmarks: Bookmarks,
+    tail: Tail,
+    ordinary: Ordinary,
+}
+
+impl Broker {
+    /// A broker over an open journal.
+    ///
+    /// # Errors
+    /// As [`Broker::open`].
+    pub fn new(config: BrokerConfig, journal: Journal) -> Result<Broker, OpenError> {
+        Broker::open(config, journal, &mut |_| ())
+    }
+
+    /// As [`Broker::new`]; `on_progress` is called while queues are rebuilt from a long log.
+    ///
+    /// # Errors
+    /// [`OpenError::Config`] for a value out of range, a pattern or a filter that does not compile, or an unknown message type;
+    /// [`OpenError::Journal`] for damage in the log.
+    pub fn open(
+        config: BrokerConfig,
+        journal: Journal,
+        on_progress: &mut dyn FnMut(Progress),
+    ) -> Result<Broker, OpenError> {
+        config.check()?;
+        let (rules, definitions) = config.compile()?;
+        let warnings = crate::config::warnings(&rules, &definitions);
+        let routes = definitions.iter().map(Definition::route).collect();
+        let queues = QueueService::new(&config.name, definitions, &journal)
+            .map_err(|error| ConfigError::new("queues", error.to_string()))?;
+        let mut cx = Context::new(config, journal, TopicTable::new(rules, routes), TURN_EFFORT_MAX);
+        let warnings = warnings.into_iter().map(|text| Output::Log(Event::ConfigWarning { text }));
+        cx.outputs.extend(warnings);
+        let mut broker = Broker {
+            publishers: Publishers::new(&cx.config.name),
+            queues,
+            bookmarks: Bookmarks::new(&cx.log.journal),
+            tail: Tail::default(),
+            maintenance: MaintenanceService::new(&mut cx),
+            searches: Searches::default(),
+            ordinary: Ordinary::default(),
+            cx,
+        };
+        broker.queues.recover(&mut broker.cx, on_progress)?;
+        Ok(broker)
+    }
+
+    /// Takes one input. Any number may follow each other; then [`Broker::finish_turn`] must be called.
+    pub fn handle(&mut self, now: Now, input: Input<'_>) {
+        self.cx.now = now;
+        match input {
+            Input::Connected { connection, peer, transport, access } => {
+                self.connect(connection, peer, transport, access);
+            }
+            Input::Received { connection, bytes } => {
+                if let Some(session) = self.cx.session_of(connection) {
+                    self.cx.counters.received_bytes += bytes.len() as u64;
+                    self.receive(session, bytes);
+                }
+            }
+            Input::Writable { connection, writable } => {
+                if let Some(session) = self.cx.session_of(connection) {
+                    self.set_writable(session, writable);
+                }
+            }
+            Input::Disconnected { connection } => {
+                if let Some(session) = self.cx.session_of(connection) {
+                    self.disconnect(session);
+                }
+            }
+            Input::ReadDone(done) => self.read_done(done),
+            Input::MaintenanceDone(done) => {
+                let consumers = consumers!(self);
+                self.maintenance.done(&mut self.cx, &consumers, done);
+            }
+            Input::Admin { ticket, command } => self.administer(Requester::Process { ticket }, command),
+            // What these stand for is looked at by the end of every turn.
+            Input::Flushed | Input::Timeout => (),
+            Input::Shutdown => self.begin_shutdown(),
+        }
+        self.remove_ended();
+    }
+
+    /// Ends a turn: hands the journal what was appended, serves what was persisted, acknowledges, feeds replays, and queues
+    /// what is to be done. Then poll.
+    pub fn finish_turn(&mut self, now: Now) {
+        self.cx.now = now;
+        self.cx.started.get_or_insert(now.wall);
+        self.cx.wants_turn = false;
+        let phases = [
+            Broker::fire_timers,
+            Broker::continue_waiting,
+            Broker::submit,
+            Broker::notice_failure,
+            Broker::advance_tail,
+            Broker::notify_progress,
+            Broker::serve_queues,
+            Broker::settle,
+            Broker::search_again,
+            Broker::resume_sessions,
+            Broker::submit,
+            Broker::push_back,
+            Broker::decide_ordinary,
+            Broker::pump_replays,
+            Broker::continue_shutdown,
+            Broker::send,
+            Broker::set_timers,
+        ];
+        for phase in phases {
+            phase(self);
+            self.remove_ended();
+        }
+    }
+
+    /// The next thing to do, until there is none.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.cx.outputs.pop_front()
+    }
+
+    /// Gives back the buffer of an [`Output::Send`]; saves allocations, is never required.
+    pub fn recycle(&mut self, buffer: Vec<u8>) {
+        self.cx.buffers.recycle(buffer);
+    }
+
+    /// When the next turn is wanted at the latest, as of the end of the last one: an instant that may already have come.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        if self.cx.wants_turn {
+            return Some(self.cx.now.instant);
+        }
+        self.cx.timers.next()
+    }
+
+    /// Whether a shutdown is finished: nothing is left but to poll the last outputs and to close the journal.
+    pub fn is_drained(&self) -> bool {
+        self.cx.shutdown == Shutdown::Done && self.cx.sessions.all.is_empty()
+    }
+
+    /// Closes the journal cleanly. Waits for the disk.
+    ///
+    /// # Errors
+    /// The error of the journal. What was acknowledged is safe.
+    pub fn close(mut self) -> Result<(), JournalError> {
+        self.queues.close(&mut self.cx)?;
+        self.cx.log.journal.close()
+    }
+
+    /// Ends a broker that panicked in the middle of a turn: writes nothing more, marks no clean stop. What was acknowledged is safe.
+    pub fn abandon(self) {
+        self.cx.log.journal.abandon();
+    }
+
+    /// Lends the broker a clock that moves within a turn, so that one connection's work cannot make a turn long. Without one, a turn does all
+    /// that it is asked for.
+    pub fn set_stopwatch(&mut self, stopwatch: Stopwatch) {
+        self.cx.slices.set_stopwatch(stopwatch);
+    }
+
+    /// Sets another effort than [`TURN_EFFORT_MAX`]: with a small one, a simulation sends most messages the long way round.
+    pub fn set_turn_effort(&mut self, effort: u64) {
+        self.cx.turn_effort = effort;
+    }
+
+    /// The journal, to be read, or to be told whom to wake.
+    pub fn journal(&self) -> &Journal {
+        &self.cx.log.journal
+    }
+
+    /// Of a journal that is driven by hand: writes and syncs what was submitted. Then hand in [`Input::Flushed`].
+    pub fn write_journal(&mut self) {
+        self.cx.log.journal.write_waiting();
+    }
+
+    /// The first position of the log that a queue still needs, also after a crash at this moment; `None` without queues.
+    pub fn needed_position(&self) -> Option<Position> {
+        self.queues.needed_from(&self.cx)
+    }
+
+    /// What is configured.
+    pub fn config(&self) -> &BrokerConfig {
+        &self.cx.config
+    }
+
+    /// The figures of every queue, by name.
+    pub fn queue_stats(&self) -> QueueFigures {
+        self.queues.stats(&self.cx)
+    }
+
+    /// What the server is, and its most important figures.
+    pub(crate) fn server_stats(&self) -> ServerStats {
+        let (journal_file_count, journal_size) = self.cx.log.journal.size();
+        ServerStats {
+            name: self.cx.config.name.clone(),
+            version: env!("CARGO_PKG_VERSION"),
+            started: self.cx.started.unwrap_or(self.cx.now.wall),
+            now: self.cx.now.wall,
+            journal_file_count,
+            journal_size,
+            topic_count: self.cx.log.journal.topic_count(),
+            queue_count: self.cx.config.queues.len(),
+            connection_count: self.cx.sessions.all.len(),
+            subscription_count: self.cx.subscriptions.all.len(),
+            published_count: self.cx.counters.published,
+            delivered_count: self.cx.counters.delivered,
+            persisted: self.cx.log.journal.persisted().get(),
+            unpersisted_bytes: self.cx.log.unpersisted_size(),
+            journal_failed: self.cx.log.failure.is_some(),
+        }
+    }
+
+    /// The connections with a number above `after`.
+    pub(crate) fn connections_after(&self, after: u64) -> Page<ConnectionStats> {
+        let sessions = self.cx.sessions.all.values();
+        let mut sessions: Vec<&Session> = sessions.filter(|session| session.connection.0 > after).collect();
+        sessions.sort_unstable_by_key(|session| session.connection);
+        Page::of(sessions.into_iter().map(|session| self.connection_stats(session)))
+    }
+
+    fn connection_stats(&self, session: &Session) -> ConnectionStats {
+        let publisher =
+            session.identity.as_ref().and_then(|identity| self.publishers.get(identity.publisher));
+        ConnectionStats {
+            connection: session.connection,
+            peer: session.peer.to_string(),
+            client_name: session.client_name().unwrap_or_default(),
+            sequence: publisher.map_or(0, |publisher| publisher.highest()),
+            sequence_jump_count: publisher.map_or(0, |publisher| publisher.jump_count()),
+            subscription_count: session.subscriptions.len(),
+            backlog_bytes: session.outbox.size(),
+            writable: session.is_writable,
+        }
+    }
+
+    /// A snapshot.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            connection_count: self.cx.sessions.all.len(),
+            publisher_count: self.publishers.count(),
+            subscription_count: self.cx.subscriptions.all.len(),
+            replay_count: self.bookmarks.replay_count(),
+            published_count: self.cx.counters.published,
+            duplicate_count: self.cx.counters.duplicates,
+            refused_count: self.cx.counters.refused,
+            delivered_count: self.cx.counters.delivered,
+            received_bytes: self.cx.counters.received_bytes,
+            sent_bytes: self.cx.counters.sent_bytes,
+            unpersisted_bytes: self.cx.log.unpersisted_size(),
+            appended: self.cx.log.appended().get(),
+            persisted: self.cx.log.journal.persisted().get(),
+            journal_failed: self.cx.log.failure.is_some(),
+            queues: self.queue_stats(),
+            connections: self
+                .cx
+                .sessions
+                .all
+                .values()
+                .map(|session| self.connection_stats(session))
+                .collect(),
+        }
+    }
+
+    /// Looks whether the journal has failed since the last turn, or has room again.
+    fn notice_failure(&mut self) {
+        if self.publishers.notice_journal(&mut self.cx) {
+            self.bookmarks.clamp_awaited(&mut self.cx);
+        }
+    }
+
+    /// Settles with the publishers what has become persisted.
+    fn settle(&mut self) {
+        self.publishers.acknowledge_all(&mut self.cx);
+    }
+
+    /// Hands what was persisted to the consumers of the log.
+    fn advance_tail(&mut self) {
+        self.tail.advance(&mut self.cx, &mut consumers!(mut self));
+    }
+
+    fn notify_progress(&mut self) {
+        self.bookmarks.send_resume_positions(&mut self.cx);
+    }
+
+    fn search_again(&mut self) {
+        self.searches.search_again(&mut self.cx);
+    }
+
+    fn decide_ordinary(&mut self) {
+        self.ordinary.decide_deferred(&mut self.cx);
+    }
+
+    fn pump_replays(&mut self) {
+        self.bookmarks.pump(&mut self.cx);
+    }
+
+    /// Hands what a job gave to the part that waits for it.
+    fn read_done(&mut self, ReadDone { number, outcome }: ReadDone) {
+        let cx = &mut self.cx;
+        let Some(owner) = cx.work.finish(number) else { return };
+        match (owner, outcome) {
+            (JobOwner::Search(session), Outcome::Located(found)) => {
+                self.start_found(session, number, Some(found));
+            }
+            (JobOwner::Search(session), _) => self.start_found(session, number, None),
+            (JobOwner::Replay(replay), Outcome::Read(found)) => {
+                self.bookmarks.read(cx, replay, number, *found);
+            }
+            (JobOwner::Replay(replay), _) => self.bookmarks.read_panicked(cx, replay, number),
+            (JobOwner::Decide, Outcome::Decided(answers)) => self.ordinary.decided(cx, Some(answers)),
+            (JobOwner::Decide, _) => self.ordinary.decided(cx, None),
+            (JobOwner::Queue(purpose), Outcome::Queue(found)) => {
+                self.queues.work_done(cx, number, purpose, Some(found));
+            }
+            (JobOwner::Queue(purpose), _) => self.queues.work_done(cx, number, purpose, None),
+        }
+    }
+
+    /// Sends what queues have to deliver, logs what happened to messages, and saves how far they are.
+    fn serve_queues(&mut self) {
+        self.queues.serve(&mut self.cx);
+        self.publish_dead_letters();
+        self.queues.save(&mut self.cx);
+    }
+
+    /// Hands the open batch to the journal, after noting for every publisher what it was about.
+    fn submit(&mut self) {
+        self.queues.log_leases(&mut self.cx, false);
+        self.publishers.note();
+        self.bookmarks.submitted();
+        self.cx.log.journal.submit();
+    }
+
+    /// Above the limit of unpersisted bytes publishers are not read from; they go on at half of it.
+    fn push_back(&mut self) {
+        let unpersisted = self.cx.log.unpersisted_size() as u64;
+        let limit = self.cx.config.limits.max_unpersisted;
+        let above =
+            if self.cx.sessions.is_pushing_back { unpersisted > limit / 2 } else { unpersisted > limit };
+        let above = above && self.cx.log.failure.is_none();
+        if above != self.cx.sessions.is_pushing_back {
+            self.cx.sessions.is_pushing_back = above;
+            let publishing = self.cx.sessions.all.iter().filter(|(_, session)| session.has_published);
+            let publishing: Vec<_> = publishing.map(|(id, _)| id).collect();
+            publishing.into_iter().for_each(|session| self.cx.touch(session));
+        }
+    }
+
+    /// Queues what every touched session is owed, and keeps what waits of it within its bound.
+    fn send(&mut self) {
+        self.send_touched();
+        while self.cx.sessions.all_waiting_size() as u64 > self.cx.config.limits.max_waiting {
+            self.cx.end_slowest();
+            self.send_touched();
+        }
+    }
+
+    fn send_touched(&mut self) {
+        // A closed session is forgotten below.
+        self.remove_ended();
+        let Sent { to, closed } = self.cx.send();
+        for id in to {
+            let Some(session) = self.cx.sessions.all.get(id) else { continue };
+            if !session.replays.is_empty() {
+                self.cx.wants_turn |= session.is_writable;
+                self.bookmarks.wake(&session.replays);
+            }
+            self.cx.wants_turn |= self.queues.may_resume(id);
+        }
+        closed.into_iter().for_each(|id| self.forget_session(id));
+    }
+
+    /// Stops taking anything, so that what was taken can be flushed.
+    fn begin_shutdown(&mut self) {
+        if self.cx.shutdown == Shutdown::No {
+            self.cx.shutdown = Shutdown::Flushing;
+            self.cx.outputs.push_back(Output::Log(Event::ShuttingDown));
+        }
+    }
+
+    fn continue_shutdown(&mut self) {
+        if self.cx.shutdown == Shutdown::No {
+            return;
+        }
+        let is_flushed = self.cx.log.is_settled() || self.cx.log.failure.is_some();
+        if self.cx.shutdown == Shutdown::Flushing && is_flushed {
+            let sessions: Vec<_> = self.cx.sessions.all.keys().collect();
+            for session in sessions {
+                self.publishers.acknowledge_now(&mut self.cx, session);
+                self.cx.end(session, Code::ShuttingDown, "the server is stopping");
+            }
+            self.cx.shutdown = Shutdown::Done;
+        }
+    }
+}
+
+impl Broker {
+    pub(super) fn connect(
+        &mut self,
+        connection: ConnectionId,
+        peer: &str,
+        transport: TransportId,
+        access: Access,
+    ) {
+        let now = self.cx.now.instant;
+        let is_known = (transport.0 as usize) < self.cx.config.transports.len();
+        let transport = if is_known { transport } else { TransportId::default() };
+        let id = self.cx.sessions.add(Session::new(connection, peer, transport, access, now));
+        if !is_known {
+            self.cx.end(id, Code::Internal, "the server has no such transport");
+        } else if self.cx.shutdown != Shutdown::No {
+            self.cx.end(id, Code::ShuttingDown, "the server is stopping");
+        } else if access == Access::Denied {
+            let reason = "only the user that the server runs as, and root, may use this socket";
+            self.cx.end(id, Code::NotEntitled, reason);
+        } else if access == Access::Client
+            && self.cx.sessions.count_of(transport) > self.cx.transport_of(id).max_connections as usize
+        {
+            self.cx.end(id, Code::LimitExceeded, "max_connections is reached");
+        } else {
+            let deadline = now + self.cx.transport_of(id).logon_timeout();
+            self.cx.timers.set(Timer::Logon(id), deadline);
+        }
+    }
+
+    pub(super) fn set_writable(&mut self, id: SessionId, is_writable: bool) {
+        let session = self.cx.session(id);
+        session.is_writable = is_writable;
+        let replays = session.replays.clone();
+        let overdue = if is_writable { std::mem::take(&mut session.overdue) } else { Vec::new() };
+        self.cx.touch(id);
+        if is_writable {
+            self.bookmarks.wake(&replays);
+            self.cx.wants_turn |= self.queues.may_resume(id);
+            self.cx.timers.recall(overdue, self.cx.now.instant);
+        } else {
+            self.queues.pause_session(&mut self.cx, id);
+            self.bookmarks.give_back_reads(&mut self.cx, id);
+        }
+    }
+
+    /// The peer is gone.
+    pub(super) fn disconnect(&mut self, id: SessionId) {
+        let session = self.cx.session(id);
+        let event =
+            Event::Disconnected { connection: session.connection, client_name: session.client_name() };
+        if session.phase != Phase::Closed {
+            self.cx.outputs.push_back(Output::Log(event));
+        }
+        self.drop_subscriptions(id);
+        self.release(id);
+        self.forget_session(id);
+    }
+
+    /// Removes the subscriptions of sessions that were closed, and gives back their names. Called between two pieces of work, never within
+    /// one.
+    #[inline]
+    pub(super) fn remove_ended(&mut self) {
+        if self.cx.subscriptions.has_ended() || !self.cx.sessions.closed.is_empty() {
+            self.remove_all_ended();
+        }
+    }
+
+    fn remove_all_ended(&mut self) {
+        while let Some(id) = self.cx.subscriptions.next_ended() {
+            self.remove_subscription(id);
+        }
+        while let Some(id) = self.cx.sessions.closed.pop() {
+            if self.cx.sessions.all.contains_key(id) {
+                self.drop_subscriptions(id);
+                self.release(id);
+            }
+        }
+    }
+
+    /// Lets go of the name.
+    fn release(&mut self, id: SessionId) {
+        // What the consumer did is noted under it.
+        self.queues.note_leases(&mut self.cx);
+        if let Some(identity) = self.cx.session(id).identity.take() {
+            self.publishers.release(identity.publisher, id, &self.cx.log);
+        }
+    }
+
+    pub(super) fn forget_session(&mut self, id: SessionId) {
+        self.cx.timers.clear_session(id);
+        self.cx.sessions.remove(id);
+        self.bookmarks.forget_session(id);
+    }
+
+    pub(super) fn fire_timers(&mut self) {
+        let now = self.cx.now.instant;
+        while let Some(timer) = self.cx.timers.take(now) {
+            match timer {
+                Timer::Logon(id) => self.cx.end(id, Code::LogonRequired, "no logon within logon_timeout"),
+                Timer::Heartbeat(id) => self.cx.beat(id),
+                Timer::Silence(id) => self.cx.check_silence(id),
+                Timer::Acknowledge(id) => self.publishers.acknowledge_now(&mut self.cx, id),
+                Timer::Replay(replay) => self.bookmarks.wake(&[replay]),
+                Timer::Conflated(subscription) => self.cx.deliver_due(subscription),
+                // Later phases of the turn look at these.
+                Timer::End | Timer::Progress | Timer::Queues => (),
+                Timer::Maintenance => {
+                    let consumers = consumers!(self);
+                    self.maintenance.timer_fired(&mut self.cx, &consumers);
+                }
+            }
+        }
+    }
+
+    /// The services that look at the time in each turn say when they want the next one.
+    fn set_timers(&mut self) {
+        self.cx.timers.set_or_clear(Timer::Progress, self.bookmarks.due());
+        self.cx.timers.set_or_clear(Timer::Queues, self.queues.next_timeout());
+    }
+}

@@ -1,0 +1,305 @@
+//! Subscribe, replace and unsubscribe.
+
+mod plan;
+mod search;
+
+use crate::context::Context;
+use crate::queues::Wanted;
+
+use quire_journal::{JournalError, Position};
+
+use crate::failure::code_of;
+use crate::replay::{Located, Pace};
+use crate::reply::{Refused, unknown_subscription};
+use crate::session::{Phase, SessionId, Stall};
+use crate::subscription::{
+    EndPosition, PendingCompletion, Progress, ServedBy, Source, Subscription, SubscriptionId,
+};
+use crate::topic::Stage;
+use crate::{Broker, Timer};
+use plan::Plan;
+use quire_command::{AckKind, Acks, Code, Subscribe, SubscribeOptions, Unsubscribe};
+use quire_expression::filter::Filter;
+use quire_expression::topic::TopicSelector;
+pub(crate) use search::Searches;
+
+impl Broker {
+    pub(crate) fn subscribe(&mut self, id: SessionId, subscribe: &Subscribe<'_>) {
+        self.cx.acknowledge_received(id, subscribe.command, subscribe.subscription, subscribe.acks);
+        match Plan::new(&mut self.cx, &self.queues, id, subscribe) {
+            Ok(plan) => self.begin(id, plan),
+            Err(refused) => self.cx.refuse_command(id, subscribe.command, subscribe.subscription, &refused),
+        }
+    }
+
+    pub(crate) fn unsubscribe(&mut self, id: SessionId, unsubscribe: &Unsubscribe<'_>) {
+        let Unsubscribe { command, acks, subscription: number, begun } = *unsubscribe;
+        self.cx.acknowledge_received(id, command, number, acks);
+        match self.cx.session(id).subscriptions.get(&number).copied() {
+            Some(subscription) => {
+                if let Some(begun) = begun {
+                    self.queues.release(&mut self.cx, subscription, begun);
+                }
+                self.remove_subscription(subscription);
+                self.cx.acknowledge_processed(id, command, number, acks);
+            }
+            None => self.cx.refuse_command(id, command, number, &unknown_subscription(number)),
+        }
+    }
+
+    /// Carries a plan out at once, or when its start has been found.
+    fn begin(&mut self, id: SessionId, plan: Plan) {
+        let Some(range) = &plan.range else { return self.enter_subscription(id, plan, None) };
+        let end = range.end.as_ref().map(|end| end.without_search(plan.log_end));
+        match (range.start.without_search(plan.log_end), end) {
+            (Some(after), None) => self.enter_within(id, plan, after, None),
+            (Some(after), Some(Some(until))) => self.enter_within(id, plan, after, Some(until)),
+            _ => self.searches.begin(&mut self.cx, id, plan),
+        }
+    }
+
+    pub(crate) fn start_found(
+        &mut self,
+        id: SessionId,
+        number: u64,
+        found: Option<Result<Located, JournalError>>,
+    ) {
+        let Some((plan, bounds)) = self.searches.found(&self.cx, id, number, found) else { return };
+        match bounds {
+            Ok((after, until)) => self.enter_within(id, plan, after, until),
+            Err(refused) => self.cx.refuse_command(id, plan.command, plan.number, &refused),
+        }
+        self.cx.resume_commands(id, Stall::Searching);
+    }
+
+    /// The start of a plan was found, and its end if it is in the log by now.
+    fn enter_within(&mut self, id: SessionId, plan: Plan, after: Position, found: Option<Position>) {
+        let Some(end) = plan.range.as_ref().and_then(|range| range.end) else {
+            return self.enter_subscription(id, plan, Some((after, None)));
+        };
+        // It may have been recorded since it was looked for, and the pass has gone over it then. To look again takes microseconds.
+        let until = match found
+            .map_or_else(|| end.locate(&self.cx.log.reader, plan.log_end), |until| Ok(Some(until)))
+        {
+            Ok(until) => until.map_or(EndPosition::Awaited(end), EndPosition::At),
+            Err(error) => {
+                let refused = Refused::new(code_of(&error), error.to_string());
+                return self.cx.refuse_command(id, plan.command, plan.number, &refused);
+            }
+        };
+        if matches!(until, EndPosition::At(until) if until < after) {
+            let refused =
+                Refused::new(Code::BadBookmark, "the end of the range lies before its start".to_owned());
+            return self.cx.refuse_command(id, plan.command, plan.number, &refused);
+        }
+        self.enter_subscription(id, plan, Some((after, Some(until))));
+    }
+
+    /// The subscription begins, or is replaced, between two messages.
+    fn enter_subscription(
+        &mut self,
+        id: SessionId,
+        plan: Plan,
+        place: Option<(Position, Option<EndPosition>)>,
+    ) {
+        let Plan { command, acks, number, selector, filter, options, replaced, is_bookmark, .. } = plan;
+        let (queues, max_backlog, select) = (plan.queues, plan.max_backlog, plan.select);
+        let is_bookmark_missing = plan.is_bookmark_missing;
+        let (range, rate, log_end, conflation) =
+            (plan.range, plan.rate, plan.log_end, plan.conflation.map(Box::new));
+        let after = place.map(|(after, _)| after);
+        let kept_until = replaced.and_then(|id| self.cx.subscription(id).progress()?.until);
+        let until = place.map_or(kept_until, |(_, until)| until);
+        if let Some(replaced) = replaced {
+            self.bookmarks.clear_until(&mut self.cx, replaced);
+            self.cx.deliver_all_conflated(replaced);
+        }
+        let mut before = replaced.map(|subscription| {
+            self.detach(subscription);
+            std::mem::replace(&mut self.cx.subscription(subscription).served_by, ServedBy::Ordinary)
+        });
+        let kept_course = match before.take_if(|served_by| matches!(served_by, ServedBy::Queue(_))) {
+            Some(ServedBy::Queue(served_by)) => Some(*served_by),
+            _ => None,
+        };
+        let queue_course = if queues.is_empty() {
+            kept_course.into_iter().for_each(|served_by| self.queues.leave(&mut self.cx, served_by));
+            None
+        } else {
+            let is_named = matches!(selector, TopicSelector::Pattern(_));
+            let wanted = Wanted { queues: &queues, is_named, filter: filter.as_ref(), max_backlog };
+            match self.queues.join(&mut self.cx, id, kept_course, &wanted) {
+                Ok(served_by) => Some(served_by),
+                Err(error) => {
+                    if let Some(replaced) = replaced {
+                        self.remove_subscription(replaced);
+                    }
+                    let refused = Refused::new(Code::LimitExceeded, error.to_string());
+                    return self.cx.refuse_command(id, command, number, &refused);
+                }
+            }
+        };
+        let wants_completed = acks.has(Acks::COMPLETED);
+        let served_by = if is_bookmark {
+            let kept = match before {
+                Some(ServedBy::Bookmark(progress)) => Some(progress),
+                _ => None,
+            };
+            let was_paused = kept.as_ref().is_some_and(|p| p.is_paused);
+            let completion = wants_completed.then_some(PendingCompletion { command, goal: log_end });
+            let owed = kept.as_ref().and_then(|p| p.completed).filter(|_| after.is_none());
+            ServedBy::Bookmark(Box::new(Progress {
+                after: after.or(kept.as_ref().map(|p| p.after)).unwrap_or(log_end),
+                taken_after: match &range {
+                    Some(range) => range.taken_after(),
+                    None => kept.as_ref().and_then(|p| p.taken_after),
+                },
+                // Behind an interval it makes no difference whether a message is persisted when it is taken.
+                live: options.has(SubscribeOptions::LIVE) && conflation.is_none(),
+                wants_resume_positions: acks.has(Acks::PERSISTED),
+                completed: completion.or(owed),
+                stage: Source::Detached,
+                is_paused: was_paused || options.has(SubscribeOptions::PAUSED),
+                pace: rate.map(|rate| Box::new(Pace::new(rate))),
+                until: None,
+            }))
+        } else if let Some(served_by) = queue_course {
+            ServedBy::Queue(Box::new(served_by))
+        } else {
+            ServedBy::Ordinary
+        };
+        let subscription = Subscription {
+            session: id,
+            number,
+            selector,
+            filter,
+            served_by,
+            conflation,
+            select,
+            has_ended: false,
+        };
+        let subscription_id = match replaced {
+            Some(replaced) => {
+                self.cx.release_patterns(replaced);
+                *self.cx.subscription(replaced) = subscription;
+                replaced
+            }
+            None => {
+                let new = self.cx.subscriptions.all.insert(subscription);
+                self.cx.session(id).subscriptions.insert(number, new);
+                new
+            }
+        };
+        self.cx.count_patterns(subscription_id);
+        self.bookmarks.set_until(&mut self.cx, subscription_id, until);
+        let granted = self.queues.attach(&mut self.cx, subscription_id);
+        let detail = granted.unwrap_or(u32::from(is_bookmark_missing));
+        self.cx.acknowledge_entered(id, command, number, acks, detail);
+        // The acknowledgement may have been one frame too many for a slow connection.
+        if self.cx.session(id).phase != Phase::Open {
+            return;
+        }
+        match self.cx.subscription(subscription_id).progress() {
+            None => {
+                if self.cx.is_in_audience(subscription_id) {
+                    self.cx.join(subscription_id, Stage::Published);
+                }
+                if wants_completed {
+                    self.cx.acknowledge_command(id, AckKind::Completed, command, number);
+                }
+            }
+            Some(progress) => {
+                let (after, is_paused) = (progress.after, progress.is_paused);
+                self.bookmarks.send_first_resume_position(&mut self.cx, subscription_id);
+                if is_paused {
+                    return;
+                }
+                self.bookmarks.start_replay(&mut self.cx, id, vec![subscription_id], after);
+            }
+        }
+    }
+
+    /// Takes a subscription out of where its messages come from; its place in the log is then exact.
+    pub(crate) fn detach(&mut self, id: SubscriptionId) {
+        match self.cx.subscriptions.all[id].served_by {
+            ServedBy::Ordinary | ServedBy::Queue(_) => self.cx.leave_audience(id),
+            ServedBy::Bookmark(_) => self.bookmarks.detach_bookmark(&mut self.cx, id),
+        }
+    }
+
+    pub(crate) fn remove_subscription(&mut self, id: SubscriptionId) {
+        self.detach(id);
+        self.ordinary.forget_deferred(&mut self.cx, id);
+        self.cx.release_patterns(id);
+        self.cx.timers.clear(Timer::Conflated(id));
+        self.bookmarks.clear_until(&mut self.cx, id);
+        let Some(subscription) = self.cx.subscriptions.all.remove(id) else { return };
+        self.cx.session(subscription.session).subscriptions.remove(&subscription.number);
+        if let ServedBy::Queue(served_by) = subscription.served_by {
+            self.queues.leave(&mut self.cx, *served_by);
+        }
+    }
+
+    /// All subscriptions of a session go.
+    pub(crate) fn drop_subscriptions(&mut self, id: SessionId) {
+        self.searches.forget(id);
+        let subscriptions = std::mem::take(&mut self.cx.session(id).subscriptions);
+        for subscription in subscriptions.into_values() {
+            self.detach(subscription);
+            self.ordinary.forget_deferred(&mut self.cx, subscription);
+            self.cx.release_patterns(subscription);
+            self.cx.timers.clear(Timer::Conflated(subscription));
+            self.bookmarks.clear_until(&mut self.cx, subscription);
+            let removed = self.cx.subscriptions.all.remove(subscription);
+            if let Some(Subscription { served_by: ServedBy::Queue(served_by), .. }) = removed {
+                self.queues.leave(&mut self.cx, *served_by);
+            }
+        }
+        self.queues.forget_session(id);
+    }
+}
+
+impl Context {
+    pub(crate) fn pattern_count_of(&self, id: SubscriptionId) -> usize {
+        let filter = self.subscriptions.all.get(id).and_then(|subscription| subscription.filter.as_ref());
+        filter.map_or(0, Filter::pattern_count)
+    }
+
+    /// Counts the patterns of a subscription that begins; undone by [`Broker::release_patterns`].
+    pub(crate) fn count_patterns(&mut self, id: SubscriptionId) {
+        let count = self.pattern_count_of(id);
+        self.subscriptions.pattern_count += count;
+        let session = self.subscriptions.all[id].session;
+        self.session(session).pattern_count += count;
+    }
+
+    pub(crate) fn release_patterns(&mut self, id: SubscriptionId) {
+        let count = self.pattern_count_of(id);
+        self.subscriptions.pattern_count -= count;
+        if let Some(subscription) = self.subscriptions.all.get(id) {
+            let session = subscription.session;
+            self.session(session).pattern_count -= count;
+        }
+    }
+
+    /// Whether a subscription without a bookmark is served from the publish stream: the name of a queue alone is not a topic.
+    pub(crate) fn is_in_audience(&self, id: SubscriptionId) -> bool {
+        let Subscription { selector, served_by, .. } = &self.subscriptions.all[id];
+        matches!(served_by, ServedBy::Ordinary) || matches!(selector, TopicSelector::Pattern(_))
+    }
+
+    /// Takes a subscription without a bookmark out of the audience of its topic.
+    fn leave_audience(&mut self, id: SubscriptionId) {
+        if self.is_in_audience(id) {
+            let Subscription { selector, .. } = &self.subscriptions.all[id];
+            self.topics.remove(selector, Stage::Published, id);
+        }
+    }
+
+    /// Adds a subscription to the audience of its topic.
+    pub(crate) fn join(&mut self, id: SubscriptionId, stage: Stage) {
+        let Subscription { selector, filter, .. } = &self.subscriptions.all[id];
+        let (selector, filter) = (selector.clone(), filter.clone());
+        self.topics.add(&selector, stage, id, filter);
+    }
+}

@@ -1,0 +1,103 @@
+//! Looking for the starts of subscriptions in the log.
+
+use crate::context::Context;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use quire_journal::{JournalError, Position};
+
+use super::plan::Plan;
+use crate::failure::code_of;
+use crate::replay::Located;
+use crate::reply::Refused;
+use crate::session::{SessionId, Stall};
+use crate::work::{Job, JobOwner};
+use quire_command::{Code, SubscribeOptions};
+
+/// The subscribe commands whose starts are being looked for. Their sessions take no further command meanwhile, so that commands stay in
+/// order.
+#[derive(Default)]
+pub(crate) struct Searches {
+    by_session: HashMap<SessionId, Pending, FxBuildHasher>,
+    /// Those among them whose start may become known with the next flush.
+    waiting: Vec<SessionId>,
+}
+
+struct Pending {
+    plan: Plan,
+    /// The search under way; `None` while it waits for what was published before the command to be persisted.
+    number: Option<u64>,
+}
+
+/// Where a subscription begins, and where it ends when that is in the log.
+pub(super) type Bounds = (Position, Option<Position>);
+
+impl Searches {
+    /// Looks for the start of a plan.
+    pub(super) fn begin(&mut self, cx: &mut Context, id: SessionId, plan: Plan) {
+        self.by_session.insert(id, Pending { plan, number: None });
+        cx.stall(id, Stall::Searching);
+        self.search(cx, id);
+    }
+
+    fn search(&mut self, cx: &mut Context, id: SessionId) {
+        let Some(pending) = self.by_session.get_mut(&id) else { return };
+        let Some(range) = pending.plan.range.clone() else { return };
+        let job = Job::Locate { reader: cx.log.reader.clone(), range, now: pending.plan.log_end };
+        pending.number = Some(cx.begin_job(JobOwner::Search(id), job));
+    }
+
+    /// A search is done; `None` by a bug of ours. Gives the plan, and where it begins or why it cannot.
+    pub(super) fn found(
+        &mut self,
+        cx: &Context,
+        id: SessionId,
+        number: u64,
+        found: Option<Result<Located, JournalError>>,
+    ) -> Option<(Plan, Result<Bounds, Refused>)> {
+        let pending = self.by_session.get_mut(&id).filter(|pending| pending.number == Some(number))?;
+        let plan = &pending.plan;
+        let fails = plan.options.has(SubscribeOptions::NOT_FOUND_FAILS);
+        let now = plan.options.has(SubscribeOptions::NOT_FOUND_NOW);
+        let bounds = match found {
+            Some(Ok(Located { after: Some(after), until })) => Ok((after, until)),
+            // A bookmark is known to subscribers before its message is persisted: it may only not be there yet.
+            Some(Ok(_)) if cx.log.visible() < plan.log_end && cx.log.failure.is_none() => {
+                pending.number = None;
+                self.waiting.push(id);
+                return None;
+            }
+            Some(Ok(_)) if fails => {
+                let reason = "none of the bookmarks is in the log".to_owned();
+                Err(Refused::new(Code::BookmarkNotFound, reason))
+            }
+            Some(Ok(Located { until, .. })) => {
+                let after = if now { plan.log_end } else { Position::default() };
+                pending.plan.is_bookmark_missing = true;
+                Ok((after, until))
+            }
+            Some(Err(error)) => Err(Refused::new(code_of(&error), error.to_string())),
+            None => Err(Refused::new(Code::Internal, "looking for the bookmark failed".to_owned())),
+        };
+        self.by_session.remove(&id).map(|pending| (pending.plan, bounds))
+    }
+
+    /// Searches again for starts that were not there yet.
+    pub(crate) fn search_again(&mut self, cx: &mut Context) {
+        let persisted = cx.log.visible();
+        for id in std::mem::take(&mut self.waiting) {
+            match self.by_session.get(&id) {
+                Some(pending) if pending.plan.log_end <= persisted || cx.log.failure.is_some() => {
+                    self.search(cx, id);
+                }
+                Some(_) => self.waiting.push(id),
+                None => (),
+            }
+        }
+    }
+
+    /// The session has no subscriptions any more.
+    pub(super) fn forget(&mut self, id: SessionId) {
+        self.by_session.remove(&id);
+    }
+}

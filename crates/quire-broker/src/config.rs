@@ -1,0 +1,490 @@
+//! What a broker is configured with, as the drivers hand it over: one JSON object, every key of which is checked.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use quire_journal::{Action, JournalError};
+use serde::Deserialize;
+
+use super::queues::{Definition, QueueSettings};
+use super::topic::RecordingRule;
+use quire_expression::filter::{ClientFacts, FilterOptions, InstanceFacts};
+
+/// Everything that a broker needs to know before it starts.
+///
+/// From JSON every key may be left out and an unknown one is an error. Without a `transaction_log` every topic is recorded as JSON.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BrokerConfig {
+    /// Name of the instance: part of the publisher ids derived for publishes without a sequence (seed 004).
+    pub name: String,
+    /// What is recorded, where and how durably.
+    pub transaction_log: TransactionLogConfig,
+    /// Whether filters may hold patterns that only a backtracking engine runs; see [`FilterOptions::allow_backtracking`].
+    pub allow_backtracking_patterns: bool,
+    /// The queues over recorded topics.
+    pub queues: Vec<QueueSettings>,
+    /// The ways in. The driver names one with each connection, by its place here.
+    pub transports: Vec<TransportConfig>,
+    /// What all connections together may take.
+    pub limits: Limits,
+}
+
+/// The transaction log (seed 003).
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TransactionLogConfig {
+    /// Where the journal files are; `None` keeps the journal in memory.
+    pub journal_directory: Option<PathBuf>,
+    /// Where archived journal files go, and where those are that went there.
+    pub journal_archive_directory: Option<PathBuf>,
+    /// What is done with full journal files, and when.
+    pub maintenance: MaintenanceConfig,
+    /// Size of a journal file in bytes, at least 64 KiB.
+    pub journal_size: u64,
+    /// Journal files made ready before they are needed, at least 1.
+    pub preallocated_journal_files: u32,
+    /// The longest a message may wait for its flush to start, in nanoseconds: 30 us to 100 ms.
+    pub flush_interval_ns: u64,
+    /// What "persisted" means.
+    pub durability: Durability,
+    /// The topics that are recorded; every topic as JSON by default. The first entry that names a topic decides. A publish with a sequence
+    /// to a topic that no entry names is refused.
+    pub topics: Vec<RecordedTopic>,
+}
+
+/// What becomes of journal files that are full (reference: queues-and-transaction-log 2.6). Ages are those of the last record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MaintenanceConfig {
+    /// They move to the archive directory at this age, in nanoseconds; `None`: never.
+    pub archive_after_ns: Option<u64>,
+    /// They are compressed at this age, in nanoseconds; `None`: never.
+    pub compress_after_ns: Option<u64>,
+    /// They are removed at this age, in nanoseconds, as far as nobody needs them; `None`: never.
+    pub remove_after_ns: Option<u64>,
+    /// The oldest move to the archive directory until those outside of it are this large at most, in bytes; `None`: never.
+    pub archive_size_max: Option<u64>,
+    /// The oldest are compressed until those that are not are this large at most, in bytes; `None`: never.
+    pub compress_size_max: Option<u64>,
+    /// The oldest are removed, as far as nobody needs them, until all are this large at most, in bytes; `None`: never.
+    pub remove_size_max: Option<u64>,
+    /// The time between two looks at all of them, in nanoseconds.
+    pub interval_ns: u64,
+    /// What clients may ask for.
+    pub by_clients: ByClients,
+}
+
+/// What clients may have done with full journal files. From here everything: who may reach the server is known where it listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ByClients {
+    /// They may archive them.
+    pub archive: bool,
+    /// They may compress them.
+    pub compress: bool,
+    /// They may remove them, as far as nobody needs them.
+    pub remove: bool,
+}
+
+impl ByClients {
+    /// Whether it is among what they may ask for.
+    pub fn allows(&self, action: Action) -> bool {
+        match action {
+            Action::Archive => self.archive,
+            Action::Compress => self.compress,
+            Action::Remove => self.remove,
+        }
+    }
+}
+
+impl Default for ByClients {
+    fn default() -> Self {
+        ByClients { archive: true, compress: true, remove: true }
+    }
+}
+
+impl Default for MaintenanceConfig {
+    fn default() -> Self {
+        MaintenanceConfig {
+            archive_after_ns: None,
+            compress_after_ns: None,
+            remove_after_ns: None,
+            archive_size_max: None,
+            compress_size_max: None,
+            remove_size_max: None,
+            interval_ns: 600_000_000_000,
+            by_clients: ByClients::default(),
+        }
+    }
+}
+
+/// What must have happened to a message before it is called persisted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// A sync of the file returned: survives a power cut.
+    #[default]
+    Fsync,
+    /// The operating system has it: survives the process, not the machine.
+    Os,
+}
+
+/// One entry of the list of recorded topics. A message that several entries match is recorded once.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedTopic {
+    /// Exact name, or a pattern when it holds any of `^ $ * + ? [ ] ( ) { } | \`.
+    pub name: String,
+    /// Name of the message type, as in `json`.
+    pub message_type: String,
+    /// Only messages that match are recorded. The others are accepted.
+    #[serde(default)]
+    pub filter: Option<String>,
+    /// `false`: the topics are unrecorded on purpose. Their publishes are accepted, not persisted.
+    #[serde(default = "is_recorded_by_default")]
+    pub recorded: bool,
+    /// Messages that are not well formed are refused. The message type is `json` then.
+    #[serde(default)]
+    pub validate: bool,
+}
+
+impl RecordedTopic {
+    /// Every message on the topics is recorded.
+    pub fn new(name: &str, message_type: &str) -> Self {
+        RecordedTopic {
+            name: name.into(),
+            message_type: message_type.into(),
+            filter: None,
+            recorded: true,
+            validate: false,
+        }
+    }
+}
+
+fn is_recorded_by_default() -> bool {
+    true
+}
+
+/// A way in: where it listens is the driver's business; what its connections may do is limited here (docs/protocol.md section 6).
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TransportConfig {
+    /// For logs and messages.
+    pub name: String,
+    /// Largest data of a message, in bytes. A larger one closes the connection.
+    pub max_message_size: u32,
+    /// Connections at a time. One more is told `limit_exceeded` and closed.
+    pub max_connections: u32,
+    /// Subscriptions of one connection. One more fails with `limit_exceeded`.
+    pub max_subscriptions_per_connection: u32,
+    /// Patterns (`LIKE`, `REGEXP_REPLACE`) in the filters of the subscriptions of one connection: each takes some 10 KB, and microseconds
+    /// for each message. A subscription beyond fails with `limit_exceeded`.
+    pub max_patterns_per_connection: u32,
+    /// Bytes waiting for one connection, those of replays apart. Above it the connection is ended as `slow_consumer`.
+    pub max_client_backlog: u64,
+    /// Time within which a connection must have logged on, in nanoseconds.
+    pub logon_timeout_ns: u64,
+}
+
+/// The limits on all connections together, and on the log (docs/protocol.md section 6).
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Patterns in the filters of all subscriptions: see [`TransportConfig::max_patterns_per_connection`].
+    pub max_patterns: u32,
+    /// Bytes waiting for all connections. Above it the connection for which most waits is ended as `slow_consumer`: without it,
+    /// `max_connections` times `max_client_backlog` could wait.
+    pub max_waiting: u64,
+    /// Bytes appended but not yet persisted. Above it publishers are not read from until the journal has caught up.
+    pub max_unpersisted: u64,
+    /// Bytes kept of frames that have not arrived whole, or wait for their turn. The connection that goes beyond is told
+    /// `limit_exceeded` and closed: without it, `max_connections` times a frame could be held.
+    pub max_unfinished: u64,
+    /// Topics of the log. A publish to one more is refused with `limit_exceeded`. A topic counts until the last journal file that holds it is
+    /// removed.
+    pub max_topics: u32,
+    /// A publisher whose sequence goes up by more than this at once is logged, once per connection.
+    pub sequence_jump_logged: u64,
+}
+
+/// A value that cannot be used. The fault of whoever wrote the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {reason}")]
+pub struct ConfigError {
+    /// Path of the key, as in `transaction_log.topics[0].filter`; empty when the text is not an object at all.
+    pub key: String,
+    /// What is wrong with its value, and what would be right.
+    pub reason: String,
+}
+
+/// Why there is no broker.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A value of the configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The log, of which the queues are to be rebuilt, cannot be read.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+impl ConfigError {
+    pub(crate) fn new(key: impl Into<String>, reason: impl Into<String>) -> Self {
+        ConfigError { key: key.into(), reason: reason.into() }
+    }
+}
+
+impl BrokerConfig {
+    /// Reads and checks a configuration.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first key that is unknown, of the wrong kind or out of its range.
+    pub fn from_json(text: &str) -> Result<Self, ConfigError> {
+        let config: BrokerConfig = serde_json::from_str(text)
+            .map_err(|error| ConfigError::new(key_of(&error), error.to_string()))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The part of the configuration that the journal is opened with.
+    pub fn journal_options(&self) -> quire_journal::Options {
+        let log = &self.transaction_log;
+        quire_journal::Options {
+            segment_size: log.journal_size,
+            prepared_segments: log.preallocated_journal_files as usize,
+            flush_interval: Duration::from_nanos(log.flush_interval_ns),
+            durability: match log.durability {
+                Durability::Fsync => quire_journal::Durability::Fsync,
+                Durability::Os => quire_journal::Durability::Os,
+            },
+            // Publishers are pushed back by `max_unpersisted`; a second bound would refuse what they were allowed to send.
+            unpersisted_size_max: usize::MAX,
+            archive_directory: log.journal_archive_directory.clone(),
+            ..quire_journal::Options::default()
+        }
+    }
+
+    /// What filters may use, and what `INSTANCE_NAME()` and its like give in them; the client is not known here.
+    pub(crate) fn filter_options(&self) -> FilterOptions {
+        FilterOptions {
+            allow_backtracking: self.allow_backtracking_patterns,
+            client: ClientFacts::default(),
+            instance: InstanceFacts {
+                name: Some(self.name.clone()),
+                group: None,
+                version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            },
+        }
+    }
+
+    /// The largest message that any connection may publish, in bytes.
+    pub(crate) fn message_size_max(&self) -> usize {
+        self.transports.iter().map(|transport| transport.max_message_size as usize).max().unwrap_or_default()
+    }
+
+    /// Refuses values out of their range. Patterns, message types and filters are checked where they are compiled.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let limits = &self.limits;
+        let log = &self.transaction_log;
+        check_name(&self.name)?;
+        let ranges = [
+            ("transaction_log.journal_size", log.journal_size, JOURNAL_SIZE_MIN, u64::MAX),
+            ("transaction_log.preallocated_journal_files", log.preallocated_journal_files.into(), 1, 1024),
+            ("transaction_log.flush_interval_ns", log.flush_interval_ns, 30_000, 100_000_000),
+            ("transaction_log.maintenance.interval_ns", log.maintenance.interval_ns, 1, u64::MAX),
+            ("limits.max_patterns", limits.max_patterns.into(), 0, 1 << 20),
+            ("limits.max_unpersisted", limits.max_unpersisted, 1024, u64::MAX),
+            ("limits.max_waiting", limits.max_waiting, 1024, u64::MAX),
+            ("limits.max_unfinished", limits.max_unfinished, 1024, u64::MAX),
+            ("limits.max_topics", limits.max_topics.into(), 1, 1 << 26),
+            ("limits.sequence_jump_logged", limits.sequence_jump_logged, 1, u64::MAX),
+        ];
+        ranges.into_iter().try_for_each(|(key, value, low, high)| check_range(key, value, low, high))?;
+        if self.transports.is_empty() || self.transports.len() > TRANSPORTS_MAX {
+            let reason = format!("{} transports, not 1 to {TRANSPORTS_MAX}", self.transports.len());
+            return Err(ConfigError::new("transports", reason));
+        }
+        for (index, transport) in self.transports.iter().enumerate() {
+            transport.check(&format!("transports[{index}]"))?;
+        }
+        // However else it is spelled, opening the journal finds out.
+        if log.journal_directory.is_some() && log.journal_archive_directory == log.journal_directory {
+            let key = "transaction_log.journal_archive_directory";
+            return Err(ConfigError::new(key, "it is the journal directory itself"));
+        }
+        let maintenance = &log.maintenance;
+        let archiving = [
+            ("transaction_log.maintenance.archive_after", maintenance.archive_after_ns),
+            ("transaction_log.maintenance.archive_size_max", maintenance.archive_size_max),
+        ];
+        let archives = archiving.into_iter().find(|(_, value)| value.is_some());
+        if let Some((key, _)) = archives.filter(|_| log.journal_archive_directory.is_none()) {
+            return Err(ConfigError::new(key, "journal_archive_directory does not say where to"));
+        }
+        self.compile().map(drop)
+    }
+
+    /// The recording rules and the queues, with their patterns and filters compiled.
+    pub(crate) fn compile(&self) -> Result<(Vec<RecordingRule>, Vec<Definition>), ConfigError> {
+        let options = self.filter_options();
+        let rules = RecordingRule::compile(&self.transaction_log.topics, &options)?;
+        let queues = Definition::compile(&self.queues, &rules, &options)?;
+        Ok((rules, queues))
+    }
+
+    /// What is allowed and probably not meant: nothing is recorded, or messages that a queue takes are not.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first bad key.
+    pub fn warnings(&self) -> Result<Vec<String>, ConfigError> {
+        let (rules, queues) = self.compile()?;
+        Ok(warnings(&rules, &queues))
+    }
+}
+
+/// See [`BrokerConfig::warnings`].
+pub(crate) fn warnings(rules: &[RecordingRule], queues: &[Definition]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if !rules.iter().any(RecordingRule::records) {
+        warnings.push(
+            "the transaction log records nothing: no transaction_log.topic has recorded = true. Messages are \
+             delivered to current subscribers only"
+                .to_owned(),
+        );
+    }
+    for queue in queues {
+        let unrecorded = rules.iter().filter(|rule| !rule.records()).filter_map(RecordingRule::name);
+        for topic in unrecorded.filter(|topic| queue.selector.matches(topic)) {
+            warnings.push(format!(
+                "queue {:?}: the transaction log does not record its underlying topic {topic:?}, so messages on it \
+                 do not enter the queue",
+                queue.name
+            ));
+        }
+        let filtered = rules.iter().filter(|rule| rule.has_filter()).filter_map(RecordingRule::name);
+        for topic in filtered.filter(|topic| queue.selector.matches(topic)) {
+            warnings.push(format!(
+                "queue {:?}: the transaction log records only a part of its underlying topic {topic:?}, because of \
+                 the filter of its transaction_log.topic; the other messages do not enter the queue",
+                queue.name
+            ));
+        }
+    }
+    warnings
+}
+
+impl TransportConfig {
+    /// [`TransportConfig::logon_timeout_ns`] as a duration.
+    pub fn logon_timeout(&self) -> Duration {
+        Duration::from_nanos(self.logon_timeout_ns)
+    }
+
+    fn check(&self, path: &str) -> Result<(), ConfigError> {
+        let subscriptions = self.max_subscriptions_per_connection.into();
+        let ranges = [
+            ("max_message_size", self.max_message_size.into(), 1, 1 << 30),
+            ("max_connections", self.max_connections.into(), 1, 1 << 20),
+            ("max_subscriptions_per_connection", subscriptions, 1, 1 << 20),
+            ("max_patterns_per_connection", self.max_patterns_per_connection.into(), 0, 1 << 20),
+            ("max_client_backlog", self.max_client_backlog, 1024, u64::MAX),
+            ("logon_timeout_ns", self.logon_timeout_ns, 1, u64::MAX),
+        ];
+        let mut ranges = ranges.into_iter();
+        ranges.try_for_each(|(key, value, low, high)| check_range(&format!("{path}.{key}"), value, low, high))
+    }
+}
+
+impl Default for TransportConfig {
+    fn default() -> Self {
+        TransportConfig {
+            name: "clients".into(),
+            max_message_size: 16 << 20,
+            max_connections: 10_000,
+            max_subscriptions_per_connection: 1024,
+            max_patterns_per_connection: 1024,
+            max_client_backlog: 64 << 20,
+            logon_timeout_ns: 5_000_000_000,
+        }
+    }
+}
+
+impl Default for BrokerConfig {
+    fn default() -> Self {
+        BrokerConfig {
+            name: "quire".into(),
+            transaction_log: TransactionLogConfig::default(),
+            allow_backtracking_patterns: false,
+            queues: Vec::new(),
+            transports: vec![TransportConfig::default()],
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Default for TransactionLogConfig {
+    fn default() -> Self {
+        TransactionLogConfig {
+            journal_directory: None,
+            journal_archive_directory: None,
+            maintenance: MaintenanceConfig::default(),
+            journal_size: 64 << 20,
+            preallocated_journal_files: 2,
+            flush_interval_ns: 100_000_000,
+            durability: Durability::Fsync,
+            topics: vec![RecordedTopic::new(".*", "json")],
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            max_patterns: 8192,
+            max_waiting: 1 << 30,
+            max_unpersisted: 64 << 20,
+            max_unfinished: 256 << 20,
+            max_topics: 100_000,
+            sequence_jump_logged: 1_000_000,
+        }
+    }
+}
+
+/// More ways in than anybody listens on.
+const TRANSPORTS_MAX: usize = 64;
+
+/// A journal file below this would hold hardly more than its own header.
+const JOURNAL_SIZE_MIN: u64 = 64 << 10;
+
+/// The longest name of an instance.
+const NAME_SIZE_MAX: usize = 100;
+
+fn check_range(key: &str, value: u64, low: u64, high: u64) -> Result<(), ConfigError> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    let reason = if high == u64::MAX {
+        format!("{value} is too small, at least {low}")
+    } else {
+        format!("{value} is not between {low} and {high}")
+    };
+    Err(ConfigError::new(key, reason))
+}
+
+/// A name without spaces and signs: it stands in messages of logs and in what filters compute.
+fn check_name(name: &str) -> Result<(), ConfigError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > NAME_SIZE_MAX || name.starts_with('.') || !name.chars().all(plain) {
+        let reason = format!(
+            "{name:?} is not 1 to {NAME_SIZE_MAX} letters, digits, '-', '_' or '.', not beginning with '.'"
+        );
+        return Err(ConfigError::new("name", reason));
+    }
+    Ok(())
+}
+
+/// The key that a JSON error is about, as far as the error names it between backticks.
+fn key_of(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.split('`').nth(1).unwrap_or_default().to_owned()
+}

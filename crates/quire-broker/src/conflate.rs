@@ -1,0 +1,100 @@
+//! Conflated subscriptions: their messages are held for an interval and delivered as their connection takes them (docs/replay.md).
+//!
+//! What is held belongs to the subscription, not to the replay or the tail that it came from: it outlives a pause and a change from the one
+//! to the other.
+
+use crate::context::Context;
+use quire_journal::Record;
+
+use super::Timer;
+use crate::subscription::{ServedBy, SubscriptionId};
+use quire_command::Message;
+use quire_expression::filter::MessageContext;
+use quire_scan::{context_of, message_of};
+
+impl Context {
+    /// Holds a message of a conflated subscription.
+    pub(crate) fn hold(&mut self, id: SubscriptionId, key: &[u8], frame: &[u8]) {
+        let now = self.now.instant;
+        let Some(conflation) = &mut self.subscriptions.all[id].conflation else { return };
+        let was_empty = conflation.is_empty();
+        conflation.hold(now, key, frame);
+        let (next_end, is_full) = (conflation.next_end(), !conflation.has_room());
+        if let Some(next_end) = next_end.filter(|_| was_empty) {
+            self.timers.set(Timer::Conflated(id), next_end);
+        }
+        if is_full {
+            self.deliver_conflated_while(id, |cx| {
+                cx.subscriptions.all[id].conflation.as_ref().is_some_and(|held| !held.has_room())
+            });
+        }
+    }
+
+    /// Holds a record that the pass at the tail has come to; `data` is what the subscription wants of it.
+    pub(crate) fn conflate_record(&mut self, id: SubscriptionId, record: &Record<'_>, data: &[u8]) {
+        let number = self.subscriptions.all[id].number;
+        let context = context_of(record, self.now.wall);
+        let message = Message { data, ..message_of(record, number) };
+        self.conflate_message(id, record.topic, context.as_ref(), &message);
+    }
+
+    /// Holds a message as it is published, or persisted.
+    pub(crate) fn conflate_message(
+        &mut self,
+        id: SubscriptionId,
+        topic: &str,
+        context: Option<&MessageContext<'_>>,
+        message: &Message<'_>,
+    ) {
+        let Some(conflation) = &self.subscriptions.all[id].conflation else { return };
+        let (mut key, mut frame) = (Vec::new(), Vec::new());
+        conflation.key.write(topic, context, &mut self.arena, &mut key);
+        conflation.encoder.put_message(message, &mut frame);
+        self.hold(id, &key, &frame);
+    }
+
+    /// An interval is over, or the connection takes more again: delivers what is due.
+    pub(crate) fn deliver_due(&mut self, id: SubscriptionId) {
+        let now = self.now.instant;
+        let is_paused = |cx: &Context| {
+            let progress = cx.subscriptions.get(id).and_then(|s| s.progress());
+            progress.is_some_and(|progress| progress.is_paused)
+        };
+        if !self.subscriptions.all.contains_key(id) || is_paused(self) {
+            return;
+        }
+        let next_end = |cx: &Context| cx.subscriptions.all[id].conflation.as_ref()?.next_end();
+        let session_id = self.subscriptions.all[id].session;
+        self.deliver_conflated_while(id, |cx| {
+            cx.sessions.all[session_id].has_room() && next_end(cx).is_some_and(|end| end <= now)
+        });
+        match next_end(self) {
+            Some(end) if end > now => self.timers.set(Timer::Conflated(id), end),
+            Some(_) => self.sessions.all[session_id].overdue.push(id),
+            None => (),
+        }
+    }
+
+    /// Delivers everything that is held, in its order.
+    pub(crate) fn deliver_all_conflated(&mut self, id: SubscriptionId) {
+        self.deliver_conflated_while(id, |_| true);
+        self.timers.clear(Timer::Conflated(id));
+    }
+
+    pub(crate) fn deliver_conflated_while(&mut self, id: SubscriptionId, goes_on: impl Fn(&Context) -> bool) {
+        while goes_on(self) {
+            let subscription = &mut self.subscriptions.all[id];
+            let Some(frame) = subscription.conflation.as_mut().and_then(|held| held.take()) else { return };
+            let is_replayed = matches!(subscription.served_by, ServedBy::Bookmark(_));
+            let session_id = subscription.session;
+            let outbox = &mut self.sessions.all[session_id].outbox;
+            if is_replayed {
+                outbox.put_replayed(frame);
+            } else {
+                outbox.put_frames(&frame);
+            }
+            self.counters.delivered += 1;
+            self.touch(session_id);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What every part of the broker works with: the time of the turn, the connections, the log, and what is to be done outside.
+//!
+//! A part that serves something (queues, bookmark subscriptions, publishers, ...) owns its state and gets this as an argument. What it
+//! cannot do by itself because another part has to take its share, it asks for here (a session or a subscription that ends, a
+//! connection whose commands may go on), and the run loop carries it out between two pieces of work.
+
+use std::collections::VecDeque;
+
+use quire_command::{Code, Reply};
+use quire_expression::message_type::Arena;
+use quire_journal::{Journal, Timestamp};
+use quire_types::time::{Instant, Now};
+use slotmap::SlotMap;
+
+use super::BrokerConfig;
+use super::io::{Event, Output};
+use super::log::Log;
+use super::send::Buffers;
+use super::sessions::Sessions;
+use super::slice::Slices;
+use super::timer::Timers;
+use super::work::Work;
+use crate::stats::{PAGE_COUNT_MAX, Page, TopicStats};
+use crate::subscription::{Subscription, SubscriptionId};
+use crate::topic::TopicTable;
+
+/// See the module's documentation.
+pub(crate) struct Context {
+    pub(crate) config: BrokerConfig,
+    pub(crate) log: Log,
+    pub(crate) topics: TopicTable,
+    pub(crate) sessions: Sessions,
+    pub(crate) subscriptions: Subscriptions,
+    pub(crate) buffers: Buffers,
+    pub(crate) work: Work,
+    pub(crate) slices: Slices,
+    /// Effort that filters may take for one message while everything else waits.
+    pub(crate) turn_effort: u64,
+    pub(crate) timers: Timers,
+    pub(crate) outputs: VecDeque<Output>,
+    /// There is more to do than one turn should.
+    pub(crate) wants_turn: bool,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) counters: Counters,
+    /// Kept between uses: memory for the fields of conflation keys.
+    pub(crate) arena: Arena,
+    /// Memory for what select lists leave of a message.
+    pub(crate) selected: Vec<u8>,
+    pub(crate) now: Now,
+    /// The time of the first turn; `None` before it.
+    pub(crate) started: Option<Timestamp>,
+}
+
+/// The subscriptions of all connections.
+#[derive(Default)]
+pub(crate) struct Subscriptions {
+    pub(crate) all: SlotMap<SubscriptionId, Subscription>,
+    /// Patterns in the filters of all subscriptions.
+    pub(crate) pattern_count: usize,
+    /// Those that the server has ended and that are still to be removed.
+    ended: Vec<SubscriptionId>,
+}
+
+impl Subscriptions {
+    /// The subscription with this key; `None` once it was removed or ended.
+    #[inline]
+    pub(crate) fn get(&self, id: SubscriptionId) -> Option<&Subscription> {
+        self.all.get(id).filter(|subscription| !subscription.has_ended)
+    }
+
+    /// As [`Subscriptions::get`].
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: SubscriptionId) -> Option<&mut Subscription> {
+        self.all.get_mut(id).filter(|subscription| !subscription.has_ended)
+    }
+
+    /// Whether one was ended and is to be removed.
+    #[inline]
+    pub(crate) fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    /// One that was ended and is to be removed.
+    pub(crate) fn next_ended(&mut self) -> Option<SubscriptionId> {
+        std::iter::from_fn(|| self.ended.pop()).find(|id| self.all.contains_key(*id))
+    }
+}
+
+impl Context {
+    pub(crate) fn new(config: BrokerConfig, journal: Journal, topics: TopicTable, turn_effort: u64) -> Self {
+        Context {
+            config,
+            log: Log::new(journal),
+            topics,
+            sessions: Sessions::default(),
+            subscriptions: Subscriptions::default(),
+            buffers: Buffers::default(),
+            work: Work::default(),
+            slices: Slices::new(),
+            turn_effort,
+            timers: Timers::default(),
+            outputs: VecDeque::new(),
+            wants_turn: false,
+            shutdown: Shutdown::No,
+            counters: Counters::default(),
+            arena: Arena::default(),
+            selected: Vec::new(),
+            now: Now { instant: Instant::default(), wall: Timestamp::default() },
+            started: None,
+        }
+    }
+
+    /// The topics of the log, and those that are published or subscribed to, whose names come after `after`.
+    pub(crate) fn topics_after(&self, after: &str) -> Page<TopicStats> {
+        // One more than a page takes, so that it is known whether there are more.
+        let mut names = self.log.journal.topics_after(after, PAGE_COUNT_MAX + 1);
+        names.extend(self.topics.names_after(after, PAGE_COUNT_MAX + 1));
+        names.sort_unstable();
+        names.dedup();
+        Page::of(names.iter().map(|name| self.topics.describe(name)))
+    }
+
+    /// Ends one subscription for a reason of the server's; the connection goes on. The client is told at once and gets nothing more;
+    /// the run loop removes the subscription after the phase. Code that works on the subscription keeps a valid key until then.
+    pub(crate) fn end_subscription(&mut self, id: SubscriptionId, code: Code, reason: &str) {
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
+        let (session, number) = (subscription.session, subscription.number);
+        self.remove_subscription_later(id);
+        let connection = self.session(session).connection;
+        let event =
+            Event::SubscriptionEnded { connection, subscription: number, code, reason: reason.to_owned() };
+        self.outputs.push_back(Output::Log(event));
+        self.put(session, &Reply::SubscriptionEnded { subscription: number, code, reason });
+    }
+
+    /// The subscription gets nothing more from now on; the run loop removes it between two pieces of work.
+    pub(crate) fn remove_subscription_later(&mut self, id: SubscriptionId) {
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
+        subscription.has_ended = true;
+        self.subscriptions.ended.push(id);
+        self.wants_turn = true;
+    }
+
+    /// A filter takes so much effort that its subscription is ended.
+    pub(crate) fn end_costly(&mut self, id: SubscriptionId, size: usize) {
+        let reason = format!(
+            "the filter takes more than the limit of effort for one message, of {size} bytes; use fewer patterns, or smaller messages"
+        );
+        self.end_subscription(id, Code::LimitExceeded, &reason);
+    }
+
+    pub(crate) fn subscription(&mut self, id: SubscriptionId) -> &mut Subscription {
+        &mut self.subscriptions.all[id]
+    }
+}
+
+/// Whether the broker is stopping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shutdown {
+    No,
+    /// Waits until the journal has persisted what was taken.
+    Flushing,
+    /// Every client was told.
+    Done,
+}
+
+/// What was counted since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) published: u64,
+    pub(crate) duplicates: u64,
+    pub(crate) refused: u64,
+    pub(crate) delivered: u64,
+    pub(crate) received_bytes: u64,
+    pub(crate) sent_bytes: u64,
+}

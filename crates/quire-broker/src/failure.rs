@@ -1,0 +1,77 @@
+//! A journal that takes no writes, and what that is called on the wire.
+
+use quire_command::Code;
+use quire_journal::JournalError;
+
+use super::context::Context;
+use super::io::{Event, Output};
+
+/// Why the journal takes no writes.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: Code,
+    pub(crate) reason: String,
+    /// It ends when there is room again: the journal keeps what is appended until then.
+    pub(crate) passes: bool,
+}
+
+/// The stable code of an error of the journal, for every way in which it is told.
+pub fn code_of(error: &JournalError) -> Code {
+    match error {
+        JournalError::Full { .. } => Code::StorageFull,
+        JournalError::Removed { .. } => Code::BookmarkNotFound,
+        JournalError::Corrupt { .. }
+        | JournalError::Unreadable { .. }
+        | JournalError::Gap { .. }
+        | JournalError::Missing { .. }
+        | JournalError::Truncated { .. }
+        | JournalError::Version { .. } => Code::JournalCorrupt,
+        JournalError::BadOption { .. } => Code::BadOption,
+        JournalError::SequencesEnd { .. } => Code::LimitExceeded,
+        JournalError::Closed => Code::ShuttingDown,
+        JournalError::Behind { .. } | JournalError::Panicked => Code::Internal,
+        // A locked journal is an error of opening it. No connection gets this one.
+        JournalError::Io { .. }
+        | JournalError::OutOfFiles { .. }
+        | JournalError::Locked { .. }
+        | JournalError::TimedOut => Code::StorageFailed,
+    }
+}
+
+impl Context {
+    /// Whether the journal takes no more writes until the server is started again.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.log.failure.as_ref().is_some_and(|failure| !failure.passes)
+    }
+
+    /// The journal takes no more writes until the server is started again. Publishers are told by the run loop; reading goes on.
+    pub(crate) fn fail(&mut self, error: &JournalError) {
+        if self.has_failed() {
+            return;
+        }
+        let failure = Failure { code: code_of(error), reason: error.to_string(), passes: false };
+        let event = Event::JournalFailed { code: failure.code, reason: failure.reason.clone() };
+        self.outputs.push_back(Output::Log(event));
+        self.log.failure = Some(failure);
+        self.log.is_failure_news = true;
+        self.wants_turn = true;
+    }
+
+    /// What commands are answered that the failure keeps from being carried out.
+    pub(crate) fn failure_frame(&self) -> Failure {
+        let unknown = Failure { code: Code::Internal, reason: String::new(), passes: false };
+        self.log.failure.clone().unwrap_or(unknown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quire_journal::Position;
+
+    #[test]
+    fn records_that_were_removed_are_a_bookmark_that_is_not_found() {
+        let error = JournalError::Removed { directory: "journal".into(), after: Position::ZERO };
+        assert_eq!(code_of(&error), Code::BookmarkNotFound);
+    }
+}

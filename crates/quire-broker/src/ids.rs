@@ -1,0 +1,28 @@
+//! The names by which the parts of the broker speak of connections, sessions, subscriptions, replays, publishers and topics.
+//!
+//! Keys are generational: that of something that is gone finds nothing, never its successor. This module imports nothing of the crate.
+
+use slotmap::new_key_type;
+
+/// Number of a connection, chosen by the driver and never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// A transport, by its place in [`BrokerConfig::transports`](crate::BrokerConfig::transports).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransportId(pub u16);
+
+/// Number of a topic, valid while the generation of the table of topics stays the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TopicId(pub(crate) u32);
+
+new_key_type! {
+    /// Key of a session.
+    pub(crate) struct SessionId;
+    /// Key of a subscription.
+    pub(crate) struct SubscriptionId;
+    /// Key of a replay.
+    pub(crate) struct ReplayId;
+    /// Key of a publisher.
+    pub(crate) struct PublisherKey;
+}

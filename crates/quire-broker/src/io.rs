@@ -1,0 +1,371 @@
+//! What goes into a broker and what comes out.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use quire_journal::Action;
+
+use super::access::Access;
+use super::admin::{AdminCommand, AdminReply};
+use super::maintenance::{MaintenanceDone, MaintenanceJob};
+use super::work::{ReadDone, ReadRequest};
+use quire_command::Code;
+
+pub use crate::ids::{ConnectionId, TransportId};
+
+/// Something that happened outside.
+pub enum Input<'a> {
+    /// A peer connected.
+    Connected {
+        /// The driver's number for it.
+        connection: ConnectionId,
+        /// Where it comes from, for the log.
+        peer: &'a str,
+        /// Where it came in.
+        transport: TransportId,
+        /// What it may do.
+        access: Access,
+    },
+    /// Bytes arrived. Those of a connection that reading was paused for are kept until it goes on.
+    Received {
+        /// From where.
+        connection: ConnectionId,
+        /// Any number of whole and broken frames.
+        bytes: &'a [u8],
+    },
+    /// The transport of the connection rose above its high-water mark, or fell below its low one.
+    Writable {
+        /// Which.
+        connection: ConnectionId,
+        /// Whether it takes more.
+        writable: bool,
+    },
+    /// The connection is gone. Also allowed after [`Output::Close`], where it changes nothing.
+    Disconnected {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// The journal has persisted something, or failed.
+    Flushed,
+    /// A [`ReadRequest`] was run.
+    ReadDone(ReadDone),
+    /// The [`MaintenanceJob`] was run.
+    MaintenanceDone(MaintenanceDone),
+    /// The process of the server has a command. The reply comes as [`Output::AdminReply`], perhaps in a later turn.
+    Admin {
+        /// The driver's number for it, which the reply echoes.
+        ticket: u64,
+        /// What is to be done.
+        command: AdminCommand,
+    },
+    /// The time given by `next_timeout` has come.
+    Timeout,
+    /// Stop: what was taken is flushed and acknowledged, everybody is told, all connections are closed.
+    Shutdown,
+}
+
+/// Something that the driver must do.
+pub enum Output {
+    /// Write these bytes, behind those of an earlier output for the connection.
+    Send {
+        /// To whom.
+        connection: ConnectionId,
+        /// Frames. The last one may go on in the next output for the connection. The buffer may be handed back through `recycle`.
+        bytes: Vec<u8>,
+    },
+    /// Write these bytes, behind those of an earlier output for the connection. Other connections get the same bytes.
+    SendShared {
+        /// To whom.
+        connection: ConnectionId,
+        /// The end of the frame that the output before began.
+        bytes: Arc<[u8]>,
+    },
+    /// Close the connection once what was sent before has been written, or its peer does not take it.
+    Close {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// Read no more from the connection until told so.
+    PauseReading {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// Read on.
+    ResumeReading {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// Run it where blocking does no harm, then hand in what it gives as [`Input::ReadDone`].
+    Read(ReadRequest),
+    /// Run it where blocking does no harm, then hand in what it gives as [`Input::MaintenanceDone`]. There is one at a time.
+    Maintenance(MaintenanceJob),
+    /// The answer to [`Input::Admin`]. A command that waits when the broker stops is not answered.
+    AdminReply {
+        /// The number of the command.
+        ticket: u64,
+        /// The answer.
+        reply: AdminReply,
+    },
+    /// For the log.
+    Log(Event),
+}
+
+/// How much an [`Event`] asks of whoever reads the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// What happens in normal operation.
+    Info,
+    /// A client was refused or cut off.
+    Warning,
+    /// The broker cannot do all that it should.
+    Error,
+}
+
+/// Something worth a line in the log. Holds no payload and no password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A client was let in.
+    LoggedOn {
+        /// Its connection.
+        connection: ConnectionId,
+        /// Where it comes from.
+        peer: String,
+        /// Its name.
+        client_name: String,
+    },
+    /// A connection ended by itself.
+    Disconnected {
+        /// Which.
+        connection: ConnectionId,
+        /// The name, once logged on.
+        client_name: Option<String>,
+    },
+    /// The broker ended a connection.
+    Ended {
+        /// Which.
+        connection: ConnectionId,
+        /// The name, once logged on.
+        client_name: Option<String>,
+        /// What the peer was told.
+        code: Code,
+        /// What the peer was told, in words.
+        reason: String,
+    },
+    /// The broker ended one subscription.
+    SubscriptionEnded {
+        /// Its connection.
+        connection: ConnectionId,
+        /// The client's number for it.
+        subscription: u32,
+        /// What the client was told.
+        code: Code,
+        /// What the client was told, in words.
+        reason: String,
+    },
+    /// The sequence of a publisher went up by more than [`super::Limits::sequence_jump_logged`] at once, for the first time since it logged on.
+    SequenceJumped {
+        /// Its connection.
+        connection: ConnectionId,
+        /// Its name.
+        client_name: String,
+        /// The highest sequence before.
+        from: u64,
+        /// The sequence that came.
+        to: u64,
+    },
+    /// The journal takes no more writes; reading goes on.
+    JournalFailed {
+        /// What publishers are told.
+        code: Code,
+        /// What publishers are told, in words.
+        reason: String,
+    },
+    /// The journal has no room for writes; it looks for some at intervals. Reading goes on.
+    JournalStalled {
+        /// What publishers are told.
+        code: Code,
+        /// What publishers are told, in words.
+        reason: String,
+    },
+    /// The journal has room again, and everything that waited is written.
+    JournalResumed,
+    /// Damage keeps a message of a queue from being read.
+    QueueMessageUnreadable {
+        /// Its place in the log.
+        position: u64,
+        /// What subscribers are told.
+        code: Code,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The file that says how far queues are done could not be written: the next start takes longer.
+    QueuePointsNotSaved {
+        /// What the disk says.
+        reason: String,
+    },
+    /// The states of queues that are kept in a file stay in memory from here on, as far as the file has no room: it cannot be made, or
+    /// not made larger.
+    QueuesNotPaged {
+        /// What the disk says.
+        reason: String,
+    },
+    /// Full journal files were archived, compressed or removed.
+    JournalFilesTaken {
+        /// What was done.
+        action: Action,
+        /// With how many.
+        count: usize,
+    },
+    /// A full journal file was archived, compressed or removed because a client asked for it.
+    JournalFileTaken {
+        /// The client's connection; it may be gone.
+        connection: ConnectionId,
+        /// The client's name.
+        client_name: Option<String>,
+        /// What was done.
+        action: Action,
+        /// Where the file is, or was.
+        path: PathBuf,
+    },
+    /// A rule of the maintenance schedule failed; it is tried again after the interval.
+    MaintenanceFailed {
+        /// What was to be done.
+        action: Action,
+        /// What the disk says.
+        reason: String,
+    },
+    /// The end of the log was torn by a kill or a power cut, and was cut at the start. Nothing in it was acknowledged.
+    TornTailCut {
+        /// The journal file.
+        path: PathBuf,
+        /// Where it was cut, in bytes.
+        offset: u64,
+        /// Bytes that were cut.
+        size: u64,
+    },
+    /// The sequences of some publishers are not known any more: what those send again is recorded again.
+    SequencesLost,
+    /// A setting of a queue has no effect.
+    QueueSettingIgnored {
+        /// The queue.
+        queue: String,
+        /// The key.
+        key: String,
+    },
+    /// Something in the configuration is allowed and probably not meant.
+    ConfigWarning {
+        /// What it means.
+        text: String,
+    },
+    /// The broker is stopping.
+    ShuttingDown,
+}
+
+impl Event {
+    /// How much it asks of whoever reads the log.
+    pub fn level(&self) -> Level {
+        match self {
+            Event::LoggedOn { .. }
+            | Event::Disconnected { .. }
+            | Event::JournalFilesTaken { .. }
+            | Event::JournalFileTaken { .. }
+            | Event::TornTailCut { .. }
+            | Event::JournalResumed
+            | Event::ShuttingDown => Level::Info,
+            Event::Ended { code: Code::ShuttingDown, .. } => Level::Info,
+            Event::Ended { .. }
+            | Event::SequenceJumped { .. }
+            | Event::QueueSettingIgnored { .. }
+            | Event::ConfigWarning { .. }
+            | Event::SequencesLost
+            | Event::QueuePointsNotSaved { .. }
+            | Event::QueuesNotPaged { .. }
+            | Event::MaintenanceFailed { .. } => Level::Warning,
+            Event::SubscriptionEnded { .. }
+            | Event::JournalFailed { .. }
+            | Event::JournalStalled { .. }
+            | Event::QueueMessageUnreadable { .. } => Level::Error,
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::LoggedOn { connection, peer, client_name } => {
+                write!(f, "connection {connection} from {peer}: client {client_name:?} logged on")
+            }
+            Event::Disconnected { connection, client_name } => {
+                write!(f, "connection {connection}{}: disconnected", Named(client_name))
+            }
+            Event::Ended { connection, client_name, code, reason } => {
+                write!(f, "connection {connection}{}: ended, {code}: {reason}", Named(client_name))
+            }
+            Event::SubscriptionEnded { connection, subscription, code, reason } => {
+                write!(f, "connection {connection}: subscription {subscription} ended, {code}: {reason}")
+            }
+            Event::SequenceJumped { connection, client_name, from, to } => {
+                write!(
+                    f,
+                    "connection {connection} (client {client_name:?}): its sequence jumped from {from} to {to}; \
+                     publishes with a number up to {to} now count as duplicates, whoever sends them under this name"
+                )
+            }
+            Event::JournalFailed { code, reason } => {
+                write!(f, "the journal takes no more writes, {code}: {reason}")
+            }
+            Event::JournalStalled { code, reason } => {
+                write!(f, "the journal takes no writes until there is room, {code}: {reason}")
+            }
+            Event::JournalResumed => f.write_str("journal writes resumed"),
+            Event::QueueMessageUnreadable { position, code, reason } => {
+                write!(f, "the queue message at position {position} cannot be read, {code}: {reason}")
+            }
+            Event::QueuePointsNotSaved { reason } => {
+                write!(f, "the places of the queues are not saved: {reason}")
+            }
+            Event::QueuesNotPaged { reason } => {
+                write!(f, "the states of the queues stay in memory: they cannot be paged out, {reason}")
+            }
+            Event::JournalFilesTaken { action, count } => {
+                write!(f, "{count} journal files {}", action.done())
+            }
+            Event::JournalFileTaken { connection, client_name, action, path } => {
+                let (name, done) = (Named(client_name), action.done());
+                write!(f, "connection {connection}{name}: {} {done}, as asked for", path.display())
+            }
+            Event::MaintenanceFailed { action, reason } => {
+                write!(f, "cannot {} journal files: {reason}", action.verb())
+            }
+            Event::TornTailCut { path, offset, size } => {
+                let path = path.display();
+                write!(f, "{path}: cut {size} bytes of an unfinished write at byte {offset}; nothing in them was acknowledged")
+            }
+            Event::SequencesLost => f.write_str(
+                "clients.ack was missing or damaged and older journal files were removed: publishers that wrote only to those files \
+                 are not recognized, and messages that they send again are recorded again",
+            ),
+            Event::QueueSettingIgnored { queue, key } => write!(f, "queue {queue:?}: {key} has no effect"),
+            Event::ConfigWarning { text } => write!(f, "configuration: {text}"),
+            Event::ShuttingDown => f.write_str("shutting down"),
+        }
+    }
+}
+
+struct Named<'a>(&'a Option<String>);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(name) => write!(f, " (client {name:?})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for ConnectionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}

@@ -1,0 +1,47 @@
+//! The broker as a state machine without input or output.
+
+mod access;
+mod admin;
+mod bookmarks;
+mod broker;
+mod codec;
+mod config;
+mod conflate;
+mod context;
+mod failure;
+mod ids;
+mod io;
+mod log;
+mod maintenance;
+mod ordinary;
+mod publishers;
+mod queues;
+pub mod replay;
+mod reply;
+mod send;
+mod session;
+mod sessions;
+mod slice;
+mod stats;
+mod subscription;
+mod tail;
+mod timer;
+mod topic;
+mod work;
+
+pub use access::Access;
+pub use admin::{AdminCommand, AdminReply};
+pub use broker::Broker;
+pub use config::{
+    BrokerConfig, ByClients, ConfigError, Durability, Limits, MaintenanceConfig, OpenError, RecordedTopic,
+    TransactionLogConfig, TransportConfig,
+};
+pub use failure::code_of;
+pub use io::{ConnectionId, Event, Input, Level, Output, TransportId};
+pub use maintenance::{Maintenance, MaintenanceDone, MaintenanceJob};
+pub(crate) use queues::QueueSubscription;
+pub use queues::{Expired, QueueFigures, QueueSettings, QueueStats, StandaloneError, StandaloneQueue};
+pub use slice::Stopwatch;
+pub use stats::{ConnectionStats, Page, ServerStats, Stats, TopicStats};
+pub(crate) use timer::Timer;
+pub use work::{ReadDone, ReadRequest, ReadTicket};

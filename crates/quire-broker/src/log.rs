@@ -1,0 +1,89 @@
+//! The log as the parts of the broker see it, and how far it has come.
+//!
+//! Four positions follow each other. What was *appended* has its place in the log. What is *persisted* is on the disk. What may be
+//! *acknowledged* is what publishers and commands are told to be safe, and what is *visible* is what consumers of the log may be handed. The
+//! latter two are decided here and nowhere else: today both are what is persisted. What was *served* has been handed to every consumer.
+
+use quire_journal::{Appended, Journal, JournalError, NewRecord, Position, PublisherId, Reader, Timestamp};
+
+use super::failure::Failure;
+
+/// See the module's documentation.
+pub(crate) struct Log {
+    pub(crate) journal: Journal,
+    pub(crate) reader: Reader,
+    pub(crate) failure: Option<Failure>,
+    /// The failure is still to be told to publishers.
+    pub(crate) is_failure_news: bool,
+    /// The last timestamp given to a record.
+    pub(crate) stamped: Timestamp,
+    /// Every consumer was handed everything up to here.
+    pub(crate) served: Position,
+}
+
+impl Log {
+    pub(crate) fn new(journal: Journal) -> Self {
+        Log {
+            reader: journal.reader(),
+            served: journal.persisted(),
+            journal,
+            failure: None,
+            is_failure_news: false,
+            stamped: Timestamp::default(),
+        }
+    }
+
+    /// The last position that was given to a record.
+    #[inline]
+    pub(crate) fn appended(&self) -> Position {
+        self.journal.appended()
+    }
+
+    /// The position up to which publishers and commands are told that their messages are safe.
+    #[inline]
+    pub(crate) fn acknowledged(&self) -> Position {
+        self.journal.persisted()
+    }
+
+    /// The position up to which consumers and readers get records.
+    #[inline]
+    pub(crate) fn visible(&self) -> Position {
+        self.journal.persisted()
+    }
+
+    /// Whether everything appended is acknowledged.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.acknowledged() == self.appended()
+    }
+
+    /// Bytes of what was appended and is not persisted yet.
+    pub(crate) fn unpersisted_size(&self) -> usize {
+        self.journal.unpersisted_bytes()
+    }
+
+    /// The highest sequence of a publisher that the log knows.
+    pub(crate) fn highest_sequence(&self, publisher: PublisherId) -> Option<u64> {
+        self.journal.highest_sequence(publisher)
+    }
+
+    /// The sequence that the next record gets when its publisher gives it none.
+    pub(crate) fn next_sequence(&self, publisher: PublisherId) -> u64 {
+        let highest = self.journal.highest_sequence(publisher).unwrap_or_default();
+        self.appended().next().get().max(highest.saturating_add(1))
+    }
+
+    /// The time for the next record: `now`, or that of the record before when the wall clock was set back.
+    #[inline]
+    pub(crate) fn stamp(&mut self, now: Timestamp) -> Timestamp {
+        self.stamped = self.stamped.max(now);
+        self.stamped
+    }
+
+    /// Appends a record to the open batch.
+    ///
+    /// # Errors
+    /// What the journal says; the caller reports it with [`Context::fail`](super::context::Context::fail).
+    pub(crate) fn append(&mut self, record: &NewRecord<'_>) -> Result<Appended, JournalError> {
+        self.journal.append(record)
+    }
+}

@@ -1,0 +1,305 @@
+//! Journal maintenance: full journal files are archived, compressed and removed, by a schedule and by command.
+//!
+//! The work waits for the disk. It leaves as a [`MaintenanceJob`] for the driver, one at a time. A job is about one file, so that what
+//! must stay is looked up anew for each file, and a command waits for one file at most.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use quire_journal::{Action, JournalError, Position, SegmentInfo, Which};
+
+use super::admin::{AdminReply, Requester};
+use super::config::MaintenanceConfig;
+use super::context::Context;
+use super::failure::code_of;
+use super::tail::LogConsumer;
+use super::{Event, Output, Timer};
+use crate::context::Shutdown;
+use quire_command::Code;
+use quire_types::Files;
+
+/// What is to be done with which full journal files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Maintenance {
+    /// What is done.
+    pub action: Action,
+    /// With which files. One is taken, the oldest.
+    pub files: Files,
+    /// Nothing is done; the reply names every file that is meant.
+    pub dry_run: bool,
+    /// The command is refused unless the server archives to this directory; `None`: any.
+    pub archive_directory: Option<PathBuf>,
+}
+
+/// Work on a journal file. It blocks on the disk: run it off the loop, then hand the result back as
+/// [`Input::MaintenanceDone`](super::Input::MaintenanceDone). The broker hands out no other job before that.
+pub struct MaintenanceJob {
+    maintenance: quire_journal::FileMaintenance,
+    action: Action,
+    which: Which,
+    needed: Position,
+    dry_run: bool,
+    archive_directory: Option<PathBuf>,
+}
+
+/// The result of a [`MaintenanceJob`]: the files that were taken, or would be, or why there are none.
+pub struct MaintenanceDone(Result<Vec<SegmentInfo>, Failed>);
+
+struct Failed {
+    code: Code,
+    reason: String,
+}
+
+impl MaintenanceJob {
+    /// What is done.
+    pub fn action(&self) -> Action {
+        self.action
+    }
+
+    /// Whether nothing is changed.
+    pub fn is_dry_run(&self) -> bool {
+        self.dry_run
+    }
+
+    /// The files that are meant at this moment. Unless it is a dry run the job takes the first one.
+    pub fn plan(&self) -> Vec<SegmentInfo> {
+        self.maintenance.plan(self.action, self.which, Some(self.needed))
+    }
+
+    /// Does the work.
+    pub fn run(&self) -> MaintenanceDone {
+        MaintenanceDone(self.try_run().map_err(|error| Failed::of(&error)))
+    }
+
+    fn try_run(&self) -> Result<Vec<SegmentInfo>, JournalError> {
+        if let Some(directory) = &self.archive_directory {
+            self.maintenance.check_archives_to(directory)?;
+        }
+        if self.dry_run {
+            return Ok(self.plan());
+        }
+        let taken = self.maintenance.take_next(self.action, self.which, Some(self.needed))?;
+        Ok(taken.into_iter().collect())
+    }
+}
+
+impl MaintenanceDone {
+    /// The work could not be begun, or panicked.
+    pub fn failed(reason: &str) -> Self {
+        MaintenanceDone(Err(Failed { code: Code::Internal, reason: reason.to_owned() }))
+    }
+
+    /// The files that were taken, or would be; `None` when the job failed.
+    pub fn files(&self) -> Option<&[SegmentInfo]> {
+        self.0.as_deref().ok()
+    }
+}
+
+impl Failed {
+    fn of(error: &JournalError) -> Self {
+        Failed { code: code_of(error), reason: error.to_string() }
+    }
+}
+
+/// The commands and rules that wait for their turn.
+pub(super) struct MaintenanceService {
+    /// Tasks take turns, one file each. At most one task of each connection, and one of the schedule.
+    waiting: VecDeque<Task>,
+    running: Option<Task>,
+    schedule: Schedule,
+}
+
+enum Task {
+    Asked {
+        by: Requester,
+        what: Maintenance,
+    },
+    /// The rule that runs, by its index, and the number of files that it has taken in this round.
+    Scheduled {
+        rule: usize,
+        taken: usize,
+    },
+}
+
+/// What is done at intervals. An interval begins when the rules have taken every file that they mean.
+struct Schedule {
+    rules: Vec<(Action, Files)>,
+    interval: Duration,
+    /// The first interval begins with the first turn.
+    has_begun: bool,
+}
+
+impl MaintenanceService {
+    /// A service that has nothing to do but what is scheduled.
+    pub(super) fn new(cx: &mut Context) -> Self {
+        let config = &cx.config.transaction_log.maintenance;
+        let (rules, interval) = (rules(config), Duration::from_nanos(config.interval_ns));
+        if !rules.is_empty() {
+            cx.timers.set(Timer::Maintenance, cx.now.instant);
+        }
+        let schedule = Schedule { rules, interval, has_begun: false };
+        MaintenanceService { waiting: VecDeque::new(), running: None, schedule }
+    }
+
+    /// Takes a command. The reply follows when the job is done. `consumers` are those of the log.
+    pub(super) fn ask(
+        &mut self,
+        cx: &mut Context,
+        consumers: &[&dyn LogConsumer],
+        by: Requester,
+        what: Maintenance,
+    ) {
+        self.waiting.retain(|task| task.is_wanted(cx));
+        if cx.shutdown != Shutdown::No {
+            return cx.reply(&by, AdminReply::refused(Code::ShuttingDown, "the server is stopping"));
+        }
+        let connection = by.connection();
+        let others = self.running.iter().chain(&self.waiting);
+        if connection.is_some() && others.filter_map(Task::connection).any(|other| Some(other) == connection)
+        {
+            let reason = "the connection has a maintenance command that is not answered yet";
+            return cx.reply(&by, AdminReply::refused(Code::LimitExceeded, reason));
+        }
+        self.waiting.push_back(Task::Asked { by, what });
+        self.begin(cx, consumers);
+    }
+
+    /// The timer fired: the interval of the schedule is over.
+    pub(super) fn timer_fired(&mut self, cx: &mut Context, consumers: &[&dyn LogConsumer]) {
+        if !std::mem::replace(&mut self.schedule.has_begun, true) {
+            return self.rest(cx);
+        }
+        self.waiting.push_back(Task::Scheduled { rule: 0, taken: 0 });
+        self.begin(cx, consumers);
+    }
+
+    /// Takes the result of the job that was handed out, and hands out the next one.
+    pub(super) fn done(&mut self, cx: &mut Context, consumers: &[&dyn LogConsumer], done: MaintenanceDone) {
+        match self.running.take() {
+            Some(Task::Asked { by, what }) => answer(cx, &by, &what, done),
+            Some(Task::Scheduled { rule, taken }) => self.scheduled_done(cx, rule, taken, done),
+            None => return,
+        }
+        self.begin(cx, consumers);
+    }
+
+    /// A rule goes on until no file is left that it means.
+    fn scheduled_done(
+        &mut self,
+        cx: &mut Context,
+        rule: usize,
+        taken: usize,
+        MaintenanceDone(outcome): MaintenanceDone,
+    ) {
+        let action = self.schedule.rules[rule].0;
+        let (taken, failed) = match outcome {
+            Ok(files) if !files.is_empty() => {
+                return self.waiting.push_back(Task::Scheduled { rule, taken: taken + files.len() });
+            }
+            Ok(_) => (taken, None),
+            Err(failed) => (taken, Some(failed)),
+        };
+        if taken > 0 {
+            cx.outputs.push_back(Output::Log(Event::JournalFilesTaken { action, count: taken }));
+        }
+        if let Some(Failed { reason, .. }) = failed {
+            cx.outputs.push_back(Output::Log(Event::MaintenanceFailed { action, reason }));
+        }
+        if rule + 1 < self.schedule.rules.len() {
+            self.waiting.push_back(Task::Scheduled { rule: rule + 1, taken: 0 });
+        } else {
+            self.rest(cx);
+        }
+    }
+
+    /// Sets the timer for the next round.
+    fn rest(&self, cx: &mut Context) {
+        cx.timers.set(Timer::Maintenance, cx.now.instant + self.schedule.interval);
+    }
+
+    /// Hands out the task that waits first, unless a job is under way. Commands of connections that have ended are dropped.
+    fn begin(&mut self, cx: &mut Context, consumers: &[&dyn LogConsumer]) {
+        while self.running.is_none() && cx.shutdown == Shutdown::No {
+            let Some(task) = self.waiting.pop_front() else { return };
+            if !task.is_wanted(cx) {
+                continue;
+            }
+            let (action, files, dry_run, archive_directory) = match &task {
+                Task::Asked { what, .. } => {
+                    (what.action, what.files, what.dry_run, what.archive_directory.clone())
+                }
+                Task::Scheduled { rule, .. } => {
+                    let (action, files) = self.schedule.rules[*rule];
+                    (action, files, false, None)
+                }
+            };
+            let which = match files {
+                Files::OlderThan(age_ns) => Which::older_than(Duration::from_nanos(age_ns), cx.now.wall),
+                Files::Beyond(size_max) => Which::Beyond { size_max },
+            };
+            cx.outputs.push_back(Output::Maintenance(MaintenanceJob {
+                maintenance: cx.log.journal.maintenance(),
+                action,
+                which,
+                needed: needed_from(cx, consumers),
+                dry_run,
+                archive_directory,
+            }));
+            self.running = Some(task);
+        }
+    }
+}
+
+impl Task {
+    fn connection(&self) -> Option<super::ConnectionId> {
+        match self {
+            Task::Asked { by, .. } => by.connection(),
+            Task::Scheduled { .. } => None,
+        }
+    }
+
+    /// Whether a client or the process waits for it.
+    fn is_wanted(&self, cx: &Context) -> bool {
+        match self {
+            Task::Asked { by, .. } => cx.hears(by),
+            Task::Scheduled { .. } => true,
+        }
+    }
+}
+
+fn rules(config: &MaintenanceConfig) -> Vec<(Action, Files)> {
+    let rules = [
+        (Action::Archive, config.archive_after_ns, config.archive_size_max),
+        (Action::Compress, config.compress_after_ns, config.compress_size_max),
+        (Action::Remove, config.remove_after_ns, config.remove_size_max),
+    ];
+    let of = |(action, age_ns, size_max): (Action, Option<u64>, Option<u64>)| {
+        let files = age_ns.map(Files::OlderThan).into_iter().chain(size_max.map(Files::Beyond));
+        files.map(move |files| (action, files))
+    };
+    rules.into_iter().flat_map(of).collect()
+}
+
+/// Logs the files that were taken, and replies.
+fn answer(cx: &mut Context, by: &Requester, what: &Maintenance, MaintenanceDone(outcome): MaintenanceDone) {
+    let files = match outcome {
+        Ok(files) => files,
+        Err(Failed { code, reason }) => return cx.reply(by, AdminReply::Refused { code, reason }),
+    };
+    if let (Requester::Client { connection, client_name, .. }, false) = (by, what.dry_run) {
+        let action = what.action;
+        cx.outputs.extend(files.iter().map(|file| {
+            let (connection, client_name, path) = (*connection, client_name.clone(), file.path.clone());
+            Output::Log(Event::JournalFileTaken { connection, client_name, action, path })
+        }));
+    }
+    cx.reply(by, AdminReply::Files(files));
+}
+
+/// The first position that must stay (reference: queues-and-transaction-log G3), as the consumers of the log say. A subscription that has
+/// caught up may fall back to a replay before the job runs, so everything after the position that all of them were handed stays too.
+fn needed_from(cx: &Context, consumers: &[&dyn LogConsumer]) -> Position {
+    let needed = consumers.iter().filter_map(|consumer| consumer.needed_from(cx));
+    needed.fold(cx.log.served.next(), Position::min)
+}

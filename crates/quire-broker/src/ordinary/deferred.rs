@@ -1,0 +1,212 @@
+//! Ordinary subscriptions whose filters take more effort for a message than a turn has.
+//!
+//! The message is kept for such a subscription, the filter is evaluated on a reader thread, and what matches is delivered when the answer
+//! comes. Until then everything later for the subscription waits behind it, so that its messages stay in order. What is kept counts
+//! against `max_client_backlog` like what a slow connection does not take. A bookmark subscription needs none of this: it falls back to a
+//! replay, whose filters are evaluated on those threads anyway.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use super::Ordinary;
+use crate::context::Context;
+use crate::replay::{Answer, OwnedMessage, Question, Verdict};
+use crate::session::SessionId;
+use crate::subscription::SubscriptionId;
+use crate::work::{Job, JobOwner};
+use quire_command::{Code, Message};
+use quire_expression::filter::{Decision, MessageContext};
+
+/// Messages and subscriptions of one piece of work: few enough that the answers come soon, enough that handing them over costs little.
+const QUESTIONS_MAX: usize = 1024;
+
+/// Bytes of the messages of one piece of work.
+const QUESTIONS_SIZE_MAX: usize = 1024 * 1024;
+
+/// What a kept message takes beside its data.
+const KEPT_OVERHEAD: usize = 64;
+
+/// A message that is kept for subscriptions, one after the other.
+pub(super) struct SharedMessage {
+    pub(super) message: Arc<OwnedMessage>,
+    /// The session of the last of them. Those of one session mostly follow each other; where they do not, the message counts again.
+    last_session: Option<SessionId>,
+}
+
+impl SharedMessage {
+    pub(super) fn of(context: &MessageContext<'_>, message: &Message<'_>, is_queue: bool) -> Self {
+        let message = OwnedMessage {
+            message_type: context.message_type,
+            topic: context.topic.into(),
+            bookmark: message.bookmark.and(context.bookmark),
+            timestamp: context.timestamp,
+            correlation_id: context.correlation_id.into(),
+            data: context.data.into(),
+            is_queue,
+        };
+        SharedMessage { message: Arc::new(message), last_session: None }
+    }
+}
+
+/// The messages that wait for a decision.
+#[derive(Default)]
+pub(super) struct Deferred {
+    by_subscription: HashMap<SubscriptionId, Waiting, FxBuildHasher>,
+    /// The subscriptions with messages that are not under way, the one that waits longest first.
+    line: VecDeque<SubscriptionId>,
+    /// The subscriptions whose messages the job under way decides, each with its session and the bytes that were kept for it. There is one
+    /// job at a time: the other reader thread is left to replays.
+    under_way: Option<Vec<(SubscriptionId, SessionId, usize)>>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    questions: VecDeque<Question>,
+    /// Stands in the line.
+    is_in_line: bool,
+}
+
+impl Deferred {
+    /// Whether something waits for the subscription, so that all that is later has to wait as well.
+    pub(crate) fn has(&self, id: SubscriptionId) -> bool {
+        self.by_subscription.contains_key(&id)
+    }
+
+    /// The subscription is gone. Gives the bytes that were kept for it, but for those under way.
+    fn forget(&mut self, id: SubscriptionId) -> usize {
+        let waiting = self.by_subscription.remove(&id);
+        waiting.map_or(0, |waiting| waiting.questions.iter().map(|question| question.charge).sum())
+    }
+}
+
+impl Ordinary {
+    /// Keeps a message for a subscription of which it is not decided whether it wants it, or that waits for the decision about an earlier one.
+    pub(super) fn defer(
+        &mut self,
+        cx: &mut Context,
+        id: SubscriptionId,
+        decision: Decision,
+        kept: &mut SharedMessage,
+    ) {
+        let Some(subscription) = cx.subscriptions.get(id) else { return };
+        let filter = match decision {
+            Decision::Open => subscription.filter.clone(),
+            Decision::Wanted => None,
+        };
+        let (session, select) = (subscription.session, subscription.select.clone());
+        // The subscriptions of a session share the message.
+        let is_first = kept.last_session.replace(session) != Some(session);
+        let charge = KEPT_OVERHEAD + if is_first { kept.message.data.len() } else { 0 };
+        let waiting = self.deferred.by_subscription.entry(id).or_default();
+        let message = kept.message.clone();
+        waiting.questions.push_back(Question { subscription: id, message, filter, select, charge });
+        if !waiting.is_in_line {
+            waiting.is_in_line = true;
+            self.deferred.line.push_back(id);
+        }
+        let session_state = &mut cx.sessions.all[session];
+        session_state.deferred_size += charge;
+        let size = session_state.deferred_size + session_state.outbox.backlog_size();
+        cx.touch(session);
+        let limit = cx.transport_of(session).max_client_backlog;
+        if size as u64 > limit {
+            let reason = format!(
+                "slow filters: more than max_client_backlog ({limit} bytes) of messages wait until the filters of this connection are evaluated"
+            );
+            cx.drop_slow(session, &reason);
+        }
+    }
+
+    /// The subscription is gone, and with it what waits for it.
+    pub(crate) fn forget_deferred(&mut self, cx: &mut Context, id: SubscriptionId) {
+        if self.deferred.has(id) {
+            let size = self.deferred.forget(id);
+            if let Some(session) = cx.subscriptions.all.get(id).map(|subscription| subscription.session) {
+                cx.session(session).deferred_size -= size;
+            }
+        }
+    }
+
+    /// Hands the reader threads the next questions, unless they are at some.
+    pub(crate) fn decide_deferred(&mut self, cx: &mut Context) {
+        if self.deferred.under_way.is_some() || self.deferred.line.is_empty() {
+            return;
+        }
+        let (mut questions, mut subscriptions, mut size) = (Vec::new(), Vec::new(), 0);
+        while questions.len() < QUESTIONS_MAX
+            && size < QUESTIONS_SIZE_MAX
+            && let Some(id) = self.deferred.line.pop_front()
+        {
+            let Some(waiting) = self.deferred.by_subscription.get_mut(&id) else { continue };
+            waiting.is_in_line = false;
+            let size_before = size;
+            while questions.len() < QUESTIONS_MAX
+                && size < QUESTIONS_SIZE_MAX
+                && let Some(question) = waiting.questions.pop_front()
+            {
+                size += question.charge;
+                questions.push(question);
+            }
+            if let Some(subscription) = cx.subscriptions.all.get(id) {
+                subscriptions.push((id, subscription.session, size - size_before));
+            }
+        }
+        if questions.is_empty() {
+            return;
+        }
+        self.deferred.under_way = Some(subscriptions);
+        cx.begin_job(JobOwner::Decide, Job::Decide(questions));
+    }
+
+    /// The questions were answered; `None` by a bug of ours.
+    pub(crate) fn decided(&mut self, cx: &mut Context, answers: Option<Vec<Answer>>) {
+        let Some(subscriptions) = self.deferred.under_way.take() else { return };
+        let is_known = answers.is_some();
+        for (_, session, size) in &subscriptions {
+            if let Some(session_state) = cx.sessions.all.get_mut(*session) {
+                session_state.deferred_size -= size;
+                cx.touch(*session);
+            }
+        }
+        for Answer { subscription, message, verdict } in answers.into_iter().flatten() {
+            match verdict {
+                Verdict::Unwanted => (),
+                Verdict::Wanted => self.deliver_decided(cx, subscription, &message, &message.data),
+                Verdict::Selected(data) => self.deliver_decided(cx, subscription, &message, &data),
+                Verdict::TooCostly => cx.end_costly(subscription, message.data.len()),
+            }
+        }
+        for (id, ..) in subscriptions {
+            if !is_known && cx.subscriptions.all.contains_key(id) {
+                cx.end_subscription(id, Code::Internal, "the evaluation of the filter failed");
+            }
+            let Some(waiting) = self.deferred.by_subscription.get_mut(&id) else { continue };
+            if waiting.questions.is_empty() {
+                self.deferred.by_subscription.remove(&id);
+            } else if !waiting.is_in_line {
+                waiting.is_in_line = true;
+                self.deferred.line.push_back(id);
+            }
+        }
+    }
+
+    fn deliver_decided(&mut self, cx: &mut Context, id: SubscriptionId, message: &OwnedMessage, data: &[u8]) {
+        // It may have become a bookmark subscription meanwhile, which gets its messages from the log.
+        if cx.subscriptions.get(id).is_none_or(|subscription| subscription.progress().is_some()) {
+            return;
+        }
+        let frame = Message {
+            subscription: 0,
+            bookmark: message.bookmark.map(|bookmark| (bookmark.publisher.get(), bookmark.sequence)),
+            timestamp_ns: message.timestamp.as_ns(),
+            queued: None,
+            topic: message.topic.as_bytes(),
+            correlation_id: &message.correlation_id,
+            data,
+        };
+        cx.deliver_published(id, &message.context(), &frame, message.is_queue, None);
+    }
+}

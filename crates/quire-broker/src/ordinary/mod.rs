@@ -1,0 +1,165 @@
+//! Subscriptions without a bookmark, and `live` ones that have caught up: served with each publish, from the received frame.
+
+mod deferred;
+
+use std::sync::Arc;
+
+use quire_command::Message;
+use quire_expression::filter::{Decision, MessageContext};
+use quire_expression::message_type::MessageType;
+use quire_journal::Position;
+
+use super::context::Context;
+use super::slice::{SERVED, WEIGHED_EFFORT};
+use crate::send::mark_dirty;
+use crate::session::{SessionId, SharedData};
+use crate::subscription::{ServedBy, Source, SubscriptionId};
+use crate::topic::{Stage, TopicId};
+use deferred::{Deferred, SharedMessage};
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(crate) struct Ordinary {
+    deferred: Deferred,
+    /// `live` subscriptions that could not take a message, and the positions behind which they have to go on from the log.
+    behind: Vec<(SubscriptionId, Position)>,
+    /// The subscriptions that get the current message. A buffer that is used again.
+    matched: Vec<(SubscriptionId, Decision)>,
+}
+
+impl Ordinary {
+    /// A `live` subscription that has to go on from the log, and from where.
+    pub(crate) fn next_behind(&mut self) -> Option<(SubscriptionId, Position)> {
+        (!self.behind.is_empty()).then(|| self.behind.remove(0))
+    }
+
+    /// Serves ordinary and `live` subscriptions.
+    pub(crate) fn serve_published(
+        &mut self,
+        cx: &mut Context,
+        topic: TopicId,
+        context: &MessageContext<'_>,
+        message: &Message<'_>,
+        is_queue: bool,
+    ) {
+        let mut matched = std::mem::take(&mut self.matched);
+        let push = |id, decision| matched.push((id, decision));
+        let effort = cx.topics.for_each_decision(topic, Stage::Published, context, cx.turn_effort, push);
+        cx.slices.weigh(SERVED + matched.len() + effort as usize / WEIGHED_EFFORT);
+        let mut owned = None;
+        let shared = cx.share(message.data, matched.len(), Stage::Published);
+        let mut memory = std::mem::take(&mut cx.selected);
+        for &(subscription, decision) in &matched {
+            if decision == Decision::Open || self.deferred.has(subscription) {
+                if !self.falls_back(cx, subscription, message.bookmark.is_some()) {
+                    let owned = owned.get_or_insert_with(|| SharedMessage::of(context, message, is_queue));
+                    self.defer(cx, subscription, decision, owned);
+                }
+                continue;
+            }
+            let message_type = Some(context.message_type);
+            let data = cx.select(subscription, message_type, message.data, &mut memory);
+            let shared = shared.as_ref().filter(|_| std::ptr::eq(data, message.data));
+            let message = Message { data, ..*message };
+            cx.deliver_published(subscription, context, &message, is_queue, shared);
+        }
+        cx.selected = memory;
+        matched.clear();
+        self.matched = matched;
+    }
+
+    /// A `live` subscription that cannot take a message goes on from the log, if the message is there. Gives whether the subscription
+    /// is none that has to wait for a decision.
+    fn falls_back(&mut self, cx: &Context, id: SubscriptionId, is_recorded: bool) -> bool {
+        let Some(subscription) = cx.subscriptions.get(id) else { return true };
+        let Some(progress) = subscription.progress() else { return false };
+        if is_recorded {
+            // It is the last record. One that is not in step yet is served up to the tail.
+            let after = match progress.stage {
+                Source::Live => Position::new(cx.log.appended().get() - 1),
+                _ => progress.after.max(cx.log.served),
+            };
+            self.behind.push((id, after));
+        }
+        true
+    }
+}
+
+impl Context {
+    /// The part of a message that a subscription wants; `memory` holds it when that is not the whole.
+    pub(crate) fn select<'a>(
+        &mut self,
+        id: SubscriptionId,
+        message_type: Option<MessageType>,
+        data: &'a [u8],
+        memory: &'a mut Vec<u8>,
+    ) -> &'a [u8] {
+        let select = self.subscriptions.get(id).and_then(|subscription| subscription.select.as_ref());
+        let Some(select) = select else { return data };
+        select.apply(message_type, data, &mut self.arena, memory)
+    }
+
+    /// `shared` has the same bytes as the message's data.
+    pub(crate) fn deliver_published(
+        &mut self,
+        id: SubscriptionId,
+        context: &MessageContext<'_>,
+        message: &Message<'_>,
+        is_queue: bool,
+        shared: Option<&Arc<SharedData>>,
+    ) {
+        // A connection that was ended while this message was served took its subscriptions along.
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
+        let session_id = subscription.session;
+        let message = Message { subscription: subscription.number, ..*message };
+        if subscription.conflation.is_some() && !is_queue {
+            self.conflate_message(id, context.topic, Some(context), &message);
+            return self.check_backlog(session_id);
+        }
+        let session = &mut self.sessions.all[session_id];
+        if shared.is_none() {
+            self.buffers.give(&mut session.outbox);
+        }
+        let size = match &mut subscription.served_by {
+            // The name belongs to a queue, which serves those who want its messages without a bookmark.
+            ServedBy::Ordinary | ServedBy::Queue(_) if is_queue => return,
+            ServedBy::Ordinary | ServedBy::Queue(_) => {
+                session.outbox.put_message(&message, shared);
+                session.outbox.backlog_size()
+            }
+            // A bookmark subscription gets what is recorded, and nothing else (seed 003).
+            ServedBy::Bookmark(_) if message.bookmark.is_none() => return,
+            ServedBy::Bookmark(progress) => {
+                if progress.taken_after.is_some_and(|instant| message.timestamp_ns <= instant.as_ns()) {
+                    return;
+                }
+                match &mut progress.stage {
+                    Source::SwitchingToLive(switching) => {
+                        session.outbox.encoder().put_message(&message, &mut switching.buffered);
+                        switching.buffered.len() + session.outbox.backlog_size()
+                    }
+                    _ => {
+                        session.outbox.put_message(&message, shared);
+                        session.outbox.backlog_size()
+                    }
+                }
+            }
+        };
+        if shared.is_some() && session.is_writable {
+            self.slices.charge(message.data.len());
+        }
+        self.counters.delivered += 1;
+        let size_max = self.config.transports[session.transport.0 as usize].max_client_backlog;
+        mark_dirty(session, &mut self.sessions.dirty, session_id);
+        if size as u64 > size_max {
+            self.end_slow(session_id);
+        }
+    }
+
+    /// Conflated messages have one bound. Beyond it messages go to the backlog, which has another.
+    pub(crate) fn check_backlog(&mut self, id: SessionId) {
+        if self.session(id).outbox.backlog_size() as u64 > self.transport_of(id).max_client_backlog {
+            self.end_slow(id);
+        }
+    }
+}

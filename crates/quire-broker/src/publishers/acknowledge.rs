@@ -1,0 +1,265 @@
+//! Telling publishers what has become of their messages, and answering flushes.
+
+use crate::context::Context;
+use quire_journal::JournalError;
+
+use super::Publishers;
+use crate::failure::{Failure, code_of};
+use crate::publishers::{Publisher, Settled};
+use crate::session::{ACK_BACKLOG_MAX, Phase, PublisherKey, SessionId, Stall};
+use crate::{Event, Output, Timer};
+use quire_command::{Ack, AckKind, Acks, Code, FailureScope, Reply};
+
+impl Publishers {
+    /// Tells every publisher what is now true of its messages, answers flushes, lets in those who waited for it.
+    pub(crate) fn acknowledge_all(&mut self, cx: &mut Context) {
+        let persisted = cx.log.acknowledged();
+        for key in self.unsettled() {
+            // An earlier one of this loop may have been the reason to forget this one.
+            let Some(publisher) = self.get(key) else { continue };
+            let Some(id) = publisher.session else {
+                self.acknowledge_absent(key, &cx.log);
+                continue;
+            };
+            if cx.sessions.all[id].phase == Phase::LoggingOn {
+                if publisher.is_persisted(persisted) {
+                    self.enter(cx, id);
+                    cx.resume_commands(id, Stall::LoggingOn);
+                }
+                continue;
+            }
+            self.acknowledge_session(cx, id, key);
+            self.tidy(key, &cx.log);
+        }
+        let waiting: Vec<_> = std::mem::take(&mut cx.sessions.flushing).into_iter().collect();
+        for id in waiting {
+            self.answer_flushes(cx, id);
+        }
+    }
+
+    fn acknowledge_session(&mut self, cx: &mut Context, id: SessionId, key: PublisherKey) {
+        let persisted = cx.log.acknowledged();
+        let mut said = Vec::new();
+        let Some(publisher) = self.get_mut(key) else { return };
+        publisher.settle(persisted, |settled| said.push(settled));
+        let may_owe_more = publisher.refusal_count() < ACK_BACKLOG_MAX;
+        for settled in said {
+            match settled {
+                Settled::Persisted(sequence) => cx.put(id, &Reply::Persisted { sequence }),
+                Settled::Refused(sequence, refusal) => cx.send_refused(id, sequence, &refusal),
+            }
+        }
+        self.acknowledge(cx, id);
+        if may_owe_more {
+            cx.resume_commands(id, Stall::AckBacklog);
+        }
+        self.close_if_settled(cx, id);
+    }
+
+    /// Sends the acknowledgement that is due, now or when the client's shortest interval has passed.
+    fn acknowledge(&mut self, cx: &mut Context, id: SessionId) {
+        let session = &cx.sessions.all[id];
+        let Some(key) = session.identity.as_ref().map(|identity| identity.publisher) else { return };
+        if self.get(key).and_then(Publisher::due).is_none() {
+            return;
+        }
+        let at = session.acked_at.map(|at| at + session.ack_interval);
+        match at {
+            Some(at) if at > cx.now.instant => {
+                if !cx.timers.is_set(Timer::Acknowledge(id)) {
+                    cx.timers.set(Timer::Acknowledge(id), at);
+                }
+            }
+            _ => self.acknowledge_now(cx, id),
+        }
+    }
+
+    /// Sends the acknowledgement that is due, if there is one.
+    pub(crate) fn acknowledge_now(&mut self, cx: &mut Context, id: SessionId) {
+        let Some(key) = cx.session(id).identity.as_ref().map(|identity| identity.publisher) else {
+            return;
+        };
+        if cx.session(id).phase == Phase::LoggingOn {
+            return;
+        }
+        if let Some(sequence) = self.get_mut(key).and_then(Publisher::take_due) {
+            let now = cx.now.instant;
+            cx.session(id).acked_at = Some(now);
+            cx.put(id, &Reply::Persisted { sequence });
+        }
+    }
+
+    pub(crate) fn flush(&mut self, cx: &mut Context, id: SessionId, command: u32, acks: Acks) {
+        cx.acknowledge_received(id, command, 0, acks);
+        let session = cx.session(id);
+        let may_miss = session.knows_of_failure || session.has_settled;
+        if acks.has(Acks::PERSISTED) && may_miss && cx.log.failure.is_some() {
+            return cx.fail_command(id, command, 0, &cx.failure_frame());
+        }
+        cx.acknowledge_processed(id, command, 0, acks);
+        if acks.has(Acks::PERSISTED) {
+            cx.owe_persisted(id, command);
+        }
+    }
+
+    /// Answers the flushes whose time has come, each after the acknowledgement of what it is about.
+    fn answer_flushes(&mut self, cx: &mut Context, id: SessionId) {
+        let persisted = cx.log.acknowledged();
+        loop {
+            let Some(session) = cx.sessions.all.get_mut(id) else { return };
+            if session.phase == Phase::Closed {
+                return;
+            }
+            let Some(&flush) = session.flushes.front() else { break };
+            let is_persisted = flush.position <= persisted;
+            if !is_persisted && cx.log.failure.is_none() {
+                cx.sessions.flushing.insert(id);
+                break;
+            }
+            session.flushes.pop_front();
+            let (code, reason) = if is_persisted {
+                self.acknowledge_now(cx, id);
+                (Code::Ok, String::new())
+            } else {
+                let failure = cx.failure_frame();
+                (failure.code, failure.reason)
+            };
+            let ack = Ack {
+                kind: AckKind::Persisted,
+                code,
+                command: flush.command,
+                subscription: 0,
+                detail: 0,
+                reason: &reason,
+            };
+            cx.put(id, &Reply::Ack(ack));
+        }
+        cx.resume_commands(id, Stall::AckBacklog);
+        self.close_if_settled(cx, id);
+    }
+
+    /// Looks whether the journal has failed since the last turn, or has room again.
+    /// Gives whether nothing more is persisted from now on.
+    pub(crate) fn notice_journal(&mut self, cx: &mut Context) -> bool {
+        if let Some(error) = cx.log.journal.failure() {
+            cx.fail(&error);
+        }
+        if std::mem::take(&mut cx.log.is_failure_news) {
+            self.send_failures(cx);
+            return true;
+        }
+        match (cx.log.journal.stall(), &cx.log.failure) {
+            (Some(error), None) => {
+                self.journal_stalled(cx, &error);
+                true
+            }
+            (None, Some(Failure { passes: true, .. })) => {
+                self.journal_resumed(cx);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// The journal has no room: every publisher that waits is told from where on nothing is persisted for now. What was appended is
+    /// kept, and so is what queues have to say of their messages; publishes are refused until there is room.
+    fn journal_stalled(&mut self, cx: &mut Context, error: &JournalError) {
+        let failure = Failure { code: code_of(error), reason: error.to_string(), passes: true };
+        let event = Event::JournalStalled { code: failure.code, reason: failure.reason.clone() };
+        cx.outputs.push_back(Output::Log(event));
+        cx.log.failure = Some(failure);
+        self.note();
+        for key in self.unsettled() {
+            let Some(id) = self.get(key).and_then(|publisher| publisher.session) else { continue };
+            if cx.session(id).phase == Phase::LoggingOn {
+                self.enter(cx, id);
+                cx.resume_commands(id, Stall::LoggingOn);
+                continue;
+            }
+            self.acknowledge_session(cx, id, key);
+            if !self.is_settled(key) {
+                self.send_failure(cx, id);
+                self.close_if_settled(cx, id);
+            }
+        }
+    }
+
+    /// Everything that was appended is persisted. A connection that was told of the failure may miss publishes that were refused after
+    /// that, so that nothing more is taken from it: its client sends them again, in their order, on the next one.
+    fn journal_resumed(&mut self, cx: &mut Context) {
+        let Some(failure) = cx.log.failure.take() else { return };
+        cx.outputs.push_back(Output::Log(Event::JournalResumed));
+        let told = cx.sessions.all.iter().filter(|(_, session)| session.knows_of_failure);
+        let told: Vec<_> = told.map(|(id, _)| id).collect();
+        for id in told {
+            self.acknowledge_now(cx, id);
+            cx.end(
+                id,
+                failure.code,
+                "the journal takes writes again: connect again, and publish again what was not persisted",
+            );
+        }
+    }
+
+    /// The journal takes no more writes: every publisher that waits is told from where on nothing is persisted.
+    fn send_failures(&mut self, cx: &mut Context) {
+        self.note();
+        // What became persisted before the failure is still acknowledged.
+        let persisted = cx.log.acknowledged();
+        for key in self.unsettled() {
+            let session = self.get(key).and_then(|publisher| publisher.session);
+            if let Some(id) = session
+                && cx.session(id).phase != Phase::LoggingOn
+            {
+                self.acknowledge_session(cx, id, key);
+                if !self.is_settled(key) {
+                    self.send_failure(cx, id);
+                }
+            }
+            let Some(publisher) = self.get_mut(key) else { continue };
+            publisher.settle(persisted, |_| ());
+            publisher.fail();
+            if let Some(id) = publisher.session {
+                cx.resume_commands(id, Stall::AckBacklog);
+                if cx.session(id).phase == Phase::LoggingOn {
+                    self.enter(cx, id);
+                    cx.resume_commands(id, Stall::LoggingOn);
+                }
+                self.close_if_settled(cx, id);
+            }
+            self.tidy(key, &cx.log);
+        }
+    }
+
+    /// Tells a publisher, once, that nothing more is persisted, and from where on.
+    pub(crate) fn send_failure(&mut self, cx: &mut Context, id: SessionId) {
+        if cx.session(id).knows_of_failure {
+            return;
+        }
+        self.acknowledge_now(cx, id);
+        let failure = cx.failure_frame();
+        let session = cx.session(id);
+        session.knows_of_failure = true;
+        let Some(key) = session.identity.as_ref().map(|identity| identity.publisher) else { return };
+        let Some(publisher) = self.get(key) else { return };
+        let sequence = publisher.persisted() + 1;
+        let scope = FailureScope::AllFromHere;
+        let Failure { code, reason, .. } = &failure;
+        cx.put(id, &Reply::PublishFailed { sequence, code: *code, scope, reason });
+    }
+
+    /// Closes a session that said goodbye, once nothing is owed to it.
+    pub(crate) fn close_if_settled(&mut self, cx: &mut Context, id: SessionId) {
+        let session = cx.session(id);
+        let Some(identity) = &session.identity else { return };
+        let publisher = identity.publisher;
+        let owes_flush = !session.flushes.is_empty();
+        let is_leaving = session.phase == Phase::Closing;
+        // What the journal has no room for is not waited for, once that was said.
+        let owes_publishes = !session.knows_of_failure && !self.is_settled(publisher);
+        if is_leaving && !owes_flush && !owes_publishes {
+            self.acknowledge_now(cx, id);
+            cx.close_session(id);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Logon: version, the one connection per client name, and the last sequence (seed 004).
+
+use std::time::Duration;
+
+use super::Publishers;
+use crate::context::Context;
+use crate::session::{Identity, Phase, Principal, SessionId, Stall};
+use crate::{Event, Output, Timer};
+use quire_command::{Code, LoggedOn, Logon, Reply};
+
+impl Publishers {
+    pub(crate) fn log_on(&mut self, cx: &mut Context, id: SessionId, logon: &Logon<'_>) {
+        // Every version up to ours is spoken, and 0 is not a version: the lower of both is never one that we do not know.
+        let key = self.of_client_name(logon.client_name, &cx.log);
+        if let Some(holder) = self.get(key).and_then(|publisher| publisher.session) {
+            let holder_user = cx.session(holder).identity.as_ref().and_then(|i| i.principal.user.as_deref());
+            if holder_user != logon.user {
+                cx.end(id, Code::NameInUse, "name in use: another user's connection holds the client name");
+                return;
+            }
+            cx.end(holder, Code::NameInUse, "name in use: a newer connection took over the client name");
+        }
+        self.hold(key, id);
+        let now = cx.now.instant;
+        let session = &mut cx.sessions.all[id];
+        session.identity = Some(Identity {
+            principal: Principal { client_name: logon.client_name.into(), user: logon.user.map(Into::into) },
+            publisher: key,
+        });
+        session.phase = Phase::LoggingOn;
+        session.ack_interval = Duration::from_millis(logon.ack_interval_ms.into());
+        cx.timers.clear_session(id);
+        if logon.heartbeat_ms > 0 {
+            let interval = Duration::from_millis(logon.heartbeat_ms.into());
+            cx.session(id).heartbeat = Some(interval);
+            cx.timers.set(Timer::Heartbeat(id), now + interval);
+            cx.timers.set(Timer::Silence(id), now + 2 * interval);
+        }
+        self.note();
+        // What the journal has no room for is not waited for.
+        let persisted = cx.log.acknowledged();
+        let is_persisted = self.get(key).is_none_or(|publisher| publisher.is_persisted(persisted));
+        if is_persisted || cx.log.failure.is_some() {
+            self.enter(cx, id);
+        } else {
+            cx.stall(id, Stall::LoggingOn);
+        }
+    }
+
+    /// Lets a session in, once all that its publisher has sent before is persisted.
+    pub(crate) fn enter(&mut self, cx: &mut Context, id: SessionId) {
+        let Some(identity) = &cx.sessions.all[id].identity else { return };
+        let key = identity.publisher;
+        let client_name = identity.principal.client_name.to_string();
+        let instance = cx.config.name.clone();
+        let persisted = cx.log.acknowledged();
+        let Some(publisher) = self.get_mut(key) else { return };
+        let publisher_id = publisher.id.get();
+        let (last_sequence, refused) = publisher.enter(persisted);
+        let highest_sequence = publisher.highest();
+        let message_size_max = cx.transport_of(id).max_message_size;
+        let logged_on = LoggedOn {
+            version: cx.sessions.all[id].outbox.encoder().version(),
+            publisher: publisher_id,
+            last_sequence,
+            highest_sequence,
+            message_size_max,
+            instance: &instance,
+            server_version: Some(env!("CARGO_PKG_VERSION")),
+        };
+        let session = cx.session(id);
+        session.phase = Phase::Open;
+        let event =
+            Event::LoggedOn { connection: session.connection, peer: session.peer.to_string(), client_name };
+        cx.outputs.push_back(Output::Log(event));
+        cx.put(id, &Reply::LoggedOn(logged_on));
+        // Refused on an earlier connection that was lost before it could be told.
+        for (sequence, refusal) in refused {
+            cx.send_refused(id, sequence, &refusal);
+        }
+        self.tidy(key, &cx.log);
+    }
+}

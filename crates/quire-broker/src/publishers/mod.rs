@@ -1,0 +1,235 @@
+//! The publishers that the broker keeps account of: those connected, and those that left something unsettled.
+
+mod acknowledge;
+mod logon;
+mod publisher;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::log::Log;
+use hashbrown::HashMap;
+use quire_journal::PublisherId;
+use rustc_hash::FxBuildHasher;
+use slotmap::SlotMap;
+
+use crate::context::Context;
+use crate::session::{ACK_BACKLOG_MAX, PublisherKey, SessionId, Stall};
+use crate::{Event, Output};
+pub(crate) use publisher::{Publisher, Refusal, Settled};
+
+/// Publishers that are gone and whose highest sequence is above what the journal knows of them, because their last publishes were not
+/// recorded or were refused. At the limit the one gone longest is forgotten; if it comes back and repeats those publishes, they are taken again.
+const DEPARTED_MAX: usize = 65_536;
+
+/// Publishers that are gone and are still to be told of refusals when they come back. At the limit the one gone longest is
+/// forgotten, and never learns why its messages are not there.
+const ABSENT_MAX: usize = 64;
+
+pub(crate) struct Publishers {
+    instance: String,
+    all: SlotMap<PublisherKey, Publisher>,
+    by_id: HashMap<PublisherId, PublisherKey, FxBuildHasher>,
+    /// Published something in this turn.
+    active: Vec<PublisherKey>,
+    /// Have something to be told that is not yet true.
+    unsettled: BTreeSet<PublisherKey>,
+    /// Are gone, and owed nothing but refusals.
+    absent: VecDeque<PublisherKey>,
+    departed: HashMap<PublisherId, u64, FxBuildHasher>,
+    departed_order: VecDeque<PublisherId>,
+}
+
+impl Publishers {
+    pub(crate) fn new(instance: &str) -> Self {
+        Publishers {
+            instance: instance.to_owned(),
+            all: SlotMap::with_key(),
+            by_id: HashMap::default(),
+            active: Vec::new(),
+            unsettled: BTreeSet::new(),
+            absent: VecDeque::new(),
+            departed: HashMap::default(),
+            departed_order: VecDeque::new(),
+        }
+    }
+
+    /// The publisher with this name.
+    pub(crate) fn of_client_name(&mut self, client_name: &str, log: &Log) -> PublisherKey {
+        let id = PublisherId::of_client_name(client_name);
+        if let Some(&key) = self.by_id.get(&id) {
+            return key;
+        }
+        let recorded = log.highest_sequence(id).unwrap_or(0);
+        let highest = recorded.max(self.departed.get(&id).copied().unwrap_or(0));
+        let publisher = Publisher::new(id, PublisherId::derived(id, &self.instance), highest);
+        let key = self.all.insert(publisher);
+        self.by_id.insert(id, key);
+        key
+    }
+
+    /// The publisher with this key; `None` once it was forgotten, which any call that settles or releases may do.
+    pub(crate) fn get(&self, key: PublisherKey) -> Option<&Publisher> {
+        self.all.get(key)
+    }
+
+    /// As [`Publishers::get`].
+    pub(crate) fn get_mut(&mut self, key: PublisherKey) -> Option<&mut Publisher> {
+        self.all.get_mut(key)
+    }
+
+    /// Published something: [`Publishers::note`] will look at it.
+    #[inline]
+    pub(crate) fn activate(&mut self, key: PublisherKey) {
+        let Some(publisher) = self.all.get_mut(key) else { return };
+        if !publisher.is_active {
+            publisher.is_active = true;
+            self.active.push(key);
+        }
+    }
+
+    /// Notes for every publisher what was taken of it since the last call.
+    pub(crate) fn note(&mut self) {
+        for key in self.active.drain(..) {
+            let Some(publisher) = self.all.get_mut(key) else { continue };
+            publisher.is_active = false;
+            publisher.note();
+            // One that is gone and settled is to be forgotten.
+            if !publisher.is_settled() || publisher.session.is_none() {
+                self.unsettled.insert(key);
+            }
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether everything that was taken of it is persisted or answered. A forgotten publisher is settled.
+    pub(crate) fn is_settled(&self, key: PublisherKey) -> bool {
+        self.get(key).is_none_or(Publisher::is_settled)
+    }
+
+    /// Those that have something to be told.
+    pub(crate) fn unsettled(&self) -> Vec<PublisherKey> {
+        self.unsettled.iter().copied().collect()
+    }
+
+    /// Gives the name to a connection.
+    pub(crate) fn hold(&mut self, key: PublisherKey, session: SessionId) {
+        self.absent.retain(|other| *other != key);
+        if let Some(publisher) = self.all.get_mut(key) {
+            publisher.session = Some(session);
+        }
+    }
+
+    /// The connection lets go of the name, unless another one holds it by now.
+    pub(crate) fn release(&mut self, key: PublisherKey, session: SessionId, log: &Log) {
+        if let Some(publisher) = self.all.get_mut(key)
+            && publisher.session == Some(session)
+        {
+            publisher.session = None;
+            self.tidy(key, log);
+        }
+    }
+
+    /// Settles a publisher that has no connection: what is persisted needs no telling, what was refused is kept for its return.
+    pub(crate) fn acknowledge_absent(&mut self, key: PublisherKey, log: &Log) {
+        self.unsettled.remove(&key);
+        let Some(publisher) = self.all.get_mut(key) else { return };
+        if !publisher.is_persisted(log.acknowledged()) {
+            self.unsettled.insert(key);
+            return;
+        }
+        if publisher.refusal_count() == 0 {
+            publisher.enter(log.acknowledged());
+            return self.tidy(key, log);
+        }
+        if !self.absent.contains(&key) {
+            self.absent.push_back(key);
+        }
+        if self.absent.len() > ABSENT_MAX
+            && let Some(oldest) = self.absent.pop_front()
+        {
+            if let Some(publisher) = self.all.get_mut(oldest) {
+                publisher.enter(log.acknowledged());
+            }
+            self.tidy(oldest, log);
+        }
+    }
+
+    /// To be called when something was settled or the connection was lost: forgets what needs no account.
+    pub(crate) fn tidy(&mut self, key: PublisherKey, log: &Log) {
+        let Some(publisher) = self.all.get(key) else { return };
+        if !publisher.is_settled() {
+            return;
+        }
+        self.unsettled.remove(&key);
+        if publisher.session.is_some() || publisher.is_active || publisher.persisted() < publisher.highest() {
+            return;
+        }
+        let Some(publisher) = self.all.remove(key) else { return };
+        self.absent.retain(|other| *other != key);
+        self.by_id.remove(&publisher.id);
+        if publisher.highest() > log.highest_sequence(publisher.id).unwrap_or(0) {
+            self.remember(publisher.id, publisher.highest());
+        }
+    }
+
+    fn remember(&mut self, id: PublisherId, highest: u64) {
+        if self.departed.insert(id, highest).is_none() {
+            self.departed_order.push_back(id);
+        }
+        if self.departed_order.len() > DEPARTED_MAX
+            && let Some(oldest) = self.departed_order.pop_front()
+        {
+            self.departed.remove(&oldest);
+        }
+    }
+
+    /// What every publish frame needs first: whose it is. `None` when the session takes none any more.
+    #[inline]
+    pub(crate) fn begin_publish(&mut self, cx: &mut Context, id: SessionId) -> Option<PublisherKey> {
+        let session = &mut cx.sessions.all[id];
+        let publisher = session.identity.as_ref()?.publisher;
+        if !session.has_published {
+            session.has_published = true;
+            cx.touch(id);
+        }
+        self.activate(publisher);
+        Some(publisher)
+    }
+
+    /// Logs a sequence that is far above the last one: everything between counts as a duplicate from now on, also when another program has
+    /// published under the name. Numbers that a program gives itself may go up by as much as it likes, so nothing is refused.
+    #[cold]
+    pub(crate) fn note_jump(&mut self, cx: &mut Context, id: SessionId, key: PublisherKey, to: u64) {
+        let Some(publisher) = self.get_mut(key) else { return };
+        let from = publisher.highest();
+        if publisher.note_jump() {
+            let session = &cx.sessions.all[id];
+            let (connection, client_name) = (session.connection, session.client_name().unwrap_or_default());
+            cx.outputs.push_back(Output::Log(Event::SequenceJumped { connection, client_name, from, to }));
+        }
+    }
+
+    pub(crate) fn refuse(
+        &mut self,
+        cx: &mut Context,
+        id: SessionId,
+        key: PublisherKey,
+        sequence: u64,
+        refusal: Refusal,
+    ) {
+        cx.counters.refused += 1;
+        let jump_logged = cx.config.limits.sequence_jump_logged;
+        let Some(publisher) = self.get_mut(key) else { return };
+        if publisher.jumps_to(sequence, jump_logged) {
+            self.note_jump(cx, id, key, sequence);
+        }
+        let Some(publisher) = self.get_mut(key) else { return };
+        publisher.refuse(sequence, refusal);
+        if publisher.refusal_count() >= ACK_BACKLOG_MAX {
+            cx.stall(id, Stall::AckBacklog);
+        }
+    }
+}

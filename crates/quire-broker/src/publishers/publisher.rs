@@ -1,0 +1,317 @@
+//! What a publisher has sent and what it has been told: one sequence over all topics, duplicates, and acknowledgements that are
+//! cumulative, true and never go back (seed 004; reference: queues-and-transaction-log 2.3, 3.4).
+//!
+//! A publisher outlives its connection for as long as something of it is not persisted: the next connection of that name is only let in
+//! when the highest sequence that it is told is also on the disk.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::ids::SessionId;
+use quire_command::Code;
+use quire_expression::topic::TopicError;
+use quire_journal::{Position, PublisherId};
+
+/// One client name, as the source of messages.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    pub(crate) id: PublisherId,
+    /// The id of its messages without a sequence of their own.
+    pub(crate) derived: PublisherId,
+    /// The connection that holds the name.
+    pub(crate) session: Option<SessionId>,
+    /// Sequences up to here were seen: recorded, delivered unrecorded, or refused.
+    highest: u64,
+    /// The last record of this publisher.
+    last: Position,
+    /// What it is to be told, in order, each once a position is persisted.
+    owed: VecDeque<Owed>,
+    /// Sequences up to here may be acknowledged.
+    due: u64,
+    /// Sequences up to here were acknowledged, or answered one by one.
+    said: u64,
+    refusal_count: usize,
+    /// How often its sequence went up by more than is usual, since it logged on.
+    jump_count: u64,
+    /// Something was taken of it in this turn.
+    pub(crate) is_active: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Owed {
+    /// Sequences up to `sequence` are acknowledged when `position` is persisted.
+    Acknowledge { position: Position, sequence: u64 },
+    /// One publish was refused; said after the acknowledgement of those before it.
+    Refuse { position: Position, sequence: u64, refusal: Refusal },
+}
+
+/// Why one publish was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    BadTopic(TopicError),
+    TooManyTopics,
+    /// The topic is validated, and the message is not well formed.
+    BadMessage(String),
+    /// No entry of the transaction log names this topic.
+    NotRecorded(Arc<str>),
+}
+
+/// Something that a publisher can now be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    /// Everything up to this sequence is persisted, or was refused and said so.
+    Persisted(u64),
+    /// This one was refused.
+    Refused(u64, Refusal),
+}
+
+impl Publisher {
+    /// A publisher whose sequences up to `highest` were seen and are persisted.
+    pub(crate) fn new(id: PublisherId, derived: PublisherId, highest: u64) -> Self {
+        Publisher {
+            id,
+            derived,
+            session: None,
+            highest,
+            last: Position::default(),
+            owed: VecDeque::new(),
+            due: highest,
+            said: highest,
+            refusal_count: 0,
+            jump_count: 0,
+            is_active: false,
+        }
+    }
+
+    /// Whether its sequence would go up by more than `usual`.
+    pub(crate) fn jumps_to(&self, sequence: u64, usual: u64) -> bool {
+        sequence.saturating_sub(self.highest) > usual
+    }
+
+    /// Its sequence goes up by more than is usual. Whether it is the first time since it logged on.
+    pub(crate) fn note_jump(&mut self) -> bool {
+        self.jump_count += 1;
+        self.jump_count == 1
+    }
+
+    /// How often that happened since it logged on.
+    pub(crate) fn jump_count(&self) -> u64 {
+        self.jump_count
+    }
+
+    /// The highest sequence seen.
+    pub(crate) fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    /// Sequences up to here are persisted or answered. Below `highest` for good when the journal failed.
+    pub(crate) fn persisted(&self) -> u64 {
+        self.due
+    }
+
+    /// Whether a message with this sequence was seen before. 0 stands for none, which is never a duplicate.
+    pub(crate) fn is_duplicate(&self, sequence: u64) -> bool {
+        sequence != 0 && sequence <= self.highest
+    }
+
+    /// A message was recorded at `position`.
+    pub(crate) fn record(&mut self, sequence: u64, position: Position) {
+        self.last = position;
+        self.highest = self.highest.max(sequence);
+    }
+
+    /// A message was taken that is not recorded: it counts in the sequence all the same (reference 2.3 P14).
+    pub(crate) fn pass(&mut self, sequence: u64) {
+        self.highest = self.highest.max(sequence);
+    }
+
+    /// A message was refused: said on its own, after the acknowledgement of what came before it (reference 3.4 F2, F7).
+    pub(crate) fn refuse(&mut self, sequence: u64, refusal: Refusal) {
+        self.note();
+        self.owed.push_back(Owed::Refuse { position: self.last, sequence, refusal });
+        self.refusal_count += 1;
+        self.highest = self.highest.max(sequence);
+    }
+
+    /// Notes what was taken since the last call. To be called once at the end of a turn: so a turn costs one entry, not one per message.
+    pub(crate) fn note(&mut self) {
+        let (position, sequence) = (self.last, self.highest);
+        let known = match self.owed.back() {
+            Some(Owed::Acknowledge { sequence, .. } | Owed::Refuse { sequence, .. }) => *sequence,
+            None => self.due,
+        };
+        if known >= sequence {
+            return;
+        }
+        match self.owed.back_mut() {
+            Some(Owed::Acknowledge { position: p, sequence: s }) if *p == position => *s = sequence,
+            _ => self.owed.push_back(Owed::Acknowledge { position, sequence }),
+        }
+    }
+
+    /// Everything up to `persisted` is persisted: calls `say` with what must be said at once. What else may be
+    /// acknowledged is then [`Publisher::due`].
+    pub(crate) fn settle(&mut self, persisted: Position, mut say: impl FnMut(Settled)) {
+        while let Some(owed) = self.owed.pop_front_if(|owed| owed.position() <= persisted) {
+            match owed {
+                Owed::Acknowledge { sequence, .. } => self.due = self.due.max(sequence),
+                Owed::Refuse { sequence, refusal, .. } => {
+                    if let Some(due) = self.due() {
+                        self.said = due;
+                        say(Settled::Persisted(due));
+                    }
+                    say(Settled::Refused(sequence, refusal));
+                    self.refusal_count -= 1;
+                    self.due = self.due.max(sequence);
+                    self.said = self.said.max(sequence);
+                }
+            }
+        }
+    }
+
+    /// The sequence up to which an acknowledgement may be sent, when that says anything new.
+    pub(crate) fn due(&self) -> Option<u64> {
+        (self.due > self.said).then_some(self.due)
+    }
+
+    /// Takes [`Publisher::due`] as said.
+    pub(crate) fn take_due(&mut self) -> Option<u64> {
+        let due = self.due();
+        self.said = self.due;
+        due
+    }
+
+    /// Everything that was taken is persisted or answered.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.owed.is_empty()
+    }
+
+    /// Whether everything that was taken is persisted.
+    pub(crate) fn is_persisted(&self, persisted: Position) -> bool {
+        self.owed.back().is_none_or(|owed| owed.position() <= persisted)
+    }
+
+    /// A new connection is let in: gives the last sequence that it is told, and the refusals that no earlier connection was told. What is
+    /// above `persisted`, which the journal has no room for, is said later.
+    pub(crate) fn enter(&mut self, persisted: Position) -> (u64, Vec<(u64, Refusal)>) {
+        let mut refused = Vec::new();
+        self.settle(persisted, |settled| {
+            if let Settled::Refused(sequence, refusal) = settled {
+                refused.push((sequence, refusal));
+            }
+        });
+        self.jump_count = 0;
+        self.said = self.due;
+        (self.due, refused)
+    }
+
+    /// Refusals not yet said.
+    pub(crate) fn refusal_count(&self) -> usize {
+        self.refusal_count
+    }
+
+    /// The journal takes no more writes: forgets what can never be acknowledged, and gives the first sequence that is not.
+    pub(crate) fn fail(&mut self) -> u64 {
+        self.owed.clear();
+        self.refusal_count = 0;
+        self.due + 1
+    }
+}
+
+impl Owed {
+    /// What must be persisted before it is said.
+    fn position(&self) -> Position {
+        match self {
+            Owed::Acknowledge { position, .. } | Owed::Refuse { position, .. } => *position,
+        }
+    }
+}
+
+impl Refusal {
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Refusal::NotRecorded(_) => Code::NotJournaled,
+            Refusal::BadTopic(_) => Code::BadTopic,
+            Refusal::BadMessage(_) => Code::BadMessage,
+            Refusal::TooManyTopics => Code::LimitExceeded,
+        }
+    }
+
+    pub(crate) fn reason(&self) -> Cow<'static, str> {
+        match self {
+            Refusal::BadTopic(error) => error.to_string().into(),
+            Refusal::BadMessage(reason) => reason.clone().into(),
+            Refusal::TooManyTopics => {
+                "the log has max_topics topics, and this is a new one; raise transaction_log.max_topics of the server".into()
+            }
+            Refusal::NotRecorded(topic) => {
+                format!("the transaction log does not record the topic {topic:?}, so the message was not taken").into()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn publisher() -> Publisher {
+        Publisher::new(PublisherId::new(1), PublisherId::new(2), 0)
+    }
+
+    fn settle(publisher: &mut Publisher, persisted: u64) -> Vec<Settled> {
+        let mut said = Vec::new();
+        publisher.settle(Position::new(persisted), |settled| said.push(settled));
+        said.extend(publisher.take_due().map(Settled::Persisted));
+        said
+    }
+
+    #[test]
+    fn a_refusal_splits_the_run_of_acknowledgements() {
+        let mut publisher = publisher();
+        for sequence in [1, 2] {
+            publisher.record(sequence, Position::new(sequence));
+        }
+        publisher.refuse(3, Refusal::BadTopic(TopicError::Empty));
+        for sequence in [4, 5] {
+            publisher.record(sequence, Position::new(sequence - 1));
+        }
+        publisher.note();
+        assert_eq!(settle(&mut publisher, 1), []);
+        assert_eq!(
+            settle(&mut publisher, 4),
+            [
+                Settled::Persisted(2),
+                Settled::Refused(3, Refusal::BadTopic(TopicError::Empty)),
+                Settled::Persisted(5)
+            ]
+        );
+        assert!(publisher.is_settled());
+    }
+
+    #[test]
+    fn an_unrecorded_message_is_acknowledged_with_the_recorded_ones_before_it() {
+        let mut publisher = publisher();
+        publisher.record(1, Position::new(7));
+        publisher.pass(2);
+        publisher.note();
+        assert_eq!(settle(&mut publisher, 6), []);
+        assert_eq!(settle(&mut publisher, 7), [Settled::Persisted(2)]);
+        publisher.pass(3);
+        publisher.note();
+        assert_eq!(settle(&mut publisher, 7), [Settled::Persisted(3)]);
+    }
+
+    #[test]
+    fn acknowledgements_never_go_back() {
+        let mut publisher = publisher();
+        publisher.record(9, Position::new(1));
+        publisher.note();
+        publisher.note();
+        assert_eq!(settle(&mut publisher, 1), [Settled::Persisted(9)]);
+        publisher.refuse(4, Refusal::BadTopic(TopicError::Empty));
+        publisher.note();
+        assert_eq!(settle(&mut publisher, 1), [Settled::Refused(4, Refusal::BadTopic(TopicError::Empty))]);
+    }
+}

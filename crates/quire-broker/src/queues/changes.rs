@@ -1,0 +1,95 @@
+//! What happened to messages goes into the log: one record per queue and turn.
+
+use quire_journal::{Attributes, JournalError, NewRecord, PublisherId, RecordKind};
+
+use super::QueueService;
+use crate::context::Context;
+use quire_queue::{ChangeKind, QueueId};
+
+/// Bytes of changes, or of leases, after which a record ends: half a batch of the journal.
+pub(super) const RECORD_SIZE_MAX: usize = 32 * 1024;
+
+impl QueueService {
+    /// Logs what happened since the last call. The end of the journal then includes it.
+    pub(crate) fn log_changes(&mut self, cx: &mut Context) {
+        self.note_leases(cx);
+        // Before the bookmarks are forgotten by which the holders know their messages.
+        self.notify_lost_leases(cx);
+        let mut is_any = false;
+        while let Some(change) = self.engine.poll_change() {
+            is_any = true;
+            let index = change.queue.get() as usize;
+            match change.kind {
+                ChangeKind::Acknowledged | ChangeKind::Expired { .. } => {
+                    self.outstanding[index].remove(change.position);
+                }
+                ChangeKind::Cancelled { .. }
+                | ChangeKind::Returned { .. }
+                | ChangeKind::Delayed { .. }
+                | ChangeKind::Taken
+                | ChangeKind::Released => (),
+            }
+            // What can no longer be logged happens again after a restart.
+            if cx.has_failed() {
+                continue;
+            }
+            let change = match self.definition(change.queue).dead_letter_topic {
+                Some(_) => self.dead_letters.push(change),
+                None => Some(change),
+            };
+            let Some(change) = change else { continue };
+            let writer = &mut self.writers[index];
+            if writer.is_empty() {
+                self.to_log.push(change.queue);
+            }
+            writer.push(change.position, change.kind);
+            if writer.size() >= RECORD_SIZE_MAX {
+                self.log_record(cx, change.queue);
+            }
+        }
+        if is_any {
+            for queue in std::mem::take(&mut self.to_log) {
+                self.log_record(cx, queue);
+            }
+            self.note_logged(cx);
+            self.save_later(cx);
+        }
+    }
+
+    fn log_record(&mut self, cx: &mut Context, queue: QueueId) {
+        let definition = self.definition(queue).clone();
+        let writer = &mut self.writers[queue.get() as usize];
+        if writer.is_empty() {
+            return;
+        }
+        let appended = append(cx, self.publisher, &definition.name, RecordKind::Acknowledge, writer.finish());
+        writer.clear();
+        if let Err(error) = appended {
+            cx.fail(&error);
+        }
+    }
+}
+
+/// Appends a record of the service's own, with the time of the turn.
+pub(super) fn append(
+    cx: &mut Context,
+    publisher: PublisherId,
+    queue: &str,
+    kind: RecordKind,
+    data: &[u8],
+) -> Result<(), JournalError> {
+    let timestamp = cx.log.stamp(cx.now.wall);
+    let record = NewRecord {
+        kind,
+        message_type: 0,
+        publisher,
+        sequence: 0,
+        timestamp,
+        topic: queue,
+        correlation_id: b"",
+        expiration_s: None,
+        attributes: Attributes::NONE,
+        data,
+    };
+    cx.log.append(&record).map(drop)
+}

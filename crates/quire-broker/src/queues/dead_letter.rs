@@ -1,0 +1,176 @@
+//! Dead letters: what expires from a queue that names a place for it (docs/queues.md section 9).
+//!
+//! The dead letter is itself the record of the expiry: a restart finds either both or neither. Until it is in the log the message counts
+//! as one that the queue still needs.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use quire_journal::{Position, PublisherId, Record, RecordKind};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value, json};
+
+use super::QueueService;
+use crate::context::Context;
+use quire_expression::message_type::MessageType;
+use quire_queue::{Change, ChangeKind, QueueId, Reasons};
+
+/// Publisher ids are derived from the name of the instance and this: no instance has such a name.
+const PUBLISHER_SUFFIX: &str = "|dead letters";
+
+/// What expired and is not published yet.
+pub(super) struct DeadLetters {
+    publisher: PublisherId,
+    waiting: VecDeque<Expired>,
+    /// How many were published, by the numbers of the queues.
+    counts: Vec<u64>,
+}
+
+/// A message for the log in place of one that expired.
+pub(crate) struct DeadLetter {
+    pub publisher: PublisherId,
+    pub topic: Arc<str>,
+    pub correlation_id: Vec<u8>,
+    /// JSON (docs/queues.md section 9).
+    pub data: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+struct Expired {
+    queue: QueueId,
+    position: Position,
+    reasons: Reasons,
+    deliveries: u32,
+    cancels: u32,
+}
+
+impl DeadLetters {
+    pub fn new(instance: &str, queues: usize) -> Self {
+        let name = format!("{instance}{PUBLISHER_SUFFIX}");
+        let publisher = PublisherId::derived(PublisherId::new(0), &name);
+        DeadLetters { publisher, waiting: VecDeque::new(), counts: vec![0; queues] }
+    }
+
+    /// A message has expired. Gives the change back when it is not an expiry.
+    pub fn push(&mut self, change: Change) -> Option<Change> {
+        let Change { queue, position, kind: ChangeKind::Expired { reasons, deliveries, cancels } } = change
+        else {
+            return Some(change);
+        };
+        self.waiting.push_back(Expired { queue, position, reasons, deliveries, cancels });
+        None
+    }
+
+    /// The first message of a queue whose dead letter is not published yet.
+    pub fn first(&self, queue: QueueId) -> Option<Position> {
+        self.waiting.iter().filter(|expired| expired.queue == queue).map(|expired| expired.position).min()
+    }
+
+    /// How many of a queue were published.
+    pub fn count(&self, queue: QueueId) -> u64 {
+        self.counts[queue.get() as usize]
+    }
+
+    /// Where a dead letter comes from: the name of the queue, and the position.
+    pub fn origin(&self, record: &Record<'_>) -> Option<(String, Position)> {
+        #[derive(Deserialize)]
+        struct Origin {
+            queue: String,
+            position: u64,
+        }
+        if record.publisher != self.publisher || record.kind != RecordKind::Publish {
+            return None;
+        }
+        let Origin { queue, position } = serde_json::from_slice(record.data).ok()?;
+        Some((queue, Position::new(position)))
+    }
+}
+
+impl QueueService {
+    /// The next dead letter to be recorded, in the order in which messages expired; `None` while its message is being fetched, too. It is
+    /// given again until [`dead_letter_recorded`](Self::dead_letter_recorded) is called for it.
+    pub(crate) fn next_dead_letter(&mut self, cx: &mut Context) -> Option<DeadLetter> {
+        if cx.has_failed() {
+            self.dead_letters.waiting.clear();
+        }
+        let expired = *self.dead_letters.waiting.front()?;
+        let record = self.recent.get(expired.position);
+        if record.is_none() && !self.unreadable.contains(&expired.position) {
+            self.fetch(cx, expired.position, false);
+            return None;
+        }
+        let definition = self.definition(expired.queue);
+        let size_max = cx.config.message_size_max();
+        Some(DeadLetter {
+            publisher: self.dead_letters.publisher,
+            topic: definition.dead_letter_topic.clone()?,
+            data: envelope(&definition.name, &expired, record.as_ref(), size_max),
+            correlation_id: record.map_or_else(Vec::new, |record| record.correlation_id.to_vec()),
+        })
+    }
+
+    /// The dead letter that was given last is in the log: nothing of the message is needed any more.
+    pub(crate) fn dead_letter_recorded(&mut self) {
+        if let Some(expired) = self.dead_letters.waiting.pop_front() {
+            self.dead_letters.counts[expired.queue.get() as usize] += 1;
+        }
+    }
+}
+
+/// What is published in place of the message. The message itself is left out when it cannot be read, or there is no room for it.
+fn envelope(queue: &str, expired: &Expired, record: Option<&Record<'_>>, size_max: usize) -> Vec<u8> {
+    let mut members = Map::new();
+    members.insert("queue".into(), queue.into());
+    members.insert("position".into(), expired.position.get().into());
+    members.insert("reason".into(), expired.reasons.names().map(Value::from).collect());
+    members.insert("deliveries".into(), expired.deliveries.into());
+    members.insert("cancels".into(), expired.cancels.into());
+    let Some(record) = record else { return json!(members).to_string().into_bytes() };
+    members.insert("source_topic".into(), record.topic.into());
+    members.insert("bookmark".into(), record.bookmark().to_string().into());
+    members.insert("timestamp".into(), record.timestamp.as_ns().into());
+    let mut data = json!(members).to_string().into_bytes();
+    let is_json = record.message_type == MessageType::Json.code()
+        && serde_json::from_slice::<IgnoredAny>(record.data).is_ok();
+    let message = match (is_json, std::str::from_utf8(record.data)) {
+        (true, _) => [b",\"message\":", record.data].concat(),
+        (false, Ok(text)) => format!(",\"text\":{}", Value::from(text)).into_bytes(),
+        (false, Err(_)) => format!(",\"base64\":\"{}\"", base64(record.data)).into_bytes(),
+    };
+    if data.len() + message.len() <= size_max {
+        data.pop();
+        data.extend_from_slice(&message);
+        data.push(b'}');
+    }
+    data
+}
+
+/// Bytes as text (RFC 4648, section 4).
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let bits = chunk.iter().fold(0, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        for digit in 0..4 {
+            let is_digit = digit <= chunk.len();
+            let index = (bits >> (18 - 6 * digit)) as usize & 63;
+            text.push(if is_digit { char::from(DIGITS[index]) } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_become_the_text_that_the_standard_shows() {
+        let shown = ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"];
+        for (size, text) in shown.into_iter().enumerate() {
+            assert_eq!(base64(&b"foobar"[..size]), text);
+        }
+        assert_eq!(base64(&[0xff, 0xfe, 0xfd]), "//79");
+    }
+}

@@ -1,0 +1,270 @@
+//! From the engine to connections: what can be delivered is sent, or waits for the disk or the journal in its place.
+
+use quire_journal::Position;
+
+use super::QueueService;
+use crate::context::Context;
+use crate::session::SessionId;
+use crate::slice::PASS;
+use crate::subscription::{ServedBy, SubscriptionId};
+use quire_command::{Code, Message, Queued};
+use quire_expression::message_type::MessageType;
+use quire_queue::{Delivery, Semantics, Time};
+use quire_scan::message_of;
+
+/// Deliveries in one turn: more would keep the other connections waiting.
+const DELIVERIES_PER_TURN_MAX: usize = 16 * 1024;
+
+/// Deliveries after which the time is looked at.
+const DELIVERIES_PER_LOOK: usize = 64;
+
+/// Deliveries of a subscription that wait for the disk. At the limit it gets no more leases until some have been sent.
+const PENDING_MAX: usize = 1024;
+
+/// A delivery that could not be sent at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    delivery: Delivery,
+    /// The log must be persisted up to here first. `None`: up to the next record of changes, which is not written yet.
+    persisted: Option<Position>,
+}
+
+/// What became of an attempt to send.
+enum Attempt {
+    Sent,
+    /// The message is in other hands by now, or its subscription is gone.
+    Void,
+    /// The record has to be fetched.
+    Missing,
+    /// Something else has to happen first.
+    Waits,
+    /// It can never be read.
+    Unreadable,
+}
+
+impl QueueService {
+    /// Sends what queues have to deliver.
+    pub(crate) fn serve(&mut self, cx: &mut Context) {
+        if !self.any() {
+            return;
+        }
+        self.resume_sessions(cx);
+        self.continue_settles(cx);
+        self.continue_queries(cx);
+        self.refill(cx);
+        let now = self.time(cx.now);
+        // A client that lost a message is told so before it gets the message again.
+        self.engine.advance(now);
+        self.notify_lost_leases(cx);
+        let mut missing = Vec::new();
+        self.flush_waiting(cx, now, &mut missing);
+        let mut left = DELIVERIES_PER_TURN_MAX;
+        let deadline = cx.slices.deadline(PASS);
+        while left > 0 {
+            if left.is_multiple_of(DELIVERIES_PER_LOOK) && cx.slices.is_past(deadline) {
+                cx.wants_turn = true;
+                break;
+            }
+            left -= 1;
+            let Some(delivery) = self.poll_delivery(cx, now, &mut missing) else { break };
+            self.deliver(cx, delivery, now, &mut missing);
+        }
+        let is_due = self.engine.poll_timeout().is_some_and(|due| due <= now);
+        cx.wants_turn |= left == 0 || is_due;
+        self.end_costly_filters(cx);
+        self.fetch_missing(cx, missing);
+        self.log_changes(cx);
+    }
+
+    fn poll_delivery(
+        &mut self,
+        cx: &mut Context,
+        now: Time,
+        missing: &mut Vec<Position>,
+    ) -> Option<Delivery> {
+        let wall = cx.now.wall;
+        let mut answers = self.answers(wall);
+        let (engine, answers) = (&mut answers.0, &mut answers.1);
+        let delivery = engine.poll_delivery(now, answers);
+        missing.append(&mut answers.missing);
+        delivery
+    }
+
+    fn deliver(&mut self, cx: &mut Context, delivery: Delivery, now: Time, missing: &mut Vec<Position>) {
+        let Some(id) = self.subscriptions.get(&delivery.subscription).copied() else { return };
+        let semantics = self.definition(delivery.queue).config.semantics;
+        let must_be_logged = semantics == Semantics::AtMostOnce;
+        let persisted = if must_be_logged { None } else { Some(Position::ZERO) };
+        let pending = Pending { delivery, persisted };
+        let Some(queued) = cx.queue_subscription(id) else { return };
+        let goes_at_once = queued.pending.is_empty() && !must_be_logged;
+        if goes_at_once {
+            match self.attempt(cx, id, &pending, now) {
+                Attempt::Sent | Attempt::Void => return,
+                Attempt::Missing => missing.push(delivery.position),
+                Attempt::Waits => (),
+                Attempt::Unreadable => return self.end_unreadable(cx, id, delivery.position),
+            }
+        }
+        let Some(queued) = cx.queue_subscription(id) else { return };
+        queued.pending.push_back(pending);
+        if queued.pending.len() >= PENDING_MAX {
+            let engine_id = queued.id;
+            self.engine.hold(engine_id, true);
+        }
+        self.waiting.insert(id);
+    }
+
+    /// Sends what waited and need not wait any more.
+    fn flush_waiting(&mut self, cx: &mut Context, now: Time, missing: &mut Vec<Position>) {
+        for id in std::mem::take(&mut self.waiting) {
+            while let Some(pending) = cx.first_pending(id) {
+                match self.attempt(cx, id, &pending, now) {
+                    Attempt::Sent | Attempt::Void => {
+                        if let Some(queued) = cx.queue_subscription(id) {
+                            queued.pending.pop_front();
+                        }
+                        continue;
+                    }
+                    Attempt::Missing => missing.push(pending.delivery.position),
+                    Attempt::Waits => (),
+                    Attempt::Unreadable => {
+                        self.end_unreadable(cx, id, pending.delivery.position);
+                        break;
+                    }
+                }
+                self.waiting.insert(id);
+                break;
+            }
+            self.resume_subscription(cx, id);
+        }
+    }
+
+    /// A subscription with few deliveries that wait gets leases again, unless its session is paused.
+    fn resume_subscription(&mut self, cx: &mut Context, id: SubscriptionId) {
+        let Some(session) = cx.subscriptions.get(id).map(|subscription| subscription.session) else {
+            return;
+        };
+        let is_paused = self.paused.contains(&session);
+        let Some(queued) = cx.queue_subscription(id) else { return };
+        if !is_paused && queued.pending.len() < PENDING_MAX / 2 {
+            let engine_id = queued.id;
+            self.engine.hold(engine_id, false);
+        }
+    }
+
+    fn attempt(&mut self, cx: &mut Context, id: SubscriptionId, pending: &Pending, now: Time) -> Attempt {
+        let Pending { delivery, persisted } = *pending;
+        let Some(subscription) = cx.subscriptions.get(id) else { return Attempt::Void };
+        let (session_id, number) = (subscription.session, subscription.number);
+        let ServedBy::Queue(queued) = &subscription.served_by else { return Attempt::Void };
+        let (is_named, select) = (queued.is_named, subscription.select.clone());
+        let still_holds = delivery.barrier
+            || self.engine.holder(delivery.queue, delivery.position) == Some(delivery.subscription);
+        if !still_holds {
+            return Attempt::Void;
+        }
+        if persisted.is_none_or(|persisted| persisted > cx.log.journal.persisted()) {
+            return Attempt::Waits;
+        }
+        if !cx.sessions.all[session_id].has_room() {
+            self.pause_session(cx, session_id);
+            return Attempt::Waits;
+        }
+        if self.unreadable.contains(&delivery.position) {
+            return Attempt::Unreadable;
+        }
+        cx.give_buffer(session_id);
+        let ahead = self.recent.take_ahead(delivery.position);
+        let definition = self.definition(delivery.queue);
+        let lease_ms = match (delivery.lease_deadline, definition.config.semantics, delivery.barrier) {
+            (Some(deadline), _, _) => deadline.get().saturating_sub(now.get()) / 1_000_000,
+            (None, Semantics::AtLeastOnce, false) => u64::MAX,
+            (None, ..) => 0,
+        };
+        let queued = Queued {
+            lease_ms,
+            deliveries: delivery.delivery_count,
+            cancels: delivery.cancel_count,
+            position: delivery.position.get(),
+            queue: is_named.then_some(definition.name.as_bytes()),
+        };
+        let Some(record) = self.recent.get(delivery.position) else { return Attempt::Missing };
+        let outbox = &mut cx.sessions.all[session_id].outbox;
+        let data = match &select {
+            Some(select) if !delivery.barrier => {
+                let message_type = MessageType::from_code(record.message_type);
+                select.apply(message_type, record.data, &mut cx.arena, &mut cx.selected)
+            }
+            _ => record.data,
+        };
+        let message = Message { queued: Some(queued), data, ..message_of(&record, number) };
+        // Deliveries keep the pace of the connection by themselves.
+        outbox.put_replayed_message(&message, None);
+        if !delivery.barrier {
+            let bookmark = record.bookmark();
+            self.outstanding[delivery.queue.get() as usize].insert(bookmark, delivery.position);
+        }
+        cx.counters.delivered += 1;
+        cx.touch(session_id);
+        if !cx.sessions.all[session_id].has_room() {
+            self.pause_session(cx, session_id);
+        }
+        if let Some(after) = ahead {
+            self.fetch(cx, after.next(), true);
+        }
+        Attempt::Sent
+    }
+
+    /// Nothing is leased to the session before it takes something again.
+    pub(crate) fn pause_session(&mut self, cx: &mut Context, id: SessionId) {
+        if self.any() && self.paused.insert(id) {
+            self.set_paused(cx, id, true);
+        }
+    }
+
+    fn resume_sessions(&mut self, cx: &mut Context) {
+        for id in std::mem::take(&mut self.to_resume) {
+            let has_room = cx.sessions.all.get(id).is_some_and(|session| session.has_room());
+            if has_room && self.paused.remove(&id) {
+                self.set_paused(cx, id, false);
+            }
+        }
+    }
+
+    fn set_paused(&mut self, cx: &mut Context, id: SessionId, paused: bool) {
+        let subscriptions: Vec<_> = cx.sessions.all[id].subscriptions.values().copied().collect();
+        for subscription in subscriptions {
+            if let Some(queued) = cx.queue_subscription(subscription) {
+                let engine_id = queued.id;
+                self.engine.hold(engine_id, paused);
+            }
+        }
+    }
+
+    /// From here on the records of this turn's changes are in the log: what was taken may leave when they are persisted.
+    pub(super) fn note_logged(&mut self, cx: &mut Context) {
+        let appended = cx.log.journal.appended();
+        for id in self.waiting.clone() {
+            let Some(queued) = cx.queue_subscription(id) else { continue };
+            for pending in queued.pending.iter_mut().rev() {
+                match pending.persisted {
+                    None => pending.persisted = Some(appended),
+                    Some(_) => break,
+                }
+            }
+        }
+    }
+
+    /// A message cannot be read: the subscription that was to get it ends, the message stays in its queue.
+    fn end_unreadable(&mut self, cx: &mut Context, id: SubscriptionId, position: Position) {
+        let reason = format!("the message at position {position} of the journal cannot be read");
+        cx.end_subscription(id, Code::JournalCorrupt, &reason);
+    }
+}
+
+impl Context {
+    fn first_pending(&mut self, id: SubscriptionId) -> Option<Pending> {
+        self.queue_subscription(id)?.pending.front().copied()
+    }
+}

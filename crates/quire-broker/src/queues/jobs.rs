@@ -1,0 +1,299 @@
+//! What queues have reader threads do, and what is done with the results.
+
+use std::sync::Arc;
+
+use quire_journal::{
+    AllTopics, Batch, Bookmark, JournalError, Position, Reader, Record, RecordKind, Timestamp, TopicFilter,
+};
+
+use super::query::{Order, Page, PageFound};
+use super::sidecars::{QueuePoints, QueuePointsFile, QueueStates};
+use super::snapshots::State;
+use super::{Definition, QueueService};
+use crate::context::Context;
+use crate::session::SessionId;
+use crate::work::{Job, JobOwner};
+use quire_expression::filter::Filter;
+use quire_expression::message_type::Arena;
+use quire_queue::{Entry, QueueId, Time};
+use quire_scan::context_of;
+
+/// What a job for queues is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Messages from this position on. `is_ahead`: nothing waits for them yet.
+    Fetch { from: Position, is_ahead: bool },
+    /// A settle of this session.
+    Settle(SessionId),
+    /// A query of this session.
+    Query(SessionId),
+    /// Messages of this queue that become active.
+    Refill(QueueId),
+    /// The file `queues.ack`.
+    Save,
+    /// The file with the state of a queue.
+    Snapshot,
+}
+
+/// Bytes of the log that a fetch brings for a message that may be wanted alone, as it is where priorities are scattered over a queue.
+pub(super) const FETCH_SIZE_ALONE: usize = 128 * 1024;
+
+/// The same for one that goes on where a fetch before it ended: some hundred messages of common size, and a few milliseconds of a slow
+/// disk.
+pub(super) const FETCH_SIZE_AHEAD: usize = 1024 * 1024;
+
+/// Something to read for queues. See [`ReadRequest`](crate::ReadRequest).
+pub(crate) enum QueueJob {
+    /// The batches of the log from a position on, about `size` bytes of them.
+    Fetch {
+        reader: Reader,
+        from: Position,
+        limit: Position,
+        size: usize,
+        definitions: Arc<[Arc<Definition>]>,
+    },
+    /// The messages of one queue with these bookmarks.
+    Find { reader: Reader, bookmarks: Vec<Bookmark>, definition: Arc<Definition> },
+    /// Those of these messages that match.
+    Match { reader: Reader, positions: Vec<Position>, filter: Filter, now: Timestamp },
+    /// A page of the answer to a query.
+    Page { reader: Reader, page: Page },
+    /// The positions of the answer to a query in its order.
+    Sort { reader: Reader, page: Page, order: Order },
+    /// Messages that become active, from a position on.
+    Refill(Refill),
+    /// Keep how far the queues are done.
+    WriteSettled { file: QueuePointsFile, points: QueuePoints },
+    /// Keep the state of a queue.
+    WriteSnapshot { files: QueueStates, state: State },
+}
+
+/// What to read for a queue with a target depth.
+pub(crate) struct Refill {
+    pub reader: Reader,
+    pub after: Position,
+    /// The most messages.
+    pub count: u64,
+    pub limit: Position,
+    pub definition: Arc<Definition>,
+    /// Both clocks: the ages of messages are told by the wall clock.
+    pub now: Time,
+    pub wall: Timestamp,
+}
+
+/// What came of it.
+pub(crate) enum QueueOutcome {
+    Fetched(Fetched),
+    Found(Vec<Position>),
+    Page(PageFound),
+    Sorted(Result<Vec<Position>, JournalError>),
+    Refilled(Result<Vec<(Position, Entry)>, JournalError>),
+    Saved(Result<(), JournalError>),
+}
+
+/// What a fetch brings.
+#[derive(Default)]
+pub(crate) struct Fetched {
+    pub batches: Vec<Batch>,
+    /// There is more behind the last.
+    pub is_full: bool,
+    /// Why it ended early.
+    pub error: Option<JournalError>,
+}
+
+impl QueueJob {
+    pub(crate) fn run(self) -> QueueOutcome {
+        match self {
+            QueueJob::Fetch { reader, from, limit, size, definitions } => {
+                QueueOutcome::Fetched(fetch(&reader, from, limit, size, &definitions))
+            }
+            QueueJob::Find { reader, bookmarks, definition } => {
+                let find = |bookmark| find(&reader, bookmark, &definition);
+                QueueOutcome::Found(bookmarks.into_iter().filter_map(find).collect())
+            }
+            QueueJob::Match { reader, positions, filter, now } => {
+                QueueOutcome::Found(matching(reader, positions, &filter, now))
+            }
+            QueueJob::Page { reader, page } => QueueOutcome::Page(page.run(reader)),
+            QueueJob::Sort { reader, page, order } => QueueOutcome::Sorted(page.sort(reader, &order)),
+            QueueJob::Refill(refill) => QueueOutcome::Refilled(refill.run()),
+            QueueJob::WriteSettled { file, points } => QueueOutcome::Saved(file.write(&points)),
+            QueueJob::WriteSnapshot { files, state } => QueueOutcome::Saved(state.write(&files)),
+        }
+    }
+}
+
+fn fetch(
+    reader: &Reader,
+    from: Position,
+    limit: Position,
+    size_max: usize,
+    definitions: &[Arc<Definition>],
+) -> Fetched {
+    let mut cursor = reader.cursor(Position::new(from.get().saturating_sub(1))).sparingly();
+    let mut fetched = Fetched::default();
+    let mut size = 0;
+    while size < size_max {
+        // A batch in memory holds all bytes that were read with it.
+        cursor.set_read_step(size_max - size);
+        match cursor.next(limit, &LoggingOn(definitions)) {
+            Ok(Some(batch)) => {
+                size += batch.size();
+                fetched.batches.push(batch);
+            }
+            Ok(None) => return fetched,
+            Err(error) => {
+                fetched.error = Some(error);
+                return fetched;
+            }
+        }
+    }
+    fetched.is_full = true;
+    fetched
+}
+
+/// The position of a message, if it can be one of the queue's. What cannot be read is not found.
+fn find(reader: &Reader, bookmark: Bookmark, definition: &Definition) -> Option<Position> {
+    let position = reader.find(bookmark).ok()??;
+    let mut cursor = reader.cursor(Position::new(position.get() - 1)).sparingly();
+    let batch = cursor.next(position, &quire_journal::AllTopics).ok()??;
+    let record = batch.records().last()?;
+    definition.takes(&record).then_some(position)
+}
+
+/// Those of the messages that match. What cannot be read does not.
+fn matching(reader: Reader, mut positions: Vec<Position>, filter: &Filter, now: Timestamp) -> Vec<Position> {
+    let (mut lookup, mut arena) = (Lookup::new(reader), Arena::default());
+    positions.retain(|position| {
+        let record = lookup.get(*position).ok().flatten();
+        let message = record.as_ref().and_then(|record| context_of(record, now));
+        message.is_some_and(|message| filter.matches_with(&message, &mut arena))
+    });
+    positions
+}
+
+impl Refill {
+    fn run(self) -> Result<Vec<(Position, Entry)>, JournalError> {
+        let mut arena = Arena::default();
+        let mut entries = Vec::new();
+        let mut cursor = self.reader.cursor(self.after).sparingly();
+        let wanted = [self.definition.clone()];
+        while let Some(batch) = cursor.next(self.limit, &LoggingOn(&wanted))? {
+            for record in batch.records() {
+                if entries.len() as u64 == self.count {
+                    return Ok(entries);
+                }
+                let received = received_at(&record, self.now, self.wall);
+                if self.definition.takes(&record)
+                    && let Some(entry) = self.definition.entry_of(&record, received, self.wall, &mut arena)
+                {
+                    entries.push((record.position, entry));
+                }
+            }
+        }
+        Ok(entries)
+    }
+}
+
+/// When a message was received, on the engine's clock: as long ago as the wall clock says.
+pub(super) fn received_at(record: &Record<'_>, now: Time, wall: Timestamp) -> Time {
+    let age = wall.as_ns().saturating_sub(record.timestamp.as_ns());
+    Time::new(now.get().saturating_sub(age))
+}
+
+/// The topics whose messages enter any of these queues.
+struct LoggingOn<'a>(&'a [Arc<Definition>]);
+
+impl TopicFilter for LoggingOn<'_> {
+    fn wants(&self, topic: &str) -> bool {
+        self.0.iter().any(|definition| definition.selector.matches(topic))
+    }
+}
+
+/// Reads messages by their positions: one near the last one costs no search. May wait for the disk.
+pub(super) struct Lookup {
+    reader: Reader,
+    batch: Option<(Batch, Vec<u32>)>,
+}
+
+impl Lookup {
+    pub fn new(reader: Reader) -> Self {
+        Lookup { reader, batch: None }
+    }
+
+    /// The message at a position; `None` when there is none.
+    ///
+    /// # Errors
+    /// Damage where it should be.
+    pub fn get(&mut self, position: Position) -> Result<Option<Record<'_>>, JournalError> {
+        let is_here = |(batch, _): &(Batch, Vec<u32>)| batch.first() <= position && position <= batch.last();
+        if !self.batch.as_ref().is_some_and(is_here) {
+            let Some(before) = position.get().checked_sub(1) else { return Ok(None) };
+            let mut cursor = self.reader.cursor(Position::new(before)).sparingly();
+            let batch = cursor.next(self.reader.persisted(), &AllTopics)?;
+            self.batch = batch.map(|batch| {
+                let offsets = batch.offsets();
+                (batch, offsets)
+            });
+        }
+        let Some((batch, offsets)) = self.batch.as_ref().filter(|batch| is_here(batch)) else {
+            return Ok(None);
+        };
+        let offset = offsets.get((position.get() - batch.first().get()) as usize);
+        let record = offset.and_then(|offset| batch.record_at(*offset, position));
+        Ok(record.filter(|record| record.kind == RecordKind::Publish))
+    }
+}
+
+impl QueueService {
+    /// A job for queues has been done; or not, by a bug of ours.
+    pub(crate) fn work_done(
+        &mut self,
+        cx: &mut Context,
+        number: u64,
+        purpose: Purpose,
+        found: Option<QueueOutcome>,
+    ) {
+        match purpose {
+            Purpose::Fetch { from, is_ahead } => {
+                let fetched = match found {
+                    Some(QueueOutcome::Fetched(fetched)) => fetched,
+                    _ => Fetched::default(),
+                };
+                self.fetching.retain(|begin| *begin != from);
+                self.fetched(cx, from, is_ahead, fetched);
+            }
+            Purpose::Query(session) => match found {
+                Some(QueueOutcome::Sorted(found)) => self.sorted(cx, session, number, found),
+                Some(QueueOutcome::Page(found)) => self.page_found(cx, session, number, Some(found)),
+                _ => self.page_found(cx, session, number, None),
+            },
+            Purpose::Refill(queue) => match found {
+                Some(QueueOutcome::Refilled(found)) => self.refilled(cx, queue, Some(found)),
+                _ => self.refilled(cx, queue, None),
+            },
+            Purpose::Save => match found {
+                Some(QueueOutcome::Saved(result)) => self.points_saved(cx, Some(result)),
+                _ => self.points_saved(cx, None),
+            },
+            Purpose::Snapshot => match found {
+                Some(QueueOutcome::Saved(result)) => self.snapshot_saved(cx, Some(result)),
+                _ => self.snapshot_saved(cx, None),
+            },
+            Purpose::Settle(session) => {
+                let positions = match found {
+                    Some(QueueOutcome::Found(positions)) => Some(positions),
+                    _ => None,
+                };
+                self.settle_found(cx, session, number, positions);
+            }
+        }
+    }
+}
+
+impl Context {
+    /// Has work for queues done; gives the number of the job.
+    pub(super) fn begin_queue_job(&mut self, purpose: Purpose, work: QueueJob) -> u64 {
+        self.begin_job(JobOwner::Queue(purpose), Job::Queue(work))
+    }
+}

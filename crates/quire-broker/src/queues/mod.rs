@@ -1,0 +1,282 @@
+//! The queue service: the engine (`quire_queue`) between the log and the connections (docs/queues.md section 7).
+//!
+//! The engine decides which subscription gets which message. [`QueueService`] gives it messages from the log and sends its deliveries to
+//! sessions. It owns the state of all queues; each call gets what the parts of a broker share as a [`Context`]. The run loop calls:
+//!
+//! | call | when |
+//! | --- | --- |
+//! | [`new`](QueueService::new), [`recover`](QueueService::recover), [`close`](QueueService::close) | at the start and the end |
+//! | the methods of [`LogConsumer`] | for records that became persistent, in order, and before journal files are removed |
+//! | [`join`](QueueService::join), [`attach`](QueueService::attach), [`release`](QueueService::release), [`leave`](QueueService::leave) | when subscriptions begin and end |
+//! | [`settle`](QueueService::settle), [`extend`](QueueService::extend), [`query`](QueueService::query) | for commands of connections |
+//! | [`pause_session`](QueueService::pause_session), [`may_resume`](QueueService::may_resume), [`forget_session`](QueueService::forget_session) | when a connection takes nothing, takes something again, ends |
+//! | [`serve`](QueueService::serve), then [`next_dead_letter`](QueueService::next_dead_letter), then [`save`](QueueService::save) | once per turn |
+//! | [`log_changes`](QueueService::log_changes), [`note_leases`](QueueService::note_leases), [`log_leases`](QueueService::log_leases) | before something that must come after these records in the log |
+//! | [`work_done`](QueueService::work_done), [`next_timeout`](QueueService::next_timeout) | for work on reader threads, and for the time |
+//!
+//! Work that may wait for the disk is a [`QueueJob`] for the reader threads. A subscription that needs its result waits with its
+//! deliveries, a connection with its commands, a queue with its questions.
+
+mod changes;
+mod dead_letter;
+mod deliver;
+mod fetch;
+mod filters;
+mod jobs;
+mod lease_log;
+mod query;
+mod recover;
+mod settings;
+mod settle;
+mod settled;
+mod sidecars;
+mod snapshots;
+mod standalone;
+mod stats;
+mod subscribe;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use quire_journal::{Batch, Journal, JournalError, Position, PublisherId, Record, RecordKind};
+use rustc_hash::FxBuildHasher;
+
+pub(crate) use dead_letter::DeadLetter;
+pub(crate) use jobs::Purpose;
+pub(crate) use jobs::{QueueJob, QueueOutcome};
+pub(crate) use settings::Definition;
+pub use settings::QueueSettings;
+pub use standalone::{Expired, StandaloneError, StandaloneQueue};
+pub use stats::{QueueFigures, QueueStats};
+pub(crate) use subscribe::QueueSubscription;
+pub(crate) use subscribe::Wanted;
+
+use super::context::Context;
+use super::tail::{Consumed, LogConsumer};
+use crate::session::SessionId;
+use crate::subscription::SubscriptionId;
+use crate::topic::TopicId;
+use dead_letter::DeadLetters;
+use fetch::Recent;
+use filters::Filters;
+use jobs::received_at;
+use lease_log::LeaseLog;
+use query::QueryJob;
+use quire_expression::message_type::{Arena, MessageType};
+use quire_queue::{self as queue, ChangesWriter, QueueId, Queues, Time};
+use quire_types::time::{Instant, Now};
+use settle::Outstanding;
+use settle::SettleJob;
+use settled::Saving;
+use sidecars::QueuePointsFile;
+use snapshots::Snapshots;
+
+/// How long a close waits for the disk before it goes on without the places of the queues: a disk that is slower is failing.
+const FLUSH_AT_CLOSE_MAX: Duration = Duration::from_secs(60);
+
+/// Everything about the queues of one broker.
+pub(super) struct QueueService {
+    engine: Queues,
+    /// By the numbers of the queues.
+    all: Vec<Arc<Definition>>,
+    by_name: BTreeMap<Arc<str>, QueueId>,
+    /// Bookmarks of what is out, by the numbers of the queues.
+    outstanding: Vec<Outstanding>,
+    filters: Filters,
+    recent: Recent,
+    /// Positions that damage keeps from being read.
+    unreadable: BTreeSet<Position>,
+    /// The broker's numbers of the engine's subscriptions.
+    subscriptions: HashMap<queue::SubscriptionId, SubscriptionId, FxBuildHasher>,
+    /// Subscriptions with deliveries that wait for the disk or for their connection.
+    waiting: BTreeSet<SubscriptionId>,
+    /// Sessions whose connection takes nothing: their subscriptions get no leases.
+    paused: BTreeSet<SessionId>,
+    /// Those among them whose connection may take something again.
+    to_resume: Vec<SessionId>,
+    /// Settles that are not done yet, by the session that waits; and queries.
+    settling: BTreeMap<SessionId, SettleJob>,
+    querying: BTreeMap<SessionId, QueryJob>,
+    /// Queues with a target depth, and whether messages are being read for them.
+    refilling: BTreeMap<QueueId, bool>,
+    dead_letters: DeadLetters,
+    saving: Saving,
+    snapshots: Snapshots,
+    /// Where the fetches under way begin.
+    fetching: Vec<Position>,
+    /// What is to be logged for each queue, and the queues of which something is.
+    writers: Vec<ChangesWriter>,
+    to_log: Vec<QueueId>,
+    lease_log: LeaseLog,
+    /// The publisher of these records.
+    publisher: PublisherId,
+    /// What the engine's clock shows when that of the broker shows zero.
+    origin: Option<u64>,
+    arena: Arena,
+}
+
+impl QueueService {
+    pub(super) fn new(
+        instance: &str,
+        definitions: Vec<Definition>,
+        journal: &Journal,
+    ) -> Result<Self, queue::ConfigError> {
+        let mut engine = Queues::new();
+        let mut by_name = BTreeMap::new();
+        let snapshots = Snapshots::new(journal, &definitions);
+        for definition in &definitions {
+            let queue = engine.add_queue_in(definition.config.clone(), &snapshots.memory_of(definition))?;
+            by_name.insert(definition.name.clone(), queue);
+        }
+        let has_target =
+            |(_, definition): &(usize, &Definition)| definition.config.target_queue_depth.is_some();
+        let with_target = definitions.iter().enumerate().filter(has_target);
+        Ok(QueueService {
+            engine,
+            by_name,
+            outstanding: definitions.iter().map(|_| Outstanding::default()).collect(),
+            filters: Filters::default(),
+            recent: Recent::default(),
+            unreadable: BTreeSet::new(),
+            subscriptions: HashMap::default(),
+            waiting: BTreeSet::new(),
+            paused: BTreeSet::new(),
+            to_resume: Vec::new(),
+            settling: BTreeMap::new(),
+            querying: BTreeMap::new(),
+            refilling: with_target.map(|(queue, _)| (QueueId::new(queue as u32), false)).collect(),
+            dead_letters: DeadLetters::new(instance, definitions.len()),
+            saving: Saving::new(QueuePointsFile::new(journal.sidecars())),
+            snapshots,
+            fetching: Vec::new(),
+            writers: definitions.iter().map(|_| ChangesWriter::default()).collect(),
+            to_log: Vec::new(),
+            lease_log: LeaseLog::new(definitions.len()),
+            publisher: PublisherId::derived(PublisherId::new(0), instance),
+            origin: None,
+            arena: Arena::default(),
+            all: definitions.into_iter().map(Arc::new).collect(),
+        })
+    }
+
+    /// Ends the service: logs what happened, and waits for the disk to save how far the queues are.
+    ///
+    /// # Errors
+    /// The error of the journal. What was acknowledged is safe.
+    pub(super) fn close(&mut self, cx: &mut Context) -> Result<(), JournalError> {
+        if !self.any() {
+            return Ok(());
+        }
+        self.log_changes(cx);
+        self.log_leases(cx, true);
+        cx.log.journal.flush(FLUSH_AT_CLOSE_MAX)?;
+        if cx.has_failed() {
+            return Ok(());
+        }
+        self.save_at_end(cx)?;
+        self.write_snapshots_at_end(cx)
+    }
+
+    /// Saves how far the queues are, in portions, when it is time to.
+    pub(super) fn save(&mut self, cx: &mut Context) {
+        if self.any() {
+            self.save_points(cx);
+            self.write_snapshots(cx);
+        }
+    }
+
+    /// Whether there are any.
+    pub(super) fn any(&self) -> bool {
+        !self.all.is_empty()
+    }
+
+    /// The queue with this name.
+    pub(super) fn find(&self, name: &str) -> Option<QueueId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The type of the messages of the queue with this name.
+    pub(super) fn message_type(&self, name: &str) -> Option<MessageType> {
+        self.find(name).map(|queue| self.definition(queue).message_type)
+    }
+
+    fn definition(&self, queue: QueueId) -> &Arc<Definition> {
+        &self.all[queue.get() as usize]
+    }
+
+    /// The engine's clock: the wall clock as it was at the first turn, moved on by the clock that never goes back. So leases do not
+    /// feel steps of the wall clock, and the ages of messages go on over a restart.
+    fn time(&mut self, now: Now) -> Time {
+        let origin = *self.origin.get_or_insert(now.wall.as_ns().saturating_sub(now.instant.as_ns()));
+        Time::new(origin.saturating_add(now.instant.as_ns()))
+    }
+
+    /// The same for a look that changes nothing; before the first turn there is nothing to be seen.
+    fn time_or_start(&self, now: Now) -> Time {
+        Time::new(self.origin.unwrap_or_default().saturating_add(now.instant.as_ns()))
+    }
+
+    /// When the engine wants to be called.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let due = self.engine.poll_timeout().zip(self.origin);
+        let due = due.map(|(due, origin)| Instant::from_ns(due.get().saturating_sub(origin)));
+        [due, self.saving.due(), self.snapshots.due(), self.lease_log.due()].into_iter().flatten().min()
+    }
+
+    /// The session may take something again; whether anything waits for that.
+    #[inline]
+    pub(super) fn may_resume(&mut self, id: SessionId) -> bool {
+        let is_paused = self.paused.contains(&id);
+        if is_paused {
+            self.to_resume.push(id);
+        }
+        is_paused || self.querying.contains_key(&id)
+    }
+}
+
+impl LogConsumer for QueueService {
+    fn is_following(&self, _: &Context) -> bool {
+        self.any()
+    }
+
+    /// A persisted message enters the queues over its topic.
+    fn on_record(&mut self, cx: &mut Context, topic: TopicId, record: &Record<'_>) -> Consumed {
+        let queues = &cx.topics.topic(topic).queues;
+        if record.kind != RecordKind::Publish || queues.is_empty() {
+            return Consumed::default();
+        }
+        let now = self.time(cx.now);
+        let received = received_at(record, now, cx.now.wall);
+        for queue in queues {
+            let QueueService { engine, all, arena, .. } = self;
+            let definition = &all[queue.get() as usize];
+            if let Some(entry) = definition.entry_of(record, received, cx.now.wall, arena) {
+                engine.enqueue(*queue, record.position, entry);
+            }
+        }
+        Consumed::default()
+    }
+
+    /// What was just written is at hand for those who get it.
+    fn on_batch(&mut self, batch: &Batch) {
+        if self.any() {
+            self.recent.add(batch.clone(), None);
+        }
+    }
+
+    /// Queues have no replay: what they cannot take in here enters them at the next start, and no more is taken until then.
+    fn on_unreadable(&mut self, cx: &mut Context, _: Position, error: &JournalError) {
+        if self.any() {
+            cx.fail(error);
+        }
+    }
+
+    /// Journal files from there on are kept, whoever removes files: in this process because the service's own cursor stands there,
+    /// elsewhere because `queues.ack` says so.
+    fn needed_from(&self, _: &Context) -> Option<Position> {
+        let saved = self.saving.saved.as_ref()?;
+        saved.iter().min().map(|settled| settled.next())
+    }
+}

@@ -1,0 +1,318 @@
+//! Looking at queues without changing anything: what one could deliver (protocol.md section 3, `query`), and figures (docs/queues.md
+//! section 10; reference: queues-and-transaction-log 1.18).
+//!
+//! The positions are taken when the command comes; what lies at them is read off the loop, a page at a time, as the connection takes them. The
+//! connection's further commands wait until the last page is sent.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use quire_journal::{JournalError, Position, Reader, Timestamp};
+
+use super::QueueService;
+use super::jobs::{Lookup, Purpose, QueueJob};
+use crate::codec::Encoder;
+use crate::context::Context;
+use crate::failure::code_of;
+use crate::replay::CHUNK_SIZE_MAX;
+use crate::reply::Refused;
+use crate::session::{SessionId, Stall};
+use quire_command::{AckKind, Acks, Code, Message, Query, Queued};
+use quire_expression::filter::{Expression, Filter, FilterOptions};
+use quire_expression::message_type::{Arena, Value};
+use quire_scan::{context_of, message_of};
+
+/// Positions that one query looks at: 8 MiB of them. A deeper queue is looked at with `top_n`.
+const QUERY_POSITIONS_MAX: usize = 1 << 20;
+
+/// A query under way.
+pub(super) struct QueryJob {
+    command: u32,
+    acks: Acks,
+    page: Page,
+    /// Still to be sorted.
+    order: Option<Order>,
+    /// The work under way.
+    pub(super) number: Option<u64>,
+}
+
+/// What is left of the answer.
+pub(crate) struct Page {
+    subscription: u32,
+    encoder: Encoder,
+    positions: Arc<[Position]>,
+    /// Of these, done.
+    done: usize,
+    filter: Option<Filter>,
+    /// The most messages still wanted.
+    left: usize,
+    now: Timestamp,
+}
+
+/// Messages ready to be sent.
+#[derive(Default)]
+pub(crate) struct PageFound {
+    frames: Vec<u8>,
+    message_count: usize,
+    /// Positions looked at.
+    done: usize,
+    error: Option<JournalError>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Order {
+    by: Expression,
+    is_descending: bool,
+}
+
+impl QueueService {
+    pub(crate) fn query(&mut self, cx: &mut Context, id: SessionId, query: &Query<'_>) {
+        cx.acknowledge_received(id, query.command, query.subscription, query.acks);
+        match self.plan_query(cx, id, query) {
+            Ok(job) => {
+                cx.acknowledge_processed(id, query.command, query.subscription, query.acks);
+                self.querying.insert(id, job);
+                cx.stall(id, Stall::Querying);
+            }
+            Err(refused) => cx.refuse_command(id, query.command, query.subscription, &refused),
+        }
+    }
+
+    fn plan_query(
+        &mut self,
+        cx: &mut Context,
+        id: SessionId,
+        query: &Query<'_>,
+    ) -> Result<QueryJob, Refused> {
+        let Some(queue) = self.find(query.topic) else {
+            let reason = format!("no queue has the name {:?}", query.topic);
+            return Err(Refused::new(Code::UnknownQueue, reason));
+        };
+        if cx.session(id).subscriptions.contains_key(&query.subscription) {
+            let reason = format!("subscription {} exists", query.subscription);
+            return Err(Refused::new(Code::SubscriptionInUse, reason));
+        }
+        let filter = query.filter.map(|text| cx.parse_filter(id, text)).transpose()?;
+        let options = cx.filter_options(id);
+        let order = query.order_by.map(|text| Order::parse(text, &options)).transpose()?;
+        let left = query.top_n.map_or(usize::MAX, |count| count as usize);
+        // Without anything to ask of them, only the first are looked at.
+        let is_plain = filter.is_none() && order.is_none();
+        let limit = if is_plain { left } else { usize::MAX }.min(QUERY_POSITIONS_MAX + 1);
+        let mut positions = Vec::new();
+        let now = self.time(cx.now);
+        if left > 0 {
+            self.engine.browse(queue, now, |position| {
+                positions.push(position);
+                positions.len() < limit
+            });
+        }
+        if positions.len() > QUERY_POSITIONS_MAX {
+            let reason =
+                format!("more than {QUERY_POSITIONS_MAX} messages; give a top_n, without a filter or order");
+            return Err(Refused::new(Code::LimitExceeded, reason));
+        }
+        let page = Page {
+            subscription: query.subscription,
+            encoder: cx.session(id).outbox.encoder(),
+            positions: positions.into(),
+            done: 0,
+            filter,
+            left,
+            now: cx.now.wall,
+        };
+        Ok(QueryJob { command: query.command, acks: query.acks, page, order, number: None })
+    }
+
+    /// Goes on with the queries whose connections take more.
+    pub(super) fn continue_queries(&mut self, cx: &mut Context) {
+        let ready = |(id, job): (&SessionId, &QueryJob)| {
+            let has_room = cx.sessions.all.get(*id).is_some_and(|session| session.has_room());
+            (job.number.is_none() && has_room).then_some(*id)
+        };
+        for id in self.querying.iter().filter_map(ready).collect::<Vec<_>>() {
+            let Some(job) = self.querying.get_mut(&id) else { continue };
+            if job.page.left == 0 || job.page.done == job.page.positions.len() {
+                self.end_query(cx, id, None);
+                continue;
+            }
+            let (reader, page) = (cx.log.reader.clone(), job.page.copy());
+            let work = match job.order.take() {
+                Some(order) => QueueJob::Sort { reader, page, order },
+                None => QueueJob::Page { reader, page },
+            };
+            let number = cx.begin_queue_job(Purpose::Query(id), work);
+            if let Some(job) = self.querying.get_mut(&id) {
+                job.number = Some(number);
+            }
+        }
+    }
+
+    /// A page has been read.
+    pub(super) fn page_found(
+        &mut self,
+        cx: &mut Context,
+        id: SessionId,
+        number: u64,
+        found: Option<PageFound>,
+    ) {
+        let Some(job) = self.querying.get_mut(&id).filter(|job| job.number == Some(number)) else {
+            return;
+        };
+        job.number = None;
+        let Some(found) = found else {
+            let refused = Refused::new(Code::Internal, "the messages could not be read".to_owned());
+            return self.end_query(cx, id, Some(refused));
+        };
+        job.page.done += found.done;
+        job.page.left -= found.message_count;
+        cx.counters.delivered += found.message_count as u64;
+        cx.session(id).outbox.put_replayed(found.frames);
+        cx.touch(id);
+        if let Some(error) = found.error {
+            self.end_query(cx, id, Some(Refused::new(code_of(&error), error.to_string())));
+        }
+    }
+
+    /// The positions have been put into order.
+    pub(super) fn sorted(
+        &mut self,
+        cx: &mut Context,
+        id: SessionId,
+        number: u64,
+        found: Result<Vec<Position>, JournalError>,
+    ) {
+        let Some(job) = self.querying.get_mut(&id).filter(|job| job.number == Some(number)) else {
+            return;
+        };
+        job.number = None;
+        match found {
+            Ok(positions) => {
+                job.page.positions = positions.into();
+                job.page.filter = None;
+            }
+            Err(error) => self.end_query(cx, id, Some(Refused::new(code_of(&error), error.to_string()))),
+        }
+    }
+
+    fn end_query(&mut self, cx: &mut Context, id: SessionId, refused: Option<Refused>) {
+        let Some(QueryJob { command, acks, page, .. }) = self.querying.remove(&id) else { return };
+        match refused {
+            Some(refused) => cx.refuse_command(id, command, page.subscription, &refused),
+            None if acks.has(Acks::COMPLETED) => {
+                cx.acknowledge_command(id, AckKind::Completed, command, page.subscription);
+            }
+            None => (),
+        }
+        cx.resume_commands(id, Stall::Querying);
+    }
+}
+
+impl Page {
+    fn copy(&self) -> Page {
+        Page { positions: self.positions.clone(), filter: self.filter.clone(), ..*self }
+    }
+
+    /// Reads on until a chunk is full.
+    pub(super) fn run(self, reader: Reader) -> PageFound {
+        let mut lookup = Lookup::new(reader);
+        let mut arena = Arena::default();
+        let mut found = PageFound::default();
+        for position in &self.positions[self.done..] {
+            if found.message_count == self.left || found.frames.len() >= CHUNK_SIZE_MAX {
+                break;
+            }
+            let record = match lookup.get(*position) {
+                Ok(record) => record,
+                Err(error) => {
+                    found.error = Some(error);
+                    break;
+                }
+            };
+            found.done += 1;
+            let Some(record) = record else { continue };
+            let matches = |filter: &Filter| {
+                context_of(&record, self.now).is_some_and(|message| filter.matches_with(&message, &mut arena))
+            };
+            if !self.filter.as_ref().is_none_or(matches) {
+                continue;
+            }
+            let queued = Queued { position: position.get(), ..Queued::default() };
+            let message = Message { queued: Some(queued), ..message_of(&record, self.subscription) };
+            self.encoder.put_message(&message, &mut found.frames);
+            found.message_count += 1;
+        }
+        found
+    }
+
+    /// The positions of the messages that match, in the order asked for, as many as are wanted.
+    pub(super) fn sort(self, reader: Reader, order: &Order) -> Result<Vec<Position>, JournalError> {
+        let mut lookup = Lookup::new(reader);
+        let mut arena = Arena::default();
+        let mut keys = Vec::new();
+        for position in self.positions.iter() {
+            let Some(record) = lookup.get(*position)? else { continue };
+            let Some(message) = context_of(&record, self.now) else { continue };
+            if self.filter.as_ref().is_none_or(|filter| filter.matches_with(&message, &mut arena)) {
+                keys.push((Key::of(order.by.evaluate(&message, &mut arena)), *position));
+            }
+        }
+        keys.sort_by(|(left, _), (right, _)| {
+            let by_key = left.cmp(right);
+            if order.is_descending { by_key.reverse() } else { by_key }
+        });
+        Ok(keys.into_iter().map(|(_, position)| position).take(self.left).collect())
+    }
+}
+
+impl Order {
+    fn parse(text: &str, options: &FilterOptions) -> Result<Order, Refused> {
+        let (by, direction) = match text.trim().rsplit_once(char::is_whitespace) {
+            Some((by, direction)) if direction.eq_ignore_ascii_case("desc") => (by, true),
+            Some((by, direction)) if direction.eq_ignore_ascii_case("asc") => (by, false),
+            _ => (text, false),
+        };
+        let parsed = Expression::parse(by, options);
+        parsed
+            .map(|by| Order { by, is_descending: direction })
+            .map_err(|error| Refused::new(Code::BadFilter, format!("order_by: {error}")))
+    }
+}
+
+/// A value to sort by: what is unknown first, then truth values, numbers, texts.
+#[derive(Debug, PartialEq)]
+enum Key {
+    Null,
+    Boolean(bool),
+    Number(f64),
+    Text(Box<[u8]>),
+}
+
+impl Key {
+    fn of(value: Value<'_>) -> Key {
+        match value {
+            Value::Boolean(truth) => Key::Boolean(truth),
+            Value::Number(number, _) => Key::Number(number.as_f64()),
+            Value::Text(text) => Key::Text(text.into()),
+            Value::Null | Value::Array(_) | Value::Compound(_) => Key::Null,
+        }
+    }
+
+    fn cmp(&self, other: &Key) -> Ordering {
+        match (self, other) {
+            (Key::Boolean(left), Key::Boolean(right)) => left.cmp(right),
+            (Key::Number(left), Key::Number(right)) => left.total_cmp(right),
+            (Key::Text(left), Key::Text(right)) => left.cmp(right),
+            _ => self.rank().cmp(&other.rank()),
+        }
+    }
+
+    fn rank(&self) -> u8 {
+        match self {
+            Key::Null => 0,
+            Key::Boolean(_) => 1,
+            Key::Number(_) => 2,
+            Key::Text(_) => 3,
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Rebuilding the queues from the log at the start (docs/queues.md section 5).
+
+use quire_journal::{AllTopics, Batch, JournalError, Position, Progress, Record, RecordKind};
+
+use super::QueueService;
+use super::changes::append;
+use crate::context::Context;
+use crate::{Event, Output};
+use quire_queue::{Change, ChangeKind, Logged, QueueId, Reasons, Time};
+
+/// Where a queue begins, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Beginning {
+    /// Nothing up to here belongs to it, or is needed.
+    after: Position,
+    /// It was given another recovery point.
+    is_changed: bool,
+    /// It is where the log said last, not new.
+    is_known: bool,
+    /// Of the log up to here nothing has to be read for it: `after`, or where the state that was kept for it ends.
+    read_after: Position,
+}
+
+impl QueueService {
+    /// Feeds the queues what the log holds of them.
+    ///
+    /// # Errors
+    /// Damage in the log, and what keeps the journal from taking where the queues begin.
+    pub(crate) fn recover(
+        &mut self,
+        cx: &mut Context,
+        on_progress: &mut dyn FnMut(Progress),
+    ) -> Result<(), JournalError> {
+        if !self.any() {
+            return self.saving.clear();
+        }
+        let mut beginnings = self.beginnings(cx, on_progress)?;
+        let reader = cx.log.reader.clone();
+        for (queue, beginning) in (0..).map(QueueId::new).zip(&mut beginnings) {
+            if beginning.is_known {
+                let kept = self.load_snapshot(&reader, queue, beginning.after);
+                beginning.read_after = kept.unwrap_or(beginning.after);
+            }
+        }
+        self.snapshots.tidy(&self.all)?;
+        let oldest = beginnings.iter().map(|beginning| beginning.read_after).min().unwrap_or_default();
+        self.read_log(cx, oldest, on_progress, |service, cx, batch| {
+            for record in batch.records() {
+                service.restore(cx, &record, &beginnings);
+            }
+        })?;
+        for (queue, beginning) in (0..).map(QueueId::new).zip(&beginnings) {
+            self.log_beginning(cx, queue, *beginning)?;
+            let definition = self.definition(queue);
+            for key in definition.ineffective() {
+                let (queue, key) = (definition.name.to_string(), key.to_owned());
+                cx.outputs.push_back(Output::Log(Event::QueueSettingIgnored { queue, key }));
+            }
+        }
+        cx.log.journal.submit();
+        self.set_beginnings(cx, beginnings.iter().map(|beginning| beginning.after).collect());
+        self.save_later(cx);
+        Ok(())
+    }
+
+    /// Where each queue begins (reference: queues-and-transaction-log Y2).
+    fn beginnings(
+        &mut self,
+        cx: &mut Context,
+        on_progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<Beginning>, JournalError> {
+        let saved = self.saving.read();
+        let mut known: Vec<Option<(Position, String)>> = vec![None; self.all.len()];
+        match saved {
+            Some(points) => {
+                for point in points.points {
+                    if let Some(queue) = self.find(&point.queue) {
+                        known[queue.get() as usize] = Some((point.settled, point.recovery_point));
+                    }
+                }
+            }
+            // The file is new or lost: the log says it, too.
+            None => self.read_log(cx, Position::ZERO, on_progress, |service, _, batch| {
+                for record in batch.records() {
+                    service.find_beginning(&record, &mut known);
+                }
+            })?,
+        }
+        let now = cx.log.journal.persisted();
+        let mut beginnings = Vec::new();
+        for (definition, known) in self.all.iter().zip(known) {
+            let (text, start) = &definition.recovery_point;
+            let beginning = match known {
+                Some((after, known_text)) if known_text == *text => {
+                    Beginning { after, is_changed: false, is_known: true, read_after: after }
+                }
+                known => {
+                    let found = start.locate(&cx.log.reader, now, false)?;
+                    let after = found.unwrap_or_default();
+                    Beginning { after, is_changed: known.is_some(), is_known: false, read_after: after }
+                }
+            };
+            beginnings.push(beginning);
+        }
+        Ok(beginnings)
+    }
+
+    fn read_log(
+        &mut self,
+        cx: &mut Context,
+        after: Position,
+        on_progress: &mut dyn FnMut(Progress),
+        mut each: impl FnMut(&mut Self, &mut Context, &Batch),
+    ) -> Result<(), JournalError> {
+        let limit = cx.log.journal.persisted();
+        let segments = cx.log.reader.segments().into_iter();
+        let ahead = segments.filter(|segment| segment.positions.is_some_and(|(_, last)| last > after));
+        let total_bytes: u64 = ahead.map(|segment| segment.size).sum();
+        let mut done_bytes = 0;
+        let mut cursor = cx.log.reader.cursor(after);
+        while let Some(batch) = cursor.next(limit, &AllTopics)? {
+            each(self, cx, &batch);
+            done_bytes = total_bytes.min(done_bytes + batch.size() as u64);
+            on_progress(Progress { done_bytes, total_bytes });
+        }
+        Ok(())
+    }
+
+    fn restore(&mut self, cx: &mut Context, record: &Record<'_>, beginnings: &[Beginning]) {
+        match record.kind {
+            RecordKind::Publish => {
+                let topic = cx.topics.intern(record.topic);
+                let received = Time::new(record.timestamp.as_ns());
+                for queue in &cx.topics.topic(topic).queues {
+                    let QueueService { engine, all, arena, .. } = self;
+                    let index = queue.get() as usize;
+                    if record.position > beginnings[index].read_after
+                        && let Some(entry) = all[index].entry_of(record, received, record.timestamp, arena)
+                    {
+                        engine.enqueue(*queue, record.position, entry);
+                    }
+                }
+                self.restore_dead_letter(record);
+            }
+            RecordKind::Acknowledge => self.restore_changes(record),
+            RecordKind::Lease | RecordKind::Delete => (),
+        }
+    }
+
+    /// Notes in the log where a queue begins, unless that is plain to see.
+    fn log_beginning(
+        &mut self,
+        cx: &mut Context,
+        queue: QueueId,
+        beginning: Beginning,
+    ) -> Result<(), JournalError> {
+        let definition = self.definition(queue).clone();
+        let text = &definition.recovery_point.0;
+        if !beginning.is_changed && text == "epoch" {
+            return Ok(());
+        }
+        let writer = &mut self.writers[queue.get() as usize];
+        writer.push_beginning(beginning.after, text);
+        let appended = append(cx, self.publisher, &definition.name, RecordKind::Acknowledge, writer.finish());
+        writer.clear();
+        appended
+    }
+}
+
+impl QueueService {
+    /// What a record of changes says.
+    fn logged<'a>(
+        &self,
+        record: &Record<'a>,
+    ) -> Option<(QueueId, impl Iterator<Item = Logged<'a>> + use<'a>)> {
+        if record.kind != RecordKind::Acknowledge || record.publisher != self.publisher {
+            return None;
+        }
+        // The checksums held: what is not a list of changes here was written by another version.
+        let logged = Logged::read(record.data, record.position).map_while(Result::ok);
+        Some((self.find(record.topic)?, logged))
+    }
+
+    fn restore_changes(&mut self, record: &Record<'_>) {
+        let Some((queue, logged)) = self.logged(record) else { return };
+        for logged in logged {
+            logged.changes(queue).for_each(|change| self.engine.restore(change));
+        }
+    }
+
+    /// A dead letter is the record of an expiry.
+    fn restore_dead_letter(&mut self, record: &Record<'_>) {
+        let Some((name, position)) = self.dead_letters.origin(record) else { return };
+        let Some(queue) = self.find(&name) else { return };
+        let kind = ChangeKind::Expired { reasons: Reasons::default(), deliveries: 0, cancels: 0 };
+        self.engine.restore(Change { queue, position, kind });
+    }
+
+    fn find_beginning(&self, record: &Record<'_>, known: &mut [Option<(Position, String)>]) {
+        let Some((queue, logged)) = self.logged(record) else { return };
+        for logged in logged {
+            if let Logged::Begins { after, recovery_point } = logged {
+                known[queue.get() as usize] = Some((after, recovery_point.to_owned()));
+            }
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! The settings of a queue, as a configuration holds them and as the broker uses them (docs/queues.md section 8).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quire_journal::{Record, RecordKind, Timestamp};
+use serde::Deserialize;
+
+use crate::ConfigError;
+use crate::topic::{QueueRoute, Recording, RecordingRule};
+use quire_expression::filter::{Expression, Filter, FilterOptions, MessageContext};
+use quire_expression::message_type::{Arena, MessageType, Value};
+use quire_expression::topic::TopicSelector;
+use quire_queue::{
+    self as queue, Entry, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics, Time,
+};
+use quire_scan::Start;
+use quire_scan::context_of;
+
+/// One queue. Every key but `name` and `message_type` may be left out.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QueueSettings {
+    /// What consumers subscribe to.
+    pub name: String,
+    /// That of all underlying topics.
+    pub message_type: String,
+    /// The topic whose messages enter, or a pattern over several; without it the topic of the queue's own name.
+    pub underlying_topic: Option<String>,
+    /// Where a message published to the queue's name goes; without it the underlying topic.
+    pub default_publish_target: Option<String>,
+    /// How often a message may be delivered.
+    pub semantics: Semantics,
+    /// Who is next; without it what goes with the semantics.
+    pub fairness_model: Option<FairnessModel>,
+    /// How long a subscription may hold a message, in nanoseconds; without it without end.
+    pub lease_period_ns: Option<u64>,
+    /// Who may acknowledge.
+    pub leasing: Leasing,
+    /// The most messages outstanding over the whole queue.
+    pub max_backlog: Option<u32>,
+    /// The most messages outstanding for one subscription.
+    pub max_per_subscription_backlog: Option<u32>,
+    /// The most deliveries of one message.
+    pub max_deliveries: Option<u32>,
+    /// The cancels that one message may have.
+    pub max_cancels: Option<u32>,
+    /// How long a message waits after its first cancel, its second, and so on, in nanoseconds; the last one repeats.
+    pub retry_delay_ns: Vec<u64>,
+    /// The most time in the queue, in nanoseconds.
+    pub expiration_ns: Option<u64>,
+    /// How that combines with a message's own expiration.
+    pub expiration_model: ExpirationModel,
+    /// Only messages that match enter.
+    pub filter: Option<String>,
+    /// What messages are ordered by, the greatest first.
+    pub priority: Option<String>,
+    /// Messages that match are barriers.
+    pub barrier_expression: Option<String>,
+    /// The most messages active at a time.
+    pub target_queue_depth: Option<u64>,
+    /// Where a new queue begins: `epoch`, `now`, a bookmark or a time.
+    pub recovery_point: Option<String>,
+    /// The topic or queue that gets what expires.
+    pub dead_letter_topic: Option<String>,
+    /// The queue's state is kept in a file, so that a restart need not read the log for it.
+    pub file_backed_metadata: bool,
+    /// The journal also says who held which message.
+    pub record_leases: bool,
+}
+
+/// A queue whose settings were found good.
+pub(crate) struct Definition {
+    pub name: Arc<str>,
+    pub message_type: MessageType,
+    /// The topics whose messages enter.
+    pub selector: TopicSelector,
+    pub publish_target: Arc<str>,
+    pub filter: Option<Filter>,
+    pub priority: Option<Priority>,
+    pub barrier: Option<Filter>,
+    /// As it was written, and what it says.
+    pub recovery_point: (String, Start),
+    /// The topic that dead letters are published to.
+    pub dead_letter_topic: Option<Arc<str>>,
+    /// As configured. See [`keeps_state`](Self::keeps_state).
+    pub file_backed_metadata: bool,
+    /// Everything that the state of the queue depends on beside the log: a state that was kept under another key says nothing.
+    pub state_key: String,
+    pub config: QueueConfig,
+}
+
+/// What a message is ordered by (seed 001).
+#[derive(Clone, Debug)]
+pub(crate) struct Priority(Expression);
+
+impl Definition {
+    /// Checks the settings of all queues, together with what the log records (reference: queues-and-transaction-log V1 to V8).
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first bad key.
+    pub fn compile(
+        all: &[QueueSettings],
+        rules: &[RecordingRule],
+        options: &FilterOptions,
+    ) -> Result<Vec<Definition>, ConfigError> {
+        if all.len() > queue::QUEUES_MAX {
+            return Err(ConfigError::new(
+                "queues",
+                format!("{} queues, the limit is {}", all.len(), queue::QUEUES_MAX),
+            ));
+        }
+        let one = |(index, settings): (usize, &QueueSettings)| settings.compile(index, rules, options);
+        let mut definitions: Vec<Definition> = all.iter().enumerate().map(one).collect::<Result<_, _>>()?;
+        check_together(&mut definitions, rules)?;
+        Ok(definitions)
+    }
+
+    /// Whether the record is a message of the queue, its filter apart.
+    pub fn takes(&self, record: &Record<'_>) -> bool {
+        record.kind == RecordKind::Publish
+            && record.message_type == self.message_type.code()
+            && self.selector.matches(record.topic)
+    }
+
+    /// What the engine keeps of a message; `None` when the queue's filter keeps it out.
+    pub fn entry_of(
+        &self,
+        record: &Record<'_>,
+        received: Time,
+        wall: Timestamp,
+        arena: &mut Arena,
+    ) -> Option<Entry> {
+        let mut entry = Entry { received, expiration_s: record.expiration_s, ..Entry::default() };
+        if self.filter.is_none() && self.priority.is_none() && self.barrier.is_none() {
+            return Some(entry);
+        }
+        let message = context_of(record, wall)?;
+        if self.filter.as_ref().is_some_and(|filter| !filter.matches_with(&message, arena)) {
+            return None;
+        }
+        entry.priority = self.priority.as_ref().and_then(|priority| priority.of(&message, arena));
+        entry.barrier = self.barrier.as_ref().is_some_and(|barrier| barrier.matches_with(&message, arena));
+        Some(entry)
+    }
+
+    /// Whether its state is kept in a file. With a target depth there is little of it, and how far that is only the log says.
+    pub fn keeps_state(&self) -> bool {
+        self.file_backed_metadata && self.config.target_queue_depth.is_none()
+    }
+
+    /// The keys that have no effect beside the others.
+    pub fn ineffective(&self) -> Vec<&'static str> {
+        let mut keys = self.config.ineffective();
+        if self.file_backed_metadata && !self.keeps_state() {
+            keys.push("file_backed_metadata");
+        }
+        keys
+    }
+
+    /// What the table of topics has to know of it.
+    pub fn route(&self) -> QueueRoute {
+        let Definition { name, message_type, selector, publish_target, .. } = self;
+        QueueRoute {
+            name: name.clone(),
+            message_type: *message_type,
+            selector: selector.clone(),
+            publish_target: publish_target.clone(),
+        }
+    }
+}
+
+impl Priority {
+    /// The rank of a message: whole, truncated, and at most 2^64 - 1; `None` for what is no number or negative, which ranks last
+    /// (reference: queues-and-transaction-log PQ3, PQ4).
+    pub fn of(&self, message: &MessageContext<'_>, arena: &mut Arena) -> Option<u64> {
+        let Value::Number(number, _) = self.0.evaluate(message, arena) else { return None };
+        match number.as_i128() {
+            Some(whole) => u64::try_from(whole.min(u64::MAX.into())).ok(),
+            None => Some(number.as_f64()).filter(|number| *number >= 0.0).map(|number| number as u64),
+        }
+    }
+}
+
+impl QueueSettings {
+    fn compile(
+        &self,
+        index: usize,
+        rules: &[RecordingRule],
+        options: &FilterOptions,
+    ) -> Result<Definition, ConfigError> {
+        let error = |key: &str, reason: String| {
+            let name = if self.name.is_empty() { String::new() } else { format!("queue {:?}: ", self.name) };
+            ConfigError::new(format!("queues[{index}].{key}"), format!("{name}{reason}"))
+        };
+        let exact = |key: &str, topic: &str| match TopicSelector::new(topic) {
+            Ok(TopicSelector::Name(name)) => Ok(name),
+            Ok(TopicSelector::Pattern(_)) => Err(error(key, format!("{topic:?} is a pattern, not a name"))),
+            Err(bad) => Err(error(key, bad.to_string())),
+        };
+        let name = exact("name", &self.name)?;
+        let message_type = MessageType::from_name(&self.message_type)
+            .ok_or_else(|| error("message_type", format!("{:?} is not a message type", self.message_type)))?;
+        let selector = match &self.underlying_topic {
+            None => TopicSelector::Name(name.clone()),
+            Some(topic) => {
+                TopicSelector::new(topic).map_err(|bad| error("underlying_topic", bad.to_string()))?
+            }
+        };
+        if !RecordingRule::could_record(rules, &selector) {
+            let reason = format!("the transaction log does not record {:?}", selector.text());
+            return Err(error("underlying_topic", reason));
+        }
+        let publish_target = match (&self.default_publish_target, &selector) {
+            (Some(target), _) => exact("default_publish_target", target)?,
+            (None, TopicSelector::Name(topic)) => topic.clone(),
+            (None, TopicSelector::Pattern(_)) => {
+                let reason = "required, as underlying_topic is a pattern".to_owned();
+                return Err(error("default_publish_target", reason));
+            }
+        };
+        if !selector.matches(&publish_target) {
+            let reason =
+                format!("{publish_target:?} is not among the underlying topics {:?}", selector.text());
+            return Err(error("default_publish_target", reason));
+        }
+        check_recorded(rules, &publish_target, message_type)
+            .map_err(|reason| error("default_publish_target", reason))?;
+        let parse = |key: &str, text: &Option<String>| {
+            let parsed = text.as_ref().map(|text| Filter::parse(text, options)).transpose();
+            parsed.map_err(|bad| error(key, bad.to_string()))
+        };
+        let priority = self.priority.as_ref().map(|text| Expression::parse(text, options)).transpose();
+        let recovery_point = self.recovery_point.clone().unwrap_or_else(|| "epoch".to_owned());
+        let start = match recovery_point.as_str() {
+            "epoch" => "0".parse(),
+            "now" => "0|1|".parse(),
+            other => other.parse::<Start>(),
+        };
+        let dead_letter_topic =
+            self.dead_letter_topic.as_ref().map(|topic| exact("dead_letter_topic", topic));
+        let definition = Definition {
+            message_type,
+            selector,
+            publish_target,
+            filter: parse("filter", &self.filter)?,
+            barrier: parse("barrier_expression", &self.barrier_expression)?,
+            priority: priority.map_err(|bad| error("priority", bad.to_string()))?.map(Priority),
+            recovery_point: (recovery_point, start.map_err(|bad| error("recovery_point", bad.to_string()))?),
+            dead_letter_topic: dead_letter_topic.transpose()?,
+            file_backed_metadata: self.file_backed_metadata,
+            state_key: self.state_key(),
+            config: self.engine_config(),
+            name,
+        };
+        definition.config.validate().map_err(|bad| error(key_of(&bad), bad.to_string()))?;
+        Ok(definition)
+    }
+
+    /// See [`Definition::state_key`]. What expressions mean may change with a version.
+    fn state_key(&self) -> String {
+        let QueueSettings { name, message_type, underlying_topic, filter, priority, .. } = self;
+        let QueueSettings {
+            barrier_expression,
+            expiration_ns,
+            expiration_model,
+            recovery_point,
+            semantics,
+            ..
+        } = self;
+        let entering = (name, message_type, underlying_topic, filter, priority, barrier_expression);
+        let version = env!("CARGO_PKG_VERSION");
+        format!("{version} {entering:?} {:?}", (expiration_ns, expiration_model, recovery_point, semantics))
+    }
+
+    fn engine_config(&self) -> QueueConfig {
+        QueueConfig {
+            semantics: self.semantics,
+            fairness_model: self.fairness_model,
+            lease_period: self.lease_period_ns.map(Duration::from_nanos),
+            leasing: self.leasing,
+            max_backlog: self.max_backlog,
+            max_per_subscription_backlog: self.max_per_subscription_backlog,
+            max_deliveries: self.max_deliveries,
+            max_cancels: self.max_cancels,
+            retry_delay: self.retry_delay_ns.iter().copied().map(Duration::from_nanos).collect(),
+            expiration: self.expiration_ns.map(Duration::from_nanos),
+            expiration_model: self.expiration_model,
+            priority: self.priority.is_some(),
+            barrier: self.barrier_expression.is_some(),
+            target_queue_depth: self.target_queue_depth,
+            record_leases: self.record_leases,
+        }
+    }
+}
+
+/// What only shows when all queues are known: names, publish targets and dead letters. A queue that gets dead letters is replaced by the
+/// topic that stands for it.
+fn check_together(all: &mut [Definition], rules: &[RecordingRule]) -> Result<(), ConfigError> {
+    let named = |all: &[Definition], name: &str| all.iter().position(|other| *other.name == *name);
+    for index in 0..all.len() {
+        let queue = &all[index];
+        let error = |key: &str, reason: String| {
+            Err(ConfigError::new(
+                format!("queues[{index}].{key}"),
+                format!("queue {:?}: {reason}", queue.name),
+            ))
+        };
+        if named(all, &queue.name) != Some(index) {
+            return error("name", "another queue has the name".to_owned());
+        }
+        if named(all, &queue.publish_target).is_some_and(|other| other != index) {
+            let reason = format!("{:?} is another queue", queue.publish_target);
+            return error("default_publish_target", reason);
+        }
+        let Some(topic) = &queue.dead_letter_topic else { continue };
+        let target = named(all, topic).map_or(topic, |other| &all[other].publish_target).clone();
+        if let Err(reason) = check_recorded(rules, &target, MessageType::Json) {
+            return error("dead_letter_topic", reason);
+        }
+        if !Recording::of(rules, &target).records_all() {
+            let reason = format!("the transaction log does not record every message on {target:?}");
+            return error("dead_letter_topic", reason);
+        }
+        all[index].dead_letter_topic = Some(target);
+    }
+    for (index, queue) in all.iter().enumerate() {
+        if leads_back(all, index) {
+            let reason = format!("queue {:?}: dead letters would come back to the queue", queue.name);
+            return Err(ConfigError::new(format!("queues[{index}].dead_letter_topic"), reason));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a dead letter of the queue can, over whatever queues, enter it again.
+fn leads_back(all: &[Definition], from: usize) -> bool {
+    let mut seen = vec![false; all.len()];
+    let mut to_visit = vec![from];
+    while let Some(at) = to_visit.pop() {
+        let Some(topic) = &all[at].dead_letter_topic else { continue };
+        for (next, queue) in all.iter().enumerate() {
+            if queue.selector.matches(topic) && !std::mem::replace(&mut seen[next], true) {
+                to_visit.push(next);
+            }
+        }
+    }
+    seen[from]
+}
+
+/// Whether the log records messages of this type on the topic; else why not.
+fn check_recorded(rules: &[RecordingRule], topic: &str, message_type: MessageType) -> Result<(), String> {
+    match RecordingRule::message_type_of(rules, topic) {
+        None => Err(format!("the transaction log does not record {topic:?}")),
+        Some(recorded) if recorded != message_type => Err(format!(
+            "the transaction log records {topic:?} as {}, wanted is {}",
+            recorded.name(),
+            message_type.name()
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
+/// The key that a forbidden combination is about.
+fn key_of(error: &queue::ConfigError) -> &'static str {
+    match error {
+        queue::ConfigError::TargetQueueDepth { .. } => "target_queue_depth",
+        queue::ConfigError::FairnessModel => "fairness_model",
+        queue::ConfigError::Zero { element } => element,
+        queue::ConfigError::TooManyQueues { .. } => "name",
+    }
+}

@@ -1,0 +1,296 @@
+//! What connections say about messages: acknowledge, cancel, expire, extend.
+
+use hashbrown::HashMap;
+use quire_journal::{Bookmark, Position, PublisherId};
+use rustc_hash::FxBuildHasher;
+
+use super::QueueService;
+use super::jobs::{Purpose, QueueJob};
+use crate::context::Context;
+use crate::reply::Refused;
+use crate::session::{SessionId, Stall};
+use quire_command::{Ack, AckKind, Acks, Bookmarks, Code, Extend, Reply, Selection, Settle};
+use quire_expression::filter::Filter;
+use quire_queue::{ConnectionId, Leasing, QueueId, Time, Verdict};
+
+/// Bookmarks are swept when there are more than twice as many as messages outstanding, and this many.
+const SLACK: usize = 1024;
+
+/// Messages that a settle by filter looks at in one piece of work, or settles in one turn without looking.
+const PIECE_COUNT_MAX: usize = 4096;
+
+/// A settle that takes more than one step. Its connection's further commands wait.
+pub(super) struct SettleJob {
+    queue: QueueId,
+    verdict: Verdict,
+    command: u32,
+    acks: Acks,
+    /// The work under way.
+    number: Option<u64>,
+    /// Of a settle by filter: what is still to be looked at.
+    sweep: Option<Sweep>,
+}
+
+/// A walk through the active messages of a queue.
+struct Sweep {
+    filter: Option<Filter>,
+    /// Done up to here.
+    after: Position,
+    /// What enters later is not meant.
+    end: Position,
+    /// At-most-once messages whose places in a backlog are not freed yet.
+    taken: Vec<Position>,
+}
+
+impl QueueService {
+    pub(crate) fn settle(&mut self, cx: &mut Context, id: SessionId, settle: &Settle<'_>) {
+        let Settle { command, acks, queue: name, messages, .. } = *settle;
+        let Some(queue) = self.find(name) else { return cx.no_queue(id, command, name) };
+        if command != 0 {
+            cx.acknowledge_received(id, command, 0, acks);
+        }
+        cx.session(id).has_settled = true;
+        match messages {
+            Selection::Bookmarks(bookmarks) => self.settle_bookmarks(cx, id, queue, settle, bookmarks),
+            Selection::Matching(text) => self.begin_sweep(cx, id, queue, settle, text),
+        }
+    }
+
+    fn settle_bookmarks(
+        &mut self,
+        cx: &mut Context,
+        id: SessionId,
+        queue: QueueId,
+        settle: &Settle<'_>,
+        bookmarks: Bookmarks<'_>,
+    ) {
+        let Settle { verdict, command, acks, .. } = *settle;
+        let (known, unknown) = self.split_known(queue, bookmarks);
+        self.settle_positions(cx, id, queue, verdict, &known);
+        let definition = self.definition(queue).clone();
+        // Of a message without a holder, a strict queue takes no word, and giving it back means nothing.
+        let may_search = definition.config.leasing == Leasing::Sublease && !verdict.gives_back();
+        if unknown.is_empty() || !may_search {
+            return self.answer_settle(cx, id, command, acks);
+        }
+        let work = QueueJob::Find { reader: cx.log.reader.clone(), bookmarks: unknown, definition };
+        let number = Some(cx.begin_queue_job(Purpose::Settle(id), work));
+        self.settling.insert(id, SettleJob { queue, verdict, command, acks, number, sweep: None });
+        cx.stall(id, Stall::Settling);
+    }
+
+    fn begin_sweep(
+        &mut self,
+        cx: &mut Context,
+        id: SessionId,
+        queue: QueueId,
+        settle: &Settle<'_>,
+        text: &str,
+    ) {
+        let Settle { verdict, command, acks, .. } = *settle;
+        let filter = match text {
+            "" => None,
+            text => match cx.parse_filter(id, text) {
+                Ok(filter) => Some(filter),
+                Err(_) if command == 0 => return,
+                Err(refused) => return cx.refuse_command(id, command, 0, &refused),
+            },
+        };
+        let taken = self.engine.taken(queue);
+        let end = self.engine.last_active(queue).unwrap_or_default();
+        let sweep = Sweep { filter, after: Position::ZERO, end, taken };
+        let job = SettleJob { queue, verdict, command, acks, number: None, sweep: Some(sweep) };
+        self.settling.insert(id, job);
+        cx.stall(id, Stall::Settling);
+        cx.wants_turn = true;
+    }
+
+    /// Takes every settle by filter one step on.
+    pub(super) fn continue_settles(&mut self, cx: &mut Context) {
+        let idle = self.settling.iter().filter(|(_, job)| job.number.is_none());
+        for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let Some(job) = self.settling.get_mut(&id) else { continue };
+            let (queue, verdict) = (job.queue, job.verdict);
+            let Some(sweep) = &mut job.sweep else { continue };
+            let mut positions = std::mem::take(&mut sweep.taken);
+            let active = self.engine.active_after(queue, sweep.after, PIECE_COUNT_MAX);
+            positions.extend(active.iter().copied().filter(|position| *position <= sweep.end));
+            sweep.after = active.last().copied().unwrap_or(sweep.end).min(sweep.end);
+            if active.is_empty() {
+                sweep.after = sweep.end;
+            }
+            if positions.is_empty() {
+                self.end_settle(cx, id, true);
+                continue;
+            }
+            match sweep.filter.clone() {
+                None => {
+                    self.settle_positions(cx, id, queue, verdict, &positions);
+                    cx.wants_turn = true;
+                }
+                Some(filter) => {
+                    let (reader, now) = (cx.log.reader.clone(), cx.now.wall);
+                    let work = QueueJob::Match { reader, positions, filter, now };
+                    let number = cx.begin_queue_job(Purpose::Settle(id), work);
+                    if let Some(job) = self.settling.get_mut(&id) {
+                        job.number = Some(number);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The positions of those bookmarks that are out, and the other bookmarks.
+    fn split_known(&self, queue: QueueId, bookmarks: Bookmarks<'_>) -> (Vec<Position>, Vec<Bookmark>) {
+        let outstanding = &self.outstanding[queue.get() as usize];
+        let mut known = Vec::with_capacity(bookmarks.count());
+        let mut unknown = Vec::new();
+        for (publisher, sequence) in bookmarks.iter() {
+            let bookmark = Bookmark { publisher: PublisherId::new(publisher), sequence };
+            match outstanding.position(bookmark) {
+                Some(position) => known.push(position),
+                None => unknown.push(bookmark),
+            }
+        }
+        (known, unknown)
+    }
+
+    fn settle_positions(
+        &mut self,
+        cx: &mut Context,
+        id: SessionId,
+        queue: QueueId,
+        verdict: Verdict,
+        positions: &[Position],
+    ) {
+        let now = self.time(cx.now);
+        let connection = ConnectionId::new(cx.session(id).connection.0);
+        self.engine.settle(queue, connection, verdict, positions, now);
+        let engine = &self.engine;
+        let outstanding = &mut self.outstanding[queue.get() as usize];
+        let held = engine.stats(queue, now).map_or(0, |stats| stats.backlog as usize);
+        outstanding.sweep(held, |position| engine.holder(queue, position).is_some());
+    }
+
+    /// The messages of a settle that waited have been looked for; `None`: in vain, by a bug of ours.
+    pub(super) fn settle_found(
+        &mut self,
+        cx: &mut Context,
+        id: SessionId,
+        number: u64,
+        positions: Option<Vec<Position>>,
+    ) {
+        let Some(job) = self.settling.get_mut(&id).filter(|job| job.number == Some(number)) else {
+            return;
+        };
+        job.number = None;
+        let (queue, verdict, goes_on) = (job.queue, job.verdict, job.sweep.is_some());
+        let Some(positions) = positions else { return self.end_settle(cx, id, false) };
+        self.settle_positions(cx, id, queue, verdict, &positions);
+        if !goes_on {
+            self.end_settle(cx, id, true);
+        }
+    }
+
+    fn end_settle(&mut self, cx: &mut Context, id: SessionId, is_done: bool) {
+        let Some(job) = self.settling.remove(&id) else { return };
+        if is_done {
+            self.answer_settle(cx, id, job.command, job.acks);
+        } else if job.command != 0 {
+            let refused = Refused::new(Code::Internal, "the messages could not be looked for".to_owned());
+            cx.refuse_command(id, job.command, 0, &refused);
+        }
+        cx.resume_commands(id, Stall::Settling);
+    }
+
+    fn answer_settle(&mut self, cx: &mut Context, id: SessionId, command: u32, acks: Acks) {
+        if command == 0 {
+            return;
+        }
+        cx.acknowledge_processed(id, command, 0, acks);
+        if !acks.has(Acks::PERSISTED) {
+            return;
+        }
+        self.log_changes(cx);
+        if let Some(failure) = cx.log.failure.clone() {
+            let ack = Ack {
+                kind: AckKind::Persisted,
+                code: failure.code,
+                command,
+                subscription: 0,
+                detail: 0,
+                reason: &failure.reason,
+            };
+            return cx.put(id, &Reply::Ack(ack));
+        }
+        cx.owe_persisted(id, command);
+    }
+
+    pub(crate) fn extend(&mut self, cx: &mut Context, id: SessionId, extend: &Extend<'_>) {
+        let Extend { period_ms, command, acks, queue: name, bookmarks } = *extend;
+        let Some(queue) = self.find(name) else { return cx.no_queue(id, command, name) };
+        if command != 0 {
+            cx.acknowledge_received(id, command, 0, acks);
+        }
+        let now = self.time(cx.now);
+        let period_ns = match period_ms {
+            0 => self.definition(queue).config.lease_period.map(|period| period.as_nanos() as u64),
+            period_ms => Some(period_ms.saturating_mul(1_000_000)),
+        };
+        let deadline = Time::new(period_ns.map_or(u64::MAX, |period| now.get().saturating_add(period)));
+        let (known, _) = self.split_known(queue, bookmarks);
+        let connection = ConnectionId::new(cx.session(id).connection.0);
+        for position in known {
+            self.engine.extend(queue, connection, position, deadline, now);
+        }
+        if command != 0 {
+            cx.acknowledge_processed(id, command, 0, acks);
+        }
+    }
+}
+
+/// What was handed out and not settled, and some more: a bookmark leads to the same position for ever, so one that is kept too long does
+/// no harm.
+#[derive(Default)]
+pub(super) struct Outstanding {
+    positions: HashMap<Bookmark, Position, FxBuildHasher>,
+    bookmarks: HashMap<Position, Bookmark, FxBuildHasher>,
+}
+
+impl Outstanding {
+    /// A message goes out.
+    pub fn insert(&mut self, bookmark: Bookmark, position: Position) {
+        self.positions.insert(bookmark, position);
+        self.bookmarks.insert(position, bookmark);
+    }
+
+    /// Where the message lies.
+    pub fn position(&self, bookmark: Bookmark) -> Option<Position> {
+        self.positions.get(&bookmark).copied()
+    }
+
+    /// The name of the message.
+    pub fn bookmark(&self, position: Position) -> Option<Bookmark> {
+        self.bookmarks.get(&position).copied()
+    }
+
+    /// A message was settled.
+    pub fn remove(&mut self, position: Position) {
+        if let Some(bookmark) = self.bookmarks.remove(&position) {
+            self.positions.remove(&bookmark);
+        }
+    }
+
+    /// Forgets those that are in nobody's hands any more, when they have become many.
+    pub fn sweep(&mut self, outstanding_count: usize, is_out: impl Fn(Position) -> bool) {
+        if self.bookmarks.len() > 2 * outstanding_count + SLACK {
+            self.bookmarks.retain(|position, bookmark| {
+                let keep = is_out(*position);
+                if !keep {
+                    self.positions.remove(bookmark);
+                }
+                keep
+            });
+        }
+    }
+}

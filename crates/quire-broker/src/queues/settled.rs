@@ -1,0 +1,181 @@
+//! How far queues are done: kept in a file so that recovery need not begin at the first record, and told to whoever removes old journal
+//! files (seed 000; reference: queues-and-transaction-log 1.16, Y12).
+
+use std::time::Duration;
+
+use quire_journal::{Cursor, JournalError, Position};
+
+use super::QueueService;
+use super::jobs::{Purpose, QueueJob};
+use super::sidecars::{QueuePoint, QueuePoints, QueuePointsFile};
+use crate::context::Context;
+use crate::tail::LogConsumer;
+use crate::{Event, Output};
+use quire_queue::QueueId;
+use quire_types::time::Instant;
+
+/// The time between two writes of the file while messages are settled: what it saves is reading at most the records of this time at a
+/// restart.
+const SAVE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The time between two looks whether the queues need a journal file less than the file says. Then it is written at once, so that whoever
+/// removes files waits no longer than this for acknowledgements. A write for each full journal file costs publishers nothing that can
+/// be measured; one for each look would have the disk sync every second.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What is saved, and when.
+pub(super) struct Saving {
+    file: QueuePointsFile,
+    /// What the file says, by the numbers of the queues; `None` before it says anything.
+    pub(super) saved: Option<Vec<Position>>,
+    /// What it is to say once the log is persisted up to the position.
+    next: Option<(Position, Vec<Position>)>,
+    is_under_way: bool,
+    /// When what was settled is saved.
+    save_due: Option<Instant>,
+    /// When to look whether a journal file is needed no longer.
+    look_due: Option<Instant>,
+    /// The tail at the last look.
+    looked_to: Position,
+    /// A cursor where the slowest queue needs the log from: files from a cursor on are not removed.
+    pin: Option<Cursor>,
+}
+
+impl Saving {
+    pub fn new(file: QueuePointsFile) -> Self {
+        Saving {
+            file,
+            saved: None,
+            next: None,
+            is_under_way: false,
+            save_due: None,
+            look_due: None,
+            looked_to: Position::ZERO,
+            pin: None,
+        }
+    }
+
+    /// What the file says at the start.
+    pub fn read(&self) -> Option<QueuePoints> {
+        self.file.read()
+    }
+
+    /// Forgets queues that are there no longer.
+    pub fn clear(&self) -> Result<(), JournalError> {
+        self.file.clear()
+    }
+
+    /// When to look whether something is to be saved. While the log has to be written first, its flush wakes the broker.
+    pub fn due(&self) -> Option<Instant> {
+        if self.is_under_way || self.next.is_some() {
+            return None;
+        }
+        [self.save_due, self.look_due].into_iter().flatten().min()
+    }
+}
+
+impl QueueService {
+    /// The position up to which a queue needs nothing of the log.
+    pub(super) fn settled(&self, queue: QueueId, served: Position) -> Position {
+        let settled = self.engine.settled(queue, served).unwrap_or_default();
+        match self.dead_letters.first(queue) {
+            Some(first) => settled.min(Position::new(first.get() - 1)),
+            None => settled,
+        }
+    }
+
+    fn points(&self, served: Position) -> Vec<Position> {
+        (0..self.all.len() as u32).map(|queue| self.settled(QueueId::new(queue), served)).collect()
+    }
+
+    /// What the file says when the queues are done this far, of a log that begins at `first`.
+    fn file_entries(&self, points: &[Position], first: Position) -> QueuePoints {
+        let entry = |(definition, settled): (&std::sync::Arc<super::Definition>, &Position)| QueuePoint {
+            queue: definition.name.to_string(),
+            recovery_point: definition.recovery_point.0.clone(),
+            settled: *settled,
+        };
+        QueuePoints::new(self.all.iter().zip(points).map(entry).collect(), first)
+    }
+}
+
+impl QueueService {
+    /// Something may have been settled: it is saved in a while.
+    pub(super) fn save_later(&mut self, cx: &mut Context) {
+        let at = cx.now.instant + SAVE_INTERVAL;
+        self.saving.save_due.get_or_insert(at);
+    }
+
+    /// Saves how far the queues are done, when it is time to and what it rests on is in the log.
+    pub(super) fn save_points(&mut self, cx: &mut Context) {
+        let (now, served) = (cx.now.instant, cx.log.served);
+        let saving = &mut self.saving;
+        // What happened since the failure is not in the log, and the tail may have left out records: the next start reads them again.
+        if cx.has_failed() {
+            (saving.save_due, saving.look_due, saving.next) = (None, None, None);
+            return;
+        }
+        // Every settled message is a record of the log. A queue without messages needs nothing up to the tail.
+        if saving.looked_to != served {
+            saving.look_due.get_or_insert(now + LOOK_INTERVAL);
+        }
+        if saving.due().is_some_and(|due| due <= now) {
+            let is_due = saving.save_due.take_if(|due| *due <= now).is_some();
+            (saving.look_due, saving.looked_to) = (None, served);
+            let points = self.points(served);
+            let saved = self.saving.saved.as_ref();
+            let first_needed = |points: &Vec<Position>| {
+                let oldest = points.iter().min()?;
+                cx.log.reader.segment_start(oldest.next())
+            };
+            let frees_a_file = saved.and_then(first_needed) < first_needed(&points);
+            if saved != Some(&points) && (is_due || frees_a_file) {
+                self.saving.save_due = None;
+                self.saving.next = Some((cx.log.journal.appended(), points));
+            }
+        }
+        let saving = &mut self.saving;
+        if saving.is_under_way {
+            return;
+        }
+        let persisted = cx.log.journal.persisted();
+        if let Some((_, points)) = saving.next.take_if(|(rests_on, _)| *rests_on <= persisted) {
+            let file = saving.file.clone();
+            saving.is_under_way = true;
+            let entries = self.file_entries(&points, cx.log.reader.first());
+            self.saving.saved = Some(points);
+            self.pin_log(cx);
+            cx.begin_queue_job(Purpose::Save, QueueJob::WriteSettled { file, points: entries });
+        }
+    }
+
+    pub(super) fn points_saved(&mut self, cx: &mut Context, result: Option<Result<(), JournalError>>) {
+        self.saving.is_under_way = false;
+        // The old file costs recovery time, nothing else.
+        if let Some(Err(error)) = result {
+            cx.outputs.push_back(Output::Log(Event::QueuePointsNotSaved { reason: error.to_string() }));
+        }
+    }
+
+    /// What recovery began with; it is saved at once if the file did not say so.
+    pub(super) fn set_beginnings(&mut self, cx: &mut Context, points: Vec<Position>) {
+        let entries = self.file_entries(&points, cx.log.reader.first());
+        if self.saving.read().as_ref() != Some(&entries) {
+            self.saving.next = Some((cx.log.journal.appended(), points.clone()));
+        }
+        self.saving.saved = Some(points);
+        self.pin_log(cx);
+    }
+
+    /// Keeps the files that queues need from being removed.
+    fn pin_log(&mut self, cx: &mut Context) {
+        let needed = self.needed_from(cx).map(|needed| Position::new(needed.get() - 1));
+        self.saving.pin = needed.map(|after| cx.log.reader.cursor(after));
+    }
+
+    /// At the end: everything is in the log, so the file can say all of it. Waits for the disk.
+    pub(crate) fn save_at_end(&mut self, cx: &mut Context) -> Result<(), JournalError> {
+        let points = self.points(cx.log.served);
+        self.saving.file.write(&self.file_entries(&points, cx.log.reader.first()))
+    }
+}

@@ -1,0 +1,253 @@
+//! The files that queues keep beside the log: how far they are done (`queues.ack`), and what each of them holds (`queue-*.state`). The
+//! bytes are in docs/journal-format.md.
+
+use quire_journal::{FoundSidecar, JournalError, Position, SidecarHead, SidecarReader, Sidecars};
+use xxhash_rust::xxh3::xxh3_64;
+
+const POINTS_FILE: &str = "queues.ack";
+const POINTS_NAME: &str = "queues";
+const POINTS_VERSION: u32 = 2;
+/// Version 1, which is older than sidecar files, begins with this.
+const OLDER_POINTS_HEAD: &[u8] = b"QUIREQUE\x01\0\0\0";
+const ENTRY_HEAD_SIZE: usize = 12;
+
+const STATE_PREFIX: &str = "queue-";
+const STATE_SUFFIX: &str = ".state";
+const STATE_VERSION: u32 = 2;
+
+/// How far one queue is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QueuePoint {
+    /// The queue; at most 65,535 bytes, as any topic.
+    pub queue: String,
+    /// The recovery point that it was configured with; at most 65,535 bytes.
+    pub recovery_point: String,
+    /// Everything up to here is settled: recovery can begin after it.
+    pub settled: Position,
+}
+
+/// How far all queues are done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct QueuePoints {
+    pub points: Vec<QueuePoint>,
+    /// The first position of the log that a queue needs.
+    needs: Option<Position>,
+}
+
+impl QueuePoints {
+    /// Those of a log that begins at `first`: nothing before it can be needed.
+    pub fn new(points: Vec<QueuePoint>, first: Position) -> Self {
+        let needs = points.iter().map(|point| point.settled.next().max(first)).min();
+        QueuePoints { points, needs }
+    }
+
+    fn encode(&self) -> Result<Vec<u8>, JournalError> {
+        let size = |text: &str| {
+            let reason = || format!("{} bytes, the limit is {}", text.len(), u16::MAX);
+            u16::try_from(text.len())
+                .map_err(|_| JournalError::BadOption { option: "queue", reason: reason() })
+        };
+        let mut bytes = Vec::new();
+        for point in &self.points {
+            bytes.extend_from_slice(&size(&point.queue)?.to_le_bytes());
+            bytes.extend_from_slice(&size(&point.recovery_point)?.to_le_bytes());
+            bytes.extend_from_slice(&point.settled.get().to_le_bytes());
+            bytes.extend_from_slice(point.queue.as_bytes());
+            bytes.extend_from_slice(point.recovery_point.as_bytes());
+        }
+        Ok(bytes)
+    }
+}
+
+fn decode(mut rest: &[u8]) -> Option<Vec<QueuePoint>> {
+    let mut points = Vec::new();
+    while !rest.is_empty() {
+        let (head, after) = rest.split_first_chunk::<ENTRY_HEAD_SIZE>()?;
+        let (queue_size, recovery_point_size) = ([head[0], head[1]], [head[2], head[3]]);
+        let (queue, after) = after.split_at_checked(usize::from(u16::from_le_bytes(queue_size)))?;
+        let (recovery_point, after) =
+            after.split_at_checked(usize::from(u16::from_le_bytes(recovery_point_size)))?;
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+        points.push(QueuePoint {
+            queue: text(queue)?,
+            recovery_point: text(recovery_point)?,
+            settled: Position::new(u64::from_le_bytes(head[4..].try_into().ok()?)),
+        });
+        rest = after;
+    }
+    Some(points)
+}
+
+/// The file that says how far all queues are done. One at a time may write it, on any thread.
+#[derive(Clone)]
+pub(crate) struct QueuePointsFile(Sidecars);
+
+impl QueuePointsFile {
+    pub fn new(files: Sidecars) -> Self {
+        QueuePointsFile(files)
+    }
+
+    /// What was written last; `None` when there is no file, or it is not whole, or of a later version.
+    pub fn read(&self) -> Option<QueuePoints> {
+        match self.0.read(POINTS_FILE, POINTS_NAME).ok()? {
+            FoundSidecar::Whole(head, content) if head.version == POINTS_VERSION => {
+                Some(QueuePoints { points: decode(&content)?, needs: head.needs })
+            }
+            // It does not say what is needed, so that it is written anew at the start.
+            FoundSidecar::Older(bytes) => {
+                let points = decode(bytes.strip_prefix(OLDER_POINTS_HEAD)?)?;
+                Some(QueuePoints { points, needs: None })
+            }
+            _ => None,
+        }
+    }
+
+    /// Forgets queues that are there no longer, so that the log need not be kept for them.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn clear(&self) -> Result<(), JournalError> {
+        match self.read() {
+            Some(points) if !points.points.is_empty() => self.write(&QueuePoints::default()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the file anew; a crash leaves the old one or the new one. Blocks until it is on stable storage.
+    ///
+    /// # Errors
+    /// What the system refuses; a name or recovery point that is too long.
+    pub fn write(&self, points: &QueuePoints) -> Result<(), JournalError> {
+        let position = points.points.iter().map(|point| point.settled).max().unwrap_or_default();
+        let head = SidecarHead { version: POINTS_VERSION, position, needs: points.needs };
+        self.0.write(POINTS_FILE, POINTS_NAME, head, &[&points.encode()?])
+    }
+}
+
+/// The files with the states of queues. For each queue one at a time may use it, on any thread.
+#[derive(Clone)]
+pub(crate) struct QueueStates(Sidecars);
+
+impl QueueStates {
+    pub fn new(files: Sidecars) -> Self {
+        QueueStates(files)
+    }
+
+    /// What was written last for a queue, to be read bit by bit; `None` when there is no file, or another version's, or it cannot be
+    /// read.
+    pub fn read(&self, queue: &str) -> Option<SidecarReader> {
+        let (head, reader) = self.0.open(&file_name(queue), queue)?;
+        (head.version == STATE_VERSION).then_some(reader)
+    }
+
+    /// Writes the file of a queue anew, from parts that follow each other; they stand for the log up to `position`. A crash leaves the
+    /// old file or the new one. Blocks until it is on stable storage.
+    ///
+    /// # Errors
+    /// What the system refuses; a name of more than 65,535 bytes.
+    pub fn write(&self, queue: &str, position: Position, state: &[&[u8]]) -> Result<(), JournalError> {
+        // It can be made again from what the other file needs.
+        let head = SidecarHead { version: STATE_VERSION, position, needs: None };
+        self.0.write(&file_name(queue), queue, head, state)
+    }
+
+    /// Removes the files of all queues but these.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn retain(&self, queues: &[&str]) -> Result<(), JournalError> {
+        let kept: Vec<String> = queues.iter().map(|queue| file_name(queue)).collect();
+        let files = self.0.files()?;
+        let states =
+            files.iter().filter(|file| file.starts_with(STATE_PREFIX) && file.ends_with(STATE_SUFFIX));
+        states.filter(|file| !kept.contains(file)).try_for_each(|file| self.0.remove(file))
+    }
+}
+
+/// Names of queues can be longer than names of files, and hold what those must not.
+fn file_name(queue: &str) -> String {
+    format!("{STATE_PREFIX}{:016x}{STATE_SUFFIX}", xxh3_64(queue.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use quire_journal::{Disk, Journal, MemoryDisk, Options};
+
+    use super::*;
+
+    fn point(queue: &str, settled: u64) -> QueuePoint {
+        QueuePoint { queue: queue.into(), recovery_point: "epoch".into(), settled: Position::new(settled) }
+    }
+
+    #[test]
+    fn points_come_back_whole_or_not_at_all() {
+        let points = QueuePoints::new(vec![point("orders", 7), point("", u64::MAX)], Position::new(1));
+        assert_eq!(points.needs, Some(Position::new(8)));
+        let bytes = points.encode().unwrap();
+        assert_eq!(decode(&bytes).as_ref(), Some(&points.points));
+        for end in (1..bytes.len()).filter(|end| *end != 23) {
+            assert_eq!(decode(&bytes[..end]), None, "{end} bytes");
+        }
+        assert!(QueuePoints::new(vec![point(&"x".repeat(65_536), 1)], Position::new(1)).encode().is_err());
+        // What was removed cannot be needed.
+        let points = QueuePoints::new(vec![point("orders", 0)], Position::new(100));
+        assert_eq!(points.needs, Some(Position::new(100)));
+    }
+
+    #[test]
+    fn points_are_read_back_and_the_journal_keeps_what_they_need() {
+        let journal = Journal::in_memory(&Options::default()).unwrap();
+        let file = QueuePointsFile::new(journal.sidecars());
+        assert_eq!(file.read(), None);
+        let points = QueuePoints::new(vec![point("orders", 12), point("jobs", 20)], Position::new(1));
+        file.write(&points).unwrap();
+        assert_eq!(file.read(), Some(points));
+        assert_eq!(journal.sidecars().needs(), Some(Position::new(13)));
+        file.clear().unwrap();
+        assert_eq!((file.read(), journal.sidecars().needs()), (Some(QueuePoints::default()), None));
+    }
+
+    #[test]
+    fn a_points_file_of_version_1_is_read_and_differs_from_what_is_written_now() {
+        let disk = MemoryDisk::new(1 << 20);
+        let options = Options { segment_size: 64 * 1024, ..Options::default() };
+        let (journal, _) =
+            Journal::driven_by_hand(Arc::new(disk.clone()), Path::new("journal"), &options).unwrap();
+        let mut bytes = OLDER_POINTS_HEAD.to_vec();
+        bytes.extend(QueuePoints::new(vec![point("jobs", 7)], Position::new(1)).encode().unwrap());
+        // CRC-32C of all of it.
+        bytes.extend(0xdc90_60fc_u32.to_le_bytes());
+        let file = disk.create(Path::new("journal/queues.ack"), bytes.len() as u64).unwrap();
+        file.write_at(&bytes, 0).unwrap();
+        let points = QueuePointsFile::new(journal.sidecars()).read().unwrap();
+        assert_eq!(points.points, [point("jobs", 7)]);
+        // So a start writes it anew.
+        assert_ne!(points, QueuePoints::new(points.points.clone(), Position::new(1)));
+        assert_eq!(journal.sidecars().needs(), Some(Position::new(8)));
+    }
+
+    #[test]
+    fn states_are_read_back_and_those_of_other_queues_are_removed() {
+        let journal = Journal::in_memory(&Options::default()).unwrap();
+        let states = QueueStates::new(journal.sidecars());
+        let read = |queue: &str| {
+            let mut bytes = Vec::new();
+            states.read(queue)?.read_to_end(&mut bytes).ok().map(|_| bytes)
+        };
+        let long = "a/".repeat(400);
+        assert_eq!(read("orders"), None);
+        states.write("orders", Position::new(3), &[]).unwrap();
+        assert_eq!(read("orders").as_deref(), Some(&b""[..]));
+        states.write("orders", Position::new(3), &[b"one, ", b"", b"two"]).unwrap();
+        states.write(&long, Position::new(3), &[b"three"]).unwrap();
+        assert!(states.write(&"x".repeat(65_536), Position::new(3), &[]).is_err());
+        assert_eq!(read("orders").as_deref(), Some(&b"one, two"[..]));
+        states.retain(&["orders"]).unwrap();
+        assert_eq!((read("orders").is_some(), read(&long)), (true, None));
+        assert_eq!(journal.sidecars().needs(), None);
+    }
+}

@@ -1,0 +1,51 @@
+//! The figures of queues (docs/queues.md section 10; reference: queues-and-transaction-log 1.18).
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::QueueService;
+use crate::context::Context;
+use quire_queue::QueueId;
+
+/// The figures of queues by name.
+pub type QueueFigures = BTreeMap<String, QueueStats>;
+
+/// The figures of one queue: those of the engine, and what the broker knows besides.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct QueueStats {
+    /// What the engine counts.
+    #[serde(flatten)]
+    pub engine: quire_queue::QueueStats,
+    /// Messages that were published as dead letters.
+    pub dead_letters: u64,
+    /// Its messages are dead letters of a queue: the `dead_letter_topic` of one is among its underlying topics.
+    pub takes_dead_letters: bool,
+    /// The position up to which the queue needs nothing of the log.
+    pub settled: u64,
+}
+
+impl QueueService {
+    /// The figures of every queue.
+    pub fn stats(&self, cx: &Context) -> QueueFigures {
+        let queues = self.by_name.iter();
+        queues.map(|(name, queue)| (name.to_string(), self.stats_by_id(cx, *queue))).collect()
+    }
+
+    /// The figures of one queue; `None` when no queue has the name.
+    pub fn stats_of(&self, cx: &Context, name: &str) -> Option<QueueStats> {
+        self.find(name).map(|queue| self.stats_by_id(cx, queue))
+    }
+
+    fn stats_by_id(&self, cx: &Context, queue: QueueId) -> QueueStats {
+        let now = self.time_or_start(cx.now);
+        let topics = &self.definition(queue).selector;
+        let mut dead_letter_topics = self.all.iter().filter_map(|other| other.dead_letter_topic.as_deref());
+        QueueStats {
+            engine: self.engine.stats(queue, now).unwrap_or_default(),
+            dead_letters: self.dead_letters.count(queue),
+            takes_dead_letters: dead_letter_topics.any(|topic| topics.matches(topic)),
+            settled: self.settled(queue, cx.log.served).get(),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Subscriptions to queues: how they begin, change and end.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use quire_journal::Timestamp;
+
+use super::QueueService;
+use super::deliver::Pending;
+use super::filters::Answers;
+use crate::context::Context;
+use crate::session::SessionId;
+use crate::subscription::{ServedBy, SubscriptionId};
+use quire_command::{Bookmarks, LeaseEnd, Reply};
+use quire_expression::filter::Filter;
+use quire_expression::topic::TopicSelector;
+use quire_queue::{
+    self as queue, ConnectionId, FilterId, LostCause, QueueId, Queues, SubscribeError, SubscriptionSpec,
+};
+
+/// How a subscription is served by queues.
+#[derive(Debug)]
+pub(crate) struct QueueSubscription {
+    /// The engine's number for it.
+    pub(super) id: queue::SubscriptionId,
+    /// Its topic is a pattern: each message says which queue it comes from.
+    pub(super) is_named: bool,
+    /// Delivered by the engine, not sent yet.
+    pub(super) pending: VecDeque<Pending>,
+    filters: Vec<FilterId>,
+}
+
+/// What a subscription wants of queues.
+pub(crate) struct Wanted<'a> {
+    pub queues: &'a [QueueId],
+    /// See [`QueueSubscription::is_named`].
+    pub is_named: bool,
+    pub filter: Option<&'a Filter>,
+    /// The most messages outstanding; 1 when it is not given.
+    pub max_backlog: Option<u32>,
+}
+
+impl QueueService {
+    /// The queues whose names a subscription means.
+    pub(crate) fn matching(&self, selector: &TopicSelector) -> Vec<QueueId> {
+        match selector {
+            TopicSelector::Name(name) => self.find(name).into_iter().collect(),
+            TopicSelector::Pattern(_) => {
+                let meant = self.by_name.iter().filter(|(name, _)| selector.matches(name));
+                meant.map(|(_, queue)| *queue).collect()
+            }
+        }
+    }
+
+    /// The engine, and the one who answers its questions.
+    pub(super) fn answers(&mut self, now: Timestamp) -> (&mut Queues, Answers<'_>) {
+        let QueueService { engine, filters, recent, unreadable, .. } = self;
+        (engine, Answers { filters, recent, unreadable, missing: Vec::new(), now })
+    }
+
+    /// What a bookmark subscription to the name of a queue means (seed 000, reference: queues-and-transaction-log M9).
+    pub(crate) fn replayed_for(&self, selector: TopicSelector) -> TopicSelector {
+        match &selector {
+            TopicSelector::Name(name) => match self.find(name) {
+                Some(queue) => self.definition(queue).selector.clone(),
+                None => selector,
+            },
+            TopicSelector::Pattern(_) => selector,
+        }
+    }
+}
+
+impl QueueService {
+    /// A subscription becomes one of these queues, or changes over to them and keeps what it holds.
+    pub(crate) fn join(
+        &mut self,
+        cx: &mut Context,
+        session: SessionId,
+        kept: Option<QueueSubscription>,
+        wanted: &Wanted<'_>,
+    ) -> Result<QueueSubscription, SubscribeError> {
+        let Wanted { queues, is_named, filter, max_backlog } = *wanted;
+        let connection = ConnectionId::new(cx.session(session).connection.0);
+        let spec = SubscriptionSpec {
+            connection,
+            backlog: max_backlog,
+            queues: queues
+                .iter()
+                .map(|queue| (*queue, filter.map(|filter| self.filters.acquire(*queue, filter))))
+                .collect(),
+        };
+        let filters = spec.queues.iter().filter_map(|(_, filter)| *filter).collect();
+        let result = match &kept {
+            Some(queued) => self.engine.replace(queued.id, &spec).map(|()| queued.id),
+            None => self.engine.subscribe(&spec),
+        };
+        match result {
+            Ok(id) => {
+                let pending = match kept {
+                    Some(queued) => {
+                        queued.filters.iter().for_each(|filter| self.filters.release(*filter));
+                        queued.pending
+                    }
+                    None => VecDeque::new(),
+                };
+                self.engine.hold(id, self.paused.contains(&session));
+                Ok(QueueSubscription { id, is_named, pending, filters })
+            }
+            Err(error) => {
+                filters.iter().for_each(|filter| self.filters.release(*filter));
+                if let Some(queued) = kept {
+                    self.leave(cx, queued);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// From now on the engine's deliveries for the subscription go to its connection. Gives the granted backlog, or `None` when it is not a
+    /// subscription of a queue.
+    pub(crate) fn attach(&mut self, cx: &mut Context, id: SubscriptionId) -> Option<u32> {
+        let engine_id = cx.queue_subscription(id)?.id;
+        self.subscriptions.insert(engine_id, id);
+        self.engine.backlog(engine_id).map(|(granted, _)| granted)
+    }
+
+    /// Releases the messages of a subscription that is about to end, except those that its consumer has begun.
+    pub(crate) fn release(&mut self, cx: &mut Context, id: SubscriptionId, begun: Bookmarks<'_>) {
+        let now = self.time(cx.now);
+        let Some(queued) = cx.queue_subscription(id) else { return };
+        let begun: BTreeSet<(u64, u64)> = begun.iter().collect();
+        let QueueService { engine, outstanding, .. } = self;
+        engine.release(queued.id, now, |queue, position| {
+            // A message without a bookmark was never sent.
+            let bookmark = outstanding[queue.get() as usize].bookmark(position);
+            bookmark.is_some_and(|bookmark| begun.contains(&(bookmark.publisher.get(), bookmark.sequence)))
+        });
+    }
+
+    /// A subscription ends: what it holds goes back.
+    pub(crate) fn leave(&mut self, cx: &mut Context, queued: QueueSubscription) {
+        let now = self.time(cx.now);
+        self.engine.unsubscribe(queued.id, now);
+        self.subscriptions.remove(&queued.id);
+        queued.filters.iter().for_each(|filter| self.filters.release(*filter));
+    }
+
+    /// A session ends, or its subscriptions do.
+    pub(crate) fn forget_session(&mut self, id: SessionId) {
+        self.paused.remove(&id);
+        self.settling.remove(&id);
+        self.querying.remove(&id);
+    }
+
+    /// Ends the subscriptions whose filters took too much effort for a message.
+    pub(super) fn end_costly_filters(&mut self, cx: &mut Context) {
+        for (filter, size) in self.filters.take_costly() {
+            let all: Vec<_> = self.subscriptions.values().copied().collect();
+            for id in all {
+                if cx.queue_subscription(id).is_some_and(|queued| queued.filters.contains(&filter)) {
+                    cx.end_costly(id, size);
+                }
+            }
+        }
+    }
+
+    /// Tells subscriptions which leases they have lost.
+    pub(super) fn notify_lost_leases(&mut self, cx: &mut Context) {
+        while let Some(lost) = self.engine.poll_lost() {
+            let Some(&id) = self.subscriptions.get(&lost.subscription) else { continue };
+            let bookmark = self.outstanding[lost.queue.get() as usize].bookmark(lost.position);
+            // Without a bookmark it was never sent.
+            let (Some(subscription), Some(bookmark)) = (cx.subscriptions.get(id), bookmark) else {
+                continue;
+            };
+            let reason = match lost.cause {
+                LostCause::Returned => LeaseEnd::Expired,
+                LostCause::Settled => LeaseEnd::SettledByAnother,
+                LostCause::Expired => LeaseEnd::MessageExpired,
+            };
+            let (session, subscription) = (subscription.session, subscription.number);
+            let (publisher, sequence) = (bookmark.publisher.get(), bookmark.sequence);
+            cx.put(session, &Reply::LeaseLost { subscription, reason, publisher, sequence });
+        }
+    }
+}
+
+impl Context {
+    pub(crate) fn queue_subscription(&mut self, id: SubscriptionId) -> Option<&mut QueueSubscription> {
+        match &mut self.subscriptions.get_mut(id)?.served_by {
+            ServedBy::Queue(queued) => Some(queued),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Deciding, away from the loop, which of some messages a subscription wants: for filters that take more effort than a turn has.
+
+use std::sync::Arc;
+
+use quire_journal::{Bookmark, Timestamp};
+
+use crate::subscription::SubscriptionId;
+use quire_expression::filter::{EVALUATION_EFFORT_MAX, Filter, MessageContext};
+use quire_expression::message_type::{Arena, MessageType};
+use quire_expression::select::Select;
+
+/// A message that outlives the frame in which it came.
+#[derive(Debug)]
+pub(crate) struct OwnedMessage {
+    pub(crate) message_type: MessageType,
+    pub(crate) topic: Arc<str>,
+    /// Publisher and sequence, when the log records it.
+    pub(crate) bookmark: Option<Bookmark>,
+    pub(crate) timestamp: Timestamp,
+    pub(crate) correlation_id: Box<[u8]>,
+    pub(crate) data: Box<[u8]>,
+    /// The topic is the name of a queue.
+    pub(crate) is_queue: bool,
+}
+
+impl OwnedMessage {
+    /// What a filter may look at.
+    pub(crate) fn context(&self) -> MessageContext<'_> {
+        MessageContext {
+            message_type: self.message_type,
+            data: &self.data,
+            topic: &self.topic,
+            bookmark: self.bookmark,
+            correlation_id: &self.correlation_id,
+            timestamp: self.timestamp,
+            now: self.timestamp,
+        }
+    }
+}
+
+/// One message and one subscription.
+pub(crate) struct Question {
+    pub(crate) subscription: SubscriptionId,
+    pub(crate) message: Arc<OwnedMessage>,
+    /// The subscription's filter when the message came; `None` when it is known to match.
+    pub(crate) filter: Option<Filter>,
+    pub(crate) select: Option<Select>,
+    /// Bytes that are counted for it: those of the message with the first question of a session about it.
+    pub(crate) charge: usize,
+}
+
+/// What became of a [`Question`].
+pub(crate) struct Answer {
+    pub(crate) subscription: SubscriptionId,
+    pub(crate) message: Arc<OwnedMessage>,
+    pub(crate) verdict: Verdict,
+}
+
+pub(crate) enum Verdict {
+    Unwanted,
+    Wanted,
+    /// It is wanted in part.
+    Selected(Vec<u8>),
+    /// The filter takes more effort than [`EVALUATION_EFFORT_MAX`].
+    TooCostly,
+}
+
+/// Answers all questions, in their order.
+pub(crate) fn decide_all(questions: Vec<Question>) -> Vec<Answer> {
+    let (mut arena, mut selected) = (Arena::default(), Vec::new());
+    let answer = |Question { subscription, message, filter, select, .. }| {
+        arena.allow(EVALUATION_EFFORT_MAX);
+        let filter: Option<Filter> = filter;
+        let decided = filter.map_or(Some(true), |filter| filter.decide(&message.context(), &mut arena));
+        arena.allow(u64::MAX);
+        let verdict = match (decided, select) {
+            (None, _) => Verdict::TooCostly,
+            (Some(false), _) => Verdict::Unwanted,
+            (Some(true), None) => Verdict::Wanted,
+            (Some(true), Some(select)) => {
+                let select: Select = select;
+                let part = select.apply(Some(message.message_type), &message.data, &mut arena, &mut selected);
+                Verdict::Selected(part.to_vec())
+            }
+        };
+        Answer { subscription, message, verdict }
+    };
+    questions.into_iter().map(answer).collect()
+}

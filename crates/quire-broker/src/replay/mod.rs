@@ -1,0 +1,85 @@
+//! Replays: reading the log for bookmark subscriptions that have not caught up.
+//!
+//! A replay serves one subscription, or several that were resumed together at one place (seed 003). It never reads by itself: the
+//! broker makes a [`Reading`] a background job (`broker/work.rs`). A read
+//! matches and encodes: what comes back are frames ready to be sent, up to a stated size, and the place behind them.
+
+mod decide;
+mod rate;
+mod read;
+
+use quire_journal::{Cursor, JournalError, Position};
+
+pub(crate) use decide::{Answer, OwnedMessage, Question, Verdict, decide_all};
+pub use rate::{Pace, Rate, RateError};
+pub(crate) use read::{Chunk, Found, Item, Located, Reading};
+
+pub(crate) use crate::ids::ReplayId;
+
+use crate::session::SessionId;
+use crate::subscription::{Members, SubscriptionId};
+use quire_types::time::Instant;
+
+/// Bytes of frames after which a read ends: large enough that a read costs little beside its bytes.
+pub(crate) const CHUNK_SIZE_MAX: usize = 256 * 1024;
+
+/// The same for a replay with a rate, which may wait for long with what it has read; more when that does not keep the rate up.
+pub(crate) const PACED_CHUNK_SIZE_MIN: usize = 32 * 1024;
+
+/// A place in the log, exact to one message for one member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ReplayPosition {
+    /// Everything up to here was served to every member.
+    pub(crate) after: Position,
+    /// The record behind `after` was served to this many members.
+    pub(crate) served: u32,
+}
+
+/// One pass over the log.
+pub(crate) struct Replay {
+    pub(crate) session: SessionId,
+    pub(crate) subscriptions: Vec<SubscriptionId>,
+    pub(crate) members: Members,
+    /// What was handed to the connection.
+    pub(crate) place: ReplayPosition,
+    /// What was read, or is being read: at or ahead of `place`.
+    pub(crate) read_position: ReplayPosition,
+    /// Where reading goes on; away while a read is under way, gone after a change of plan.
+    pub(crate) cursor: Option<Cursor>,
+    /// The number of the read under way.
+    pub(crate) reading: Option<u64>,
+    /// Read, not yet handed on.
+    pub(crate) ready: Option<Chunk>,
+    /// Stands in the line for a read.
+    pub(crate) is_queued: bool,
+    /// Why it cannot be read on, behind what is ready.
+    pub(crate) error: Option<JournalError>,
+    /// The member whose filter takes too much effort for the message behind what is ready, and the size of that.
+    pub(crate) costly: Option<(usize, usize)>,
+    /// How fast it may go; its subscriptions share it.
+    pub(crate) pace: Option<Box<Pace>>,
+    /// Its last read on the loop ended at a message whose filter takes too much effort for that: the next one is run elsewhere.
+    pub(crate) is_heavy: bool,
+    /// Bytes of frames after which its reads end.
+    pub(crate) chunk_size_max: usize,
+    /// Until then they do not become more.
+    pub(crate) throttled_until: Instant,
+}
+
+impl Replay {
+    /// Forgets what was read ahead; the next read begins at `place`. A read under way will be thrown away when it is done.
+    pub(crate) fn rewind(&mut self) {
+        self.read_position = self.place;
+        self.cursor = None;
+        self.reading = None;
+        self.ready = None;
+        self.error = None;
+        self.costly = None;
+    }
+
+    /// How far the member at `index` has come.
+    pub(crate) fn after(&self, index: usize) -> Position {
+        let ahead = u64::from((index as u32) < self.place.served);
+        Position::new(self.place.after.get() + ahead)
+    }
+}

@@ -1,0 +1,271 @@
+//! One read of the log for a replay, as a value that can be run anywhere.
+
+use quire_journal::{Batch, Cursor, JournalError, Position, Record, RecordKind, Timestamp, TopicFilter};
+use quire_scan::{context_of, message_of};
+
+use super::ReplayPosition;
+use crate::subscription::{Member, Members};
+use quire_command::Message;
+use quire_expression::filter::EVALUATION_EFFORT_MAX;
+use quire_expression::message_type::{Arena, MessageType};
+use quire_scan::SCAN_SIZE_MAX;
+
+/// Where a range lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Located {
+    /// What is wanted comes after it; `None` when none of the bookmarks is in the log.
+    pub(crate) after: Option<Position>,
+    /// The last position that is wanted; `None` when there is no end, or none yet.
+    pub(crate) until: Option<Position>,
+}
+
+/// Read records up to `limit`, from `place` on, for `members`.
+pub(crate) struct Reading {
+    pub(crate) cursor: Cursor,
+    pub(crate) place: ReplayPosition,
+    pub(crate) limit: Position,
+    pub(crate) members: Members,
+    /// Bytes of frames after which to stop.
+    pub(crate) chunk_size_max: usize,
+    /// Whether the messages are to be handed on one by one.
+    pub(crate) is_itemized: bool,
+    /// What `NOW`-like functions of a filter see.
+    pub(crate) now: Timestamp,
+    /// It is run on the loop: the effort that all filters together may take. Elsewhere each may take [`EVALUATION_EFFORT_MAX`] for each
+    /// message.
+    pub(crate) inline_effort: Option<u64>,
+}
+
+/// What a read found.
+pub(crate) struct Found {
+    pub(crate) chunk: Chunk,
+    /// Where to read on, or why that is impossible; what was found before the damage is in the chunk.
+    pub(crate) cursor: Result<Cursor, JournalError>,
+    /// The member whose filter takes too much effort for the message after the chunk, and the size of that message in bytes.
+    pub(crate) costly: Option<(usize, usize)>,
+    /// It was run on the loop.
+    pub(crate) was_inline: bool,
+}
+
+/// Frames ready to be sent.
+#[derive(Debug, Default)]
+pub(crate) struct Chunk {
+    pub(crate) frames: Vec<u8>,
+    pub(crate) message_count: u64,
+    /// Bytes of the frames as they were read.
+    pub(crate) size: usize,
+    /// The place behind them.
+    pub(crate) next: ReplayPosition,
+    /// What each message is, when they are to be handed on one by one.
+    pub(crate) items: Vec<Item>,
+    /// The conflation keys of the items, one after the other.
+    pub(crate) keys: Vec<u8>,
+    /// Of the items, those that were handed on.
+    pub(crate) taken_count: usize,
+}
+
+/// One message of a chunk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    /// The index of the member that it is for.
+    pub(crate) member: usize,
+    /// Where its conflation key ends, if that member conflates.
+    pub(crate) key_end: usize,
+    /// Where its frame ends.
+    pub(crate) frame_end: usize,
+    /// Bytes of its data.
+    pub(crate) data_size: usize,
+    pub(crate) timestamp: Timestamp,
+    /// The place behind it.
+    pub(crate) place: ReplayPosition,
+}
+
+impl Reading {
+    pub(crate) fn run(self) -> Found {
+        let Reading { mut cursor, place, limit, members, chunk_size_max, is_itemized, now, inline_effort } =
+            self;
+        let mut matcher = Matcher::new(&members, now, inline_effort);
+        let mut chunk = Chunk { next: place, ..Chunk::default() };
+        let mut scanned_size = 0;
+        let cursor = loop {
+            // Who takes little at a time, because of others or of a rate, is not to have much read ahead either; and what is read beyond the
+            // chunk is read again for the next one.
+            cursor.set_read_step(chunk_size_max.saturating_sub(chunk.frames.len()));
+            let batch = match cursor.next(limit, &Wanted(&members)) {
+                Ok(Some(batch)) => batch,
+                Ok(None) => {
+                    chunk.next = chunk.next.max(ReplayPosition { after: limit, served: 0 });
+                    break Ok(cursor);
+                }
+                Err(error) => break Err(error),
+            };
+            scanned_size += batch.size();
+            let is_full = !chunk.take(&batch, limit, &mut matcher, chunk_size_max, is_itemized);
+            if is_full || scanned_size >= SCAN_SIZE_MAX {
+                break Ok(cursor);
+            }
+        };
+        // A replay may wait for long with its cursor, and there may be thousands of them.
+        let cursor = cursor.map(|mut cursor| {
+            cursor.rest_at(chunk.next.after);
+            cursor
+        });
+        chunk.size = chunk.frames.len();
+        Found { chunk, cursor, costly: matcher.costly, was_inline: inline_effort.is_some() }
+    }
+}
+
+impl Chunk {
+    /// Takes from a batch what is wanted of it; false when the chunk became full, or `limit` was reached, within it.
+    fn take(
+        &mut self,
+        batch: &Batch,
+        limit: Position,
+        matcher: &mut Matcher<'_>,
+        size_max: usize,
+        is_itemized: bool,
+    ) -> bool {
+        for record in batch.records() {
+            if record.position <= self.next.after {
+                continue;
+            }
+            if record.position > limit {
+                return false;
+            }
+            if record.position.get() > self.next.after.get() + 1 {
+                // The record that was partly served is no longer wanted by anyone, and was skipped.
+                self.next.served = 0;
+            }
+            let members = matcher.members;
+            while (self.next.served as usize) < members.len() {
+                let member = self.next.served as usize;
+                let is_wanted = matcher.wants(member, &record);
+                if matcher.costly.is_some() {
+                    return false;
+                }
+                self.next.served += 1;
+                if !is_wanted {
+                    continue;
+                }
+                let data = matcher.select(member, &record);
+                let data_size = data.len();
+                let Member { number, encoder, .. } = members[member];
+                encoder.put_message(&Message { data, ..message_of(&record, number) }, &mut self.frames);
+                self.message_count += 1;
+                if self.next.served as usize == members.len() {
+                    self.next = ReplayPosition { after: record.position, served: 0 };
+                }
+                if is_itemized {
+                    matcher.write_key(member, &record, &mut self.keys);
+                    self.items.push(Item {
+                        member,
+                        key_end: self.keys.len(),
+                        frame_end: self.frames.len(),
+                        data_size,
+                        timestamp: record.timestamp,
+                        place: self.next,
+                    });
+                }
+                if self.frames.len() >= size_max {
+                    return false;
+                }
+                if self.next.after == record.position {
+                    break;
+                }
+            }
+            self.next = ReplayPosition { after: record.position, served: 0 };
+        }
+        true
+    }
+}
+
+/// Decides who wants a record; remembers the answers about the topic, which seldom changes from one record to the next.
+struct Matcher<'a> {
+    members: &'a [Member],
+    now: Timestamp,
+    topic: String,
+    topic_wanted: Vec<bool>,
+    /// Memory for what filters read.
+    arena: Arena,
+    /// Memory for what select lists leave.
+    selected: Vec<u8>,
+    /// Whether the effort is for all messages together.
+    is_inline: bool,
+    /// The member whose filter had too little effort left, and the size of the message.
+    costly: Option<(usize, usize)>,
+}
+
+impl<'a> Matcher<'a> {
+    fn new(members: &'a [Member], now: Timestamp, inline_effort: Option<u64>) -> Self {
+        let mut arena = Arena::default();
+        arena.allow(inline_effort.unwrap_or(EVALUATION_EFFORT_MAX));
+        Matcher {
+            members,
+            now,
+            topic: String::new(),
+            topic_wanted: vec![false; members.len()],
+            arena,
+            selected: Vec::new(),
+            is_inline: inline_effort.is_some(),
+            costly: None,
+        }
+    }
+
+    fn wants(&mut self, member: usize, record: &Record<'_>) -> bool {
+        if record.kind != RecordKind::Publish {
+            return false;
+        }
+        if self.topic != record.topic {
+            self.topic.clear();
+            self.topic.push_str(record.topic);
+            for (wanted, member) in self.topic_wanted.iter_mut().zip(self.members) {
+                *wanted = member.selector.matches(record.topic);
+            }
+        }
+        let Member { filter, taken_after, .. } = &self.members[member];
+        if !self.topic_wanted[member] || taken_after.is_some_and(|instant| record.timestamp <= instant) {
+            return false;
+        }
+        match filter {
+            None => true,
+            Some(filter) => {
+                let Some(context) = context_of(record, self.now) else { return false };
+                if !self.is_inline {
+                    self.arena.allow(EVALUATION_EFFORT_MAX);
+                }
+                let decided = filter.decide(&context, &mut self.arena);
+                if decided.is_none() {
+                    self.costly = Some((member, record.data.len()));
+                }
+                decided == Some(true)
+            }
+        }
+    }
+
+    /// What a member wants of a record.
+    fn select<'r>(&'r mut self, member: usize, record: &Record<'r>) -> &'r [u8] {
+        match &self.members[member].select {
+            None => record.data,
+            Some(select) => {
+                let message_type = MessageType::from_code(record.message_type);
+                select.apply(message_type, record.data, &mut self.arena, &mut self.selected)
+            }
+        }
+    }
+
+    fn write_key(&mut self, member: usize, record: &Record<'_>, keys: &mut Vec<u8>) {
+        if let Some(key) = &self.members[member].conflation_key {
+            let context = context_of(record, self.now);
+            key.write(record.topic, context.as_ref(), &mut self.arena, keys);
+        }
+    }
+}
+
+/// The topics that any member wants.
+struct Wanted<'a>(&'a [Member]);
+
+impl TopicFilter for Wanted<'_> {
+    fn wants(&self, topic: &str) -> bool {
+        self.0.iter().any(|member| member.selector.matches(topic))
+    }
+}

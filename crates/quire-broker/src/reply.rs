@@ -1,0 +1,112 @@
+//! Answers to commands (protocol.md, `ack`).
+
+use super::context::Context;
+use super::failure::Failure;
+use crate::publishers::Refusal;
+use crate::session::SessionId;
+use quire_command::{Ack, AckKind, Acks, Code, FailureScope, Reply};
+
+/// Why a command is refused. The fault of the caller.
+pub(crate) struct Refused {
+    pub(crate) code: Code,
+    /// For a filter: where.
+    pub(crate) column: u32,
+    pub(crate) reason: String,
+}
+
+impl Context {
+    pub(crate) fn send_refused(&mut self, id: SessionId, sequence: u64, refusal: &Refusal) {
+        let (code, reason) = (refusal.code(), refusal.reason());
+        let scope = FailureScope::One;
+        self.put(id, &Reply::PublishFailed { sequence, code, scope, reason: &reason });
+    }
+
+    pub(crate) fn acknowledge_received(
+        &mut self,
+        id: SessionId,
+        command: u32,
+        subscription: u32,
+        acks: Acks,
+    ) {
+        if acks.has(Acks::RECEIVED) {
+            self.acknowledge_command(id, AckKind::Received, command, subscription);
+        }
+    }
+
+    pub(crate) fn acknowledge_processed(
+        &mut self,
+        id: SessionId,
+        command: u32,
+        subscription: u32,
+        acks: Acks,
+    ) {
+        if acks.has(Acks::PROCESSED) {
+            self.acknowledge_command(id, AckKind::Processed, command, subscription);
+        }
+    }
+
+    /// A subscription has begun or changed; `detail`: the backlog that its queues give it, or 1 when its bookmark is missing.
+    pub(crate) fn acknowledge_entered(
+        &mut self,
+        id: SessionId,
+        command: u32,
+        subscription: u32,
+        acks: Acks,
+        detail: u32,
+    ) {
+        if acks.has(Acks::PROCESSED) {
+            let kind = AckKind::Processed;
+            let ack = Ack { kind, code: Code::Ok, command, subscription, detail, reason: "" };
+            self.put(id, &Reply::Ack(ack));
+        }
+    }
+
+    pub(crate) fn acknowledge_command(
+        &mut self,
+        id: SessionId,
+        kind: AckKind,
+        command: u32,
+        subscription: u32,
+    ) {
+        let ack = Ack { kind, code: Code::Ok, command, subscription, detail: 0, reason: "" };
+        self.put(id, &Reply::Ack(ack));
+    }
+
+    /// A failed command gets one `processed` with its code, whatever it asked for.
+    pub(crate) fn fail_command(&mut self, id: SessionId, command: u32, subscription: u32, failure: &Failure) {
+        let Failure { code, reason, .. } = failure;
+        let ack = Ack { kind: AckKind::Processed, code: *code, command, subscription, detail: 0, reason };
+        self.put(id, &Reply::Ack(ack));
+    }
+
+    /// A command about a queue that is not there.
+    pub(crate) fn no_queue(&mut self, id: SessionId, command: u32, queue: &str) {
+        if command != 0 {
+            let reason = format!("no queue has the name {queue:?}");
+            self.refuse_command(id, command, 0, &Refused::new(Code::UnknownQueue, reason));
+        }
+    }
+
+    /// A refused command gets one `processed` with the code, whatever it asked for.
+    pub(crate) fn refuse_command(
+        &mut self,
+        id: SessionId,
+        command: u32,
+        subscription: u32,
+        refused: &Refused,
+    ) {
+        let Refused { code, column, reason } = refused;
+        let kind = AckKind::Processed;
+        self.put(id, &Reply::Ack(Ack { kind, code: *code, command, subscription, detail: *column, reason }));
+    }
+}
+
+impl Refused {
+    pub(crate) fn new(code: Code, reason: String) -> Self {
+        Refused { code, column: 0, reason }
+    }
+}
+
+pub(crate) fn unknown_subscription(number: u32) -> Refused {
+    Refused::new(Code::UnknownSubscription, format!("the connection has no subscription {number}"))
+}

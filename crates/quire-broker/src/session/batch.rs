@@ -1,0 +1,49 @@
+//! What is left of a batch when the slice of its connection is over.
+
+use quire_command::{Publish, PublishBatch};
+
+/// The messages of a batch that a slice had no time for.
+pub(crate) struct RestOfBatch {
+    sequence: u64,
+    expiration_s: Option<u32>,
+    topic: Box<[u8]>,
+    correlation_id: Box<[u8]>,
+    items: Vec<u8>,
+    /// Of the items, done.
+    done_size: usize,
+}
+
+impl RestOfBatch {
+    pub(crate) fn new(batch: &PublishBatch<'_>) -> Self {
+        RestOfBatch {
+            sequence: batch.head.sequence,
+            expiration_s: batch.head.expiration_s,
+            topic: batch.head.topic.into(),
+            correlation_id: batch.head.correlation_id.into(),
+            items: batch.items.bytes().to_vec(),
+            done_size: 0,
+        }
+    }
+
+    /// Remembers that `left` bytes of messages are not done, the first with this sequence.
+    pub(crate) fn keep(&mut self, sequence: u64, left: usize) {
+        self.sequence = sequence;
+        self.done_size = self.items.len() - left;
+    }
+
+    pub(crate) fn batch(&self) -> PublishBatch<'_> {
+        let head = Publish {
+            sequence: self.sequence,
+            expiration_s: self.expiration_s,
+            topic: &self.topic,
+            correlation_id: &self.correlation_id,
+            data: b"",
+        };
+        PublishBatch::of_checked(head, &self.items[self.done_size..])
+    }
+
+    /// Bytes that it holds.
+    pub(crate) fn size(&self) -> usize {
+        self.items.len()
+    }
+}

@@ -1,0 +1,270 @@
+//! One connection: where it stands, what arrived of it, what is owed to it.
+
+mod batch;
+mod outbox;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use crate::ids::SessionId;
+use quire_journal::Position;
+
+pub(crate) use crate::ids::PublisherKey;
+pub(crate) use batch::RestOfBatch;
+pub(crate) use outbox::{Outbox, SharedData, Taken};
+
+use crate::Access;
+use crate::codec::Codec;
+use crate::ids::{ConnectionId, TransportId};
+use crate::replay::ReplayId;
+use crate::subscription::SubscriptionId;
+use crate::topic::TopicId;
+use quire_expression::filter::ClientFacts;
+use quire_types::time::Instant;
+
+/// The life of a connection (protocol.md section 2).
+///
+/// ```text
+/// Strange --logon--> Entering --persisted--> Open --goodbye--> Leaving --persisted--> Closed
+///    any of them --error--> Closed
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Nothing but a logon is taken.
+    AwaitingLogon,
+    /// Logged on, not answered: what an earlier connection of this name published must be persisted first, so that the answer's
+    /// last sequence is true.
+    LoggingOn,
+    /// Commands are taken.
+    Open,
+    /// Said goodbye; acknowledgements are still owed.
+    Closing,
+    /// Nothing is taken any more; the rest is sent, then the connection is closed.
+    Closed,
+}
+
+/// Why no further command of a connection is taken for the moment. What arrives meanwhile is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stall {
+    /// Until the session is let in.
+    LoggingOn,
+    /// Until the start of a subscription has been found.
+    Searching,
+    /// Until a settle has been carried out.
+    Settling,
+    /// Until the answer to a query has been sent.
+    Querying,
+    /// Until it gets its next share of a turn.
+    Waiting,
+    /// Until refusals or flushes have been answered, of which there are [`ACK_BACKLOG_MAX`].
+    AckBacklog,
+}
+
+/// Refusals, and flushes, that wait for an earlier publish of the connection to be persisted: enough for every message of a large
+/// read to be refused, small enough to be kept for every connection. At the limit no further command is taken.
+pub(crate) const ACK_BACKLOG_MAX: usize = 16 * 1024;
+
+/// Everything about one connection.
+pub(crate) struct Session {
+    pub(crate) connection: ConnectionId,
+    pub(crate) peer: Box<str>,
+    pub(crate) transport: TransportId,
+    pub(crate) access: Access,
+    pub(crate) phase: Phase,
+    pub(crate) codec: Codec,
+    /// Why commands wait, and the bytes that hold them.
+    pub(crate) stall: Option<Stall>,
+    pub(crate) kept: KeptBytes,
+    /// What goes before `kept`: the messages of a batch that a slice had no time for.
+    pub(crate) batch: Option<Box<RestOfBatch>>,
+    /// Bytes of unfinished frames and of `kept`, as the broker has counted them into its sum.
+    pub(crate) unfinished_size: usize,
+    /// The driver was told to read no more.
+    pub(crate) is_reading_paused: bool,
+    pub(crate) outbox: Outbox,
+    /// What only this session holds of the backlog of `outbox`, and `deferred_size`, as the broker has counted them into its sum.
+    pub(crate) waiting_size: usize,
+    /// Bytes of messages that wait until filters of its subscriptions are evaluated.
+    pub(crate) deferred_size: usize,
+    pub(crate) is_writable: bool,
+    /// Stands in the list of sessions that the end of the turn looks at.
+    pub(crate) is_dirty: bool,
+    /// Name, user, publisher; from the logon on.
+    pub(crate) identity: Option<Identity>,
+    pub(crate) heartbeat: Option<Duration>,
+    pub(crate) ack_interval: Duration,
+    /// When the last `persisted` frame was sent.
+    pub(crate) acked_at: Option<Instant>,
+    pub(crate) heard_at: Instant,
+    pub(crate) sent_at: Instant,
+    /// By the client's numbers.
+    pub(crate) subscriptions: BTreeMap<u32, SubscriptionId>,
+    /// Patterns in their filters.
+    pub(crate) pattern_count: usize,
+    /// The replays among them.
+    pub(crate) replays: Vec<ReplayId>,
+    /// Those that hold messages whose interval is over and that the connection did not take.
+    pub(crate) overdue: Vec<SubscriptionId>,
+    pub(crate) flushes: VecDeque<Flush>,
+    /// The topic of the last publish: publishers seldom change it from one message to the next.
+    pub(crate) topic: Option<KnownTopic>,
+    /// Something was appended to the journal for it since it last was below the limit of unpersisted bytes.
+    pub(crate) has_published: bool,
+    /// It said something about messages of a queue.
+    pub(crate) has_settled: bool,
+    /// It was told that the journal takes no more writes.
+    pub(crate) knows_of_failure: bool,
+}
+
+/// Bytes of commands that wait, the next command first.
+#[derive(Debug, Default)]
+pub(crate) struct KeptBytes {
+    bytes: Vec<u8>,
+    /// Bytes at the front whose commands were taken.
+    taken_size: usize,
+}
+
+impl KeptBytes {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[self.taken_size..]
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len() - self.taken_size
+    }
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Removes bytes from the front. Moves the rest, and gives memory back, only when at least as much was removed before: a slice takes
+    /// a few KiB of what may be megabytes.
+    pub(crate) fn remove(&mut self, size: usize) {
+        self.taken_size += size;
+        if self.taken_size >= self.size() {
+            self.bytes.drain(..self.taken_size);
+            self.bytes.shrink_to(2 * self.bytes.len());
+            self.taken_size = 0;
+        }
+    }
+}
+
+/// Who sends the commands of a connection.
+pub(crate) struct Principal {
+    pub(crate) client_name: Box<str>,
+    pub(crate) user: Option<Box<str>>,
+}
+
+/// Who a connection belongs to, and the publisher that it is.
+pub(crate) struct Identity {
+    pub(crate) principal: Principal,
+    pub(crate) publisher: PublisherKey,
+}
+
+/// A flush that waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flush {
+    pub(crate) command: u32,
+    /// What was appended when it came.
+    pub(crate) position: Position,
+}
+
+/// A topic by name and number.
+pub(crate) struct KnownTopic {
+    pub(crate) name: Arc<str>,
+    pub(crate) id: TopicId,
+    /// The generation of the table that gave the number.
+    pub(crate) generation: u64,
+}
+
+impl Session {
+    pub(crate) fn new(
+        connection: ConnectionId,
+        peer: &str,
+        transport: TransportId,
+        access: Access,
+        now: Instant,
+    ) -> Self {
+        let codec = Codec::quire();
+        Session {
+            connection,
+            peer: peer.into(),
+            transport,
+            access,
+            phase: Phase::AwaitingLogon,
+            stall: None,
+            kept: KeptBytes::default(),
+            batch: None,
+            unfinished_size: 0,
+            is_reading_paused: false,
+            outbox: Outbox::new(codec.encoder()),
+            waiting_size: 0,
+            deferred_size: 0,
+            is_writable: true,
+            is_dirty: false,
+            codec,
+            identity: None,
+            heartbeat: None,
+            ack_interval: Duration::ZERO,
+            acked_at: None,
+            heard_at: now,
+            sent_at: now,
+            subscriptions: BTreeMap::new(),
+            pattern_count: 0,
+            replays: Vec::new(),
+            overdue: Vec::new(),
+            flushes: VecDeque::new(),
+            topic: None,
+            has_published: false,
+            has_settled: false,
+            knows_of_failure: false,
+        }
+    }
+
+    /// Whether commands are taken at present.
+    pub(crate) fn takes_commands(&self) -> bool {
+        self.stall.is_none() && matches!(self.phase, Phase::AwaitingLogon | Phase::Open)
+    }
+
+    /// The client's name, once known.
+    pub(crate) fn client_name(&self) -> Option<String> {
+        self.identity.as_ref().map(|identity| identity.principal.client_name.to_string())
+    }
+
+    /// What functions in its filters may ask about it (reference: topics-filters-sow 2.7).
+    pub(crate) fn client_facts(&self) -> ClientFacts {
+        ClientFacts {
+            client_name: self.client_name(),
+            connection_name: Some(self.connection.0.to_string()),
+            user: self
+                .identity
+                .as_ref()
+                .and_then(|identity| identity.principal.user.as_deref())
+                .map(str::to_owned),
+            remote_address: Some(self.peer.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::KeptBytes;
+
+    #[test]
+    fn commands_that_wait_are_rarely_moved_while_they_are_taken_in_small_parts() {
+        let bytes: Vec<u8> = (0..1 << 20).map(|n: u32| (n % 251) as u8).collect();
+        let mut kept = KeptBytes::default();
+        kept.push(&bytes[..1 << 19]);
+        kept.push(&bytes[1 << 19..]);
+        let mut move_count = 0;
+        for taken in (0..bytes.len()).step_by(1024) {
+            assert!(kept.bytes() == &bytes[taken..]);
+            let next = kept.bytes()[1024..].as_ptr();
+            kept.remove(1024);
+            move_count += usize::from(kept.bytes().as_ptr() != next);
+        }
+        assert_eq!(kept.size(), 0);
+        assert!(move_count < 24, "{move_count} moves");
+    }
+}

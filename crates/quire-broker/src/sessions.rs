@@ -1,0 +1,200 @@
+//! The connections and what each part may do with one: end it, make it wait, let it go on.
+
+use std::collections::BTreeSet;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use slotmap::SlotMap;
+
+use super::config::TransportConfig;
+use super::context::Context;
+use super::io::{ConnectionId, Event, Output, TransportId};
+use super::timer::Timer;
+use crate::session::{ACK_BACKLOG_MAX, Flush, KeptBytes, Phase, Session, SessionId, Stall};
+use quire_command::{Code, Reply};
+
+/// The connections.
+#[derive(Default)]
+pub(crate) struct Sessions {
+    pub(crate) all: SlotMap<SessionId, Session>,
+    pub(crate) by_connection: HashMap<ConnectionId, SessionId, FxBuildHasher>,
+    /// How many there are of each transport.
+    counts: Vec<usize>,
+    /// Bytes of unfinished frames that all sessions keep.
+    pub(crate) unfinished_size: usize,
+    /// Bytes that wait for one connection each, replays apart.
+    pub(crate) waiting_size: usize,
+    /// Bytes of messages that wait for several connections, replays apart. Each message counts once.
+    pub(crate) shared_size: Arc<AtomicUsize>,
+    pub(crate) dirty: Vec<SessionId>,
+    /// Closed sessions that still have their subscriptions and their names.
+    pub(crate) closed: Vec<SessionId>,
+    /// Sessions that are owed acknowledgements of what is not persisted yet.
+    pub(crate) flushing: BTreeSet<SessionId>,
+    /// Sessions whose reason to wait may be gone, and that reason.
+    pub(crate) resumable: Vec<(SessionId, Stall)>,
+    /// Publishers are not read from until the journal has caught up.
+    pub(crate) is_pushing_back: bool,
+}
+
+impl Sessions {
+    /// Bytes that wait for connections, replays apart.
+    pub(crate) fn all_waiting_size(&self) -> usize {
+        self.waiting_size + self.shared_size.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&mut self, session: Session) -> SessionId {
+        let (connection, transport) = (session.connection, session.transport.0 as usize);
+        if self.counts.len() <= transport {
+            self.counts.resize(transport + 1, 0);
+        }
+        self.counts[transport] += 1;
+        let id = self.all.insert(session);
+        self.by_connection.insert(connection, id);
+        id
+    }
+
+    pub(crate) fn remove(&mut self, id: SessionId) {
+        let Some(session) = self.all.remove(id) else { return };
+        self.counts[session.transport.0 as usize] -= 1;
+        self.unfinished_size -= session.unfinished_size;
+        self.waiting_size -= session.waiting_size;
+        self.by_connection.remove(&session.connection);
+    }
+
+    /// Connections that came in there.
+    pub(crate) fn count_of(&self, transport: TransportId) -> usize {
+        self.counts.get(transport.0 as usize).copied().unwrap_or_default()
+    }
+}
+
+impl Context {
+    /// Where the session came in, with its limits.
+    #[inline]
+    pub(crate) fn transport_of(&self, id: SessionId) -> &TransportConfig {
+        &self.config.transports[self.sessions.all[id].transport.0 as usize]
+    }
+
+    /// The session need not wait any longer for what `stall` says: its commands go on before the turn ends.
+    pub(crate) fn resume_commands(&mut self, id: SessionId, stall: Stall) {
+        if self.sessions.all.get(id).is_some_and(|session| session.stall == Some(stall)) {
+            self.sessions.resumable.push((id, stall));
+        }
+    }
+
+    /// The session gets the `persisted` acknowledgement of a command once all that was appended so far is persisted.
+    pub(crate) fn owe_persisted(&mut self, id: SessionId, command: u32) {
+        let position = self.log.appended();
+        let session = self.session(id);
+        session.flushes.push_back(Flush { command, position });
+        let count = session.flushes.len();
+        self.sessions.flushing.insert(id);
+        if count >= ACK_BACKLOG_MAX {
+            self.stall(id, Stall::AckBacklog);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn session(&mut self, id: SessionId) -> &mut Session {
+        &mut self.sessions.all[id]
+    }
+
+    pub(crate) fn session_of(&self, connection: ConnectionId) -> Option<SessionId> {
+        self.sessions.by_connection.get(&connection).copied()
+    }
+
+    /// Counts what is kept of unfinished frames, and ends a session that lifts the sum of all above the limit.
+    pub(crate) fn count_unfinished(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.all.get_mut(id) else { return };
+        if session.phase == Phase::Closed {
+            return;
+        }
+        let batch_size = session.batch.as_ref().map_or(0, |batch| batch.size());
+        let size = session.codec.unfinished_size() + session.kept.size() + batch_size;
+        let grows = size > session.unfinished_size;
+        self.sessions.unfinished_size = self.sessions.unfinished_size - session.unfinished_size + size;
+        session.unfinished_size = size;
+        let limit = self.config.limits.max_unfinished;
+        if grows && self.sessions.unfinished_size as u64 > limit {
+            let reason = format!("max_unfinished: {limit} bytes of unfinished frames are kept already");
+            self.end(id, Code::LimitExceeded, &reason);
+        }
+    }
+
+    pub(crate) fn stall(&mut self, id: SessionId, stall: Stall) {
+        self.session(id).stall = Some(stall);
+        self.touch(id);
+    }
+
+    /// The most bytes of data that the session may send in a message now; `None` = nothing but a logon.
+    pub(crate) fn message_size_max(&self, id: SessionId) -> Option<usize> {
+        let size = self.transport_of(id).max_message_size as usize;
+        (self.sessions.all[id].phase != Phase::AwaitingLogon).then_some(size)
+    }
+
+    /// Ends a connection with an error.
+    pub(crate) fn end(&mut self, id: SessionId, code: Code, reason: &str) {
+        let session = self.session(id);
+        if session.phase == Phase::Closed {
+            return;
+        }
+        session.outbox.put(&Reply::Error { code, reason });
+        session.codec.take();
+        session.kept = KeptBytes::default();
+        session.batch = None;
+        let unfinished_size = mem::take(&mut session.unfinished_size);
+        let event = Event::Ended {
+            connection: session.connection,
+            client_name: session.client_name(),
+            code,
+            reason: reason.to_owned(),
+        };
+        self.sessions.unfinished_size -= unfinished_size;
+        self.outputs.push_back(Output::Log(event));
+        self.close_session(id);
+    }
+
+    /// Takes nothing more from a session and adds nothing more to what it gets. Its subscriptions and its name stay until
+    /// [`Broker::remove_ended`]: a frame that is one too many closes a session in the middle of work on just these.
+    pub(crate) fn close_session(&mut self, id: SessionId) {
+        let session = self.session(id);
+        session.phase = Phase::Closed;
+        session.outbox.close();
+        self.sessions.closed.push(id);
+        self.touch(id);
+    }
+
+    /// Sends a heartbeat unless something else was sent since the last one, or waits to be sent.
+    pub(crate) fn beat(&mut self, id: SessionId) {
+        let now = self.now.instant;
+        let session = self.session(id);
+        let Some(interval) = session.heartbeat else { return };
+        let due = session.sent_at + interval;
+        let next = if due > now { due } else { now + interval };
+        if due <= now && session.outbox.is_empty() {
+            self.put(id, &Reply::Heartbeat);
+        }
+        if self.session(id).phase != Phase::Closed {
+            self.timers.set(Timer::Heartbeat(id), next);
+        }
+    }
+
+    /// Ends a connection from which nothing came for two intervals. While it is not read from, nothing can come.
+    pub(crate) fn check_silence(&mut self, id: SessionId) {
+        let now = self.now.instant;
+        let session = self.session(id);
+        let Some(interval) = session.heartbeat else { return };
+        if session.is_reading_paused {
+            session.heard_at = now;
+        }
+        let deadline = session.heard_at + 2 * interval;
+        if deadline <= now {
+            self.end(id, Code::HeartbeatTimeout, "nothing was heard for two heartbeat intervals");
+        } else {
+            self.timers.set(Timer::Silence(id), deadline);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The share of a turn that one connection's commands get, and one kind of work gets.
+//!
+//! A turn must be short, whatever one peer sends: everybody else waits for its end. So the commands of a connection run for one slice
+//! at a time; what is left of its bytes waits, and goes on in a later turn, in which all connections that wait so take turns within one
+//! common budget. The passes over the log and over replays have budgets of their own, and go on in the next turn too.
+//!
+//! How long something took is told by the stopwatch that the driver lends ([`Broker::set_stopwatch`]). A broker without one has no budgets.
+
+use crate::context::Context;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::session::{SessionId, Stall};
+use quire_types::time::Instant;
+
+/// The longest that the commands of one connection run before the next one's.
+const SLICE: Duration = Duration::from_micros(500);
+
+/// The longest that connections whose slice was over go on in one turn, all together.
+pub(super) const CONTINUATION: Duration = Duration::from_micros(500);
+
+/// The longest that a pass over the log, or over the replays, takes in one turn. A pass ends between two of its steps.
+pub(super) const PASS: Duration = Duration::from_millis(1);
+
+/// Bytes of commands kept for a connection whose slice is over, above which it is not read from.
+pub(super) const PENDING_INPUT_MAX: usize = 64 * 1024;
+
+/// The clock is read after commands of this weight: reading it costs as much as a tenth of a publish.
+pub(super) const WEIGHT_MAX: usize = 32;
+
+/// The weight of a command that does more than append one message.
+const HEAVY: usize = WEIGHT_MAX;
+
+/// The weight of finding the subscriptions that are served at once with a publish; each of them adds one.
+pub(super) const SERVED: usize = 2;
+
+/// Bytes of data that weigh as much as a small publish.
+const WEIGHED_SIZE: usize = 1024;
+
+/// Effort of filters that weighs as much as a small publish.
+pub(super) const WEIGHED_EFFORT: usize = 500;
+
+/// Nanoseconds that it takes to write a byte to a socket. The driver writes after the turn, but the others wait for that too.
+const WRITE_NS: u64 = 1;
+
+/// What measures time within a turn.
+pub type Stopwatch = Box<dyn FnMut() -> Instant + Send>;
+
+/// The budgets of the turn under way.
+pub(crate) struct Slices {
+    stopwatch: Option<Stopwatch>,
+    /// Time that writing what was charged takes, since the start of the broker.
+    charged: Duration,
+    ends_at: Instant,
+    weight: usize,
+    /// The connections whose slices were over before their bytes were, the one that waits longest first.
+    waiting: VecDeque<SessionId>,
+}
+
+impl Slices {
+    pub(super) fn new() -> Self {
+        Slices {
+            stopwatch: None,
+            charged: Duration::ZERO,
+            ends_at: Instant::default(),
+            weight: 0,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn set_stopwatch(&mut self, stopwatch: Stopwatch) {
+        self.stopwatch = Some(stopwatch);
+    }
+
+    /// When something that may take `budget` from now on has to end; `None` = there is no budget.
+    pub(super) fn deadline(&mut self, budget: Duration) -> Option<Instant> {
+        let charged = self.charged;
+        self.stopwatch.as_mut().map(|stopwatch| stopwatch() + charged + budget)
+    }
+
+    /// Whether it has to end.
+    pub(super) fn is_past(&mut self, deadline: Option<Instant>) -> bool {
+        match (&mut self.stopwatch, deadline) {
+            (Some(stopwatch), Some(deadline)) => stopwatch() + self.charged >= deadline,
+            _ => false,
+        }
+    }
+
+    fn begin(&mut self) {
+        self.weight = 0;
+        self.ends_at = self.deadline(SLICE).unwrap_or_default();
+    }
+
+    /// Whether the slice is over behind a command of this weight.
+    fn is_over(&mut self, weight: usize) -> bool {
+        self.weight += weight;
+        if self.weight < WEIGHT_MAX {
+            return false;
+        }
+        self.weight = 0;
+        let ends_at = self.ends_at;
+        self.is_past(Some(ends_at))
+    }
+
+    /// Adds to the weight of the command under way.
+    pub(super) fn weigh(&mut self, weight: usize) {
+        self.weight += weight;
+    }
+
+    /// The connection that waits longest for its next slice.
+    pub(super) fn next_waiting(&mut self) -> Option<SessionId> {
+        self.waiting.pop_front()
+    }
+
+    /// Counts the time that it takes to write data that was not copied: a pointer for each of many connections is put down at once, and
+    /// each of them is a copy into a socket.
+    pub(super) fn charge(&mut self, size: usize) {
+        self.charged += Duration::from_nanos(size as u64 * WRITE_NS);
+    }
+
+    /// Whether any connection waits to go on.
+    pub(super) fn any_waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}
+
+impl Context {
+    pub(crate) fn begin_slice(&mut self) {
+        self.slices.begin();
+    }
+
+    /// To be called behind each command but a publish: makes the connection wait for its next slice when this one is over.
+    pub(crate) fn end_of_command(&mut self, id: SessionId) {
+        if self.slices.is_over(HEAVY) {
+            self.wait_for_slice(id);
+        }
+    }
+
+    /// The same behind a publish.
+    pub(crate) fn end_of_publish(&mut self, id: SessionId, size: usize) {
+        if self.slices.is_over(1 + size / WEIGHED_SIZE) {
+            self.wait_for_slice(id);
+        }
+    }
+
+    pub(crate) fn wait_for_slice(&mut self, id: SessionId) {
+        // What stalls it already ends later, with a slice of its own.
+        if self.session(id).takes_commands() {
+            self.stall(id, Stall::Waiting);
+            self.slices.waiting.push_back(id);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The figures of a broker, the same for clients, the process of the server and the command line.
+
+use quire_types::Timestamp;
+use serde::{Serialize, Serializer};
+
+use super::ConnectionId;
+use super::queues::QueueFigures;
+
+/// Counters since the start, and what there is at the moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// Connections, those not yet logged on included.
+    #[serde(rename = "connections")]
+    pub connection_count: usize,
+    /// Client names that the broker keeps account of: those connected, and those of which something is not persisted or not said.
+    #[serde(rename = "publishers")]
+    pub publisher_count: usize,
+    /// Subscriptions of all connections.
+    #[serde(rename = "subscriptions")]
+    pub subscription_count: usize,
+    /// Replays that have not caught up.
+    #[serde(rename = "replays")]
+    pub replay_count: usize,
+    /// Messages published, refused ones and duplicates included.
+    #[serde(rename = "published")]
+    pub published_count: u64,
+    /// Of these, dropped as duplicates.
+    #[serde(rename = "duplicates")]
+    pub duplicate_count: u64,
+    /// Of these, refused.
+    #[serde(rename = "refused")]
+    pub refused_count: u64,
+    /// Messages sent to subscriptions.
+    #[serde(rename = "delivered")]
+    pub delivered_count: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Bytes handed to the driver.
+    pub sent_bytes: u64,
+    /// Bytes appended to the journal but not yet persisted.
+    pub unpersisted_bytes: usize,
+    /// Position of the last record appended.
+    pub appended: u64,
+    /// Position of the last record persisted.
+    pub persisted: u64,
+    /// Whether the journal still takes writes.
+    pub journal_failed: bool,
+    /// The figures of every queue by its name (docs/queues.md section 10).
+    pub queues: QueueFigures,
+    /// Every connection.
+    #[serde(rename = "clients")]
+    pub connections: Vec<ConnectionStats>,
+}
+
+/// One connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ConnectionStats {
+    /// Which.
+    #[serde(serialize_with = "number_of")]
+    pub connection: ConnectionId,
+    /// Where it comes from.
+    pub peer: String,
+    /// Its client name; empty before logon.
+    pub client_name: String,
+    /// The highest sequence of its client name; 0 before logon.
+    pub sequence: u64,
+    /// How often its sequence went up by more than [`super::Limits::sequence_jump_logged`] at once since it logged on.
+    #[serde(rename = "sequence_jumps")]
+    pub sequence_jump_count: u64,
+    /// Its subscriptions.
+    #[serde(rename = "subscriptions")]
+    pub subscription_count: usize,
+    /// Bytes that wait in the broker for it.
+    pub backlog_bytes: usize,
+    /// Whether its transport takes more.
+    pub writable: bool,
+}
+
+/// The server itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ServerStats {
+    /// The name of the instance.
+    pub name: String,
+    /// The version of quire.
+    pub version: &'static str,
+    /// Nanoseconds since 1970 UTC at its first turn.
+    #[serde(rename = "started_ns", serialize_with = "ns_of")]
+    pub started: Timestamp,
+    /// Nanoseconds since 1970 UTC now, by the same clock.
+    #[serde(rename = "now_ns", serialize_with = "ns_of")]
+    pub now: Timestamp,
+    /// Files of the journal, archived ones included.
+    #[serde(rename = "journal_files")]
+    pub journal_file_count: usize,
+    /// Bytes of these files.
+    pub journal_size: u64,
+    /// Topics of the log.
+    #[serde(rename = "topics")]
+    pub topic_count: usize,
+    /// Queues.
+    #[serde(rename = "queues")]
+    pub queue_count: usize,
+    /// Connections, those not yet logged on included.
+    #[serde(rename = "connections")]
+    pub connection_count: usize,
+    /// Subscriptions of all connections.
+    #[serde(rename = "subscriptions")]
+    pub subscription_count: usize,
+    /// As in [`Stats`].
+    #[serde(rename = "published")]
+    pub published_count: u64,
+    /// As in [`Stats`].
+    #[serde(rename = "delivered")]
+    pub delivered_count: u64,
+    /// Position of the last record persisted.
+    pub persisted: u64,
+    /// Bytes appended to the journal but not yet persisted.
+    pub unpersisted_bytes: usize,
+    /// Whether the journal still takes writes.
+    pub journal_failed: bool,
+}
+
+/// One topic.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TopicStats {
+    /// Its name.
+    pub topic: String,
+    /// The type of its messages.
+    pub message_type: &'static str,
+    /// Whether the log records its messages, or those that match a filter.
+    #[serde(rename = "recorded")]
+    pub is_recorded: bool,
+    /// The queues that take its messages.
+    pub queues: Vec<String>,
+    /// Subscriptions that get messages as they are published, those to patterns included. Replays that have not caught up do not count.
+    #[serde(rename = "subscriptions")]
+    pub subscription_count: usize,
+}
+
+/// A part of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<T> {
+    /// What there is, in order.
+    pub items: Vec<T>,
+    /// More come after the last one.
+    pub has_more: bool,
+}
+
+/// Entries of a page.
+pub(crate) const PAGE_COUNT_MAX: usize = 1000;
+
+/// Bytes of a page as JSON. A client takes frames of 128 KiB whatever its largest message is.
+const PAGE_SIZE_MAX: usize = 96 * 1024;
+
+impl<T: Serialize> Page<T> {
+    /// As many of the items as one reply may have.
+    pub(crate) fn of(items: impl IntoIterator<Item = T>) -> Self {
+        let mut page = Page { items: Vec::new(), has_more: false };
+        let mut size = 0;
+        for item in items {
+            size += serde_json::to_string(&item).map_or(0, |json| json.len() + 1);
+            if !page.items.is_empty() && (size > PAGE_SIZE_MAX || page.items.len() == PAGE_COUNT_MAX) {
+                page.has_more = true;
+                break;
+            }
+            page.items.push(item);
+        }
+        page
+    }
+}
+
+impl Stats {
+    /// The figures as a JSON object. The names of its fields are stable.
+    pub fn to_json(&self) -> String {
+        // Fails only for maps whose keys are not text.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+fn ns_of<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(time.as_ns())
+}
+
+fn number_of<S: Serializer>(connection: &ConnectionId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(connection.0)
+}

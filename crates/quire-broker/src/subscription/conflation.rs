@@ -1,0 +1,278 @@
+//! Conflation: of the messages that agree in a key, at most one per interval is delivered, the newest (docs/replay.md).
+//!
+//! All intervals of a subscription are equally long, so the messages that are held end in the order in which their intervals began: a
+//! queue of them, and the place of each key in it. That is also the order of the first messages of the intervals in the log, whose
+//! bookmarks the delivered ones carry; who goes on behind the last bookmark that it got misses nothing.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::codec::Encoder;
+use quire_expression::filter::{Expression, FilterOptions, MessageContext};
+use quire_expression::message_type::{Arena, FieldId, FieldPlan, Value};
+use quire_types::time::Instant;
+
+/// Fields of a key: far more than anybody identifies a thing by.
+pub const KEY_FIELDS_MAX: usize = 16;
+
+/// The shortest interval: below it a message would cost a timer each.
+pub const INTERVAL_MIN: Duration = Duration::from_millis(1);
+
+/// Bytes of frames and keys that one subscription holds: some hundred thousand keys of small messages.
+const HELD_SIZE_MAX: usize = 16 * 1024 * 1024;
+
+/// What a held message costs beside its frame and its key, in bytes.
+const HELD_OVERHEAD_SIZE: usize = 128;
+
+/// The fields in which messages must agree to be conflated. Cloning shares it.
+#[derive(Clone, Debug)]
+pub struct ConflationKey(Arc<KeyPlan>);
+
+#[derive(Debug)]
+struct KeyPlan {
+    plan: FieldPlan,
+    fields: Vec<FieldId>,
+}
+
+/// Why a subscription cannot be conflated so. The fault of the caller.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConflationError {
+    /// A part of the key is not the name of a field.
+    #[error("conflation_key: {text:?} is not a field like `/symbol`")]
+    NotAField {
+        /// What stands there.
+        text: String,
+    },
+    /// More than [`KEY_FIELDS_MAX`].
+    #[error("conflation_key: {count} fields, the limit is {KEY_FIELDS_MAX}")]
+    TooManyFields {
+        /// How many there are.
+        count: usize,
+    },
+    /// Below [`INTERVAL_MIN`].
+    #[error("conflation: the interval is below {INTERVAL_MIN:?}")]
+    TooShort,
+    /// One of the two is missing.
+    #[error("conflation and conflation_key belong together")]
+    Incomplete,
+}
+
+impl ConflationKey {
+    /// Reads `/symbol`, or several separated by commas.
+    ///
+    /// # Errors
+    /// [`ConflationError`] for anything else.
+    pub fn parse(text: &str) -> Result<Self, ConflationError> {
+        let count = text.split(',').count();
+        if count > KEY_FIELDS_MAX {
+            return Err(ConflationError::TooManyFields { count });
+        }
+        let mut plan = FieldPlan::default();
+        let field = |part: &str| {
+            let expression = Expression::parse(part, &FilterOptions::default()).ok();
+            let path = expression.and_then(|expression| expression.path());
+            // The text comes from a peer and goes into a reason: a prefix tells enough.
+            let not = || ConflationError::NotAField { text: part.chars().take(64).collect() };
+            Ok(plan.add(&path.ok_or_else(not)?))
+        };
+        let fields = text.split(',').map(str::trim).map(field).collect::<Result<_, _>>()?;
+        Ok(ConflationKey(Arc::new(KeyPlan { plan, fields })))
+    }
+
+    /// Appends the key of a message on `topic` to `out`. A message that cannot be read, or has no known type, has a key of its own.
+    pub(crate) fn write(
+        &self,
+        topic: &str,
+        message: Option<&MessageContext<'_>>,
+        arena: &mut Arena,
+        out: &mut Vec<u8>,
+    ) {
+        arena.reset();
+        put_bytes(out, topic.as_bytes());
+        let KeyPlan { plan, fields } = &*self.0;
+        match message.and_then(|message| message.message_type.read(message.data, plan, arena).ok()) {
+            Some(values) => fields.iter().for_each(|field| put_value(out, &values[field.index()])),
+            None => out.push(UNREADABLE),
+        }
+    }
+}
+
+const UNREADABLE: u8 = 255;
+
+/// Values that are equal give equal bytes, others do not. Nested no deeper than a message may be.
+fn put_value(out: &mut Vec<u8>, value: &Value<'_>) {
+    match *value {
+        Value::Null => out.push(0),
+        Value::Boolean(value) => out.extend_from_slice(&[1, value.into()]),
+        Value::Number(number, _) => {
+            let float = number.as_f64();
+            // 1.0 is 1; beyond this a float no longer tells whole numbers apart.
+            let whole = (float.fract() == 0.0 && float.abs() < 1e15).then_some(float as i128);
+            match number.as_i128().or(whole) {
+                Some(exact) => {
+                    out.push(2);
+                    out.extend_from_slice(&exact.to_le_bytes());
+                }
+                None => {
+                    out.push(3);
+                    out.extend_from_slice(&float.to_bits().to_le_bytes());
+                }
+            }
+        }
+        Value::Text(text) => {
+            out.push(4);
+            put_bytes(out, text);
+        }
+        Value::Array(values) => {
+            out.push(5);
+            out.extend_from_slice(&(values.len() as u64).to_le_bytes());
+            values.iter().for_each(|value| put_value(out, value));
+        }
+        Value::Compound(bytes) => {
+            out.push(6);
+            put_bytes(out, bytes);
+        }
+    }
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+/// What one subscription holds.
+#[derive(Debug)]
+pub(crate) struct Conflation {
+    pub(crate) key: ConflationKey,
+    /// Encodes the messages that are held.
+    pub(crate) encoder: Encoder,
+    interval: Duration,
+    held: VecDeque<Held>,
+    /// Of all that were ever held, the number of the first that still is.
+    first: u64,
+    by_key: HashMap<Arc<[u8]>, u64, FxBuildHasher>,
+    size: usize,
+}
+
+#[derive(Debug)]
+struct Held {
+    key: Arc<[u8]>,
+    /// When its interval ends.
+    ends_at: Instant,
+    frame: Vec<u8>,
+}
+
+impl Conflation {
+    /// # Errors
+    /// [`ConflationError`] when the two do not make a conflation.
+    pub(crate) fn parse(
+        interval: Option<Duration>,
+        key: Option<&str>,
+        encoder: Encoder,
+    ) -> Result<Option<Conflation>, ConflationError> {
+        let (interval, key) = match (interval, key) {
+            (None, None) => return Ok(None),
+            (Some(interval), Some(key)) => (interval, ConflationKey::parse(key)?),
+            _ => return Err(ConflationError::Incomplete),
+        };
+        if interval < INTERVAL_MIN {
+            return Err(ConflationError::TooShort);
+        }
+        Ok(Some(Conflation {
+            key,
+            encoder,
+            interval,
+            held: VecDeque::new(),
+            first: 0,
+            by_key: HashMap::default(),
+            size: 0,
+        }))
+    }
+
+    /// Takes a message: it is held, in place of the one of its key that is.
+    pub(crate) fn hold(&mut self, now: Instant, key: &[u8], frame: &[u8]) {
+        if let Some(number) = self.by_key.get(key) {
+            let held = &mut self.held[(number - self.first) as usize];
+            let before = std::mem::replace(&mut held.frame, frame.to_vec());
+            self.encoder.copy_bookmark(&before, &mut held.frame);
+            self.size = self.size + held.frame.len() - before.len();
+            return;
+        }
+        let key: Arc<[u8]> = key.into();
+        let held = Held { key: key.clone(), ends_at: now + self.interval, frame: frame.to_vec() };
+        self.size += held.size();
+        self.by_key.insert(key, self.first + self.held.len() as u64);
+        self.held.push_back(held);
+    }
+
+    /// When the next interval ends.
+    pub(crate) fn next_end(&self) -> Option<Instant> {
+        self.held.front().map(|held| held.ends_at)
+    }
+
+    /// Whether there is room for another message.
+    pub(crate) fn has_room(&self) -> bool {
+        self.size <= HELD_SIZE_MAX
+    }
+
+    /// Whether nothing is held.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// The message held longest.
+    pub(crate) fn take(&mut self) -> Option<Vec<u8>> {
+        let held = self.held.pop_front()?;
+        self.first += 1;
+        self.by_key.remove(&held.key);
+        self.size -= held.size();
+        Some(held.frame)
+    }
+}
+
+impl Held {
+    fn size(&self) -> usize {
+        HELD_OVERHEAD_SIZE + self.key.len() + self.frame.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_one_field_or_a_few() {
+        for text in ["/symbol", "/a,/b/c", " /a , /b "] {
+            assert!(ConflationKey::parse(text).is_ok(), "{text:?}");
+        }
+        for text in ["", "symbol", "/a,,/b", "/a + 1", "'x'", "/a = 1", "1"] {
+            assert!(matches!(ConflationKey::parse(text), Err(ConflationError::NotAField { .. })), "{text:?}");
+        }
+        let many = vec!["/a"; KEY_FIELDS_MAX + 1].join(",");
+        assert!(matches!(ConflationKey::parse(&many), Err(ConflationError::TooManyFields { count: 17 })));
+    }
+
+    #[test]
+    fn what_is_held_never_grows_by_being_replaced() {
+        let mut conflation =
+            Conflation::parse(Some(INTERVAL_MIN), Some("/a"), Encoder::Quire).unwrap().unwrap();
+        let frame = |size: usize| {
+            let mut frame = Vec::new();
+            let data = vec![b'x'; size];
+            let message = quire_command::Message { data: &data, ..Default::default() };
+            Encoder::Quire.put_message(&message, &mut frame);
+            frame
+        };
+        for size in [10, 1000, 0, 100] {
+            conflation.hold(Instant(0), b"key", &frame(size));
+        }
+        let one = HELD_OVERHEAD_SIZE + 3 + frame(100).len();
+        assert_eq!((conflation.size, conflation.held.len()), (one, 1));
+        assert!(conflation.take().is_some() && conflation.take().is_none());
+        assert_eq!((conflation.size, conflation.by_key.len()), (0, 0));
+    }
+}

@@ -1,0 +1,8 @@
+//! Topics: names and patterns, which of them are recorded, and the table of those in use.
+
+mod pattern_index;
+mod recording;
+mod table;
+
+pub(crate) use recording::{Recording, RecordingRule};
+pub(crate) use table::{QueueRoute, Stage, TopicId, TopicTable};

@@ -1,0 +1,251 @@
+//! Which messages the transaction log records: by topic and, where an entry says so, by content (seed 003).
+
+use crate::{ConfigError, RecordedTopic};
+use quire_expression::filter::{Filter, FilterOptions, MessageContext};
+use quire_expression::message_type::MessageType;
+use quire_expression::topic::TopicSelector;
+
+/// The type of messages on a topic that no entry of the log names.
+const MESSAGE_TYPE_DEFAULT: MessageType = MessageType::Json;
+
+/// One entry of the log's topics, compiled.
+#[derive(Clone, Debug)]
+pub struct RecordingRule {
+    selector: TopicSelector,
+    message_type: MessageType,
+    filter: Option<Filter>,
+    records: bool,
+    validates: bool,
+}
+
+/// What the rules say about one topic.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// How the messages of the topic are read.
+    pub message_type: MessageType,
+    validates: bool,
+    when: When,
+}
+
+#[derive(Clone, Debug)]
+enum When {
+    /// No entry names the topic.
+    Unnamed,
+    /// An entry with `recorded = false` names it.
+    Never,
+    Always,
+    /// When any of these matches: overlapping entries record the union (reference: queues-and-transaction-log 2.2).
+    Matches(Vec<Filter>),
+}
+
+impl RecordingRule {
+    /// Compiles the entries of a configuration.
+    ///
+    /// # Errors
+    /// [`ConfigError`] that names the entry and the key in it.
+    pub fn compile(
+        topics: &[RecordedTopic],
+        options: &FilterOptions,
+    ) -> Result<Vec<RecordingRule>, ConfigError> {
+        let compile = |(index, topic): (usize, &RecordedTopic)| {
+            let error = |key: &str, reason: String| {
+                ConfigError::new(format!("transaction_log.topics[{index}].{key}"), reason)
+            };
+            let selector = TopicSelector::new(&topic.name).map_err(|e| error("name", e.to_string()))?;
+            let message_type = MessageType::from_name(&topic.message_type).ok_or_else(|| {
+                error("message_type", format!("{:?} is not a message type", topic.message_type))
+            })?;
+            let filter = topic
+                .filter
+                .as_ref()
+                .map(|text| Filter::parse(text, options))
+                .transpose()
+                .map_err(|e| error("filter", e.to_string()))?;
+            if filter.is_some() && !topic.recorded {
+                let reason = "an entry with recorded = false has no filter: remove one of the two";
+                return Err(error("filter", reason.to_owned()));
+            }
+            if topic.validate && message_type != MessageType::Json {
+                let reason = "messages of the type json can be validated, others cannot: leave the key out";
+                return Err(error("validate", reason.to_owned()));
+            }
+            let RecordedTopic { recorded: records, validate: validates, .. } = *topic;
+            Ok(RecordingRule { selector, message_type, filter, records, validates })
+        };
+        let rules: Vec<_> = topics.iter().enumerate().map(compile).collect::<Result<_, _>>()?;
+        check_order(&rules)?;
+        Ok(rules)
+    }
+
+    /// Whether it records messages, or says that its topics are unrecorded.
+    pub fn records(&self) -> bool {
+        self.records
+    }
+
+    /// Whether it records only the messages that match its filter.
+    pub fn has_filter(&self) -> bool {
+        self.filter.is_some()
+    }
+
+    /// The topic that it names; `None` for a pattern.
+    pub fn name(&self) -> Option<&str> {
+        match &self.selector {
+            TopicSelector::Name(name) => Some(name),
+            TopicSelector::Pattern(_) => None,
+        }
+    }
+
+    /// The type of the messages that are recorded on a topic; `None` when none are.
+    pub fn message_type_of(rules: &[RecordingRule], topic: &str) -> Option<MessageType> {
+        let first = rules.iter().find(|rule| rule.selector.matches(topic))?;
+        first.records.then_some(first.message_type)
+    }
+
+    /// Whether a subscription to `selector` can ever see a recorded message: its topic is recorded, or its pattern and an entry
+    /// could meet (reference: queues-and-transaction-log 2.5 BR2, BR3).
+    pub fn could_record(rules: &[RecordingRule], selector: &TopicSelector) -> bool {
+        let TopicSelector::Pattern(pattern) = selector else {
+            return RecordingRule::message_type_of(rules, selector.text()).is_some();
+        };
+        rules.iter().filter(|rule| rule.records).any(|rule| match &rule.selector {
+            TopicSelector::Name(name) => pattern.matches(name),
+            TopicSelector::Pattern(_) => true,
+        })
+    }
+}
+
+/// Refuses a name with `recorded = false` that an entry before it records: it would have no effect.
+fn check_order(rules: &[RecordingRule]) -> Result<(), ConfigError> {
+    for (index, rule) in rules.iter().enumerate() {
+        let TopicSelector::Name(name) = &rule.selector else { continue };
+        let before = rules[..index].iter().find(|before| before.selector.matches(name));
+        if let Some(before) = before.filter(|before| before.records && !rule.records) {
+            let reason = format!(
+                "{name:?} is recorded by the entry {:?} before it: put the entry with recorded = false first",
+                before.selector.text()
+            );
+            return Err(ConfigError::new(format!("transaction_log.topics[{index}].recorded"), reason));
+        }
+    }
+    Ok(())
+}
+
+impl Recording {
+    /// What `rules` say about `topic`. The first entry that names it decides its message type, whether it is recorded, and whether its
+    /// messages are validated.
+    pub fn of(rules: &[RecordingRule], topic: &str) -> Recording {
+        let mut meant = rules.iter().filter(|rule| rule.selector.matches(topic)).peekable();
+        let Some(first) = meant.peek() else {
+            return Recording { message_type: MESSAGE_TYPE_DEFAULT, validates: false, when: When::Unnamed };
+        };
+        let RecordingRule { message_type, validates, .. } = **first;
+        if !first.records {
+            return Recording { message_type, validates, when: When::Never };
+        }
+        let recorded = meant.filter(|rule| rule.records);
+        let filters: Option<Vec<Filter>> = recorded.map(|rule| rule.filter.clone()).collect();
+        Recording { message_type, validates, when: filters.map_or(When::Always, When::Matches) }
+    }
+
+    /// Whether messages that are not well formed are refused.
+    pub fn validates(&self) -> bool {
+        self.validates
+    }
+
+    /// Whether an entry of the configuration names the topic. Otherwise nothing says that it is unrecorded on purpose.
+    pub fn is_configured(&self) -> bool {
+        !matches!(self.when, When::Unnamed)
+    }
+
+    /// Whether any message is recorded.
+    pub fn records_any(&self) -> bool {
+        !matches!(self.when, When::Unnamed | When::Never)
+    }
+
+    /// Whether every message is recorded.
+    pub fn records_all(&self) -> bool {
+        matches!(self.when, When::Always)
+    }
+
+    /// Whether a message is recorded. `message` is called only when that depends on its content.
+    #[inline]
+    pub fn records<'a>(&self, message: impl FnOnce() -> MessageContext<'a>) -> bool {
+        match &self.when {
+            When::Always => true,
+            When::Unnamed | When::Never => false,
+            When::Matches(filters) => {
+                let message = message();
+                filters.iter().any(|filter| filter.matches(&message))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, filter: Option<&str>, recorded: bool) -> RecordedTopic {
+        let filter = filter.map(Into::into);
+        RecordedTopic { name: name.into(), message_type: "json".into(), filter, recorded, validate: false }
+    }
+
+    fn compile(topics: &[RecordedTopic]) -> Result<Vec<RecordingRule>, ConfigError> {
+        RecordingRule::compile(topics, &FilterOptions::default())
+    }
+
+    fn rules(entries: &[(&str, Option<&str>)]) -> Vec<RecordingRule> {
+        let topics: Vec<_> = entries.iter().map(|(name, filter)| entry(name, *filter, true)).collect();
+        compile(&topics).unwrap()
+    }
+
+    #[test]
+    fn the_first_entry_that_names_a_topic_decides_whether_it_is_recorded() {
+        let scratch_first = compile(&[entry("scratch", None, false), entry("^", None, true)]).unwrap();
+        let orders_first = compile(&[entry("^orders", None, true), entry("^", None, false)]).unwrap();
+        for (rules, recorded, unrecorded) in
+            [(scratch_first, "orders", "scratch"), (orders_first, "orders", "scratch")]
+        {
+            assert!(Recording::of(&rules, recorded).records_all());
+            let scratch = Recording::of(&rules, unrecorded);
+            assert!(!scratch.records_any() && scratch.is_configured());
+            assert_eq!(RecordingRule::message_type_of(&rules, unrecorded), None);
+            let selector = |topic| TopicSelector::new(topic).unwrap();
+            assert!(!RecordingRule::could_record(&rules, &selector(unrecorded)));
+            assert!(RecordingRule::could_record(&rules, &selector("^scr")));
+        }
+        assert!(!Recording::of(&rules(&[("orders", None)]), "order").is_configured());
+    }
+
+    #[test]
+    fn an_entry_without_effect_is_refused() {
+        let late = compile(&[entry("^", None, true), entry("scratch", None, false)]).unwrap_err();
+        assert_eq!(late.key, "transaction_log.topics[1].recorded");
+        let filtered = compile(&[entry("scratch", Some("/a = 1"), false)]).unwrap_err();
+        assert_eq!(filtered.key, "transaction_log.topics[0].filter");
+    }
+
+    #[test]
+    fn a_pattern_may_subscribe_when_an_entry_could_meet_it() {
+        let selector = |topic| TopicSelector::new(topic).unwrap();
+        let exact = rules(&[("orders", None)]);
+        assert!(RecordingRule::could_record(&exact, &selector("orders")));
+        assert!(!RecordingRule::could_record(&exact, &selector("trades")));
+        assert!(RecordingRule::could_record(&exact, &selector("^ord")));
+        assert!(!RecordingRule::could_record(&exact, &selector("^tra")));
+        assert!(RecordingRule::could_record(&rules(&[("^orders", None)]), &selector("^tra")));
+        assert!(!RecordingRule::could_record(&[], &selector(".*")));
+    }
+
+    #[test]
+    fn a_bad_entry_is_named() {
+        let bad = |name: &str, message_type: &str| {
+            let topic = RecordedTopic { message_type: message_type.into(), ..entry(name, None, true) };
+            compile(&[topic]).unwrap_err().key
+        };
+        assert_eq!(bad("a(", "json"), "transaction_log.topics[0].name");
+        assert_eq!(bad("a", "jsn"), "transaction_log.topics[0].message_type");
+        let fix = RecordedTopic { message_type: "fix".into(), validate: true, ..entry("a", None, true) };
+        assert_eq!(compile(&[fix]).unwrap_err().key, "transaction_log.topics[0].validate");
+    }
+}

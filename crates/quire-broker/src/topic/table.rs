@@ -1,0 +1,408 @@
+//! The topics in use, and who is to be served for each.
+//!
+//! For the publish path a topic is looked up once per name and then known by a small number. The table is a cache of what the
+//! subscriptions and the rules of the log say: any topic without a subscription of its own may be forgotten and made again, so
+//! the names that publishers send cannot fill the memory. Subscriptions by pattern share one audience per pattern text, and a topic
+//! holds the numbers of the patterns found in its name: a message is never matched against a pattern.
+
+pub(crate) use crate::ids::TopicId;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use slab::Slab;
+
+use super::pattern_index::PatternIndex;
+use super::recording::{Recording, RecordingRule};
+use crate::stats::TopicStats;
+use crate::subscription::SubscriptionId;
+use quire_expression::filter::{Decision, Filter, MessageContext, SubscriptionIndex};
+use quire_expression::message_type::Arena;
+use quire_expression::message_type::MessageType;
+use quire_expression::topic::TopicPattern;
+use quire_expression::topic::TopicSelector;
+use quire_queue::QueueId;
+
+/// Topics without a subscription of their own that are remembered: more than most systems have, and at 200 bytes each 13 MB. At
+/// the limit all of them are forgotten together, and made again as they are published to.
+const TOPICS_UNPINNED_MAX: usize = 65_536;
+
+/// Pairs of a topic and a pattern found in it: 4 bytes each, so 16 MB. At the limit the unpinned topics are forgotten; a
+/// subscription that could pass it even then is refused.
+const LINKS_MAX: usize = 4 << 20;
+
+/// When the members of an audience get a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// At once: ordinary and `live` subscriptions.
+    Published,
+    /// When it is persisted: bookmark subscriptions that have caught up.
+    Persisted,
+}
+
+#[derive(Default)]
+struct Audience {
+    published: SubscriptionIndex<SubscriptionId>,
+    persisted: SubscriptionIndex<SubscriptionId>,
+    published_count: u32,
+    persisted_count: u32,
+}
+
+/// A queue, as far as topics are concerned.
+#[derive(Clone, Debug)]
+pub(crate) struct QueueRoute {
+    pub(crate) name: Arc<str>,
+    pub(crate) message_type: MessageType,
+    /// The topics whose messages enter.
+    pub(crate) selector: TopicSelector,
+    /// Where a message published to the name goes.
+    pub(crate) publish_target: Arc<str>,
+}
+
+impl QueueRoute {
+    /// Whether the messages of a topic enter the queue.
+    fn takes(&self, topic: &str, recording: &Recording) -> bool {
+        self.message_type == recording.message_type && self.selector.matches(topic)
+    }
+}
+
+pub(crate) struct Topic {
+    pub(crate) name: Arc<str>,
+    /// The log has it, or has taken it in; the name is the log's copy then.
+    is_admitted: bool,
+    pub(crate) recording: Recording,
+    /// The queues that its messages enter.
+    pub(crate) queues: Box<[QueueId]>,
+    /// A queue has the name: without a bookmark, nobody subscribes to the topic itself (seed 000).
+    pub(crate) is_queue: bool,
+    /// Subscriptions that name this topic.
+    audience: Audience,
+    /// The patterns found in the name.
+    patterns: Vec<u32>,
+}
+
+struct PatternGroup {
+    pattern: TopicPattern,
+    audience: Audience,
+}
+
+pub(crate) struct TopicTable {
+    rules: Vec<RecordingRule>,
+    /// By the numbers of the queues.
+    routes: Vec<QueueRoute>,
+    topics: Slab<Topic>,
+    by_name: BTreeMap<Arc<str>, u32>,
+    groups: Slab<PatternGroup>,
+    by_pattern: BTreeMap<Arc<str>, u32>,
+    pattern_index: PatternIndex,
+    unpinned_count: usize,
+    link_count: usize,
+    persisted_count: usize,
+    generation: u64,
+    /// Where the fields of a message are read to, for one audience after the other.
+    arena: Arena,
+}
+
+/// [`LINKS_MAX`] would be passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooManyLinks;
+
+impl TopicTable {
+    pub(crate) fn new(rules: Vec<RecordingRule>, routes: Vec<QueueRoute>) -> Self {
+        TopicTable {
+            rules,
+            routes,
+            topics: Slab::new(),
+            by_name: BTreeMap::new(),
+            groups: Slab::new(),
+            by_pattern: BTreeMap::new(),
+            pattern_index: PatternIndex::default(),
+            unpinned_count: 0,
+            link_count: 0,
+            persisted_count: 0,
+            generation: 0,
+            arena: Arena::default(),
+        }
+    }
+
+    /// Changes whenever a [`TopicId`] may have been given to another topic.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The first `count_max` names in the table after `after`, in order.
+    pub(crate) fn names_after(&self, after: &str, count_max: usize) -> Vec<Arc<str>> {
+        let from = (Bound::Excluded(after), Bound::Unbounded);
+        self.by_name.range::<str, _>(from).take(count_max).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// What the rules, the queues and the subscriptions say about a topic, whether it is in the table or not.
+    pub(crate) fn describe(&self, name: &str) -> TopicStats {
+        let recording = Recording::of(&self.rules, name);
+        let entered = self.routes.iter().filter(|route| route.takes(name, &recording));
+        let own = self.by_name.get(name).map(|&id| &self.topics[id as usize].audience);
+        let found = self.pattern_index.candidates(name).map(|group| &self.groups[group as usize]);
+        let patterns = found.filter(|group| group.pattern.matches(name)).map(|group| &group.audience);
+        TopicStats {
+            topic: name.to_owned(),
+            message_type: recording.message_type.name(),
+            is_recorded: recording.records_any(),
+            queues: entered.map(|route| route.name.to_string()).collect(),
+            subscription_count: own.into_iter().chain(patterns).map(Audience::subscription_count).sum(),
+        }
+    }
+
+    /// Whether any subscription waits for messages to be persisted.
+    pub(crate) fn anyone_waits_for_persisted(&self) -> bool {
+        self.persisted_count > 0
+    }
+
+    /// Whether a bookmark subscription to `selector` could ever get a message.
+    pub(crate) fn could_record(&self, selector: &TopicSelector) -> bool {
+        RecordingRule::could_record(&self.rules, selector)
+    }
+
+    /// The topic that a message published to `name` goes to: another one when that is the name of a queue (reference:
+    /// queues-and-transaction-log U1).
+    pub(crate) fn publish_target(&self, name: &str) -> Option<Arc<str>> {
+        let route = self.routes.iter().find(|route| *route.name == *name)?;
+        Some(route.publish_target.clone())
+    }
+
+    pub(crate) fn topic(&self, id: TopicId) -> &Topic {
+        &self.topics[id.0 as usize]
+    }
+
+    /// The number of the topic with this name, which is taken into the table when it is not there.
+    pub(crate) fn intern(&mut self, name: &str) -> TopicId {
+        if let Some(&id) = self.by_name.get(name) {
+            return TopicId(id);
+        }
+        if self.unpinned_count >= TOPICS_UNPINNED_MAX || self.link_count >= LINKS_MAX {
+            self.forget_unpinned();
+        }
+        let name: Arc<str> = name.into();
+        let is_found = |group: &u32| self.groups[*group as usize].pattern.matches(&name);
+        let mut patterns: Vec<u32> = self.pattern_index.candidates(&name).filter(is_found).collect();
+        patterns.sort_unstable();
+        self.link_count += patterns.len();
+        self.unpinned_count += 1;
+        let recording = Recording::of(&self.rules, &name);
+        let entered = self.routes.iter().enumerate().filter(|(_, route)| route.takes(&name, &recording));
+        let topic = Topic {
+            name: name.clone(),
+            is_admitted: false,
+            queues: entered.map(|(queue, _)| QueueId::new(queue as u32)).collect(),
+            is_queue: self.routes.iter().any(|route| route.name == name),
+            recording,
+            audience: Audience::default(),
+            patterns,
+        };
+        let id = self.topics.insert(topic) as u32;
+        self.by_name.insert(name, id);
+        TopicId(id)
+    }
+
+    /// Whether messages may be published to the topic. `admit` has the log take in the name of one that is recorded, unless it has too many,
+    /// and gives its copy of the name.
+    pub(crate) fn admit(&mut self, id: TopicId, admit: impl FnOnce(&Arc<str>) -> Option<Arc<str>>) -> bool {
+        let topic = &mut self.topics[id.0 as usize];
+        if topic.is_admitted || !topic.recording.records_any() {
+            return true;
+        }
+        let Some(name) = admit(&topic.name) else { return false };
+        topic.is_admitted = true;
+        if !Arc::ptr_eq(&topic.name, &name) {
+            topic.name = name.clone();
+            // One copy in memory, not two: a key that is equal would stay.
+            self.by_name.remove(&name);
+            self.by_name.insert(name, id.0);
+        }
+        true
+    }
+
+    /// From now on `subscription` is among those served for `selector` at `stage`.
+    pub(crate) fn add(
+        &mut self,
+        selector: &TopicSelector,
+        stage: Stage,
+        subscription: SubscriptionId,
+        filter: Option<Filter>,
+    ) {
+        let audience = match selector {
+            TopicSelector::Name(name) => {
+                let id = self.intern(name);
+                let audience = &mut self.topics[id.0 as usize].audience;
+                self.unpinned_count -= usize::from(audience.is_empty());
+                audience
+            }
+            TopicSelector::Pattern(pattern) => {
+                let group = self.group(pattern);
+                &mut self.groups[group as usize].audience
+            }
+        };
+        audience.insert(stage, subscription, filter);
+        self.persisted_count += usize::from(stage == Stage::Persisted);
+    }
+
+    /// Whether a subscription to `selector` keeps within [`LINKS_MAX`].
+    pub(crate) fn prepare(&mut self, selector: &TopicSelector) -> Result<(), TooManyLinks> {
+        let count = |table: &Self| match selector {
+            TopicSelector::Name(_) => table.groups.len(),
+            TopicSelector::Pattern(pattern) if table.by_pattern.contains_key(pattern.text()) => 0,
+            TopicSelector::Pattern(_) => table.topics.len(),
+        };
+        if self.link_count + count(self) > LINKS_MAX {
+            self.forget_unpinned();
+        }
+        if self.link_count + count(self) > LINKS_MAX { Err(TooManyLinks) } else { Ok(()) }
+    }
+
+    /// Undoes [`TopicTable::add`] with the same arguments.
+    pub(crate) fn remove(&mut self, selector: &TopicSelector, stage: Stage, subscription: SubscriptionId) {
+        self.persisted_count -= usize::from(stage == Stage::Persisted);
+        match selector {
+            TopicSelector::Name(name) => {
+                let id = self.intern(name);
+                let audience = &mut self.topics[id.0 as usize].audience;
+                audience.remove(stage, subscription);
+                self.unpinned_count += usize::from(audience.is_empty());
+            }
+            TopicSelector::Pattern(pattern) => {
+                let Some(&id) = self.by_pattern.get(pattern.text()) else { return };
+                let audience = &mut self.groups[id as usize].audience;
+                audience.remove(stage, subscription);
+                if audience.is_empty() {
+                    self.forget_group(id);
+                }
+            }
+        }
+    }
+
+    /// Calls `serve` with every subscription that gets this message at `stage`, and with every one of which that could not be decided within
+    /// `effort`. Gives the effort that it took.
+    pub(crate) fn for_each_decision(
+        &mut self,
+        id: TopicId,
+        stage: Stage,
+        message: &MessageContext<'_>,
+        effort: u64,
+        mut serve: impl FnMut(SubscriptionId, Decision),
+    ) -> u64 {
+        let topic = &mut self.topics[id.0 as usize];
+        let arena = &mut self.arena;
+        arena.allow(effort);
+        topic.audience.for_each_decision(stage, message, arena, &mut serve);
+        for &group in &topic.patterns {
+            self.groups[group as usize].audience.for_each_decision(stage, message, arena, &mut serve);
+        }
+        effort - arena.effort_left()
+    }
+
+    /// Whether anyone could get a message of this topic at `stage`.
+    pub(crate) fn has_audience(&self, id: TopicId, stage: Stage) -> bool {
+        let topic = &self.topics[id.0 as usize];
+        topic.audience.count(stage) > 0
+            || topic.patterns.iter().any(|&group| self.groups[group as usize].audience.count(stage) > 0)
+    }
+
+    fn group(&mut self, pattern: &TopicPattern) -> u32 {
+        if let Some(&id) = self.by_pattern.get(pattern.text()) {
+            return id;
+        }
+        let group = PatternGroup { pattern: pattern.clone(), audience: Audience::default() };
+        let id = self.groups.insert(group) as u32;
+        self.by_pattern.insert(pattern.text().into(), id);
+        self.pattern_index.insert(pattern.prefix(), id);
+        for topic in topics_below(&self.by_name, pattern.prefix()) {
+            let topic = &mut self.topics[topic as usize];
+            if pattern.matches(&topic.name) {
+                topic.patterns.push(id);
+                self.link_count += 1;
+            }
+        }
+        id
+    }
+
+    fn forget_group(&mut self, id: u32) {
+        let group = self.groups.remove(id as usize);
+        self.by_pattern.remove(group.pattern.text());
+        self.pattern_index.remove(group.pattern.prefix(), id);
+        for topic in topics_below(&self.by_name, group.pattern.prefix()) {
+            let topic = &mut self.topics[topic as usize];
+            let before = topic.patterns.len();
+            topic.patterns.retain(|&other| other != id);
+            self.link_count -= before - topic.patterns.len();
+        }
+    }
+
+    /// Forgets every topic without a subscription of its own.
+    pub(crate) fn forget_unpinned(&mut self) {
+        let (by_name, link_count) = (&mut self.by_name, &mut self.link_count);
+        self.topics.retain(|_, topic| {
+            let pinned = !topic.audience.is_empty();
+            if !pinned {
+                by_name.remove(&topic.name);
+                *link_count -= topic.patterns.len();
+            }
+            pinned
+        });
+        self.unpinned_count = 0;
+        self.generation += 1;
+    }
+}
+
+/// The topics whose names begin with `prefix`.
+fn topics_below<'a>(by_name: &'a BTreeMap<Arc<str>, u32>, prefix: &'a str) -> impl Iterator<Item = u32> + 'a {
+    let from = (Bound::Included(prefix), Bound::Unbounded);
+    by_name.range::<str, _>(from).take_while(move |(name, _)| name.starts_with(prefix)).map(|(_, id)| *id)
+}
+
+impl Audience {
+    fn subscription_count(&self) -> usize {
+        self.published_count as usize + self.persisted_count as usize
+    }
+
+    fn count(&self, stage: Stage) -> u32 {
+        match stage {
+            Stage::Published => self.published_count,
+            Stage::Persisted => self.persisted_count,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.published_count == 0 && self.persisted_count == 0
+    }
+
+    fn insert(&mut self, stage: Stage, subscription: SubscriptionId, filter: Option<Filter>) {
+        let (index, count) = self.side(stage);
+        index.insert(subscription, filter);
+        *count += 1;
+    }
+
+    fn remove(&mut self, stage: Stage, subscription: SubscriptionId) {
+        let (index, count) = self.side(stage);
+        index.remove(subscription);
+        *count -= 1;
+    }
+
+    fn for_each_decision(
+        &mut self,
+        stage: Stage,
+        message: &MessageContext<'_>,
+        arena: &mut Arena,
+        serve: &mut impl FnMut(SubscriptionId, Decision),
+    ) {
+        let (index, count) = self.side(stage);
+        if *count > 0 {
+            index.for_each_decision(message, arena, serve);
+        }
+    }
+
+    fn side(&mut self, stage: Stage) -> (&mut SubscriptionIndex<SubscriptionId>, &mut u32) {
+        match stage {
+            Stage::Published => (&mut self.published, &mut self.published_count),
+            Stage::Persisted => (&mut self.persisted, &mut self.persisted_count),
+        }
+    }
+}

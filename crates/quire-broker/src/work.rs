@@ -1,0 +1,135 @@
+//! Background jobs: what may wait for the disk, and the part of the broker that waits for each.
+//!
+//! A part hands a [`Job`] to [`Context::begin_job`]. The driver runs it on another thread and hands in what it gave. The run loop finds the
+//! owner by the number of the job and calls it. A number that is not in the table finds nothing.
+
+use hashbrown::HashMap;
+use quire_journal::{JournalError, Position, Reader};
+use rustc_hash::FxBuildHasher;
+
+use super::Output;
+use super::context::Context;
+use super::queues::{Purpose, QueueJob, QueueOutcome};
+use crate::replay::{Answer, Found, Located, Question, Reading, ReplayId, decide_all};
+use crate::session::SessionId;
+use crate::subscription::Range;
+
+/// Something to read from the journal, or to write beside it. It may block on the disk: run it off the loop, then hand the result back as
+/// `Input::ReadDone`. Requests are independent of each other and may be run in any order, on any thread.
+pub struct ReadRequest {
+    number: u64,
+    job: Job,
+}
+
+/// The result of a [`ReadRequest`].
+pub struct ReadDone {
+    pub(super) number: u64,
+    pub(super) outcome: Outcome,
+}
+
+/// A [`ReadRequest`] that is being run: what is left of it when running it panics.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadTicket(u64);
+
+/// What is to be done.
+pub(crate) enum Job {
+    /// Find where a range of the log begins and ends.
+    Locate { reader: Reader, range: Range, now: Position },
+    /// Read for a replay.
+    Read(Box<Reading>),
+    /// Evaluate filters.
+    Decide(Vec<Question>),
+    /// Read or write for queues.
+    Queue(QueueJob),
+}
+
+/// What a job gave.
+pub(crate) enum Outcome {
+    Located(Result<Located, JournalError>),
+    Read(Box<Found>),
+    Decided(Vec<Answer>),
+    Queue(QueueOutcome),
+    /// A bug of ours: nothing was found, and nothing is known.
+    Panicked,
+}
+
+/// The part that waits for a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JobOwner {
+    /// The search for the start of a subscription of this session.
+    Search(SessionId),
+    Replay(ReplayId),
+    /// Ordinary subscriptions whose filters take long.
+    Decide,
+    Queue(Purpose),
+}
+
+/// The jobs under way.
+#[derive(Default)]
+pub(crate) struct Work {
+    /// That of the last job.
+    number: u64,
+    owners: HashMap<u64, JobOwner, FxBuildHasher>,
+}
+
+impl Work {
+    fn begin(&mut self, owner: JobOwner) -> u64 {
+        self.number += 1;
+        self.owners.insert(self.number, owner);
+        self.number
+    }
+
+    /// Takes a job that is done out of the table; gives its owner.
+    pub(super) fn finish(&mut self, number: u64) -> Option<JobOwner> {
+        self.owners.remove(&number)
+    }
+}
+
+impl Context {
+    /// Has a job run on another thread; gives its number.
+    pub(crate) fn begin_job(&mut self, owner: JobOwner, job: Job) -> u64 {
+        let number = self.work.begin(owner);
+        self.outputs.push_back(Output::Read(ReadRequest { number, job }));
+        number
+    }
+}
+
+impl ReadRequest {
+    /// What to keep while [`ReadRequest::run`] runs.
+    pub fn ticket(&self) -> ReadTicket {
+        ReadTicket(self.number)
+    }
+
+    /// Does the reading. Never panics on what a disk can hold.
+    pub fn run(self) -> ReadDone {
+        let outcome = match self.job {
+            Job::Locate { reader, range, now } => Outcome::Located(range.locate(&reader, now)),
+            Job::Read(reading) => Outcome::Read(Box::new(reading.run())),
+            Job::Decide(questions) => Outcome::Decided(decide_all(questions)),
+            Job::Queue(work) => Outcome::Queue(work.run()),
+        };
+        ReadDone { number: self.number, outcome }
+    }
+}
+
+impl ReadTicket {
+    /// The read panicked: its owner is told so instead of waiting for ever.
+    pub fn panicked(self) -> ReadDone {
+        ReadDone { number: self.0, outcome: Outcome::Panicked }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finished_job_is_found_once() {
+        let mut work = Work::default();
+        let (first, second) = (work.begin(JobOwner::Decide), work.begin(JobOwner::Queue(Purpose::Save)));
+        assert_eq!(work.finish(second), Some(JobOwner::Queue(Purpose::Save)));
+        assert_eq!(work.finish(second), None);
+        assert_eq!(work.finish(first), Some(JobOwner::Decide));
+        assert_eq!(work.finish(second + 1), None);
+    }
+}

@@ -1,0 +1,121 @@
+//! Which queues cannot be: the configuration names queue and key (reference: queues-and-transaction-log V1 to V10).
+
+use quire_broker::{BrokerConfig, ConfigError, Event, QueueSettings, RecordedTopic};
+use quire_queue::{FairnessModel, Semantics};
+
+use crate::queue_pair::*;
+
+fn mistake(queues: impl IntoIterator<Item = QueueSettings>) -> ConfigError {
+    let config = queue_config(queues);
+    let journal = quire_journal::Journal::in_memory(&config.journal_options()).unwrap();
+    match quire_broker::Broker::new(config, journal) {
+        Err(quire_broker::OpenError::Config(error)) => error,
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("the configuration was taken"),
+    }
+}
+
+#[test]
+fn what_cannot_be_names_the_queue_and_the_key() {
+    let text = |text: &str| Some(text.to_owned());
+    let jobs = || queue("jobs");
+    let cases = [
+        (QueueSettings { name: String::new(), ..jobs() }, "name"),
+        (queue("^jobs"), "name"),
+        (QueueSettings { message_type: String::new(), ..jobs() }, "message_type"),
+        (QueueSettings { underlying_topic: text("a("), ..jobs() }, "underlying_topic"),
+        (QueueSettings { underlying_topic: text("^jobs"), ..jobs() }, "default_publish_target"),
+        (QueueSettings { default_publish_target: text("other"), ..jobs() }, "default_publish_target"),
+        (QueueSettings { message_type: "binary".into(), ..jobs() }, "default_publish_target"),
+        (QueueSettings { filter: text("/a ="), ..jobs() }, "filter"),
+        (QueueSettings { priority: text("/a +"), ..jobs() }, "priority"),
+        (QueueSettings { barrier_expression: text("/a ="), ..jobs() }, "barrier_expression"),
+        (QueueSettings { recovery_point: text("yesterday"), ..jobs() }, "recovery_point"),
+        (QueueSettings { max_backlog: Some(0), ..jobs() }, "max_backlog"),
+        (QueueSettings { dead_letter_topic: text("jobs"), ..jobs() }, "dead_letter_topic"),
+        (QueueSettings { target_queue_depth: Some(1), priority: text("/a"), ..jobs() }, "target_queue_depth"),
+        (
+            QueueSettings { target_queue_depth: Some(1), barrier_expression: text("/a = 1"), ..jobs() },
+            "target_queue_depth",
+        ),
+        (
+            QueueSettings {
+                semantics: Semantics::AtMostOnce,
+                fairness_model: Some(FairnessModel::Fast),
+                ..jobs()
+            },
+            "fairness_model",
+        ),
+    ];
+    for (settings, key) in cases {
+        let name = settings.name.clone();
+        let error = mistake([settings]);
+        assert_eq!(error.key, format!("queues[0].{key}"), "{error}");
+        assert!(error.reason.contains(&name), "{error}");
+    }
+}
+
+#[test]
+fn what_only_shows_among_several_is_refused_as_well() {
+    assert_eq!(mistake([queue("a"), queue("a")]).key, "queues[1].name");
+    let to_another = QueueSettings { underlying_topic: Some("b".into()), ..queue("a") };
+    assert_eq!(mistake([to_another, queue("b")]).key, "queues[0].default_publish_target");
+    let dead =
+        |name: &str, topic: &str| QueueSettings { dead_letter_topic: Some(topic.into()), ..queue(name) };
+    assert_eq!(mistake([dead("a", "b"), dead("b", "a")]).key, "queues[0].dead_letter_topic");
+    let one_way = queue_config([dead("a", "b"), dead("b", "c")]);
+    assert!(BrokerConfig::from_json("{}").is_ok() && one_way.queues.len() == 2);
+    crate::pair::Pair::with(one_way);
+}
+
+#[test]
+fn underlying_topics_and_dead_letters_are_recorded() {
+    let recorded = |name: &str, filter: Option<&str>| RecordedTopic {
+        filter: filter.map(Into::into),
+        ..RecordedTopic::new(name, "json")
+    };
+    let open = |topics: Vec<RecordedTopic>, settings: QueueSettings| {
+        let mut config = queue_config([settings]);
+        config.transaction_log.topics = topics;
+        let journal = quire_journal::Journal::in_memory(&config.journal_options()).unwrap();
+        quire_broker::Broker::new(config, journal).map(drop).map_err(|error| error.to_string())
+    };
+    let with_dead = || QueueSettings { dead_letter_topic: Some("dead".into()), ..queue("jobs") };
+    assert!(open(vec![recorded("other", None)], queue("jobs")).unwrap_err().contains("underlying_topic"));
+    assert!(open(vec![recorded("jobs", None)], with_dead()).unwrap_err().contains("dead_letter_topic"));
+    let in_part = vec![recorded("jobs", None), recorded("dead", Some("/a = 1"))];
+    assert!(open(in_part, with_dead()).unwrap_err().contains("does not record every message"));
+    assert_eq!(open(vec![recorded("jobs", None), recorded("dead", None)], with_dead()), Ok(()));
+}
+
+#[test]
+fn settings_without_effect_are_logged() {
+    let settings = QueueSettings {
+        semantics: Semantics::AtMostOnce,
+        lease_period_ns: Some(1),
+        max_backlog: Some(1),
+        max_per_subscription_backlog: Some(2),
+        ..queue("jobs")
+    };
+    let mut pair = with_queues([settings]);
+    pair.turn();
+    let ignored: Vec<_> = pair
+        .log
+        .iter()
+        .filter_map(|event| match event {
+            Event::QueueSettingIgnored { queue, key } => Some((queue.as_str(), key.as_str())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ignored, [("jobs", "lease_period"), ("jobs", "max_per_subscription_backlog")]);
+}
+
+#[test]
+fn the_settings_are_read_from_json_by_their_names() {
+    let json = r#"{"queues": [{"name": "jobs", "message_type": "json", "semantics": "at-most-once",
+        "fairness_model": "round-robin", "leasing": "strict", "expiration_model": "minimum"}]}"#;
+    let config = BrokerConfig::from_json(json).unwrap();
+    assert_eq!(config.queues[0].semantics, Semantics::AtMostOnce);
+    let unknown = r#"{"queues": [{"name": "jobs", "message_type": "json", "max_cancel": 3}]}"#;
+    assert_eq!(BrokerConfig::from_json(unknown).unwrap_err().key, "max_cancel");
+}

@@ -1,0 +1,323 @@
+//! Commands that wait for their answer, and are said again after a reconnect.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::subscription::Subscriptions;
+use super::{Event, Failure};
+use quire_command::{Acks, Bookmarks, Code, Command, SubscriptionNumbers, Unsubscribe};
+use quire_wire::Encode;
+
+/// Names a command of this client; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommandId(pub u32);
+
+/// A command that waits for its answer.
+#[derive(Debug)]
+enum Waiting {
+    /// With its answer, so many settled messages are known to be so for good.
+    Flush {
+        said: u64,
+    },
+    Subscribe {
+        number: u32,
+        replace: bool,
+        reentry: bool,
+    },
+    /// `begun`: bookmarks as bytes.
+    Unsubscribe {
+        number: u32,
+        begun: Option<Vec<u8>>,
+    },
+    Pause {
+        numbers: Vec<u8>,
+        paused: bool,
+    },
+    /// Said once: whether it was done is not known when the connection breaks. `query`: the number under which its answers come.
+    Once {
+        frame: Vec<u8>,
+        query: Option<u32>,
+    },
+    /// A flush of our own.
+    Confirm {
+        said: u64,
+    },
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Commands {
+    waiting: BTreeMap<CommandId, Waiting>,
+    last: u32,
+    /// Messages that were ever settled, and those of them that are known to be so for good or were given up.
+    settled_count: u64,
+    confirmed_count: u64,
+    is_confirming: bool,
+    /// Settled messages of which it will never be known, until a flush has said so.
+    lost_count: u64,
+}
+
+impl Commands {
+    pub fn flush(&mut self) -> Result<CommandId, Failure> {
+        match std::mem::take(&mut self.lost_count) {
+            0 => Ok(self.add(Waiting::Flush { said: self.settled_count })),
+            lost => Err(lost_settles(lost)),
+        }
+    }
+
+    /// So many messages are settled.
+    pub fn settled(&mut self, count: u64) {
+        self.settled_count += count;
+    }
+
+    /// Settled messages of which it is not known yet that this is durable.
+    pub fn unconfirmed_count(&self) -> u64 {
+        self.settled_count - self.confirmed_count
+    }
+
+    /// Whether the server is to be asked about them now: one question at a time, so that it costs little.
+    pub fn wants_confirmation(&self) -> bool {
+        !self.is_confirming && self.unconfirmed_count() > 0
+    }
+
+    /// The question.
+    pub fn confirm(&mut self) -> CommandId {
+        self.is_confirming = true;
+        self.add(Waiting::Confirm { said: self.settled_count })
+    }
+
+    pub fn subscribe(&mut self, number: u32, replace: bool) -> CommandId {
+        self.add(Waiting::Subscribe { number, replace, reentry: false })
+    }
+
+    /// `begun`: the messages of queues that the program has begun, as bytes; the others are released.
+    pub fn unsubscribe(&mut self, number: u32, begun: Option<Vec<u8>>) -> CommandId {
+        self.add(Waiting::Unsubscribe { number, begun })
+    }
+
+    /// The frame that ends a subscription, of which no answer is wanted.
+    pub fn put_last_unsubscribe(&mut self, number: u32, begun: &[u8], out: &mut Vec<u8>) {
+        self.last = self.last.wrapping_add(1).max(1);
+        put_unsubscribe(number, self.last, Acks::default(), Some(begun), out);
+    }
+
+    /// As [`Commands::unsubscribe`], without a server to tell: it is answered at once, and so is what waits to enter the subscription.
+    pub fn unsubscribe_unconnected(&mut self, number: u32, events: &mut VecDeque<Event>) -> CommandId {
+        self.waiting.retain(|id, command| {
+            let is_entry =
+                matches!(command, Waiting::Subscribe { number: entered, .. } if *entered == number);
+            if is_entry {
+                let failure =
+                    Failure::new(Code::ShuttingDown, "the subscription was ended before it was entered");
+                events.push_back(Event::Answered { command: *id, result: Err(failure) });
+            }
+            !is_entry
+        });
+        let id = self.next_id();
+        events.push_back(Event::Answered { command: id, result: Ok(()) });
+        id
+    }
+
+    pub fn pause(&mut self, numbers: &[u32], paused: bool) -> CommandId {
+        let numbers = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        self.add(Waiting::Pause { numbers, paused })
+    }
+
+    /// A command that is not said again; `encode` makes its frame with its number.
+    pub fn once(&mut self, query: Option<u32>, encode: impl FnOnce(u32, &mut Vec<u8>)) -> CommandId {
+        let id = self.add(Waiting::Once { frame: Vec::new(), query });
+        if let Some(Waiting::Once { frame, .. }) = self.waiting.get_mut(&id) {
+            encode(id.0, frame);
+        }
+        id
+    }
+
+    /// The connection is gone, and with it every subscription on the server: what only changed or ended one is done. The others wait
+    /// for the next connection.
+    ///
+    /// What was settled and is not known to be durable is lost, like the `unsaid` acknowledgements: a flush that waits is told, or the
+    /// next one.
+    pub fn disconnected(
+        &mut self,
+        unsaid: u64,
+        subscriptions: &mut Subscriptions,
+        events: &mut VecDeque<Event>,
+    ) {
+        self.lost_count += self.unconfirmed_count() + unsaid;
+        (self.confirmed_count, self.is_confirming) = (self.settled_count, false);
+        let is_flush = |command: &Waiting| matches!(command, Waiting::Flush { .. });
+        if self.lost_count > 0 && self.waiting.values().any(is_flush) {
+            let failure = lost_settles(std::mem::take(&mut self.lost_count));
+            self.fail_flushes(&failure, events);
+        }
+        self.waiting.retain(|id, command| match command {
+            Waiting::Flush { .. } | Waiting::Subscribe { reentry: false, replace: false, .. } => true,
+            Waiting::Subscribe { reentry: true, .. } | Waiting::Confirm { .. } => false,
+            Waiting::Unsubscribe { .. } | Waiting::Pause { .. } | Waiting::Subscribe { .. } => {
+                events.push_back(Event::Answered { command: *id, result: Ok(()) });
+                false
+            }
+            Waiting::Once { query, .. } => {
+                let failure =
+                    Failure::new(Code::ShuttingDown, "the connection was lost before the server answered");
+                if let Some(subscription) = query.filter(|query| subscriptions.remove(*query)) {
+                    events.push_back(Event::Ended { subscription, failure: Some(failure.clone()) });
+                }
+                events.push_back(Event::Answered { command: *id, result: Err(failure) });
+                false
+            }
+        });
+    }
+
+    /// Adds a command for every subscription that a new connection must be told of, before those that wait. Gives how many.
+    pub fn reenter(&mut self, subscriptions: &Subscriptions) -> usize {
+        let mut count = 0;
+        for number in subscriptions.accepted_numbers() {
+            self.add(Waiting::Subscribe { number, replace: false, reentry: true });
+            count += 1;
+        }
+        count
+    }
+
+    /// The frames of all that waits: subscriptions that are entered again, then the others, each in the order in which they were asked for.
+    pub fn frames(&self, subscriptions: &Subscriptions) -> Vec<Vec<u8>> {
+        let is_reentry = |command: &Waiting| matches!(command, Waiting::Subscribe { reentry: true, .. });
+        let first = self.waiting.iter().filter(|(_, command)| is_reentry(command));
+        let then = self.waiting.iter().filter(|(_, command)| !is_reentry(command));
+        first.chain(then).filter_map(|(id, _)| self.frame(*id, subscriptions)).collect()
+    }
+
+    /// The frame of one command.
+    pub fn frame(&self, id: CommandId, subscriptions: &Subscriptions) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        let CommandId(command) = id;
+        match self.waiting.get(&id)? {
+            Waiting::Flush { .. } | Waiting::Confirm { .. } => {
+                Command::Flush { command, acks: Acks::PERSISTED }.encode(&mut out)
+            }
+            Waiting::Subscribe { number, replace, .. } => {
+                subscriptions.encode(*number, command, *replace, &mut out)
+            }
+            Waiting::Unsubscribe { number, begun } => {
+                put_unsubscribe(*number, command, Acks::PROCESSED, begun.as_deref(), &mut out);
+            }
+            Waiting::Pause { numbers, paused } => {
+                let subscriptions = SubscriptionNumbers::from_bytes(numbers)?;
+                let acks = Acks::PROCESSED;
+                let frame = if *paused {
+                    Command::Pause { command, acks, subscriptions }
+                } else {
+                    Command::Resume { command, acks, subscriptions }
+                };
+                frame.encode(&mut out);
+            }
+            Waiting::Once { frame, .. } => out.extend_from_slice(frame),
+        }
+        Some(out)
+    }
+
+    /// A command was answered: changes the subscriptions accordingly and says so.
+    pub fn answered(
+        &mut self,
+        id: CommandId,
+        result: Result<(), Failure>,
+        subscriptions: &mut Subscriptions,
+        events: &mut VecDeque<Event>,
+    ) {
+        let Some(command) = self.waiting.remove(&id) else { return };
+        if let Waiting::Confirm { said } = command {
+            self.lost_count += if result.is_err() { said.saturating_sub(self.confirmed_count) } else { 0 };
+            self.is_confirming = false;
+            self.confirmed(said);
+            return;
+        }
+        if let (Waiting::Flush { said }, Ok(())) = (&command, &result) {
+            self.confirmed(*said);
+        }
+        if let (Waiting::Once { query: Some(query), .. }, Err(failure)) = (&command, &result)
+            && subscriptions.remove(*query)
+        {
+            events.push_back(Event::Ended { subscription: *query, failure: Some(failure.clone()) });
+        }
+        if let Waiting::Subscribe { number, reentry, .. } = command {
+            match &result {
+                Ok(()) => subscriptions.accepted(number),
+                Err(failure) if reentry => {
+                    subscriptions.remove(number);
+                    events.push_back(Event::Ended { subscription: number, failure: Some(failure.clone()) });
+                }
+                Err(failure) => {
+                    if subscriptions.refused(number) {
+                        events
+                            .push_back(Event::Ended { subscription: number, failure: Some(failure.clone()) });
+                    }
+                }
+            }
+            if reentry {
+                return;
+            }
+        }
+        events.push_back(Event::Answered { command: id, result });
+    }
+
+    /// Whether a flush waits for its answer.
+    pub fn awaits_flush(&self) -> bool {
+        self.waiting.values().any(|command| matches!(command, Waiting::Flush { .. }))
+    }
+
+    /// The caller does not wait for the answer any more. A flush is forgotten, so that it is not sent again after a reconnect. So is a command
+    /// that acts once and waits for a connection: it would act at a time that the caller does not expect. The others change
+    /// subscriptions and take their course. True: no answer will come.
+    pub fn abandon(&mut self, id: CommandId, is_up: bool) -> bool {
+        match self.waiting.get(&id) {
+            Some(Waiting::Flush { .. }) => self.waiting.remove(&id).is_some(),
+            Some(Waiting::Once { .. }) if !is_up => self.waiting.remove(&id).is_some(),
+            Some(_) => false,
+            None => true,
+        }
+    }
+
+    /// No publish will be persisted any more.
+    pub fn fail_flushes(&mut self, failure: &Failure, events: &mut VecDeque<Event>) {
+        self.waiting.retain(|id, command| {
+            let is_flush = matches!(command, Waiting::Flush { .. });
+            if is_flush {
+                events.push_back(Event::Answered { command: *id, result: Err(failure.clone()) });
+            }
+            !is_flush
+        });
+    }
+
+    /// Nothing will be answered any more.
+    pub fn fail_all(&mut self, failure: &Failure, events: &mut VecDeque<Event>) {
+        let all = std::mem::take(&mut self.waiting);
+        for (id, _) in all.into_iter().filter(|(_, command)| !matches!(command, Waiting::Confirm { .. })) {
+            events.push_back(Event::Answered { command: id, result: Err(failure.clone()) });
+        }
+    }
+
+    /// So many settled messages are known to be so for good, or were given up.
+    fn confirmed(&mut self, said: u64) {
+        self.confirmed_count = self.confirmed_count.max(said);
+    }
+
+    fn add(&mut self, command: Waiting) -> CommandId {
+        let id = self.next_id();
+        self.waiting.insert(id, command);
+        id
+    }
+
+    fn next_id(&mut self) -> CommandId {
+        self.last = self.last.wrapping_add(1).max(1);
+        CommandId(self.last)
+    }
+}
+
+fn put_unsubscribe(subscription: u32, command: u32, acks: Acks, begun: Option<&[u8]>, out: &mut Vec<u8>) {
+    let begun = begun.and_then(Bookmarks::from_bytes);
+    Command::Unsubscribe(Unsubscribe { command, acks, subscription, begun }).encode(out);
+}
+
+fn lost_settles(count: u64) -> Failure {
+    let reason =
+        format!("the connection was lost before {count} settled messages were durable: they may come again");
+    Failure::new(Code::ShuttingDown, reason)
+}

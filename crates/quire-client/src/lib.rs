@@ -1,0 +1,799 @@
+//! The client as a state machine: what a publisher and subscriber keeps, says and waits for, without a socket or a clock.
+//!
+//! # The run loop
+//! A driver owns one [`ClientCore`] and the connection of the moment:
+//!
+//! 1. [`ClientCore::poll_connect`] says whether, and when, to connect, and to which of the addresses. Report the outcome with
+//!    [`ClientCore::handle_connected`] or [`ClientCore::handle_disconnected`].
+//! 2. Give received bytes to [`ClientCore::handle_received`]; write what [`ClientCore::poll_transmit`] gives, until it gives nothing.
+//! 3. After either, take [`ClientCore::poll_event`] until `None`.
+//! 4. Call [`ClientCore::handle_timeout`] no later than [`ClientCore::next_timeout`].
+//!
+//! The calls of the user (`publish`, `subscribe`, `flush`, …) may come at any time, connected or not.
+//!
+//! # What it promises
+//! A publish with a sequence is kept until the server says that it is persisted, and sent again, in order, after every reconnect; the
+//! server drops what it has already (seed 004). After a reconnect the order is: logon, publishes, subscriptions, commands
+//! (reference: client-ha-operations 2.6), so that no subscriber sees a gap that our own publishes are about to fill. A bookmark
+//! subscription goes on after the last message that it received: no gap and no duplicate.
+
+mod command;
+mod connection;
+mod lease;
+mod maintenance;
+mod message;
+mod progress;
+mod queues;
+mod reconnect;
+mod resume_position;
+mod room;
+mod store;
+mod subscription;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quire_types::Bookmark;
+
+pub use command::CommandId;
+use command::Commands;
+use connection::Connection;
+pub use lease::Lease;
+use lease::Leases;
+pub use message::{Cause, Message};
+pub use progress::{Processed, Progress};
+pub use queues::QuerySpec;
+use quire_command::{Code, FailureScope, LoggedOn, Publish, SubscribeOptions};
+use quire_types::time::Instant;
+use quire_wire::{Encode, WireError};
+use reconnect::Backoff;
+pub use reconnect::Reconnect;
+pub use resume_position::{LastBookmarks, ResumePosition};
+pub use store::PublishLog;
+use store::PublishStore;
+pub use subscription::SubscriptionSpec;
+use subscription::Subscriptions;
+
+/// Who the client is and how it behaves.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// The publisher's identity (seed 004).
+    pub name: String,
+    /// Identity for the "name in use" rule.
+    pub user: Option<String>,
+    /// Secret of the user.
+    pub password: Option<String>,
+    /// Interval of heartbeats; `None` = none.
+    pub heartbeat: Option<Duration>,
+    /// Shortest time between two persisted acknowledgements.
+    pub ack_interval: Duration,
+    /// How to come back.
+    pub reconnect: Reconnect,
+    /// How many addresses there are to choose from, at least one.
+    pub address_count: usize,
+    /// Bytes of unpersisted publishes to keep; beyond it [`ClientCore::publish`] refuses.
+    pub publish_store_size_max: usize,
+    /// Acknowledgements of queue messages that make a batch; the backlog that the server granted lowers it.
+    pub ack_batch_size: u32,
+    /// The longest time that an acknowledgement waits for its batch.
+    pub ack_timeout: Duration,
+    /// Seed of the jitter.
+    pub seed: u64,
+}
+
+/// Which sequence a publish gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sequence {
+    /// The next one.
+    Auto,
+    /// This one; not above the highest is a duplicate, which the server drops.
+    Given(u64),
+    /// None: the server numbers it under a publisher id of its own (seed 004). Not sent again after a lost connection.
+    None,
+}
+
+/// A message to be published.
+#[derive(Clone, Copy, Debug)]
+pub struct NewMessage<'a> {
+    /// Where it goes.
+    pub topic: &'a str,
+    /// The message.
+    pub data: &'a [u8],
+    /// Its number.
+    pub sequence: Sequence,
+    /// Lifetime in seconds, 0 = never expires.
+    pub expiration_s: Option<u32>,
+    /// Handed on as it is, at most 255 bytes; empty = none.
+    pub correlation_id: &'a [u8],
+}
+
+/// Why something did not work out, and the text for a person.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Failure {
+    /// The stable code.
+    pub code: Code,
+    /// For a person.
+    pub reason: String,
+    /// For [`Code::BadFilter`]: where, from 1; else 0.
+    pub column: u32,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, reason: impl Into<String>) -> Self {
+        Failure { code, reason: reason.into(), column: 0 }
+    }
+}
+
+/// Why a publish was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// The store is full: try again when some of it is persisted.
+    #[error("{unpersisted} publishes wait to be persisted, which is as much as this client keeps")]
+    Full {
+        /// Publishes that wait.
+        unpersisted: u64,
+    },
+    /// It can never be taken.
+    #[error(transparent)]
+    Refused(#[from] Failure),
+}
+
+/// How the client stands to its server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Never connected yet.
+    Connecting,
+    /// Logged on.
+    Connected,
+    /// Connected before, and trying to be again.
+    Reconnecting,
+    /// For good; `None` = the user closed it.
+    Closed(Option<Failure>),
+}
+
+/// What happened, for the driver to hand on.
+#[derive(Debug)]
+pub enum Event {
+    /// See [`ClientCore::state`].
+    StateChanged,
+    /// A command was answered.
+    Answered {
+        /// Which one.
+        command: CommandId,
+        /// How.
+        result: Result<(), Failure>,
+    },
+    /// Messages of one subscription, in order.
+    Messages {
+        /// The number of the subscription.
+        subscription: u32,
+        /// At least one.
+        messages: Vec<Message>,
+    },
+    /// What the server says about its queues, or a file of its journal; [`Event::Answered`] follows.
+    Told {
+        /// Which command asked.
+        command: CommandId,
+        /// As in protocol.md, `stats` and `journal_file`.
+        json: String,
+    },
+    /// The replay of a subscription has caught up with the live stream, or a query is answered.
+    Completed {
+        /// The number of the subscription.
+        subscription: u32,
+    },
+    /// The server ended a subscription, or did not accept it: nothing more comes of it.
+    Ended {
+        /// The number of the subscription.
+        subscription: u32,
+        /// Why; `None` = the end of its range was passed.
+        failure: Option<Failure>,
+    },
+    /// None of the bookmarks of a subscription is in the log: it begins with the log, or now, as its options say.
+    BookmarkMissing {
+        /// The topic of the subscription.
+        topic: String,
+        /// It begins now.
+        begins_now: bool,
+    },
+    /// [`ClientCore::persisted`] went up, or there is more room for publishes ([`ClientCore::released`]).
+    Persisted,
+    /// The server let the client in. What was not known to be persisted, and the subscriptions, are sent again.
+    LoggedOn {
+        /// How many publishes.
+        publish_count: u64,
+        /// How many subscriptions.
+        subscription_count: usize,
+    },
+    /// The server ends the connection, and says why.
+    ConnectionEnded {
+        /// Its reason.
+        reason: String,
+    },
+    /// At logon the server has a higher sequence of the client name than this client ever gave out: another program has published under the
+    /// name. Publishes of this client that were not known to be persisted may have been dropped as duplicates.
+    Overtaken {
+        /// The highest sequence that this client gave out.
+        own: u64,
+        /// Up to this one they were known to be persisted.
+        persisted: u64,
+        /// The highest sequence that the server has.
+        highest: u64,
+    },
+    /// The server refused a publish.
+    PublishFailed {
+        /// Its sequence, 0 = it had none.
+        sequence: u64,
+        /// Why.
+        failure: Failure,
+    },
+}
+
+/// The client core. See the module for the order of calls.
+pub struct ClientCore {
+    config: ClientConfig,
+    state: State,
+    connection: Option<Connection>,
+    backoff: Backoff,
+    store: PublishStore,
+    /// The highest sequence given out or seen, and the highest persisted.
+    last_sequence: u64,
+    persisted: u64,
+    /// The instances that the client was logged on to, numbered from 1, and the one of the moment.
+    instances: Vec<Arc<str>>,
+    instance: Instance,
+    /// What the server said at logon.
+    message_size_max: Option<u32>,
+    publisher: u64,
+    /// The journal of the server takes no more writes.
+    storage_failure: Option<Failure>,
+    subscriptions: Subscriptions,
+    leases: Leases,
+    commands: Commands,
+    events: VecDeque<Event>,
+}
+
+/// The most that one [`ClientCore::poll_transmit`] gives, in bytes: large enough for one write to carry hundreds of messages, small
+/// enough that a publisher does not wait for the copy.
+const TRANSMIT_SIZE: usize = 256 * 1024;
+
+impl ClientCore {
+    /// A client that is not connected yet.
+    pub fn new(config: ClientConfig, now: Instant) -> Self {
+        ClientCore {
+            backoff: Backoff::new(config.reconnect.clone(), config.address_count, config.seed, now),
+            store: PublishStore::new(config.publish_store_size_max),
+            leases: Leases::new(config.ack_batch_size, config.ack_timeout),
+            config,
+            state: State::Connecting,
+            connection: None,
+            last_sequence: 0,
+            persisted: 0,
+            instances: vec!["".into()],
+            instance: Instance::default(),
+            message_size_max: None,
+            publisher: 0,
+            storage_failure: None,
+            subscriptions: Subscriptions::default(),
+            commands: Commands::default(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Keeps every publish in `log` too, which holds `frames` already (sequence and frame of each, in their order) and in which
+    /// `last_sequence` was the highest ever. Called before the first connection.
+    pub fn keep_publishes_in(
+        &mut self,
+        log: Box<dyn PublishLog>,
+        frames: &[(u64, Vec<u8>)],
+        last_sequence: u64,
+    ) {
+        self.store.keep_in(log, frames);
+        self.last_sequence = last_sequence;
+    }
+
+    /// The client is closed and its connection gone: what [`ClientCore::keep_publishes_in`] took is let go.
+    pub fn release_publish_log(&mut self) {
+        self.store.release_log();
+    }
+
+    /// The publisher's identity.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Where the client stands.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The highest sequence that is persisted.
+    pub fn persisted(&self) -> u64 {
+        self.persisted
+    }
+
+    /// The highest sequence that was given out, or that the server knew.
+    pub fn last_sequence(&self) -> u64 {
+        self.last_sequence
+    }
+
+    /// The client's own publisher id, once it was logged on.
+    pub fn publisher(&self) -> u64 {
+        self.publisher
+    }
+
+    /// How many messages of queues a subscription may have outstanding, by the last answer of the server; 0 when none of its messages comes
+    /// from a queue.
+    pub fn granted_backlog(&self, subscription: u32) -> u32 {
+        self.subscriptions.backlog(subscription)
+    }
+
+    /// Whether none of the bookmarks of a subscription was in the log when it began, or when it went on after a reconnect.
+    pub fn is_bookmark_missing(&self, subscription: u32) -> bool {
+        self.subscriptions.is_bookmark_missing(subscription)
+    }
+
+    /// Bytes of publishes that were let go of since the client was made. As long as it does not go up, there is no more room than before.
+    pub fn released(&self) -> u64 {
+        self.store.released()
+    }
+
+    /// Publishes that are kept because they are not known to be persisted.
+    pub fn unpersisted_count(&self) -> u64 {
+        self.store.count()
+    }
+
+    /// Takes a message; gives its sequence. It is sent as soon as the driver polls.
+    ///
+    /// # Errors
+    /// [`PublishError::Full`] when the store is; [`PublishError::Refused`] for what can never be sent, when the server's disk takes
+    /// no more writes, when the client is closed, and for [`Sequence::Auto`] after the last number, 2^64 - 1 ([`Code::LimitExceeded`]).
+    pub fn publish(&mut self, message: &NewMessage<'_>) -> Result<Option<u64>, PublishError> {
+        self.check_open()?;
+        self.check_message(message)?;
+        let publish = |sequence| Publish {
+            sequence,
+            expiration_s: message.expiration_s,
+            topic: message.topic.as_bytes(),
+            correlation_id: message.correlation_id,
+            data: message.data,
+        };
+        let sequence = match message.sequence {
+            Sequence::Auto => self.last_sequence.checked_add(1).ok_or_else(|| self.sequences_end())?,
+            Sequence::Given(0) => {
+                return Err(Failure::new(Code::BadOption, "sequence: 0 is not a sequence number").into());
+            }
+            Sequence::Given(sequence) => sequence,
+            Sequence::None => {
+                let after = self.store.end();
+                let mut frame = Vec::new();
+                publish(0).encode(&mut frame);
+                return match &mut self.connection {
+                    Some(connection) if connection.is_up() => {
+                        connection.queue_bytes(after, &frame);
+                        Ok(None)
+                    }
+                    _ => Err(Failure::new(
+                        Code::ShuttingDown,
+                        "not connected, and a publish without a sequence is not kept",
+                    )
+                    .into()),
+                };
+            }
+        };
+        self.store.check_room(message.topic.len() + message.data.len() + FRAME_SIZE_ALLOWANCE)?;
+        self.store.push(sequence, |out| publish(sequence).encode(out))?;
+        self.last_sequence = self.last_sequence.max(sequence);
+        Ok(Some(sequence))
+    }
+
+    /// Asks to be told when every publish so far is persisted, and every message settled for good: [`Event::Answered`]. Goes on over
+    /// reconnects, unless settled messages were lost with the connection: leases end with it.
+    ///
+    /// # Errors
+    /// When the client is closed, or the server's disk takes no more writes; [`Code::ShuttingDown`], once, when settled messages were lost.
+    pub fn flush(&mut self) -> Result<CommandId, Failure> {
+        self.check_open()?;
+        self.send_acknowledgements();
+        let command = self.commands.flush()?;
+        Ok(self.command(|_| command))
+    }
+
+    /// The caller does not wait for the answer to `command` any more. A command that was not sent yet and would act later is withdrawn.
+    /// True: no answer will come; false: one will, to be dropped.
+    pub fn abandon(&mut self, command: CommandId) -> bool {
+        self.commands.abandon(command, self.is_up())
+    }
+
+    /// Enters a subscription; gives its number and the command that [`Event::Answered`] will name. It is entered again after every
+    /// reconnect until it is unsubscribed.
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn subscribe(&mut self, spec: SubscriptionSpec) -> Result<(u32, CommandId), Failure> {
+        self.check_not_closed()?;
+        let number = self.subscriptions.add(spec);
+        Ok((number, self.command(|commands| commands.subscribe(number, false))))
+    }
+
+    /// Changes topic, filter or options of a subscription atomically; it keeps its place in the log unless `spec` names a bookmark.
+    ///
+    /// # Errors
+    /// [`Code::UnknownSubscription`], and when the client is closed.
+    pub fn replace(&mut self, number: u32, spec: SubscriptionSpec) -> Result<CommandId, Failure> {
+        self.check_not_closed()?;
+        self.subscriptions.propose(number, spec)?;
+        Ok(self.command(|commands| commands.subscribe(number, true)))
+    }
+
+    /// Ends a subscription. Messages of queues that the program has not begun are released: they go back, and their deliveries do not
+    /// count.
+    ///
+    /// # Errors
+    /// [`Code::UnknownSubscription`], and when the client is closed.
+    pub fn unsubscribe(&mut self, number: u32) -> Result<CommandId, Failure> {
+        self.check_not_closed()?;
+        let begun = self.release(number);
+        if !self.subscriptions.remove(number) {
+            return Err(Failure::new(
+                Code::UnknownSubscription,
+                format!("no subscription has the number {number}"),
+            ));
+        }
+        self.send_acknowledgements();
+        if !self.is_up() {
+            // No server knows the subscription: it ended with the connection, or was never entered.
+            return Ok(self.commands.unsubscribe_unconnected(number, &mut self.events));
+        }
+        Ok(self.command(|commands| commands.unsubscribe(number, begun)))
+    }
+
+    /// Whether the program has messages of queues from the subscription that are neither settled nor lost.
+    pub fn has_begun(&self, number: u32) -> bool {
+        self.leases.has_begun(number)
+    }
+
+    /// Stops (`paused`) or continues bookmark subscriptions, all with one command.
+    ///
+    /// # Errors
+    /// [`Code::BadOption`] for an empty list, [`Code::UnknownSubscription`], and when the client is closed.
+    pub fn set_paused(&mut self, numbers: &[u32], paused: bool) -> Result<CommandId, Failure> {
+        self.check_not_closed()?;
+        let told = self.subscriptions.set_paused(numbers, paused)?;
+        if told.is_empty() {
+            // All are held: they go on when there is room.
+            let command = self.commands.pause(numbers, paused);
+            self.commands.answered(command, Ok(()), &mut self.subscriptions, &mut self.events);
+            return Ok(command);
+        }
+        Ok(self.command(|commands| commands.pause(&told, paused)))
+    }
+
+    /// The topic, filter and bookmark of a subscription, as they are in force.
+    pub fn subscription(&self, number: u32) -> Option<&SubscriptionSpec> {
+        self.subscriptions.spec(number)
+    }
+
+    /// The names of the instances that the client was ever logged on to, by their numbers. Number 0 is none of them.
+    pub fn instances(&self) -> &[Arc<str>] {
+        &self.instances
+    }
+
+    /// How often a subscription was given a new bookmark, modulo 65,536.
+    pub fn generation(&self, number: u32) -> u16 {
+        self.subscriptions.generation(number)
+    }
+
+    /// Where a subscription stands: behind what it received.
+    pub fn resume_position(&self, number: u32) -> Option<&ResumePosition> {
+        self.subscriptions.resume_position(number)
+    }
+
+    /// The bookmark of the last message that a subscription received.
+    pub fn last_received(&self, number: u32) -> Option<Bookmark> {
+        self.subscriptions.resume_position(number)?.last
+    }
+
+    /// Says goodbye after what is still to be sent, and ends the client for good. Messages of queues that the program has not begun are
+    /// released.
+    pub fn close(&mut self) {
+        self.send_acknowledgements();
+        self.release_all();
+        if let Some(connection) = &mut self.connection {
+            connection.say_goodbye(self.store.end());
+        }
+        self.finish(None);
+    }
+
+    /// Whether and where to connect: `Some((address, at))` while there is no connection and the client is not closed.
+    pub fn poll_connect(&self) -> Option<(usize, Instant)> {
+        (self.connection.is_none() && !matches!(self.state, State::Closed(_))).then(|| self.backoff.next())
+    }
+
+    /// A connection to the address that [`ClientCore::poll_connect`] named is open.
+    pub fn handle_connected(&mut self, now: Instant) {
+        let mut connection = Connection::new(&self.config, now);
+        connection.log_on(&self.config);
+        self.store.rewind();
+        self.connection = Some(connection);
+    }
+
+    /// The connection is gone, or could not be made. Harmless when there is none.
+    pub fn handle_disconnected(&mut self, now: Instant) {
+        let was_up = self.connection.take().is_some_and(|connection| connection.is_up());
+        self.store.rewind();
+        let unsaid = self.leases.disconnected();
+        // It was this server's disk; whether the next one can store is for it to say.
+        self.storage_failure = None;
+        self.backoff.failed(now, was_up);
+        if matches!(self.state, State::Closed(_)) {
+            return;
+        }
+        if was_up {
+            self.set_state(State::Reconnecting);
+            self.commands.disconnected(unsaid, &mut self.subscriptions, &mut self.events);
+        }
+        if let Some(after) = self.backoff.given_up(now) {
+            let failure =
+                Failure::new(Code::ShuttingDown, format!("no server could be reached for {after:?}"));
+            self.finish(Some(failure));
+        }
+    }
+
+    /// Ends the client for good, as when its first connection attempt took too long.
+    pub fn fail(&mut self, failure: Failure) {
+        self.finish(Some(failure));
+    }
+
+    /// Bytes came. `bytes` is kept alive by the messages in it.
+    ///
+    /// # Errors
+    /// The bytes are not the protocol: close the connection, then call [`ClientCore::handle_disconnected`].
+    pub fn handle_received(&mut self, now: Instant, bytes: bytes::Bytes) -> Result<(), WireError> {
+        let Some(mut connection) = self.connection.take() else { return Ok(()) };
+        let result = connection.receive(now, bytes, self);
+        self.connection = Some(connection);
+        result
+    }
+
+    /// The next bytes to be written, appended to `out`; nothing when `out` stays empty.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) {
+        if self.leases.is_due() {
+            self.send_acknowledgements();
+        }
+        if self.wants_confirmation() {
+            self.command(Commands::confirm);
+        }
+        if let Some(connection) = &mut self.connection {
+            connection.transmit(now, &mut self.store, out, TRANSMIT_SIZE);
+            if self.store.release_known() {
+                self.events.push_back(Event::Persisted);
+            }
+        }
+    }
+
+    /// Whether there is nothing to write.
+    pub fn is_idle(&self) -> bool {
+        self.connection.as_ref().is_none_or(|connection| {
+            connection.is_idle(&self.store) && !(connection.is_up() && self.leases.is_due())
+        }) && !self.wants_confirmation()
+    }
+
+    /// Whether the connection should be closed: the client is, and has said all it had to say.
+    pub fn wants_close(&self) -> bool {
+        matches!(self.state, State::Closed(_)) && self.is_idle()
+    }
+
+    /// The next thing to hand on.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`ClientCore::handle_timeout`] must be called at the latest.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let connection = self.connection.as_ref().and_then(Connection::next_timeout);
+        connection.into_iter().chain(self.leases.next_timeout()).min()
+    }
+
+    /// Time has passed. True: the server is silent for too long; close the connection, then call
+    /// [`ClientCore::handle_disconnected`].
+    #[must_use]
+    pub fn handle_timeout(&mut self, now: Instant) -> bool {
+        let after = self.store.end();
+        self.leases.tick(now);
+        self.connection.as_mut().is_some_and(|connection| connection.tick(now, after))
+    }
+
+    /// Whether the client is logged on.
+    fn is_up(&self) -> bool {
+        self.connection.as_ref().is_some_and(Connection::is_up)
+    }
+
+    fn command(&mut self, make: impl FnOnce(&mut Commands) -> CommandId) -> CommandId {
+        // What is about to be said is said before.
+        if self.leases.is_due() {
+            self.send_acknowledgements();
+        }
+        let id = make(&mut self.commands);
+        let after = self.store.end();
+        if let Some(connection) = &mut self.connection
+            && connection.is_up()
+            && let Some(frame) = self.commands.frame(id, &self.subscriptions)
+        {
+            connection.queue_bytes(after, &frame);
+        }
+        id
+    }
+
+    fn check_not_closed(&self) -> Result<(), Failure> {
+        match &self.state {
+            State::Closed(None) => Err(Failure::new(Code::ShuttingDown, "the client is closed")),
+            State::Closed(Some(failure)) => Err(failure.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_open(&self) -> Result<(), Failure> {
+        self.check_not_closed()?;
+        self.storage_failure.clone().map_or(Ok(()), Err)
+    }
+
+    fn sequences_end(&self) -> Failure {
+        let reason = format!(
+            "sequence: the client name {:?} has used the last number, {}; publish under another name",
+            self.config.name,
+            u64::MAX
+        );
+        Failure::new(Code::LimitExceeded, reason)
+    }
+
+    fn check_message(&self, message: &NewMessage<'_>) -> Result<(), Failure> {
+        let (topic, correlation) = (message.topic, message.correlation_id);
+        if topic.is_empty() || topic.len() > quire_command::TOPIC_SIZE_MAX {
+            let reason =
+                format!("topic: {} bytes, it must have 1 to {}", topic.len(), quire_command::TOPIC_SIZE_MAX);
+            return Err(Failure::new(Code::BadTopic, reason));
+        }
+        if correlation.len() > quire_command::CORRELATION_SIZE_MAX {
+            let reason = format!(
+                "correlation id: {} bytes, the limit is {}",
+                correlation.len(),
+                quire_command::CORRELATION_SIZE_MAX
+            );
+            return Err(Failure::new(Code::BadOption, reason));
+        }
+        let limit = self.message_size_max.map_or(usize::MAX, |limit| limit as usize);
+        if message.data.len() > limit {
+            let reason = format!("message of {} bytes, the server takes up to {limit}", message.data.len());
+            return Err(Failure::new(Code::MessageTooLarge, reason));
+        }
+        Ok(())
+    }
+
+    fn set_state(&mut self, state: State) {
+        if self.state != state {
+            self.state = state;
+            self.events.push_back(Event::StateChanged);
+        }
+    }
+
+    /// Ends the client for good: every waiting command and subscription is told.
+    fn finish(&mut self, failure: Option<Failure>) {
+        if matches!(self.state, State::Closed(_)) {
+            return;
+        }
+        let told =
+            failure.clone().unwrap_or_else(|| Failure::new(Code::ShuttingDown, "the client is closed"));
+        self.commands.fail_all(&told, &mut self.events);
+        for subscription in self.subscriptions.clear() {
+            self.events.push_back(Event::Ended { subscription, failure: Some(told.clone()) });
+        }
+        self.set_state(State::Closed(failure));
+    }
+
+    // What a connection reports while it decodes (see `connection`).
+
+    fn logged_on(&mut self, connection: &mut Connection, logged_on: &LoggedOn<'_>) {
+        self.publisher = logged_on.publisher;
+        self.message_size_max = Some(logged_on.message_size_max);
+        let highest = logged_on.highest_sequence.max(logged_on.last_sequence);
+        if self.last_sequence > 0 && highest > self.last_sequence {
+            let (own, persisted) = (self.last_sequence, self.persisted);
+            self.events.push_back(Event::Overtaken { own, persisted, highest });
+        }
+        // What was seen but is not persisted may still come to light: its numbers are taken.
+        self.last_sequence = self.last_sequence.max(logged_on.highest_sequence);
+        self.store.reach(logged_on.last_sequence);
+        self.persisted_up_to(logged_on.last_sequence);
+        self.backoff.succeeded();
+        connection.set_up();
+        let after = self.store.end();
+        // Before a flush that waits, which speaks of them, too.
+        let acknowledgements = self.take_acknowledgements();
+        if !acknowledgements.is_empty() {
+            connection.queue_bytes(after, &acknowledgements);
+        }
+        let subscription_count = self.commands.reenter(&self.subscriptions);
+        let publish_count = self.store.count();
+        self.events.push_back(Event::LoggedOn { publish_count, subscription_count });
+        for frame in self.commands.frames(&self.subscriptions) {
+            connection.queue_bytes(after, &frame);
+        }
+        self.set_state(State::Connected);
+    }
+
+    /// The name of the instance has come.
+    fn reach_instance(&mut self, name: &str) {
+        let known = self.instances.iter().skip(1).position(|other| **other == *name).map(|index| index + 1);
+        let number = match known {
+            Some(number) => number,
+            None if self.instances.len() < INSTANCES_MAX => {
+                self.instances.push(name.into());
+                self.instances.len() - 1
+            }
+            // A place on it is then exact nowhere, and resumed by a list.
+            None => 0,
+        };
+        self.instance = Instance { number: number as u16, name: self.instances[number].clone() };
+        self.subscriptions.reach_instance(&self.instance.name);
+    }
+
+    fn persisted_up_to(&mut self, sequence: u64) {
+        let released = self.store.released();
+        // Also when another server said as much or more: this one now has what was published again.
+        self.store.persisted(sequence);
+        if sequence > self.persisted || self.store.released() > released {
+            self.persisted = self.persisted.max(sequence);
+            self.events.push_back(Event::Persisted);
+        }
+    }
+
+    fn publish_failed(&mut self, sequence: u64, scope: FailureScope, failure: Failure) {
+        if scope == FailureScope::AllFromHere {
+            // Nothing is lost yet: what the store holds goes to the next server that can take it.
+            self.commands.fail_flushes(&failure, &mut self.events);
+            self.storage_failure = Some(failure);
+            self.events.push_back(Event::StateChanged);
+            return;
+        }
+        if sequence != 0 {
+            self.persisted_up_to(sequence);
+        }
+        self.events.push_back(Event::PublishFailed { sequence, failure });
+    }
+}
+
+/// An instance and its number among those of the client.
+#[derive(Clone, Debug, Default)]
+struct Instance {
+    number: u16,
+    name: Arc<str>,
+}
+
+/// Names of instances that are told apart: far more than a client has addresses.
+const INSTANCES_MAX: usize = 1024;
+
+/// Bytes beside topic and data that a publish frame may take, for the bound of the store.
+const FRAME_SIZE_ALLOWANCE: usize = 300;
+
+impl SubscriptionSpec {
+    /// An ordinary subscription to a topic.
+    pub fn new(topic: impl Into<String>) -> Self {
+        SubscriptionSpec {
+            topic: topic.into(),
+            filter: None,
+            bookmark: None,
+            options: SubscribeOptions::default(),
+            max_backlog: None,
+            completed: false,
+            resume_position: None,
+            rate: None,
+            rate_max_gap: None,
+            conflation: None,
+            conflation_key: None,
+            select: None,
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Journal maintenance that a client asks its server for.
+
+use quire_types::Action;
+
+use super::{ClientCore, CommandId, Failure};
+use quire_command::{Command, Maintain};
+use quire_types::Files;
+use quire_wire::Encode;
+
+impl ClientCore {
+    /// Has the server archive, compress or remove one full journal file, the oldest that is meant; with `dry_run` asks for all files that
+    /// are meant. Each comes as [`Event::Told`](super::Event::Told) before the answer. No file: none is meant, or it must stay. A
+    /// connection may have one such command at a time. With `archive_directory` the server refuses the command unless it archives there.
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn maintain(
+        &mut self,
+        action: Action,
+        files: Files,
+        dry_run: bool,
+        archive_directory: Option<&str>,
+    ) -> Result<CommandId, Failure> {
+        self.check_not_closed()?;
+        Ok(self.command(|commands| {
+            commands.once(None, |command, out| {
+                Command::Maintain(Maintain { command, action, files, dry_run, archive_directory })
+                    .encode(out);
+            })
+        }))
+    }
+}

@@ -1,0 +1,183 @@
+//! A message as a client has it: a range of the bytes that were received, read when it is asked for.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quire_types::{Bookmark, PublisherId, Timestamp};
+
+use super::lease::Lease;
+use quire_command as command;
+use quire_wire::{decode_message, message_body};
+
+/// One received message. Cloning shares the bytes.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// The body of the frame (protocol.md, `message`).
+    body: Bytes,
+    head: Head,
+    lease: Option<Arc<Lease>>,
+}
+
+/// Why a message was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It was published to what a subscription asks for.
+    Publish,
+    /// It answers a query.
+    Query,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    subscription: u32,
+    /// Where the topic begins.
+    topic_start: u16,
+    topic_size: u16,
+    correlation_size: u8,
+    bookmark: Option<(u64, u64)>,
+    timestamp_ns: u64,
+    /// Set when it is handed on: see the methods of the same name.
+    instance: u16,
+    generation: u16,
+    cause: Cause,
+}
+
+impl Message {
+    /// `body` is the body of the frame that `message` was decoded from.
+    pub(super) fn new(body: Bytes, message: &command::Message<'_>, lease: Option<Arc<Lease>>) -> Self {
+        let behind = message.topic.len() + message.correlation_id.len() + message.data.len();
+        let head = Head {
+            subscription: message.subscription,
+            // The fixed parts and the name of a queue, which is a topic: about a thousand bytes at most.
+            topic_start: (body.len() - behind) as u16,
+            topic_size: message.topic.len() as u16,
+            correlation_size: message.correlation_id.len() as u8,
+            bookmark: message.bookmark,
+            timestamp_ns: message.timestamp_ns,
+            instance: 0,
+            generation: 0,
+            cause: Cause::Publish,
+        };
+        Message { body, head, lease }
+    }
+
+    /// The message whose frame has this body, if it is one. Of a queue it must name the queue.
+    pub fn of_body(body: Bytes) -> Option<Self> {
+        let message = decode_message(&body).ok()?;
+        let lease = match message.queued {
+            Some(queued) => {
+                let (publisher, sequence) = message.bookmark?;
+                let bookmark = Bookmark { publisher: PublisherId(publisher), sequence };
+                let queue = std::str::from_utf8(queued.queue?).ok()?;
+                Some(Arc::new(Lease::detached(queue, bookmark, &queued)))
+            }
+            None => None,
+        };
+        Some(Message::new(body.clone(), &message, lease))
+    }
+
+    /// A message that no connection brought. Of a queue it must have a bookmark and name the queue.
+    pub fn alone(message: &command::Message<'_>) -> Option<Self> {
+        Message::of_body(message_body(message).into())
+    }
+
+    /// A body from which [`Message::of_body`] makes a copy of this message.
+    pub fn to_body(&self) -> Vec<u8> {
+        let message = command::Message {
+            subscription: self.head.subscription,
+            bookmark: self.head.bookmark,
+            timestamp_ns: self.head.timestamp_ns,
+            queued: self.lease.as_ref().map(|lease| lease.queued()),
+            topic: self.source_topic(),
+            correlation_id: self.correlation_id(),
+            data: self.data(),
+        };
+        message_body(&message)
+    }
+
+    /// The client's number of the subscription that it came on.
+    pub fn subscription(&self) -> u32 {
+        self.head.subscription
+    }
+
+    /// The queue that it came from, or else the topic that it was published to. What acknowledges it names this topic and its bookmark
+    /// (seed 002). Not checked to be text.
+    pub fn topic(&self) -> &[u8] {
+        self.lease.as_ref().map_or_else(|| self.source_topic(), |lease| lease.queue().as_bytes())
+    }
+
+    /// The topic that it was published to. Not checked to be text.
+    pub fn source_topic(&self) -> &[u8] {
+        let start = usize::from(self.head.topic_start);
+        &self.body[start..start + usize::from(self.head.topic_size)]
+    }
+
+    /// As published; empty when there was none.
+    pub fn correlation_id(&self) -> &[u8] {
+        let start = usize::from(self.head.topic_start) + usize::from(self.head.topic_size);
+        &self.body[start..start + usize::from(self.head.correlation_size)]
+    }
+
+    /// The data.
+    pub fn data(&self) -> &[u8] {
+        &self.body[self.data_start()..]
+    }
+
+    /// The data as shared bytes, without a copy.
+    pub fn data_bytes(&self) -> Bytes {
+        self.body.slice(self.data_start()..)
+    }
+
+    /// The name of the message, when the log records it.
+    pub fn bookmark(&self) -> Option<Bookmark> {
+        self.head
+            .bookmark
+            .map(|(publisher, sequence)| Bookmark { publisher: PublisherId(publisher), sequence })
+    }
+
+    /// Number of the instance that it came from: see [`super::ClientCore::instances`].
+    pub fn instance(&self) -> u16 {
+        self.head.instance
+    }
+
+    /// How often its subscription had been given a new bookmark when it came, modulo 65,536.
+    pub fn generation(&self) -> u16 {
+        self.head.generation
+    }
+
+    /// Why it was sent.
+    pub fn cause(&self) -> Cause {
+        self.head.cause
+    }
+
+    /// The same message, sent for another reason.
+    pub fn with_cause(mut self, cause: Cause) -> Self {
+        self.set_cause(cause);
+        self
+    }
+
+    pub(super) fn set_cause(&mut self, cause: Cause) {
+        self.head.cause = cause;
+    }
+
+    pub(super) fn set_origin(&mut self, instance: u16, generation: u16) {
+        self.head.instance = instance;
+        self.head.generation = generation;
+    }
+
+    /// When the server took it.
+    pub fn timestamp(&self) -> Timestamp {
+        Timestamp(self.head.timestamp_ns)
+    }
+
+    /// How it came from a queue, if it did.
+    pub fn lease(&self) -> Option<&Arc<Lease>> {
+        self.lease.as_ref()
+    }
+
+    fn data_start(&self) -> usize {
+        usize::from(self.head.topic_start)
+            + usize::from(self.head.topic_size)
+            + usize::from(self.head.correlation_size)
+    }
+}

@@ -1,0 +1,162 @@
+//! What became of the messages that a subscription handed out.
+//!
+//! The place to resume at is behind the last message before which, itself included, every one was processed. One that is processed early
+//! is noted by itself and does not move the place past those that are not.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use quire_types::Bookmark;
+
+use super::resume_position::last_of_each;
+use super::{Lease, Message};
+
+/// Messages from the first unprocessed one on of which it is remembered what became of them, 32 bytes each. A handler that fails on one
+/// message and goes on with others fills it; from then on the place stays, and what comes later is handed out again after a restart.
+const OUTSTANDING_MAX: usize = 1_000_000;
+
+/// The ordinal of a message that nobody keeps account of.
+const UNTRACKED: u64 = u64::MAX;
+
+/// The account of one subscription.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// From the first that is not processed.
+    messages: VecDeque<Outstanding>,
+    /// The ordinal of the first of them.
+    first: u64,
+    /// Messages of earlier ones belong to a bookmark that the subscription no longer has.
+    generation: u16,
+    /// Processed in an earlier life, beyond the resume position: not handed out again.
+    known: BTreeSet<Bookmark>,
+    is_overflowed: bool,
+    /// Whether a message of a queue is acknowledged when it is processed.
+    acknowledges: bool,
+    /// Those that were handed out in turn, to be acknowledged when the next one is asked for.
+    leases: Vec<Arc<Lease>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Outstanding {
+    bookmark: Option<Bookmark>,
+    instance: u16,
+    is_processed: bool,
+}
+
+/// What has changed, to be kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Processed {
+    /// All up to here.
+    UpTo {
+        /// The last of them.
+        last: Bookmark,
+        /// Number of the instance that it came from.
+        instance: u16,
+        /// The last of every publisher among those that are new.
+        publishers: Vec<Bookmark>,
+    },
+    /// One that came behind others that are not processed.
+    Ahead(Bookmark),
+}
+
+impl Progress {
+    /// A subscription that resumes; the messages of `known` were processed before. With `acknowledges`, a message of a queue is
+    /// acknowledged when it is processed.
+    pub fn new(known: BTreeSet<Bookmark>, acknowledges: bool) -> Self {
+        Progress { known, acknowledges, ..Progress::default() }
+    }
+
+    /// Whether a message of a queue is acknowledged when it is processed.
+    pub fn acknowledges(&self) -> bool {
+        self.acknowledges
+    }
+
+    /// As [`hand_out`](Self::hand_out), to a program that says by asking for the next message that it has processed this one.
+    pub fn hand_out_in_turn(&mut self, message: &Message) -> Option<u64> {
+        if self.acknowledges {
+            self.leases.extend(message.lease().cloned());
+        }
+        self.hand_out(message)
+    }
+
+    /// The next message is asked for: the leases of those that were handed out in turn, to be acknowledged.
+    pub fn take_leases(&mut self) -> Vec<Arc<Lease>> {
+        std::mem::take(&mut self.leases)
+    }
+
+    /// The subscription begins anew with another bookmark: what was handed out before counts no more.
+    pub fn begin(&mut self, generation: u16) {
+        self.first += self.messages.len() as u64;
+        self.messages.clear();
+        self.known.clear();
+        self.generation = generation;
+        self.is_overflowed = false;
+    }
+
+    /// A message is handed out: gives its ordinal. `None`: it was processed before, and is not to be handed out.
+    pub fn hand_out(&mut self, message: &Message) -> Option<u64> {
+        let bookmark = message.bookmark();
+        if message.generation() != self.generation {
+            return Some(UNTRACKED);
+        }
+        let is_known =
+            !self.known.is_empty() && bookmark.is_some_and(|bookmark| self.known.remove(&bookmark));
+        if self.messages.len() >= OUTSTANDING_MAX {
+            self.is_overflowed = true;
+        }
+        if self.is_overflowed {
+            return (!is_known).then_some(UNTRACKED);
+        }
+        let ordinal = self.first + self.messages.len() as u64;
+        self.messages.push_back(Outstanding {
+            bookmark,
+            instance: message.instance(),
+            is_processed: is_known,
+        });
+        (!is_known).then_some(ordinal)
+    }
+
+    /// Messages that were handed out and are not processed.
+    pub fn outstanding_count(&self) -> usize {
+        self.messages.iter().filter(|message| !message.is_processed).count()
+    }
+
+    /// Whether so many are outstanding that the place stays where it is.
+    pub fn is_overflowed(&self) -> bool {
+        self.is_overflowed
+    }
+
+    /// The next message is asked for: all that were handed out are processed.
+    pub fn processed_all(&mut self) -> Option<Processed> {
+        self.is_overflowed = false;
+        self.take(self.messages.len())
+    }
+
+    /// One message is.
+    pub fn processed(&mut self, ordinal: u64) -> Option<Processed> {
+        let index = usize::try_from(ordinal.checked_sub(self.first)?).ok()?;
+        let message = self.messages.get_mut(index)?;
+        if message.is_processed {
+            return None;
+        }
+        message.is_processed = true;
+        if index > 0 {
+            return message.bookmark.map(Processed::Ahead);
+        }
+        let count = self.messages.iter().take_while(|message| message.is_processed).count();
+        self.take(count)
+    }
+
+    /// The first `count` are processed.
+    fn take(&mut self, count: usize) -> Option<Processed> {
+        self.first += count as u64;
+        let last = self
+            .messages
+            .range(..count)
+            .rev()
+            .find_map(|message| Some((message.bookmark?, message.instance)));
+        let publishers = last_of_each(self.messages.drain(..count).filter_map(|message| message.bookmark));
+        let (last, instance) = last?;
+        Some(Processed::UpTo { last, instance, publishers })
+    }
+}

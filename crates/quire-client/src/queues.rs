@@ -1,0 +1,247 @@
+//! What a client says about queues: verdicts on messages, longer leases, questions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quire_types::Bookmark;
+
+use super::connection::Connection;
+use super::lease::{BEGUN_SIZE_MAX, pieces};
+use super::{ClientCore, CommandId, Failure, Lease, State};
+use quire_command::{
+    Acks, Bookmarks, Command, Message, Query, Queued, SETTLE_BOOKMARKS_MAX, Selection, Settle, Subject,
+    put_bookmark,
+};
+use quire_types::Verdict;
+use quire_types::time::Instant;
+use quire_wire::Encode;
+
+/// Which messages of a queue to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuerySpec {
+    /// The queue.
+    pub queue: String,
+    /// Content filter.
+    pub filter: Option<String>,
+    /// What to sort by; delivery order without it.
+    pub order_by: Option<String>,
+    /// The most messages wanted.
+    pub top_n: Option<u32>,
+}
+
+impl ClientCore {
+    /// Says what becomes of a message. The first verdict counts. Acknowledgements wait for a batch, and for a connection. When the lease is
+    /// over, an acknowledgement or an expiry is still sent, because a `sublease` queue that still has the message takes it; a cancel is
+    /// not. True: the driver has something to do now, or a new [`next_timeout`](Self::next_timeout).
+    pub fn settle(&mut self, lease: &Lease, verdict: Verdict, now: Instant) -> bool {
+        if verdict == Verdict::Acknowledge {
+            let granted = self.subscriptions.backlog(lease.subscription());
+            return self.leases.acknowledge(lease, granted, now);
+        }
+        let bookmarks = self.leases.settle(lease, verdict);
+        bookmarks.is_some_and(|bookmarks| self.say(lease.queue(), verdict, &bookmarks))
+    }
+
+    /// Asks for longer leases of messages that are still held; `None`: for another period of the queue's. True: there is something to send.
+    pub fn extend(&mut self, leases: &[Arc<Lease>], period: Option<Duration>, now: Instant) -> bool {
+        let frames = self.leases.extend(leases, period, now);
+        !frames.is_empty() && self.queue_frames(&frames)
+    }
+
+    /// Settles messages by bookmark and is answered, unlike [`settle`](Self::settle). Acknowledgements that wait go first.
+    ///
+    /// # Errors
+    /// More bookmarks than one command takes, and when the client is closed.
+    pub fn settle_bookmarks(
+        &mut self,
+        queue: &str,
+        verdict: Verdict,
+        bookmarks: &[Bookmark],
+    ) -> Result<CommandId, Failure> {
+        let mut bytes = Vec::new();
+        for bookmark in bookmarks {
+            put_bookmark(&mut bytes, bookmark.publisher.get(), bookmark.sequence);
+        }
+        let Some(bookmarks) = Bookmarks::from_bytes(&bytes) else {
+            let reason = format!("{} bookmarks, one command takes {SETTLE_BOOKMARKS_MAX}", bookmarks.len());
+            return Err(Failure::new(quire_command::Code::LimitExceeded, reason));
+        };
+        self.settle_selected(queue, verdict, Selection::Bookmarks(bookmarks))
+    }
+
+    /// Settles every active message that a filter matches; an empty filter matches all. Answered.
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn settle_matching(
+        &mut self,
+        queue: &str,
+        verdict: Verdict,
+        filter: &str,
+    ) -> Result<CommandId, Failure> {
+        self.settle_selected(queue, verdict, Selection::Matching(filter))
+    }
+
+    /// Asks for the messages of a queue that could be delivered. They come as [`Event::Messages`](super::Event::Messages) of the number that
+    /// is given, then [`Event::Completed`](super::Event::Completed).
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn query(&mut self, spec: &QuerySpec) -> Result<(u32, CommandId), Failure> {
+        self.check_not_closed()?;
+        let number = self.subscriptions.add_query(&spec.queue);
+        let command = self.command(|commands| {
+            commands.once(Some(number), |command, out| {
+                let acks = Acks::PROCESSED.and(Acks::COMPLETED);
+                let QuerySpec { queue, filter, order_by, top_n } = spec;
+                let query = Query {
+                    command,
+                    acks,
+                    subscription: number,
+                    topic: queue,
+                    filter: filter.as_deref(),
+                    order_by: order_by.as_deref(),
+                    top_n: *top_n,
+                };
+                Command::Query(query).encode(out);
+            })
+        });
+        Ok((number, command))
+    }
+
+    /// Asks for the figures of a queue, or of all: [`Event::Told`](super::Event::Told).
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn queue_stats(&mut self, queue: Option<&str>) -> Result<CommandId, Failure> {
+        self.check_not_closed()?;
+        Ok(self.command(|commands| {
+            commands.once(None, |command, out| Command::Stats { command, queue }.encode(out))
+        }))
+    }
+
+    /// Asks about the server: [`Event::Told`](super::Event::Told).
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn inspect(&mut self, subject: Subject<'_>) -> Result<CommandId, Failure> {
+        self.check_not_closed()?;
+        Ok(self.command(|commands| {
+            commands.once(None, |command, out| Command::Inspect { command, subject }.encode(out))
+        }))
+    }
+
+    /// Messages that were settled, of which it is not known yet that this is durable.
+    pub fn unconfirmed_count(&self) -> u64 {
+        self.leases.waiting_count() + self.commands.unconfirmed_count()
+    }
+
+    /// The lease of a message that came from a queue.
+    pub(super) fn queue_message(
+        &mut self,
+        now: Instant,
+        message: &Message<'_>,
+        queued: &Queued<'_>,
+    ) -> Option<Arc<Lease>> {
+        let queue = match queued.queue {
+            Some(name) => Arc::from(std::str::from_utf8(name).ok()?),
+            None => self.subscriptions.queue(message.subscription)?.clone(),
+        };
+        let bookmark = message.bookmark?;
+        Some(self.leases.received(now, message.subscription, queue, bookmark, queued))
+    }
+
+    /// Sends the acknowledgements that wait, before whatever is said next. Without a connection they go on waiting.
+    pub(super) fn send_acknowledgements(&mut self) {
+        if self.connection.as_ref().is_some_and(Connection::is_up) {
+            let frames = self.take_acknowledgements();
+            self.queue_frames(&frames);
+        }
+    }
+
+    /// The frames of the acknowledgements that wait, to be sent now.
+    pub(super) fn take_acknowledgements(&mut self) -> Vec<u8> {
+        let mut frames = Vec::new();
+        for (queue, bookmarks) in self.leases.take_waiting() {
+            let count = put_settles(&mut frames, &queue, Verdict::Acknowledge, &bookmarks);
+            self.commands.settled(count);
+        }
+        frames
+    }
+
+    /// Says what becomes of messages. True: it will be sent.
+    fn say(&mut self, queue: &str, verdict: Verdict, bookmarks: &[u8]) -> bool {
+        let mut frames = Vec::new();
+        let count = put_settles(&mut frames, queue, verdict, bookmarks);
+        let is_said = self.queue_frames(&frames);
+        self.commands.settled(if is_said { count } else { 0 });
+        is_said
+    }
+
+    /// Whether to ask now if what was settled is so for good.
+    pub(super) fn wants_confirmation(&self) -> bool {
+        let is_up = self.connection.as_ref().is_some_and(|connection| connection.is_up());
+        is_up && self.commands.wants_confirmation() && !matches!(self.state, State::Closed(_))
+    }
+
+    /// Releases the messages of queues that the program has not begun. Gives the bookmarks of those that it has begun, as bytes, for the
+    /// command that ends the subscription; `None` when no messages of queues come to it.
+    pub(super) fn release(&mut self, number: u32) -> Option<Vec<u8>> {
+        let begun = self.leases.release(number);
+        let is_of_queue = self.subscriptions.is_of_queue(number) || !begun.is_empty();
+        // More than one frame takes: all messages count as begun.
+        (is_of_queue && begun.len() <= BEGUN_SIZE_MAX).then_some(begun)
+    }
+
+    /// Ends every subscription that has anything of queues, without waiting for the answers.
+    pub(super) fn release_all(&mut self) {
+        let mut frames = Vec::new();
+        for number in self.subscriptions.accepted_numbers().collect::<Vec<_>>() {
+            if let Some(begun) = self.release(number) {
+                self.commands.put_last_unsubscribe(number, &begun, &mut frames);
+            }
+        }
+        self.queue_frames(&frames);
+    }
+
+    /// Sends the frames after everything before them. False: there is no connection, and they are dropped.
+    pub(super) fn queue_frames(&mut self, frames: &[u8]) -> bool {
+        let after = self.store.end();
+        match &mut self.connection {
+            Some(connection) if connection.is_up() => {
+                connection.queue_bytes(after, frames);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn settle_selected(
+        &mut self,
+        queue: &str,
+        verdict: Verdict,
+        messages: Selection<'_>,
+    ) -> Result<CommandId, Failure> {
+        self.check_not_closed()?;
+        self.send_acknowledgements();
+        Ok(self.command(|commands| {
+            commands.once(None, |command, out| {
+                let settle = Settle { verdict, command, acks: Acks::PROCESSED, queue, messages };
+                Command::Settle(settle).encode(out);
+            })
+        }))
+    }
+}
+
+/// Appends the commands that settle messages, as many as it takes; gives the number of messages.
+fn put_settles(frames: &mut Vec<u8>, queue: &str, verdict: Verdict, bookmarks: &[u8]) -> u64 {
+    frames.reserve(bookmarks.len() + queue.len() + 32);
+    let mut count = 0;
+    for bookmarks in pieces(bookmarks) {
+        count += bookmarks.count() as u64;
+        let messages = Selection::Bookmarks(bookmarks);
+        let settle = Settle { verdict, command: 0, acks: Acks(0), queue, messages };
+        Command::Settle(settle).encode(frames);
+    }
+    count
+}

@@ -1,0 +1,40 @@
+//! What a driver says that has no room for more messages, and asks before it stops reading.
+
+use super::{ClientCore, CommandId, Failure};
+use quire_command::Code;
+use quire_types::time::Instant;
+
+impl ClientCore {
+    /// The driver has no room for the messages of a bookmark subscription: the server is asked to keep them back until it `is_held` no
+    /// more, also over reconnects. What the user paused stays paused. Gives the command that [`super::Event::Answered`] will name.
+    pub fn set_held(&mut self, number: u32, is_held: bool) -> Option<CommandId> {
+        self.subscriptions
+            .set_held(number, is_held)
+            .then(|| self.command(|commands| commands.pause(&[number], is_held)))
+    }
+
+    /// Nobody takes the answers to a query any more: what still comes of them is dropped.
+    pub fn forget_query(&mut self, number: u32) {
+        self.subscriptions.forget_query(number);
+    }
+
+    /// Nothing is read for now, for want of room: the silence is not the server's.
+    pub fn handle_unread(&mut self, now: Instant) {
+        if let Some(connection) = &mut self.connection {
+            connection.unread(now);
+        }
+    }
+
+    /// Whether a flush waits for something that the server is still to say.
+    pub fn awaits_flush(&self) -> bool {
+        self.commands.awaits_flush()
+    }
+
+    /// What flushes wait for stands behind so many bytes of messages that nobody takes: they fail.
+    pub fn stall_flushes(&mut self, unread_size: usize) {
+        let reason = format!(
+            "receive_size_max: {unread_size} bytes of messages wait to be taken, and the answer comes behind them"
+        );
+        self.commands.fail_flushes(&Failure::new(Code::LimitExceeded, reason), &mut self.events);
+    }
+}

@@ -1,0 +1,292 @@
+//! What was published and is not persisted yet: kept until the server says it is, and sent again after a reconnect.
+//!
+//! The publishes stand as encoded frames in one byte stream with ever-growing offsets. `sent` is how far the present connection was
+//! given it; after a reconnect it goes back to the oldest byte that is kept. Frames are dropped in chunks, so a few that are persisted
+//! may be sent again: the server knows them by their sequence and discards them (seed 004).
+
+use std::collections::VecDeque;
+
+use super::{Failure, PublishError};
+use quire_command::Code;
+
+/// Bytes of a chunk: the grain in which persisted frames are dropped.
+const CHUNK_SIZE: usize = if cfg!(test) { 32 * 1024 } else { 256 * 1024 };
+
+/// Keeps the unpersisted publishes where they outlive the client: a file, in whoever drives the core (docs/stores.md).
+pub trait PublishLog: Send {
+    /// Whether a frame of `frame_size` bytes can be appended now.
+    fn has_room(&self, frame_size: usize) -> bool;
+
+    /// The largest frame that fits when nothing else is kept, in bytes.
+    fn frame_size_max(&self) -> usize;
+
+    /// Keeps the frame with this sequence: when this returns, it survives the end of the process.
+    ///
+    /// # Errors
+    /// It could not be kept. The publish is refused then, and a later one may work out.
+    fn append(&mut self, sequence: u64, frame: &[u8]) -> Result<(), Failure>;
+
+    /// Everything up to and including `sequence` is persisted and need not be kept. May keep a little longer.
+    fn persisted(&mut self, sequence: u64);
+}
+
+/// The unpersisted publishes of one client, in the order of their sequence.
+pub(super) struct PublishStore {
+    log: Option<Box<dyn PublishLog>>,
+    chunks: VecDeque<Chunk>,
+    /// Offset of the first byte that is kept.
+    start: u64,
+    /// Offset after the last byte that this connection was given.
+    sent: u64,
+    /// Offset after the last byte.
+    end: u64,
+    size_max: usize,
+    /// A dropped chunk, to be filled again.
+    spare: Vec<u8>,
+    /// Publishes in all chunks.
+    count: u64,
+    /// What the server of this connection has said to be persisted. It says so once: what is published again below it is answered no more.
+    known: u64,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    frames: Vec<u8>,
+    count: u64,
+    last_sequence: u64,
+}
+
+impl PublishStore {
+    pub fn new(size_max: usize) -> Self {
+        PublishStore {
+            log: None,
+            chunks: VecDeque::new(),
+            start: 0,
+            sent: 0,
+            end: 0,
+            size_max,
+            spare: Vec::new(),
+            count: 0,
+            known: 0,
+        }
+    }
+
+    /// From now on everything is kept in `log` too, which holds `frames` already: sequence and frame of each, in their order.
+    pub fn keep_in(&mut self, log: Box<dyn PublishLog>, frames: &[(u64, Vec<u8>)]) {
+        for (sequence, frame) in frames {
+            self.put(*sequence, |out| out.extend_from_slice(frame));
+        }
+        self.log = Some(log);
+    }
+
+    pub fn release_log(&mut self) {
+        self.log = None;
+    }
+
+    /// Whether another frame of this size may be stored. An empty store takes any frame that its log takes.
+    ///
+    /// # Errors
+    /// [`PublishError::Full`], and [`PublishError::Refused`] for a frame that the log can never take.
+    pub fn check_room(&self, size: usize) -> Result<(), PublishError> {
+        if let Some(log) = &self.log {
+            let limit = log.frame_size_max();
+            if size > limit {
+                let reason =
+                    format!("message of about {size} bytes, the file of the publish store takes {limit}");
+                return Err(Failure::new(Code::MessageTooLarge, reason).into());
+            }
+        }
+        let log_has_room = self.log.as_ref().is_none_or(|log| log.has_room(size));
+        if log_has_room && (self.is_empty() || (self.end - self.start) as usize + size <= self.size_max) {
+            return Ok(());
+        }
+        Err(PublishError::Full { unpersisted: self.count })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Offset after the last byte: what is sent after it follows every publish so far.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Offset up to which this connection was given the publishes.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Publishes that are kept; those of a chunk that is persisted in part count whole.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Appends the frame that `encode` writes.
+    ///
+    /// # Errors
+    /// The log did not take it; the store is as before.
+    pub fn push(&mut self, sequence: u64, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), Failure> {
+        let size = self.put(sequence, encode);
+        if let (Some(log), Some(chunk)) = (&mut self.log, self.chunks.back_mut()) {
+            let start = chunk.frames.len() - size;
+            if let Err(failure) = log.append(sequence, &chunk.frames[start..]) {
+                chunk.frames.truncate(start);
+                chunk.count -= 1;
+                self.count -= 1;
+                self.end -= size as u64;
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the size of the frame.
+    fn put(&mut self, sequence: u64, encode: impl FnOnce(&mut Vec<u8>)) -> usize {
+        if self.chunks.back().is_none_or(|chunk| chunk.frames.len() >= CHUNK_SIZE) {
+            let frames = std::mem::take(&mut self.spare);
+            self.chunks.push_back(Chunk { frames, count: 0, last_sequence: 0 });
+        }
+        let Some(chunk) = self.chunks.back_mut() else { return 0 };
+        let before = chunk.frames.len();
+        encode(&mut chunk.frames);
+        chunk.last_sequence = chunk.last_sequence.max(sequence);
+        chunk.count += 1;
+        self.count += 1;
+        let size = chunk.frames.len() - before;
+        self.end += size as u64;
+        size
+    }
+
+    /// Bytes that were let go of, over all time.
+    pub fn released(&self) -> u64 {
+        self.start
+    }
+
+    /// The server that was reached has everything up to `sequence`. It may be another than before, and have less.
+    pub fn reach(&mut self, sequence: u64) {
+        self.known = sequence;
+    }
+
+    /// Lets go of what was sent although the server had said to have it: it will not say so again. True when there is more room.
+    pub fn release_known(&mut self) -> bool {
+        let is_known = self.chunks.front().is_some_and(|chunk| {
+            chunk.last_sequence <= self.known && self.start + chunk.frames.len() as u64 <= self.sent
+        });
+        if is_known {
+            if let Some(log) = &mut self.log {
+                log.persisted(self.known);
+            }
+            self.release(self.known, self.sent);
+        }
+        is_known
+    }
+
+    /// Everything up to `sequence` is persisted.
+    pub fn persisted(&mut self, sequence: u64) {
+        self.known = self.known.max(sequence);
+        self.release(sequence, u64::MAX);
+    }
+
+    /// Drops the chunks up to `sequence` that end at the offset `until` or before.
+    fn release(&mut self, sequence: u64, until: u64) {
+        if let Some(log) = &mut self.log {
+            log.persisted(sequence);
+        }
+        while let Some(chunk) = self.chunks.front()
+            && chunk.last_sequence <= sequence
+            && self.start + chunk.frames.len() as u64 <= until
+        {
+            self.start += chunk.frames.len() as u64;
+            self.sent = self.sent.max(self.start);
+            self.count -= chunk.count;
+            if let Some(mut chunk) = self.chunks.pop_front() {
+                chunk.frames.clear();
+                self.spare = chunk.frames;
+            }
+        }
+    }
+
+    /// The connection is gone: the next one is given everything from the start.
+    pub fn rewind(&mut self) {
+        self.sent = self.start;
+    }
+
+    /// Moves frames that were not sent yet to `out`, up to the offset `until` and about `size` bytes.
+    pub fn take(&mut self, out: &mut Vec<u8>, until: u64, size: usize) {
+        let until = until.min(self.end).min(self.sent + size as u64);
+        let mut offset = self.start;
+        for chunk in &self.chunks {
+            let chunk_end = offset + chunk.frames.len() as u64;
+            if chunk_end > self.sent && offset < until {
+                let from = (self.sent - offset) as usize;
+                let to = (until.min(chunk_end) - offset) as usize;
+                out.extend_from_slice(&chunk.frames[from..to]);
+                self.sent = offset + to as u64;
+            }
+            if self.sent >= until {
+                return;
+            }
+            offset = chunk_end;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against the obvious model: a list of frames, a count of bytes sent.
+        #[test]
+        fn what_is_not_persisted_is_sent_in_order_after_every_reconnect(
+            steps in proptest::collection::vec((0u8..5, 1usize..20_000), 1..60),
+        ) {
+            let mut store = PublishStore::new(1 << 30);
+            let mut frames: Vec<(u64, Vec<u8>)> = Vec::new();
+            let mut wire: Vec<u8> = Vec::new();
+            let (mut sequence, mut persisted) = (0u64, 0u64);
+            for (step, number) in steps {
+                match step {
+                    0 | 1 => {
+                        sequence += 1;
+                        let frame = vec![sequence as u8; number];
+                        store.push(sequence, |out| out.extend_from_slice(&frame)).unwrap();
+                        frames.push((sequence, frame));
+                    }
+                    2 => store.take(&mut wire, u64::MAX, number),
+                    3 => {
+                        persisted = persisted.max(number as u64 % (sequence + 1));
+                        store.persisted(persisted);
+                    }
+                    _ => {
+                        store.rewind();
+                        wire.clear();
+                        let end = store.end();
+                        while store.sent() < end {
+                            store.take(&mut wire, u64::MAX, number);
+                        }
+                        let unpersisted: Vec<u8> =
+                            frames.iter().filter(|(sequence, _)| *sequence > persisted).flat_map(|(_, frame)| frame.clone()).collect();
+                        prop_assert!(wire.ends_with(&unpersisted));
+                        let all: Vec<u8> = frames.iter().flat_map(|(_, frame)| frame.clone()).collect();
+                        prop_assert!(all.ends_with(&wire));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_store_takes_no_more_but_an_empty_one_takes_anything() {
+        let mut store = PublishStore::new(10);
+        assert_eq!(store.check_room(1000), Ok(()));
+        store.push(1, |out| out.extend_from_slice(&[0; 8])).unwrap();
+        assert_eq!(store.check_room(2), Ok(()));
+        assert_eq!(store.check_room(3), Err(PublishError::Full { unpersisted: 1 }));
+        store.persisted(1);
+        assert_eq!(store.check_room(1000), Ok(()));
+        assert_eq!(store.count(), 0);
+    }
+}

@@ -1,0 +1,361 @@
+//! The subscriptions of a client: what they asked for, and how far each has come.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quire_types::Bookmark;
+
+use super::message::Cause;
+use super::resume_position::{last_of_each, text_of};
+use super::{Event, Failure, Instance, Message, ResumePosition};
+use quire_command::{Acks, Code, Subscribe, SubscribeOptions};
+use quire_wire::Encode;
+
+/// What a subscription asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubscriptionSpec {
+    /// Exact, or a pattern.
+    pub topic: String,
+    /// Content filter.
+    pub filter: Option<String>,
+    /// Where replay begins; present makes it a bookmark subscription.
+    pub bookmark: Option<String>,
+    /// `live`, `fully_durable`, `paused`, …; never `replace`, which is how it is said and not what it is.
+    pub options: SubscribeOptions,
+    /// Where it goes on instead, when it did so before: behind what was processed.
+    pub resume_position: Option<ResumePosition>,
+    /// For queues: the most messages outstanding; `None` = 1, 0 = barriers only (seed 000, 001).
+    pub max_backlog: Option<u32>,
+    /// Whether to be told when replay has caught up: [`super::Event::Completed`], once.
+    pub completed: bool,
+    /// The fastest pace: `1000` messages or `500KB` per second, `2X` the original pace.
+    pub rate: Option<String>,
+    /// For a multiple of the original pace: the longest wait for a message.
+    pub rate_max_gap: Option<Duration>,
+    /// At most one message per key and so long.
+    pub conflation: Option<Duration>,
+    /// The fields that are the key, separated by commas.
+    pub conflation_key: Option<String>,
+    /// The fields to deliver; `None` = whole messages.
+    pub select: Option<String>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Subscriptions {
+    entries: BTreeMap<u32, Entry>,
+    /// Questions whose answers are still coming, and the queue that was asked.
+    queries: BTreeMap<u32, Arc<str>>,
+    last_number: u32,
+    /// Name of the instance of the moment.
+    instance: Arc<str>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    spec: SubscriptionSpec,
+    /// A replacement that the server has not accepted yet.
+    proposed: Option<SubscriptionSpec>,
+    /// Behind the last message received, or the last place told: where a bookmark subscription goes on after a reconnect.
+    resume_position: ResumePosition,
+    /// It went on by a list: what comes again until the replay has caught up is dropped.
+    catches_up: bool,
+    /// How often it was given a new bookmark.
+    generation: u16,
+    /// The server accepted it at least once.
+    accepted: bool,
+    /// The backlog that the queues gave it, by the server's last answer.
+    granted: u32,
+    /// See [`Subscriptions::is_bookmark_missing`].
+    is_bookmark_missing: bool,
+    /// The driver has no room for its messages, and the server keeps them back.
+    is_held: bool,
+    /// The queue that its messages come from, where they do not say so themselves.
+    queue: Option<Arc<str>>,
+}
+
+impl Subscriptions {
+    pub fn add(&mut self, spec: SubscriptionSpec) -> u32 {
+        let number = self.next_number();
+        let resume_position = spec.resume_position.clone().unwrap_or_default();
+        let catches_up = is_elsewhere(&resume_position, &self.instance);
+        let entry = Entry {
+            spec,
+            proposed: None,
+            resume_position,
+            catches_up,
+            generation: 0,
+            accepted: false,
+            granted: 0,
+            is_bookmark_missing: false,
+            is_held: false,
+            queue: None,
+        };
+        self.entries.insert(number, entry);
+        number
+    }
+
+    /// A number under which the answers to a query come.
+    pub fn add_query(&mut self, queue: &str) -> u32 {
+        let number = self.next_number();
+        self.queries.insert(number, queue.into());
+        number
+    }
+
+    /// The client was let in by an instance: those that were on another one go on by a list.
+    pub fn reach_instance(&mut self, name: &Arc<str>) {
+        self.instance = name.clone();
+        for entry in self.entries.values_mut() {
+            entry.catches_up |= is_elsewhere(&entry.resume_position, name);
+        }
+    }
+
+    pub fn propose(&mut self, number: u32, spec: SubscriptionSpec) -> Result<(), Failure> {
+        self.entry(number)?.proposed = Some(spec);
+        Ok(())
+    }
+
+    /// The server accepted the subscription, or its replacement.
+    pub fn accepted(&mut self, number: u32) {
+        if let Some(entry) = self.entries.get_mut(&number) {
+            entry.accepted = true;
+            if let Some(mut spec) = entry.proposed.take() {
+                if spec.bookmark.is_some() {
+                    entry.resume_position = ResumePosition::default();
+                    entry.catches_up = false;
+                    entry.generation = entry.generation.wrapping_add(1);
+                } else {
+                    spec.bookmark = entry.spec.bookmark.take();
+                }
+                entry.spec = spec;
+                entry.queue = None;
+            }
+        }
+    }
+
+    /// The server refused it: a replacement is forgotten, a new subscription does not exist. Whether it was a new one.
+    pub fn refused(&mut self, number: u32) -> bool {
+        let is_new = self.entries.get_mut(&number).is_some_and(|entry| entry.proposed.take().is_none());
+        is_new && self.entries.remove(&number).is_some()
+    }
+
+    pub fn remove(&mut self, number: u32) -> bool {
+        self.entries.remove(&number).is_some() || self.queries.remove(&number).is_some()
+    }
+
+    pub fn clear(&mut self) -> Vec<u32> {
+        let queries = std::mem::take(&mut self.queries).into_keys();
+        std::mem::take(&mut self.entries).into_keys().chain(queries).collect()
+    }
+
+    /// Changes what the user wants; gives those of which the server is to be told: one that is held is not resumed.
+    pub fn set_paused(&mut self, numbers: &[u32], paused: bool) -> Result<Vec<u32>, Failure> {
+        if numbers.is_empty() {
+            return Err(Failure::new(Code::BadOption, "no subscription is named"));
+        }
+        for number in numbers {
+            self.entry(*number)?;
+        }
+        for number in numbers {
+            let options = &mut self.entry(*number)?.spec.options;
+            let without = SubscribeOptions(options.0 & !SubscribeOptions::PAUSED.0);
+            *options = if paused { without.and(SubscribeOptions::PAUSED) } else { without };
+        }
+        let is_told = |number: &u32| paused || !self.entries.get(number).is_some_and(|entry| entry.is_held);
+        Ok(numbers.iter().copied().filter(is_told).collect())
+    }
+
+    /// The driver has no room for a subscription, or has room again. Whether the server is to be told: not when the user has paused it.
+    pub fn set_held(&mut self, number: u32, is_held: bool) -> bool {
+        self.entries.get_mut(&number).is_some_and(|entry| {
+            let was_held = std::mem::replace(&mut entry.is_held, is_held);
+            was_held != is_held && !entry.spec.options.has(SubscribeOptions::PAUSED)
+        })
+    }
+
+    /// Nobody takes the answers to a query any more.
+    pub fn forget_query(&mut self, number: u32) {
+        self.queries.remove(&number);
+    }
+
+    pub fn contains(&self, number: u32) -> bool {
+        self.entries.contains_key(&number) || self.queries.contains_key(&number)
+    }
+
+    pub fn spec(&self, number: u32) -> Option<&SubscriptionSpec> {
+        self.entries.get(&number).map(|entry| &entry.spec)
+    }
+
+    pub fn generation(&self, number: u32) -> u16 {
+        self.entries.get(&number).map_or(0, |entry| entry.generation)
+    }
+
+    pub fn resume_position(&self, number: u32) -> Option<&ResumePosition> {
+        self.entries.get(&number).map(|entry| &entry.resume_position)
+    }
+
+    /// The name of the queue that the messages of this subscription come from.
+    pub fn queue(&mut self, number: u32) -> Option<&Arc<str>> {
+        if let Some(queue) = self.queries.get(&number) {
+            return Some(queue);
+        }
+        let Entry { queue, spec, .. } = self.entries.get_mut(&number)?;
+        Some(queue.get_or_insert_with(|| spec.topic.as_str().into()))
+    }
+
+    /// The server has begun or changed it. `detail` says how many messages of queues it may have outstanding, or, of a bookmark subscription,
+    /// whether its bookmark is missing.
+    pub fn entered(&mut self, number: u32, detail: u32) -> Option<Event> {
+        let entry = self.entries.get_mut(&number)?;
+        let spec = entry.proposed.as_ref().unwrap_or(&entry.spec);
+        if spec.bookmark.is_none() && entry.spec.bookmark.is_none() {
+            entry.granted = detail;
+            return None;
+        }
+        let is_missing = detail != 0;
+        // A replacement with another bookmark begins anew.
+        let begins_anew = entry.proposed.is_some() && spec.bookmark.is_some();
+        entry.is_bookmark_missing = is_missing || (entry.is_bookmark_missing && !begins_anew);
+        is_missing.then(|| Event::BookmarkMissing {
+            topic: spec.topic.clone(),
+            begins_now: spec.options.has(SubscribeOptions::NOT_FOUND_NOW),
+        })
+    }
+
+    /// None of its bookmarks was in the log when it began, or when it went on after a reconnect.
+    pub fn is_bookmark_missing(&self, number: u32) -> bool {
+        self.entries.get(&number).is_some_and(|entry| entry.is_bookmark_missing)
+    }
+
+    /// Whether messages of queues may be on their way to it.
+    pub fn is_of_queue(&self, number: u32) -> bool {
+        self.entries.get(&number).is_some_and(|entry| entry.granted > 0)
+    }
+
+    /// How many messages of queues it may have outstanding.
+    pub fn backlog(&self, number: u32) -> u32 {
+        self.entries.get(&number).map_or(1, |entry| entry.granted)
+    }
+
+    /// A run of messages that a subscription or a query received: those that it had received before go out of it.
+    pub fn received(&mut self, number: u32, messages: &mut Vec<Message>, instance: &Instance) {
+        let Some(entry) = self.entries.get_mut(&number) else {
+            messages.iter_mut().for_each(|message| message.set_cause(Cause::Query));
+            return;
+        };
+        if entry.spec.bookmark.is_none() {
+            return;
+        }
+        messages.iter_mut().for_each(|message| message.set_origin(instance.number, entry.generation));
+        let last = messages.iter().rev().find_map(Message::bookmark);
+        let publishers = last_of_each(messages.iter().filter_map(Message::bookmark));
+        if entry.catches_up {
+            let had = &entry.resume_position.publishers;
+            messages.retain(|message| message.bookmark().is_none_or(|bookmark| !had.has(bookmark)));
+        }
+        if let Some(last) = last {
+            entry.resume_position.reach(last, &instance.name, &publishers);
+        }
+    }
+
+    /// The server told how far the log was looked at for a subscription.
+    pub fn told(&mut self, number: u32, resume_position: Bookmark, instance: &Instance) {
+        if let Some(entry) = self.entries.get_mut(&number) {
+            entry.resume_position.reach(resume_position, &instance.name, &[]);
+        }
+    }
+
+    /// Replay has caught up: it is not asked for again. Or a query is answered, and is no more.
+    pub fn completed(&mut self, number: u32) -> CaughtUp {
+        if self.queries.remove(&number).is_some() {
+            return CaughtUp::Query;
+        }
+        let Some(entry) = self.entries.get_mut(&number) else { return CaughtUp::Again };
+        entry.catches_up = false;
+        if std::mem::take(&mut entry.spec.completed) { CaughtUp::Told } else { CaughtUp::Again }
+    }
+
+    /// Numbers of those that a new connection must be told of.
+    pub fn accepted_numbers(&self) -> impl Iterator<Item = u32> {
+        self.entries.iter().filter(|(_, entry)| entry.accepted).map(|(number, _)| *number)
+    }
+
+    /// Encodes the command that enters a subscription where it stands, or replaces it.
+    pub fn encode(&self, number: u32, command: u32, replace: bool, out: &mut Vec<u8>) {
+        let Some(entry) = self.entries.get(&number) else { return };
+        let spec = if replace { entry.proposed.as_ref().unwrap_or(&entry.spec) } else { &entry.spec };
+        let bookmark = spec.bookmark.as_deref().filter(|_| !replace);
+        let resume = bookmark.and_then(|bookmark| resumed(&entry.resume_position, bookmark, &self.instance));
+        let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let options = match (replace, entry.is_held) {
+            (true, _) => spec.options.and(SubscribeOptions::REPLACE),
+            (false, true) => spec.options.and(SubscribeOptions::PAUSED),
+            (false, false) => spec.options,
+        };
+        let mut acks = Acks::PROCESSED;
+        if spec.completed || entry.catches_up {
+            acks = acks.and(Acks::COMPLETED);
+        }
+        if spec.bookmark.is_some() || (replace && entry.spec.bookmark.is_some()) {
+            acks = acks.and(Acks::PERSISTED);
+        }
+        let subscribe = Subscribe {
+            command,
+            acks,
+            subscription: number,
+            topic: &spec.topic,
+            filter: spec.filter.as_deref(),
+            bookmark: resume.as_deref().or(spec.bookmark.as_deref()),
+            options,
+            max_backlog: spec.max_backlog,
+            rate: spec.rate.as_deref(),
+            rate_max_gap_ns: spec.rate_max_gap.map(ns),
+            conflation_ns: spec.conflation.map(ns),
+            conflation_key: spec.conflation_key.as_deref(),
+            select: spec.select.as_deref(),
+        };
+        quire_command::Command::Subscribe(subscribe).encode(out);
+    }
+
+    fn next_number(&mut self) -> u32 {
+        loop {
+            self.last_number = self.last_number.wrapping_add(1).max(1);
+            if !self.contains(self.last_number) {
+                return self.last_number;
+            }
+        }
+    }
+
+    fn entry(&mut self, number: u32) -> Result<&mut Entry, Failure> {
+        self.entries.get_mut(&number).ok_or_else(|| {
+            Failure::new(Code::UnknownSubscription, format!("no subscription has the number {number}"))
+        })
+    }
+}
+
+/// What a `completed` acknowledgement was for.
+pub(super) enum CaughtUp {
+    /// The user, who is told once.
+    Told,
+    /// A re-entry, which is nobody's business.
+    Again,
+    /// A query, which ends with it.
+    Query,
+}
+
+/// Whether a place is not exact on the instance.
+fn is_elsewhere(resume_position: &ResumePosition, instance: &str) -> bool {
+    resume_position.last.is_some() && *resume_position.instance != *instance
+}
+
+/// What to begin with in order to go on from `place` on `instance`; `None` = what was asked for at first. A range keeps its end, and has no list:
+/// on another instance it begins again, and what comes again is dropped.
+fn resumed(resume_position: &ResumePosition, bookmark: &str, instance: &str) -> Option<String> {
+    match bookmark.trim_start().strip_prefix(['[', '(']).and_then(|range| range.split_once(':')) {
+        Some((_, end)) => {
+            let last = resume_position.last.filter(|_| *resume_position.instance == *instance)?;
+            Some(format!("({}:{end}", text_of(last)))
+        }
+        None => resume_position.resume_on(instance),
+    }
+}

@@ -1,0 +1,141 @@
+//! What happens between a connection and its logon.
+
+use std::time::Duration;
+
+use quire_client::{ClientConfig, ClientCore, Event, NewMessage, PublishError, Sequence, State};
+use quire_command::{Code, LoggedOn, Reply};
+use quire_types::time::Instant;
+use quire_wire::Encode;
+
+use crate::link::{Link, config};
+
+#[test]
+fn a_logon_that_waits_for_the_disk_is_kept_alive_by_heartbeats() {
+    let mut link = Link::new(&["one"]);
+    let heartbeat = Some(Duration::from_millis(100));
+    let publisher = link.client(ClientConfig { heartbeat, ..config("publisher") });
+    link.writes = false;
+    link.publish(publisher, "orders", "not persisted yet");
+    link.run();
+    link.cut(publisher);
+    link.pass(Duration::from_secs(5));
+    assert_eq!(
+        *link.clients[publisher].core.state(),
+        State::Reconnecting,
+        "what it published is not persisted"
+    );
+    link.writes = true;
+    link.pass(Duration::from_millis(10));
+    assert_eq!(*link.clients[publisher].core.state(), State::Connected);
+    assert_eq!(link.clients[publisher].core.persisted(), 1);
+}
+
+/// Once, whoever began again from the start under the same name waited for room for ever: a server acknowledges what it gets first only.
+#[test]
+fn what_the_server_has_already_does_not_fill_the_store() {
+    let mut link = Link::new(&["one"]);
+    for round in 0..2 {
+        let publisher = link.client(config("publisher"));
+        link.run();
+        let data = [b'x'; 10_000];
+        let mut full_count = 0;
+        // Three times what the store takes.
+        for sequence in 1..=300 {
+            let message = NewMessage {
+                topic: "orders",
+                data: &data,
+                sequence: Sequence::Given(sequence),
+                expiration_s: None,
+                correlation_id: b"",
+            };
+            let publish = |link: &mut Link| link.clients[publisher].core.publish(&message);
+            if let Err(PublishError::Full { .. }) = publish(&mut link) {
+                full_count += 1;
+                link.run();
+                publish(&mut link).unwrap();
+            }
+        }
+        link.run();
+        assert!(full_count > 0, "round {round}: the store is too large for this test");
+        assert_eq!(link.clients[publisher].core.unpersisted_count(), 0, "round {round}");
+        assert_eq!(link.clients[publisher].core.persisted(), 300);
+        link.cut(publisher);
+        link.clients.remove(publisher);
+    }
+}
+
+fn publish_next(link: &mut Link, client: usize) -> Result<Option<u64>, PublishError> {
+    let message = NewMessage {
+        topic: "orders",
+        data: b"x",
+        sequence: Sequence::Auto,
+        expiration_s: None,
+        correlation_id: b"",
+    };
+    link.clients[client].core.publish(&message)
+}
+
+#[test]
+fn after_the_last_sequence_a_publish_is_an_error() {
+    let mut link = Link::new(&["one"]);
+    let publisher = link.client(config("publisher"));
+    link.run();
+    let last = NewMessage {
+        topic: "orders",
+        data: b"x",
+        sequence: Sequence::Given(u64::MAX - 1),
+        expiration_s: None,
+        correlation_id: b"",
+    };
+    link.clients[publisher].core.publish(&last).unwrap();
+    assert_eq!(publish_next(&mut link, publisher).unwrap(), Some(u64::MAX));
+    let refused = publish_next(&mut link, publisher).unwrap_err();
+    let PublishError::Refused(failure) = refused else { panic!("{refused:?}") };
+    assert_eq!(failure.code, Code::LimitExceeded);
+    assert!(failure.reason.contains("\"publisher\" has used the last number"), "{}", failure.reason);
+    link.run();
+    assert_eq!(link.clients[publisher].core.persisted(), u64::MAX);
+    // The next program of this name learns the same at its logon.
+    link.cut(publisher);
+    let again = link.client(config("publisher"));
+    link.run();
+    assert!(matches!(publish_next(&mut link, again), Err(PublishError::Refused(_))));
+}
+
+#[test]
+fn a_client_is_told_that_another_program_has_published_under_its_name() {
+    let mut core = ClientCore::new(config("loader-9"), Instant(0));
+    let log_on = |core: &mut ClientCore, highest: u64| {
+        core.handle_disconnected(Instant(0));
+        core.handle_connected(Instant(0));
+        let mut bytes = Vec::new();
+        let logged_on = LoggedOn {
+            version: 1,
+            last_sequence: highest,
+            highest_sequence: highest,
+            message_size_max: 1 << 20,
+            ..LoggedOn::default()
+        };
+        Reply::LoggedOn(logged_on).encode(&mut bytes);
+        core.handle_received(Instant(0), bytes.into()).unwrap();
+        let overtaken = |event| match event {
+            Event::Overtaken { own, persisted, highest } => Some((own, persisted, highest)),
+            _ => None,
+        };
+        std::iter::from_fn(|| core.poll_event()).find_map(overtaken)
+    };
+    let message = NewMessage {
+        topic: "orders",
+        data: b"x",
+        sequence: Sequence::Auto,
+        expiration_s: None,
+        correlation_id: b"",
+    };
+    // An earlier program of the name is no surprise.
+    assert_eq!(log_on(&mut core, 3), None);
+    (4..=7).for_each(|sequence| assert_eq!(core.publish(&message).unwrap(), Some(sequence)));
+    assert_eq!(log_on(&mut core, 5), None);
+    assert_eq!(log_on(&mut core, 1000), Some((7, 5, 1000)));
+    assert_eq!(log_on(&mut core, 1000), None);
+    assert_eq!(core.publish(&message).unwrap(), Some(1001));
+}

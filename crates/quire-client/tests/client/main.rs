@@ -1,0 +1,11 @@
+//! The client core against the broker: what holds over lost connections and killed servers.
+
+mod any_bytes;
+mod away;
+mod failover;
+mod link;
+mod logon;
+mod maintenance;
+mod places;
+mod queues;
+mod rooms;

@@ -1,0 +1,288 @@
+//! What a client sends.
+
+use crate::packed::{BatchItems, Bookmarks, SubscriptionNumbers};
+use quire_types::{Action, Files, Verdict};
+
+/// Anything that a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the variants are named and described in protocol.md
+pub enum Command<'a> {
+    Logon(Logon<'a>),
+    Publish(Publish<'a>),
+    PublishBatch(PublishBatch<'a>),
+    Subscribe(Subscribe<'a>),
+    Unsubscribe(Unsubscribe<'a>),
+    Flush { command: u32, acks: Acks },
+    Heartbeat,
+    Goodbye,
+    Pause { command: u32, acks: Acks, subscriptions: SubscriptionNumbers<'a> },
+    Resume { command: u32, acks: Acks, subscriptions: SubscriptionNumbers<'a> },
+    Settle(Settle<'a>),
+    Extend(Extend<'a>),
+    Query(Query<'a>),
+    Stats { command: u32, queue: Option<&'a str> },
+    Maintain(Maintain<'a>),
+    Inspect { command: u32, subject: Subject<'a> },
+}
+
+/// What a client asks the server about with [`Command::Inspect`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject<'a> {
+    /// The server itself.
+    Server,
+    /// Its connections with a number above this one.
+    Clients {
+        /// 0: from the first one on.
+        after: u64,
+    },
+    /// Its topics whose names come after this one.
+    Topics {
+        /// Empty: from the first one on.
+        after: &'a str,
+    },
+}
+
+/// Who a connection belongs to and what it wants of it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Logon<'a> {
+    /// Protocol version of the client.
+    pub version: u16,
+    /// The publisher's identity, 1 to 255 bytes without control characters (seed 004).
+    pub client_name: &'a str,
+    /// Identity for the "name in use" rule.
+    pub user: Option<&'a str>,
+    /// Secret of the user.
+    pub password: Option<&'a str>,
+    /// Heartbeat interval in milliseconds, 0 = none.
+    pub heartbeat_ms: u32,
+    /// Shortest time between two persisted acknowledgements in milliseconds, 0 = one per journal flush.
+    pub ack_interval_ms: u32,
+    /// Version of the client library, for the log.
+    pub client_version: Option<&'a str>,
+}
+
+/// One message on its way in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Publish<'a> {
+    /// Number in this publisher's sequence, 0 = none.
+    pub sequence: u64,
+    /// Lifetime in seconds, 0 = never expires; `None` = not said.
+    pub expiration_s: Option<u32>,
+    /// Where it goes; not yet checked to be text.
+    pub topic: &'a [u8],
+    /// Handed on as it is; empty = none.
+    pub correlation_id: &'a [u8],
+    /// The message.
+    pub data: &'a [u8],
+}
+
+/// Several messages for one topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublishBatch<'a> {
+    /// What all have in common; `sequence` is that of the first, `data` is empty.
+    pub head: Publish<'a>,
+    /// The data of each.
+    pub items: BatchItems<'a>,
+}
+
+impl<'a> PublishBatch<'a> {
+    /// The messages one by one, numbered.
+    pub fn messages(mut self) -> impl Iterator<Item = Publish<'a>> {
+        std::iter::from_fn(move || self.next_message())
+    }
+
+    /// Takes the first message out of the batch.
+    pub fn next_message(&mut self) -> Option<Publish<'a>> {
+        let data = self.items.next()?;
+        let publish = Publish { data, ..self.head };
+        // The last sequence of a batch was checked by the codec; the one after it is not used.
+        self.head.sequence = self.head.sequence.wrapping_add(u64::from(self.head.sequence != 0));
+        Some(publish)
+    }
+
+    /// Whether all messages were taken out.
+    pub fn is_empty(&self) -> bool {
+        self.items.bytes().is_empty()
+    }
+
+    /// The batch of items that were part of a batch before, as [`BatchItems::bytes`] gives them.
+    pub fn of_checked(head: Publish<'a>, items: &'a [u8]) -> Self {
+        PublishBatch { head, items: BatchItems::of_checked(items) }
+    }
+}
+
+/// Which acknowledgements a command asks for (protocol.md section 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Acks(pub u8);
+
+impl Acks {
+    /// The command arrived.
+    pub const RECEIVED: Acks = Acks(1);
+    /// The command was accepted or refused.
+    pub const PROCESSED: Acks = Acks(2);
+    /// The operation is done: replay has caught up.
+    pub const COMPLETED: Acks = Acks(4);
+    /// What was published before is persisted.
+    pub const PERSISTED: Acks = Acks(8);
+    /// Every bit that has a meaning.
+    pub const ALL: Acks = Acks(15);
+
+    /// Both sets together.
+    pub const fn and(self, other: Acks) -> Acks {
+        Acks(self.0 | other.0)
+    }
+
+    /// Whether all of `other` are asked for.
+    pub const fn has(self, other: Acks) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// What a subscription is to deliver.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Subscribe<'a> {
+    /// Number that the acknowledgements echo, not 0.
+    pub command: u32,
+    /// The acknowledgements wanted.
+    pub acks: Acks,
+    /// The client's number for the subscription.
+    pub subscription: u32,
+    /// Exact, or a pattern.
+    pub topic: &'a str,
+    /// Content filter.
+    pub filter: Option<&'a str>,
+    /// Where replay begins; present makes it a bookmark subscription.
+    pub bookmark: Option<&'a str>,
+    /// See [`SubscribeOptions`].
+    pub options: SubscribeOptions,
+    /// For queues: the most messages outstanding; `None` = 1, 0 = barriers only (seed 000, 001).
+    pub max_backlog: Option<u32>,
+    /// The fastest pace (seed 003).
+    pub rate: Option<&'a str>,
+    /// For a multiple of the original pace: the longest wait for a message, in nanoseconds.
+    pub rate_max_gap_ns: Option<u64>,
+    /// At most one message per key and so long, in nanoseconds (seed 003).
+    pub conflation_ns: Option<u64>,
+    /// The fields that are the key, separated by commas.
+    pub conflation_key: Option<&'a str>,
+    /// The fields to deliver; `None` = whole messages.
+    pub select: Option<&'a str>,
+}
+
+/// Ends a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Unsubscribe<'a> {
+    /// Number that the acknowledgements echo, not 0.
+    pub command: u32,
+    /// The acknowledgements wanted.
+    pub acks: Acks,
+    /// The client's number for the subscription.
+    pub subscription: u32,
+    /// Of messages from queues: those that the program has begun. All others that the subscription holds are released. `None`: every
+    /// message counts as begun.
+    pub begun: Option<Bookmarks<'a>>,
+}
+
+/// Which messages of a queue to show; nothing changes by it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Query<'a> {
+    /// Number that the acknowledgements echo, not 0.
+    pub command: u32,
+    /// The acknowledgements wanted.
+    pub acks: Acks,
+    /// The number that the messages carry.
+    pub subscription: u32,
+    /// The queue.
+    pub topic: &'a str,
+    /// Content filter.
+    pub filter: Option<&'a str>,
+    /// What to sort by; delivery order without it.
+    pub order_by: Option<&'a str>,
+    /// The most messages wanted.
+    pub top_n: Option<u32>,
+}
+
+/// The option bits of a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct SubscribeOptions(pub u32);
+
+impl SubscribeOptions {
+    /// Replaces the subscription with the same number, atomically.
+    pub const REPLACE: SubscribeOptions = SubscribeOptions(1);
+    /// After replay, messages come before they are persisted (seed 003).
+    pub const LIVE: SubscribeOptions = SubscribeOptions(2);
+    /// After replay, messages come when every synchronous destination has them too (seed 003).
+    pub const FULLY_DURABLE: SubscribeOptions = SubscribeOptions(4);
+    /// Created without delivering until it is resumed (seed 003).
+    pub const PAUSED: SubscribeOptions = SubscribeOptions(8);
+    /// None of the bookmarks is in the log: fail.
+    pub const NOT_FOUND_FAILS: SubscribeOptions = SubscribeOptions(16);
+    /// None of the bookmarks is in the log: begin now.
+    pub const NOT_FOUND_NOW: SubscribeOptions = SubscribeOptions(32);
+    /// Every bit that has a meaning.
+    pub const ALL: SubscribeOptions = SubscribeOptions(63);
+
+    /// Whether all of `other` are set.
+    pub const fn has(self, other: SubscribeOptions) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Both sets together.
+    pub const fn and(self, other: SubscribeOptions) -> SubscribeOptions {
+        SubscribeOptions(self.0 | other.0)
+    }
+}
+
+/// Acknowledges, cancels or expires messages of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settle<'a> {
+    /// What becomes of them.
+    pub verdict: Verdict,
+    /// Number that the acknowledgements echo, 0 = none is wanted.
+    pub command: u32,
+    /// The acknowledgements wanted.
+    pub acks: Acks,
+    /// The queue.
+    pub queue: &'a str,
+    /// Which messages.
+    pub messages: Selection<'a>,
+}
+
+/// Keeps leases longer, or as long as the queue grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extend<'a> {
+    /// From now on, in milliseconds; 0 = the queue's own period.
+    pub period_ms: u64,
+    /// Number that the acknowledgements echo, 0 = none is wanted.
+    pub command: u32,
+    /// The acknowledgements wanted.
+    pub acks: Acks,
+    /// The queue.
+    pub queue: &'a str,
+    /// Which messages.
+    pub bookmarks: Bookmarks<'a>,
+}
+
+/// The messages that a [`Settle`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selection<'a> {
+    /// These.
+    Bookmarks(Bookmarks<'a>),
+    /// Every active one that the filter matches; empty: every one.
+    Matching(&'a str),
+}
+
+/// Archives, compresses or removes one full journal file, or names the files that are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Maintain<'a> {
+    /// Number that the answer echoes, not 0.
+    pub command: u32,
+    /// What is to be done.
+    pub action: Action,
+    /// With which files.
+    pub files: Files,
+    /// Nothing is done; the answer names every file that is meant.
+    pub dry_run: bool,
+    /// The server refuses the command unless it archives to this directory; `None`: any.
+    pub archive_directory: Option<&'a str>,
+}

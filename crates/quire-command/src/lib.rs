@@ -1,0 +1,26 @@
+//! What clients and servers say to each other: the commands of a client and the replies of a server.
+//!
+//! The values know no protocol. A codec makes commands of received bytes and encodes replies: `quire-wire` is that of the quire protocol.
+//! Commands and replies borrow what they name, so that a codec need not copy what it received.
+
+mod code;
+mod command;
+mod packed;
+mod reply;
+
+pub use code::Code;
+pub use command::{
+    Acks, Command, Extend, Logon, Maintain, Publish, PublishBatch, Query, Selection, Settle, Subject,
+    Subscribe, SubscribeOptions, Unsubscribe,
+};
+pub use packed::{
+    BatchItems, Bookmarks, SETTLE_BOOKMARKS_MAX, SubscriptionNumbers, put_batch_item, put_bookmark,
+};
+pub use quire_types::TOPIC_SIZE_MAX;
+pub use reply::{Ack, AckKind, FailureScope, LeaseEnd, LoggedOn, Message, Queued, Reply};
+
+/// The longest correlation id, in bytes: records of the journal keep its size in one byte.
+pub const CORRELATION_SIZE_MAX: usize = 255;
+
+/// The longest client name, in bytes.
+pub const CLIENT_NAME_SIZE_MAX: usize = 255;

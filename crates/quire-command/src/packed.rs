@@ -1,0 +1,105 @@
+//! Lists that a command borrows.
+//!
+//! Each is a run of bytes, so that a codec can lend what it received without copying it. The form is part of this crate: all numbers are
+//! little-endian. A codec whose protocol has another form writes the list into a buffer of its own.
+
+/// A list of subscription numbers, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubscriptionNumbers<'a>(&'a [u8]);
+
+impl<'a> SubscriptionNumbers<'a> {
+    /// From the numbers as bytes, four each.
+    pub fn from_bytes(bytes: &'a [u8]) -> Option<Self> {
+        (!bytes.is_empty() && bytes.len().is_multiple_of(4)).then_some(SubscriptionNumbers(bytes))
+    }
+
+    /// The numbers as bytes, four each.
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// The numbers in the order in which they stand.
+    pub fn iter(self) -> impl Iterator<Item = u32> {
+        self.0.as_chunks::<4>().0.iter().map(|number| u32::from_le_bytes(*number))
+    }
+}
+
+/// The data of the messages of a batch. The sizes are correct: [`BatchItems::from_bytes`] checked them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchItems<'a>(&'a [u8]);
+
+impl<'a> BatchItems<'a> {
+    /// From items as [`put_batch_item`] writes them. Returns also how many there are; `None` when there is none or bytes are left over.
+    pub fn from_bytes(bytes: &'a [u8]) -> Option<(Self, u64)> {
+        let mut rest = BatchItems(bytes);
+        let count = rest.by_ref().count() as u64;
+        (count > 0 && rest.0.is_empty()).then_some((BatchItems(bytes), count))
+    }
+
+    /// Of items that were part of checked ones.
+    pub(crate) fn of_checked(bytes: &'a [u8]) -> Self {
+        BatchItems(bytes)
+    }
+
+    /// The items that were not taken, each behind its size.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.0
+    }
+}
+
+impl<'a> Iterator for BatchItems<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let (size, rest) = self.0.split_first_chunk::<4>()?;
+        let (data, rest) = rest.split_at_checked(u32::from_le_bytes(*size) as usize)?;
+        self.0 = rest;
+        Some(data)
+    }
+}
+
+/// Appends the data of one message of a batch.
+pub fn put_batch_item(out: &mut Vec<u8>, data: &[u8]) {
+    out.extend_from_slice(&(data.len() as u32).to_le_bytes());
+    out.extend_from_slice(data);
+}
+
+/// Bookmarks in one `settle` or `extend`: a mebibyte of them, far more than a client gathers before it speaks.
+pub const SETTLE_BOOKMARKS_MAX: usize = 65_536;
+
+const BOOKMARK_SIZE: usize = 16;
+
+/// A list of bookmarks, publisher and sequence each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bookmarks<'a>(&'a [[u8; BOOKMARK_SIZE]]);
+
+impl<'a> Bookmarks<'a> {
+    /// From the bookmarks as bytes, 16 each; `None` when bytes are left over, or there are more than [`SETTLE_BOOKMARKS_MAX`].
+    pub fn from_bytes(bytes: &'a [u8]) -> Option<Self> {
+        let (bookmarks, rest) = bytes.as_chunks::<BOOKMARK_SIZE>();
+        (rest.is_empty() && bookmarks.len() <= SETTLE_BOOKMARKS_MAX).then_some(Bookmarks(bookmarks))
+    }
+
+    /// Publisher and sequence of each, in the order in which they stand.
+    pub fn iter(self) -> impl ExactSizeIterator<Item = (u64, u64)> {
+        self.0.iter().map(|bookmark| {
+            let number = u128::from_le_bytes(*bookmark);
+            (number as u64, (number >> 64) as u64)
+        })
+    }
+
+    /// The bookmarks as bytes, 16 each.
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0.as_flattened()
+    }
+
+    /// How many there are.
+    pub fn count(self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Appends one bookmark to the bytes that [`Bookmarks::from_bytes`] takes.
+pub fn put_bookmark(out: &mut Vec<u8>, publisher: u64, sequence: u64) {
+    out.extend_from_slice(&(u128::from(sequence) << 64 | u128::from(publisher)).to_le_bytes());
+}

@@ -1,0 +1,124 @@
+//! What a server sends.
+
+use crate::code::Code;
+use crate::packed::SubscriptionNumbers;
+
+/// Anything that a server says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the variants are named and described in protocol.md
+pub enum Reply<'a> {
+    LoggedOn(LoggedOn<'a>),
+    Ack(Ack<'a>),
+    Persisted { sequence: u64 },
+    PublishFailed { sequence: u64, code: Code, scope: FailureScope, reason: &'a str },
+    Message(Message<'a>),
+    Error { code: Code, reason: &'a str },
+    Heartbeat,
+    SubscriptionEnded { subscription: u32, code: Code, reason: &'a str },
+    Stats { command: u32, json: &'a str },
+    LeaseLost { subscription: u32, reason: LeaseEnd, publisher: u64, sequence: u64 },
+    ResumePosition { publisher: u64, sequence: u64, subscriptions: SubscriptionNumbers<'a> },
+    JournalFile { command: u32, json: &'a str },
+}
+
+/// Why a lease ended without its holder's doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseEnd {
+    /// Its period is over; the message went back to the queue.
+    Expired = 1,
+    /// Another connection settled the message.
+    SettledByAnother = 2,
+    /// Its period is over and the message left the queue: a limit or its own time was reached.
+    MessageExpired = 3,
+}
+
+/// What a client learns when it is let in.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct LoggedOn<'a> {
+    /// Protocol version of the server.
+    pub version: u16,
+    /// The publisher id of the client: the hash of its name.
+    pub publisher: u64,
+    /// The highest sequence of this publisher that is persisted, 0 = none.
+    pub last_sequence: u64,
+    /// The highest sequence of this publisher that was seen; above `last_sequence` when the journal failed, and what it was writing
+    /// may or may not be found by the next start.
+    pub highest_sequence: u64,
+    /// The largest data of a message, in bytes.
+    pub message_size_max: u32,
+    /// Name of the instance.
+    pub instance: &'a str,
+    /// Version of the server, for the log.
+    pub server_version: Option<&'a str>,
+}
+
+/// How far a command has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // protocol.md section 4
+pub enum AckKind {
+    Received = 0,
+    Processed = 1,
+    Completed = 2,
+    Persisted = 3,
+}
+
+/// The answer to a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack<'a> {
+    /// What is acknowledged.
+    pub kind: AckKind,
+    /// [`Code::Ok`], or why the command failed.
+    pub code: Code,
+    /// The command it answers.
+    pub command: u32,
+    /// The subscription it is about, 0 = none.
+    pub subscription: u32,
+    /// For [`Code::BadFilter`]: where, from 1. For a subscription to queues: the backlog granted. Else 0.
+    pub detail: u32,
+    /// For a person.
+    pub reason: &'a str,
+}
+
+/// How much a failed publish speaks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureScope {
+    /// This one publish.
+    One = 0,
+    /// This one and all after it: the journal takes no more writes.
+    AllFromHere = 1,
+}
+
+/// One message on its way out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// The client's number of the subscription it belongs to.
+    pub subscription: u32,
+    /// Publisher id and sequence, for a message that the log records.
+    pub bookmark: Option<(u64, u64)>,
+    /// When this server took the message: nanoseconds since 1970 UTC.
+    pub timestamp_ns: u64,
+    /// How it comes from a queue; `None` when it does not.
+    pub queued: Option<Queued<'a>>,
+    /// The topic it was published to.
+    pub topic: &'a [u8],
+    /// As published; empty = none.
+    pub correlation_id: &'a [u8],
+    /// The message.
+    pub data: &'a [u8],
+}
+
+/// What a message of a queue says besides itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Queued<'a> {
+    /// How long the lease lasts from the sending on, in milliseconds: 0 = there is none (at-most-once, a barrier, the answer to a
+    /// query), `u64::MAX` = without end.
+    pub lease_ms: u64,
+    /// How often the message was delivered, this time included; 0 for a barrier.
+    pub deliveries: u32,
+    /// How often it was cancelled.
+    pub cancels: u32,
+    /// Its place in the log of this instance: opaque.
+    pub position: u64,
+    /// The queue, where the subscription does not say which: its topic is a pattern.
+    pub queue: Option<&'a [u8]>,
+}

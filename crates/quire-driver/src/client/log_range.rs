@@ -1,0 +1,85 @@
+//! A range of the log of a server, taken from its beginning to its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quire_client::{CommandId, Failure, Message, State};
+use quire_command::Code;
+
+use super::{Client, Queue, Taken, closed};
+
+/// The messages of a bookmark subscription with an end that the log had when it was planned, and that asked for `completed`.
+///
+/// A subscription waits for an end that is not in the log, because it may come. This one is known to have been there: that the log was
+/// read without finding it means that it was removed, or that it is another log.
+pub struct LogRange {
+    queue: Arc<Queue>,
+    number: u32,
+    /// Asked behind the end of the log: what the server said before its answer has arrived with it.
+    question: Option<CommandId>,
+}
+
+/// What came of asking for messages.
+#[derive(Debug)]
+pub enum Step {
+    /// At least one.
+    Messages(Vec<Message>),
+    /// None in time.
+    Nothing,
+    /// The end was passed.
+    Ended,
+    /// There will be no more, and the end was not reached.
+    Failed(Failure),
+}
+
+impl LogRange {
+    /// The range that the subscription `number` reads, whose messages go to `queue`.
+    pub fn new(queue: Arc<Queue>, number: u32) -> Self {
+        LogRange { queue, number, question: None }
+    }
+
+    /// Takes up to `count_max` messages, waiting up to `timeout` for the first.
+    pub fn take(&mut self, client: &Client, count_max: usize, timeout: Duration) -> Step {
+        match self.queue.take(self.number, count_max, timeout) {
+            Taken::Messages(messages) => {
+                client.taken(&self.queue);
+                Step::Messages(messages)
+            }
+            Taken::Ended(Some(failure)) => Step::Failed(failure),
+            Taken::Ended(None) => match client.state() {
+                State::Closed(failure) => Step::Failed(failure.unwrap_or_else(closed)),
+                _ => Step::Ended,
+            },
+            Taken::Nothing if self.queue.is_completed(self.number) => self.look_for_the_end(client, timeout),
+            Taken::Nothing => Step::Nothing,
+        }
+    }
+
+    /// The server ends a subscription as it completes it, when the end is in the log: both are here when it has answered something later.
+    fn look_for_the_end(&mut self, client: &Client, timeout: Duration) -> Step {
+        let question = match self.question.map_or_else(|| client.flush(), Ok) {
+            Ok(question) => question,
+            Err(failure) => return Step::Failed(failure),
+        };
+        self.question = Some(question);
+        match client.wait(question, timeout) {
+            None => return Step::Nothing,
+            Some(Err(failure)) => return Step::Failed(failure),
+            Some(Ok(())) => self.question = None,
+        }
+        match self.queue.take(self.number, 1, Duration::ZERO) {
+            Taken::Nothing => Step::Failed(Failure {
+                code: Code::BookmarkNotFound,
+                reason: "the log ends without the end of the range: it was removed, or this is another log"
+                    .into(),
+                column: 0,
+            }),
+            Taken::Messages(messages) => {
+                client.taken(&self.queue);
+                Step::Messages(messages)
+            }
+            Taken::Ended(Some(failure)) => Step::Failed(failure),
+            Taken::Ended(None) => Step::Ended,
+        }
+    }
+}

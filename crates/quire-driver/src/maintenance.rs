@@ -1,0 +1,67 @@
+//! Runs the maintenance jobs of a broker, off the loop that carries it.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use quire_broker::{MaintenanceDone, MaintenanceJob};
+
+use crate::reader_pool::caught;
+use crate::waker::Waker;
+
+/// Runs each job on a thread of its own: that costs nothing next to the file, and a server without maintenance has no thread.
+pub(crate) struct MaintenanceWorker {
+    done: Receiver<MaintenanceDone>,
+    finished: Sender<MaintenanceDone>,
+    waker: Arc<Waker>,
+    /// Of the last job; the broker hands out one at a time.
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MaintenanceWorker {
+    pub fn new(waker: &Arc<Waker>) -> Self {
+        let (finished, done) = unbounded();
+        MaintenanceWorker { done, finished, waker: Arc::clone(waker), thread: None }
+    }
+
+    /// Runs the job, and rings the waker when it is done.
+    pub fn submit(&mut self, job: MaintenanceJob) {
+        self.wait();
+        let (finished, waker) = (self.finished.clone(), Arc::clone(&self.waker));
+        let run = move || {
+            let done = caught(|| job.run());
+            let done =
+                done.unwrap_or_else(|| MaintenanceDone::failed("it panicked, which is a bug in quire"));
+            // Nobody listens only when the loop is ending.
+            let _ = finished.send(done);
+            waker.ring();
+        };
+        match std::thread::Builder::new().name("quire-maintain".into()).spawn(run) {
+            Ok(thread) => self.thread = Some(thread),
+            Err(error) => {
+                // The receiver is our own.
+                let _ = self.finished.send(MaintenanceDone::failed(&format!("no thread for it: {error}")));
+                self.waker.ring();
+            }
+        }
+    }
+
+    /// The result of a job that has ended since.
+    pub fn poll(&self) -> Option<MaintenanceDone> {
+        self.done.try_recv().ok()
+    }
+
+    /// Waits for the thread: before the next job it has nothing left to do but to ring, at the end it finishes its file.
+    fn wait(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // It has sent its result; panics are caught in it.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for MaintenanceWorker {
+    fn drop(&mut self) {
+        self.wait();
+    }
+}

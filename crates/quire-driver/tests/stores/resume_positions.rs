@@ -1,0 +1,165 @@
+//! A bookmark store gives back what was processed, whenever the process ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use quire_client::{Processed, ResumePosition};
+use quire_driver::store::{BookmarkStore, StoreError};
+use quire_journal::{Bookmark, PublisherId};
+
+fn bookmark(publisher: u64, sequence: u64) -> Bookmark {
+    Bookmark { publisher: PublisherId(publisher), sequence }
+}
+
+fn up_to(last: Bookmark, publishers: &[Bookmark]) -> Processed {
+    Processed::UpTo { last, instance: 1, publishers: publishers.to_vec() }
+}
+
+fn one() -> Arc<str> {
+    "one".into()
+}
+
+/// What is kept under a name.
+fn resume_position(store: &BookmarkStore, sub_id: &str) -> Option<ResumePosition> {
+    store.keep(sub_id, true).unwrap().1
+}
+
+/// A store with some places in it.
+fn filled(path: &Path) {
+    let store = BookmarkStore::open(path).unwrap();
+    let (keeper, _) = store.keep("orders", false).unwrap();
+    keeper.begin().unwrap();
+    for sequence in 1..=3 {
+        keeper.processed(&up_to(bookmark(7, sequence), &[bookmark(7, sequence)]), &one()).unwrap();
+    }
+    keeper.processed(&Processed::Ahead(bookmark(8, 5)), &one()).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Against the obvious model, with enough changes for the file to be rewritten.
+    #[test]
+    fn every_change_is_there_after_every_end_of_the_process(
+        steps in proptest::collection::vec((0u8..8, 0usize..3, 1u64..5, 1usize..3000), 1..40),
+    ) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("places");
+        let mut store = BookmarkStore::open(&path).unwrap();
+        let names = ["a", "b", "a rather longer name of a subscription"];
+        let mut model: BTreeMap<&str, ResumePosition> = BTreeMap::new();
+        let mut sequence = 0;
+        for (step, name, publisher, count) in steps {
+            let sub_id = names[name];
+            let expected = model.entry(sub_id).or_default();
+            match step {
+                0 => {
+                    store.keep(sub_id, false).unwrap().0.begin().unwrap();
+                    *expected = ResumePosition::default();
+                }
+                1 => {
+                    store.forget(sub_id).unwrap();
+                    *expected = ResumePosition::default();
+                }
+                2..=3 => {
+                    let keeper = store.keep(sub_id, true).unwrap().0;
+                    let ahead = bookmark(publisher, sequence + count as u64);
+                    keeper.processed(&Processed::Ahead(ahead), &one()).unwrap();
+                    expected.ahead.insert(ahead);
+                }
+                4..=6 => {
+                    let keeper = store.keep(sub_id, true).unwrap().0;
+                    for _ in 0..count {
+                        sequence += 1;
+                        let last = bookmark(publisher, sequence);
+                        let publishers = [bookmark(publisher + 9, sequence), last];
+                        keeper.processed(&up_to(last, &publishers), &one()).unwrap();
+                        expected.reach(last, &one(), &publishers);
+                    }
+                }
+                _ => {
+                    // Nothing is done at the end that `kill -9` would leave out: closing only syncs.
+                    store.close();
+                    store = BookmarkStore::open(&path).unwrap();
+                    for (sub_id, expected) in &model {
+                        prop_assert_eq!(&resume_position(&store, sub_id).unwrap_or_default(), expected);
+                    }
+                    prop_assert!(std::fs::metadata(&path).unwrap().len() < 5 << 20);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_has_grown_is_rewritten_with_what_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("places");
+    let store = BookmarkStore::open(&path).unwrap();
+    let (keeper, _) = store.keep("orders", false).unwrap();
+    let mut largest = 0;
+    for sequence in 1..=30_000 {
+        keeper.processed(&up_to(bookmark(7, sequence), &[bookmark(7, sequence)]), &one()).unwrap();
+        largest = largest.max(std::fs::metadata(&path).unwrap().len());
+    }
+    let size = std::fs::metadata(&path).unwrap().len();
+    assert!(largest > 1 << 20 && largest < (1 << 20) + 8192 && size < largest, "{largest} {size}");
+    assert!(
+        matches!(BookmarkStore::open(&path), Err(StoreError::Locked { .. })),
+        "the new file is locked too"
+    );
+    store.close();
+    let store = BookmarkStore::open(&path).unwrap();
+    assert_eq!(store.most_recent("orders"), Some(bookmark(7, 30_000)));
+}
+
+#[test]
+fn the_subscription_that_came_last_keeps_the_place() {
+    let store = BookmarkStore::in_memory();
+    let (earlier, _) = store.keep("orders", false).unwrap();
+    earlier.processed(&up_to(bookmark(7, 1), &[bookmark(7, 1)]), &one()).unwrap();
+    let (later, resume_position) = store.keep("orders", true).unwrap();
+    assert_eq!(resume_position.and_then(|resume_position| resume_position.last), Some(bookmark(7, 1)));
+    later.processed(&up_to(bookmark(7, 9), &[bookmark(7, 9)]), &one()).unwrap();
+    earlier.processed(&up_to(bookmark(7, 2), &[bookmark(7, 2)]), &one()).unwrap();
+    assert_eq!(store.most_recent("orders"), Some(bookmark(7, 9)));
+    assert_eq!(store.sub_ids(), ["orders"]);
+    assert_eq!(store.forget("orders"), Ok(true));
+    assert_eq!((store.forget("orders"), store.sub_ids()), (Ok(false), Vec::new()));
+}
+
+#[test]
+fn a_last_change_that_is_not_whole_is_dropped_and_damage_before_it_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("places");
+    filled(&path);
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 9]).unwrap();
+    let store = BookmarkStore::open(&path).unwrap();
+    let kept = resume_position(&store, "orders").unwrap();
+    assert_eq!((kept.last, kept.ahead), (Some(bookmark(7, 3)), BTreeSet::new()));
+    store.close();
+    for at in [4096, 4096 + 45, whole.len() - 80] {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(matches!(BookmarkStore::open(&path), Err(StoreError::Corrupt { .. })), "at {at}");
+        assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    }
+}
+
+#[test]
+fn a_closed_store_takes_no_subscription_and_another_kind_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("places");
+    filled(&path);
+    let store = BookmarkStore::open(&path).unwrap();
+    let (keeper, _) = store.keep("orders", true).unwrap();
+    store.close();
+    assert!(store.keep("orders", true).is_err());
+    assert_eq!(keeper.processed(&Processed::Ahead(bookmark(7, 9)), &one()), Ok(()), "nobody is harmed");
+    let other = quire_driver::store::PublishFile::open(&path, "client", 1 << 20);
+    assert!(matches!(other, Err(StoreError::Unfit { .. })));
+}

@@ -1,0 +1,248 @@
+//! Content filters and expressions: which messages a subscriber wants, and values computed from a message (`docs/filters.md`).
+//!
+//! A text is parsed once, into a tree and the list of the fields that it names. Evaluating reads those fields out of the message in one pass and walks
+//! the tree; what it computes on the way lives in an [`Arena`] that is used again for the next message. A filter matches when it is TRUE; NULL, which any comparison with a missing field
+//! gives, does not match (reference: topics-filters-sow 1.1, 1.7).
+//!
+//! Nothing here panics, recurses without bound or takes more than linear time for what a client or a message can send: nesting, size, patterns, fields and
+//! computed texts have limits, and patterns run on an engine without backtracking.
+//!
+//! - `lexer`, `parse`, `node`: from text to the compiled form, with errors that name the column.
+//! - `evaluate`, `like`, `function`: from fields to a result.
+//! - `index`: the filters of the subscriptions of a topic, of which only those are evaluated that can match.
+
+mod error;
+mod evaluate;
+mod function;
+mod index;
+mod lexer;
+mod like;
+mod node;
+mod parse;
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, OnceLock};
+
+use quire_types::{Bookmark, Timestamp};
+
+use crate::message_type::{Arena, FieldId, FieldPlan, MessageType, Step, Truth, Value};
+use evaluate::Evaluation;
+use parse::Parsed;
+
+pub use error::{FilterError, caret};
+pub use evaluate::ARRAY_PAIR_COUNT_MAX;
+pub use index::{Decision, SubscriptionIndex};
+pub use node::NESTING_MAX;
+pub use parse::path_of;
+
+/// The longest filter, in bytes. Filters of hundreds of predicates are normal; a larger text is a mistake.
+pub const FILTER_SIZE_MAX: usize = 1024 * 1024;
+
+/// Effort of a filter beside what its parts take, and that of reading the message at a byte each.
+const FILTER_EFFORT: u64 = 100;
+
+/// Effort that one filter may take for one message where no other work waits for it: about a second. A subscription whose filter takes more is
+/// ended.
+pub const EVALUATION_EFFORT_MAX: u64 = 1_000_000_000;
+
+/// Effort that the filters of all subscriptions may take for one message while everything else waits: some hundred microseconds. What is not
+/// decided within it is decided elsewhere.
+pub const TURN_EFFORT_MAX: u64 = 200_000;
+
+/// What an expression may use, and for whom it is.
+#[derive(Clone, Debug, Default)]
+pub struct FilterOptions {
+    /// Patterns with back-references and look-around may be used. They run under a limit of steps, and a text that would take more does not
+    /// match; but they are slow for everyone long before that, so that only a configuration should allow them.
+    pub allow_backtracking: bool,
+    /// What `CLIENT_NAME()` and its like give.
+    pub client: ClientFacts,
+    /// What `INSTANCE_NAME()` and its like give.
+    pub instance: InstanceFacts,
+}
+
+/// The connection whose command holds the expression. What is not known is NULL.
+#[derive(Clone, Debug, Default)]
+pub struct ClientFacts {
+    /// The name that it logged on with.
+    pub client_name: Option<String>,
+    /// What the server calls the connection.
+    pub connection_name: Option<String>,
+    /// The user it logged on as.
+    pub user: Option<String>,
+    /// Where it comes from.
+    pub remote_address: Option<String>,
+}
+
+/// The server that evaluates. What is not known is NULL.
+#[derive(Clone, Debug, Default)]
+pub struct InstanceFacts {
+    /// Its name.
+    pub name: Option<String>,
+    /// The group that it replicates in.
+    pub group: Option<String>,
+    /// Its version.
+    pub version: Option<String>,
+}
+
+/// What an expression may look at beside its own text.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageContext<'a> {
+    /// How `data` is to be read.
+    pub message_type: MessageType,
+    /// The message.
+    pub data: &'a [u8],
+    /// Where it was published.
+    pub topic: &'a str,
+    /// Its name, when the log records it.
+    pub bookmark: Option<Bookmark>,
+    /// As published; empty when there is none.
+    pub correlation_id: &'a [u8],
+    /// When this instance took it.
+    pub timestamp: Timestamp,
+    /// The time of the evaluation.
+    pub now: Timestamp,
+}
+
+/// A parsed filter. Cloning shares it.
+#[derive(Clone, Debug)]
+pub struct Filter(Expression);
+
+/// A parsed expression: a filter, a priority, a projection. Cloning shares it.
+#[derive(Clone)]
+pub struct Expression(Arc<Text>);
+
+struct Text {
+    text: Box<str>,
+    parsed: Parsed,
+    /// How to read the fields for this expression alone. Made when first wanted: in an index, fields are read for all filters at once.
+    reading: OnceLock<Box<(FieldPlan, Box<[FieldId]>)>>,
+}
+
+impl Filter {
+    /// Parses a filter.
+    ///
+    /// # Errors
+    /// [`FilterError`] with the column and what was expected.
+    pub fn parse(text: &str, options: &FilterOptions) -> Result<Self, FilterError> {
+        Expression::parse(text, options).map(Filter)
+    }
+
+    /// The text that it was parsed from.
+    pub fn text(&self) -> &str {
+        self.0.text()
+    }
+
+    /// The names of the fields that it reads, each once, as first written.
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        self.0.fields()
+    }
+
+    /// Whether the message matches. One that is not of its type matches no filter that reads fields.
+    ///
+    /// Takes memory from the allocator; where many messages are looked at, use [`Filter::matches_with`].
+    pub fn matches(&self, message: &MessageContext<'_>) -> bool {
+        self.matches_with(message, &mut Arena::default())
+    }
+
+    /// As [`Filter::matches`], with memory that is kept between calls.
+    pub fn matches_with(&self, message: &MessageContext<'_>, arena: &mut Arena) -> bool {
+        self.decide(message, arena) == Some(true)
+    }
+
+    /// Whether the message matches; `None` when that takes more effort than [`Arena::allow`] has left.
+    pub fn decide(&self, message: &MessageContext<'_>, arena: &mut Arena) -> Option<bool> {
+        arena.reset();
+        let parsed = self.0.parsed();
+        let reading = if parsed.names.is_empty() { 0 } else { message.data.len() as u64 };
+        if !arena.spend(FILTER_EFFORT + reading) {
+            return None;
+        }
+        let matches = match self.0.evaluation(message, arena) {
+            Some(evaluation) => evaluation.truth(&parsed.root) == Truth::True,
+            None => false,
+        };
+        (arena.effort_left() > 0).then_some(matches)
+    }
+
+    /// The patterns that it searches for. They are what makes filters large and slow.
+    pub fn pattern_count(&self) -> usize {
+        self.parsed().root.pattern_count()
+    }
+
+    fn parsed(&self) -> &Parsed {
+        self.0.parsed()
+    }
+}
+
+impl Expression {
+    /// Parses an expression.
+    ///
+    /// # Errors
+    /// [`FilterError`] with the column and what was expected.
+    pub fn parse(text: &str, options: &FilterOptions) -> Result<Self, FilterError> {
+        let parsed = parse::parse(text, options)?;
+        Ok(Expression(Arc::new(Text { text: text.into(), parsed, reading: OnceLock::new() })))
+    }
+
+    /// The text that it was parsed from.
+    pub fn text(&self) -> &str {
+        &self.0.text
+    }
+
+    /// The names of the fields that it reads, each once, as first written.
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        self.parsed().names.iter().map(AsRef::as_ref)
+    }
+
+    /// Where the field is that it names, when it is the name of a field and nothing else.
+    pub fn path(&self) -> Option<Vec<Step>> {
+        self.fields().eq([self.text()]).then(|| path_of(self.text()))
+    }
+
+    /// Its value for the message; NULL when it reads fields and the message is malformed. The value lives as long as what it was given.
+    pub fn evaluate<'a>(&'a self, message: &'a MessageContext<'a>, arena: &'a mut Arena) -> Value<'a> {
+        arena.reset();
+        let evaluation = self.evaluation(message, arena);
+        evaluation.map_or(Value::Null, |evaluation| evaluation.value(&self.parsed().root))
+    }
+
+    fn evaluation<'a>(&'a self, message: &'a MessageContext<'a>, arena: &'a Arena) -> Option<Evaluation<'a>> {
+        if self.parsed().names.is_empty() {
+            return Some(Evaluation { values: &[], fields: &[], message, arena });
+        }
+        let (plan, fields) = &**self.0.reading.get_or_init(|| {
+            let mut plan = FieldPlan::default();
+            let fields = self.parsed().names.iter().map(|name| plan.add(&path_of(name))).collect();
+            Box::new((plan, fields))
+        });
+        let values = message.message_type.read(message.data, plan, arena).ok()?;
+        Some(Evaluation { values, fields, message, arena })
+    }
+
+    fn parsed(&self) -> &Parsed {
+        &self.0.parsed
+    }
+}
+
+impl fmt::Debug for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Expression").field(&self.text()).finish()
+    }
+}
+
+/// Filters are equal when they are the same but for blanks, case of keywords and spelling of operators.
+impl PartialEq for Filter {
+    fn eq(&self, other: &Self) -> bool {
+        self.parsed().canonical == other.parsed().canonical
+    }
+}
+
+impl Eq for Filter {}
+
+impl Hash for Filter {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parsed().canonical.hash(state);
+    }
+}

@@ -1,0 +1,548 @@
+//! From words to the compiled form. One method per level of precedence, loosest first (reference: topics-filters-sow 1.2, 1.8).
+
+use super::function::{self, AGGREGATES, FUNCTIONS};
+use super::lexer::{Lexer, Token};
+use super::like::Pattern;
+use super::node::{Affix, Comparison, Literal, NESTING_MAX, Node, Operator};
+use super::{ClientFacts, FILTER_SIZE_MAX, FilterError, FilterOptions, InstanceFacts};
+use crate::message_type::{FieldPlan, Number, PATH_STEP_COUNT_MAX, Step};
+
+/// The most different fields of one expression. Every message pays for each.
+const FIELD_COUNT_MAX: usize = 4_096;
+
+/// The most patterns of one expression: their compiled forms are what makes a filter large.
+const PATTERN_COUNT_MAX: usize = 512;
+
+/// What the parser makes of a text.
+#[derive(Debug)]
+pub(super) struct Parsed {
+    pub root: Node,
+    /// The fields as written, by the number in [`Node::Field`].
+    pub names: Box<[Box<str>]>,
+    /// Equal for texts that differ only in blanks, case of keywords and spelling of operators.
+    pub canonical: Box<str>,
+}
+
+pub(super) fn parse(text: &str, options: &FilterOptions) -> Result<Parsed, FilterError> {
+    if text.len() > FILTER_SIZE_MAX {
+        let expected = format!("at most {FILTER_SIZE_MAX} bytes");
+        return Err(FilterError::at(text, 0, expected, format!("{} bytes", text.len())));
+    }
+    let mut lexer = Lexer::new(text);
+    let (token, start) = lexer.next()?;
+    let mut parser = Parser {
+        lexer,
+        token,
+        start,
+        options,
+        plan: FieldPlan::default(),
+        numbers: Vec::new(),
+        names: Vec::new(),
+        canonical: String::new(),
+        depth: 0,
+        pattern_count: 0,
+    };
+    let root = parser.expression()?;
+    if parser.token != Token::End {
+        return Err(parser.expected("AND, OR, another operator or the end"));
+    }
+    let Parser { names, canonical, .. } = parser;
+    Ok(Parsed { root, names: names.into(), canonical: canonical.into() })
+}
+
+struct Parser<'t> {
+    lexer: Lexer<'t>,
+    token: Token<'t>,
+    /// The byte at which `token` begins.
+    start: usize,
+    options: &'t FilterOptions,
+    /// Tells fields apart, however they are written.
+    plan: FieldPlan,
+    /// The number of a field of the plan in this expression, from 1; 0 = none yet.
+    numbers: Vec<u32>,
+    names: Vec<Box<str>>,
+    canonical: String,
+    depth: usize,
+    pattern_count: usize,
+}
+
+impl<'t> Parser<'t> {
+    fn expression(&mut self) -> Result<Node, FilterError> {
+        let mut nodes = vec![self.and()?];
+        while self.take_word("OR")? {
+            nodes.push(self.and()?);
+        }
+        Ok(one_or(nodes, Node::Or))
+    }
+
+    fn and(&mut self) -> Result<Node, FilterError> {
+        let mut nodes = vec![self.not()?];
+        while self.take_word("AND")? {
+            nodes.push(self.not()?);
+        }
+        Ok(one_or(nodes, Node::And))
+    }
+
+    fn not(&mut self) -> Result<Node, FilterError> {
+        if !self.is_word("NOT") {
+            return self.predicate();
+        }
+        self.nested(|parser| {
+            parser.advance()?;
+            Ok(Node::Not(Box::new(parser.not()?)))
+        })
+    }
+
+    fn predicate(&mut self) -> Result<Node, FilterError> {
+        let mut node = self.sum()?;
+        let depth = self.depth;
+        loop {
+            let mut chain = Vec::new();
+            while let Some(comparison) = self.comparison()? {
+                chain.push((comparison, self.sum()?));
+            }
+            let is_compared = !chain.is_empty();
+            if is_compared {
+                node = Node::Compare(Box::new(node), chain.into());
+            }
+            match self.tail(node)? {
+                (tailed, true) => node = tailed,
+                (plain, false) => {
+                    self.depth = depth;
+                    return Ok(plain);
+                }
+            }
+            // A tail after a tail nests what came before.
+            self.deeper()?;
+        }
+    }
+
+    /// `[NOT] LIKE`, `IN`, `BETWEEN`, `BEGINS WITH`, `ENDS WITH`, and `IS [NOT]`; says whether one was there.
+    fn tail(&mut self, left: Node) -> Result<(Node, bool), FilterError> {
+        if self.take_word("IS")? {
+            let is_negated = self.take_word("NOT")?;
+            let node = if self.take_word("NULL")? {
+                Node::IsNull(Box::new(left))
+            } else if self.take_word("NAN")? {
+                Node::IsNan(Box::new(left))
+            } else {
+                return Err(self.expected(if is_negated { "NULL or NAN" } else { "NULL, NAN or NOT" }));
+            };
+            return Ok((negated(node, is_negated), true));
+        }
+        let is_negated = self.take_word("NOT")?;
+        let node = if self.take_word("LIKE")? {
+            self.check_like()?;
+            Node::Like(Box::new(left), Box::new(self.pattern()?))
+        } else if self.take_word("IN")? {
+            Node::In(Box::new(left), self.list()?)
+        } else if self.take_word("BETWEEN")? {
+            let low = self.sum()?;
+            if !self.take_word("AND")? {
+                return Err(self.expected("AND and the upper bound"));
+            }
+            Node::Between(Box::new([left, low, self.sum()?]))
+        } else if let Some(affix) = self.affix()? {
+            if !self.take_word("WITH")? {
+                return Err(self.expected("WITH"));
+            }
+            let affixes = match self.token {
+                Token::Symbol("(") => self.list()?,
+                _ => [self.sum()?].into(),
+            };
+            Node::Affix(affix, Box::new(left), affixes)
+        } else if is_negated {
+            return Err(self.expected("LIKE, IN, BETWEEN, BEGINS WITH or ENDS WITH"));
+        } else {
+            return Ok((left, false));
+        };
+        Ok((negated(node, is_negated), true))
+    }
+
+    fn affix(&mut self) -> Result<Option<Affix>, FilterError> {
+        if self.take_word("BEGINS")? {
+            Ok(Some(Affix::Begins))
+        } else if self.take_word("ENDS")? {
+            Ok(Some(Affix::Ends))
+        } else {
+            Ok(None)
+        }
+    }
+
+    fn comparison(&mut self) -> Result<Option<Comparison>, FilterError> {
+        let comparison = match self.token {
+            Token::Symbol("=" | "==") => Comparison::Equal,
+            Token::Symbol("!=" | "<>") => Comparison::NotEqual,
+            Token::Symbol("<") => Comparison::Less,
+            Token::Symbol("<=") => Comparison::LessOrEqual,
+            Token::Symbol(">") => Comparison::Greater,
+            Token::Symbol(">=") => Comparison::GreaterOrEqual,
+            _ => return Ok(None),
+        };
+        self.advance()?;
+        Ok(Some(comparison))
+    }
+
+    fn sum(&mut self) -> Result<Node, FilterError> {
+        let first = self.product()?;
+        let mut rest = Vec::new();
+        loop {
+            let operator = match self.token {
+                Token::Symbol("+") => Operator::Add,
+                Token::Symbol("-") => Operator::Subtract,
+                _ => return Ok(arithmetic(first, rest)),
+            };
+            self.advance()?;
+            rest.push((operator, self.product()?));
+        }
+    }
+
+    fn product(&mut self) -> Result<Node, FilterError> {
+        let first = self.unary()?;
+        let mut rest = Vec::new();
+        loop {
+            let operator = match self.token {
+                Token::Symbol("*") => Operator::Multiply,
+                Token::Symbol("/") => Operator::Divide,
+                Token::Symbol("%") => Operator::Modulo,
+                Token::Word(word) if word.eq_ignore_ascii_case("MOD") => Operator::Modulo,
+                _ => return Ok(arithmetic(first, rest)),
+            };
+            self.advance()?;
+            rest.push((operator, self.unary()?));
+        }
+    }
+
+    fn unary(&mut self) -> Result<Node, FilterError> {
+        let is_negative = self.token == Token::Symbol("-");
+        if is_negative || self.token == Token::Symbol("+") {
+            self.advance()?;
+        }
+        Ok(match (self.primary()?, is_negative) {
+            (node, false) => node,
+            (Node::Literal(Literal::Number(number)), true) => Node::Literal(Literal::Number(minus(number))),
+            (node, true) => Node::Negate(Box::new(node)),
+        })
+    }
+
+    fn primary(&mut self) -> Result<Node, FilterError> {
+        let node = match self.token {
+            Token::Identifier(text) => self.identifier(text)?,
+            Token::Bracketed(name) => self.identifier(&format!("[/{name}]"))?,
+            Token::Number(text) => {
+                // The lexer took it as a number, so that it reads as one.
+                Node::Literal(Number::parse(text.as_bytes()).map_or(Literal::Null, Literal::Number))
+            }
+            Token::Text(quoted) => Node::Literal(Literal::text(unquoted(quoted).as_bytes())),
+            Token::Symbol("(") => {
+                return self.nested(|parser| {
+                    parser.advance()?;
+                    let node = parser.expression()?;
+                    parser.take_symbol(")")?;
+                    Ok(node)
+                });
+            }
+            Token::Word(word) => return self.word(word),
+            _ => return Err(self.expected("a field like /symbol, a value or (")),
+        };
+        self.advance()?;
+        Ok(node)
+    }
+
+    /// A constant, IF, or a call.
+    fn word(&mut self, word: &'t str) -> Result<Node, FilterError> {
+        let start = self.start;
+        let name = word.to_ascii_uppercase();
+        let literal = match name.as_str() {
+            "TRUE" => Some(Literal::Boolean(true)),
+            "FALSE" => Some(Literal::Boolean(false)),
+            "NULL" => Some(Literal::Null),
+            _ => None,
+        };
+        if literal.is_none() && self.lexer.clone().next()?.0 != Token::Symbol("(") {
+            return Err(self.expected(&format!(
+                "a field, a value or (; fields begin with a slash, texts stand in quotes: /{word} or '{word}'"
+            )));
+        }
+        self.advance()?;
+        match literal {
+            Some(literal) => Ok(Node::Literal(literal)),
+            None => self.nested(|parser| parser.call(&name, start)),
+        }
+    }
+
+    fn call(&mut self, name: &str, start: usize) -> Result<Node, FilterError> {
+        if name == "REGEXP_REPLACE" {
+            return self.regexp_replace();
+        }
+        let known = function::find(name);
+        let fact = fact(name, self.options);
+        if known.is_none() && fact.is_none() && name != "IF" {
+            return Err(self.unknown(name, start));
+        }
+        let arguments = if self.is_empty_list()? { Box::default() } else { self.list()? };
+        let count = arguments.len();
+        let takes = match known {
+            Some(function) => function.arguments.clone(),
+            None if name == "IF" => 3..=3,
+            None => 0..=0,
+        };
+        if !takes.contains(&count) {
+            return Err(FilterError::at(self.lexer.text, start, described(name, &takes), plural(count)));
+        }
+        match (known, fact) {
+            (Some(function), _) => Ok(Node::Call(function, arguments)),
+            (None, Some(literal)) => {
+                self.canonical.push_str(&format!("{literal:?} "));
+                Ok(Node::Literal(literal))
+            }
+            (None, None) => {
+                let nodes: Box<[Node; 3]> = arguments.try_into().expect("the count was checked");
+                Ok(Node::If(nodes))
+            }
+        }
+    }
+
+    fn regexp_replace(&mut self) -> Result<Node, FilterError> {
+        self.take_symbol("(")?;
+        let text = self.expression()?;
+        self.take_symbol(",")?;
+        let pattern = self.pattern()?;
+        self.take_symbol(",")?;
+        let replacement = self.expression()?;
+        self.take_symbol(")")?;
+        Ok(Node::ReplacePattern(Box::new([text, replacement]), Box::new(pattern)))
+    }
+
+    fn unknown(&self, name: &str, start: usize) -> FilterError {
+        let expected = if AGGREGATES.contains(&name) {
+            "a function that looks at one message; aggregates are for projections of views".into()
+        } else {
+            let names = FUNCTIONS.iter().map(|function| function.name).chain(OTHER_FUNCTIONS.iter().copied());
+            match function::similar(name, names) {
+                Some(similar) => format!("a function, perhaps {similar}"),
+                None => "a function".into(),
+            }
+        };
+        FilterError::at(self.lexer.text, start, expected, Token::Word(name).describe())
+    }
+
+    fn is_empty_list(&mut self) -> Result<bool, FilterError> {
+        let is_empty = self.lexer.clone().next()?.0 == Token::Symbol(")");
+        if is_empty {
+            self.advance()?;
+            self.advance()?;
+        }
+        Ok(is_empty)
+    }
+
+    /// `(expression, ...)`, at least one.
+    fn list(&mut self) -> Result<Box<[Node]>, FilterError> {
+        self.nested(|parser| {
+            parser.take_symbol("(")?;
+            let mut nodes = vec![parser.expression()?];
+            while parser.token == Token::Symbol(",") {
+                parser.advance()?;
+                nodes.push(parser.expression()?);
+            }
+            match parser.token {
+                Token::Symbol(")") => parser.advance()?,
+                _ => return Err(parser.expected(", or )")),
+            }
+            Ok(nodes.into())
+        })
+    }
+
+    fn identifier(&mut self, name: &str) -> Result<Node, FilterError> {
+        let path = path_of(name);
+        if path.len() > PATH_STEP_COUNT_MAX {
+            return Err(self.expected(&format!("at most {PATH_STEP_COUNT_MAX} steps")));
+        }
+        let field = self.plan.add(&path).index();
+        self.numbers.resize(self.plan.len(), 0);
+        if self.numbers[field] == 0 {
+            if self.names.len() == FIELD_COUNT_MAX {
+                return Err(self.expected(&format!("at most {FIELD_COUNT_MAX} different fields")));
+            }
+            self.names.push(name.into());
+            self.numbers[field] = self.names.len() as u32;
+        }
+        Ok(Node::Field(self.numbers[field] - 1))
+    }
+
+    /// Refuses the wildcard of SQL: as a regular expression it asks for a percent sign, so the filter would match nothing without a word.
+    fn check_like(&self) -> Result<(), FilterError> {
+        match self.token {
+            Token::Text(quoted) if unquoted(quoted).starts_with('%') || unquoted(quoted).ends_with('%') => {
+                Err(self.expected(
+                    "a regular expression, which is found anywhere in the text: % is no wildcard here. Leave it out, or write [%] for the \
+                     character. BEGINS WITH and ENDS WITH take plain text",
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn pattern(&mut self) -> Result<Pattern, FilterError> {
+        let Token::Text(quoted) = self.token else { return Err(self.expected("a pattern in quotes")) };
+        if self.pattern_count == PATTERN_COUNT_MAX {
+            return Err(self.expected(&format!("at most {PATTERN_COUNT_MAX} patterns")));
+        }
+        self.pattern_count += 1;
+        let pattern = Pattern::new(&unquoted(quoted), self.options.allow_backtracking)
+            .map_err(|expected| self.expected(&expected))?;
+        self.advance()?;
+        Ok(pattern)
+    }
+
+    /// Runs `parse` one level deeper.
+    fn nested<T>(
+        &mut self,
+        parse: impl FnOnce(&mut Self) -> Result<T, FilterError>,
+    ) -> Result<T, FilterError> {
+        self.deeper()?;
+        let result = parse(self)?;
+        self.depth -= 1;
+        Ok(result)
+    }
+
+    fn deeper(&mut self) -> Result<(), FilterError> {
+        if self.depth == NESTING_MAX {
+            return Err(self.expected(&format!("at most {NESTING_MAX} levels of nesting")));
+        }
+        self.depth += 1;
+        Ok(())
+    }
+
+    fn advance(&mut self) -> Result<(), FilterError> {
+        match self.token {
+            Token::Word(word) => self.canonical.push_str(&word.to_ascii_uppercase()),
+            Token::Bracketed(name) => {
+                self.canonical.push_str("[/");
+                self.canonical.push_str(name);
+                self.canonical.push(']');
+            }
+            Token::Symbol("==") => self.canonical.push('='),
+            Token::Symbol("<>") => self.canonical.push_str("!="),
+            Token::Identifier(text) | Token::Number(text) | Token::Text(text) => {
+                self.canonical.push_str(text)
+            }
+            Token::Symbol(text) => self.canonical.push_str(text),
+            Token::End => {}
+        }
+        self.canonical.push(' ');
+        (self.token, self.start) = self.lexer.next()?;
+        Ok(())
+    }
+
+    fn is_word(&self, word: &str) -> bool {
+        matches!(self.token, Token::Word(next) if next.eq_ignore_ascii_case(word))
+    }
+
+    fn take_word(&mut self, word: &str) -> Result<bool, FilterError> {
+        let is_next = self.is_word(word);
+        if is_next {
+            self.advance()?;
+        }
+        Ok(is_next)
+    }
+
+    fn take_symbol(&mut self, symbol: &'static str) -> Result<(), FilterError> {
+        if self.token != Token::Symbol(symbol) {
+            return Err(self.expected(&format!("'{symbol}'")));
+        }
+        self.advance()
+    }
+
+    fn expected(&self, expected: &str) -> FilterError {
+        FilterError::at(self.lexer.text, self.start, expected, self.token.describe())
+    }
+}
+
+/// What the parser itself knows beside the table of functions.
+const OTHER_FUNCTIONS: &[&str] = &[
+    "IF",
+    "REGEXP_REPLACE",
+    "CLIENT_NAME",
+    "CONNECTION_NAME",
+    "USER",
+    "REMOTE_ADDRESS",
+    "INSTANCE_NAME",
+    "INSTANCE_GROUP",
+    "AMPS_VERSION",
+];
+
+/// The value of a function about the client or the instance; `None` for other names. They are constants of a filter, because it belongs to one subscriber.
+fn fact(name: &str, options: &FilterOptions) -> Option<Literal> {
+    let ClientFacts { client_name, connection_name, user, remote_address } = &options.client;
+    let InstanceFacts { name: instance_name, group, version } = &options.instance;
+    let text = match name {
+        "CLIENT_NAME" => client_name,
+        "CONNECTION_NAME" => connection_name,
+        "USER" => user,
+        "REMOTE_ADDRESS" => remote_address,
+        "INSTANCE_NAME" => instance_name,
+        "INSTANCE_GROUP" => group,
+        "AMPS_VERSION" => version,
+        _ => return None,
+    };
+    Some(Literal::text(text.as_deref().unwrap_or_default().as_bytes()))
+}
+
+/// The steps of an identifier, `/order/legs[0]/price`, as expressions write it.
+pub fn path_of(identifier: &str) -> Vec<Step> {
+    if let Some(name) = identifier.strip_prefix("[/").and_then(|name| name.strip_suffix(']')) {
+        return vec![Step::Name(name.as_bytes().into())];
+    }
+    let mut steps = Vec::new();
+    for part in identifier.split('/').skip(1) {
+        let mut pieces = part.split('[');
+        steps.extend(pieces.next().map(|name| Step::Name(name.as_bytes().into())));
+        // An index beyond 32 bits is beyond every array, as the largest one is.
+        let index = |piece: &str| Step::Index(piece.trim_end_matches(']').parse().unwrap_or(u32::MAX));
+        steps.extend(pieces.map(index));
+    }
+    steps
+}
+
+/// What stands between the quotes; a doubled quote is one.
+fn unquoted(text: &str) -> String {
+    let quote = &text[..1];
+    text[1..text.len() - 1].replace(&quote.repeat(2), quote)
+}
+
+fn minus(number: Number) -> Number {
+    match number.as_i128() {
+        Some(exact) => Number::of_i128(-exact),
+        None => Number::Float(-number.as_f64()),
+    }
+}
+
+fn negated(node: Node, is_negated: bool) -> Node {
+    if is_negated { Node::Not(Box::new(node)) } else { node }
+}
+
+fn arithmetic(first: Node, rest: Vec<(Operator, Node)>) -> Node {
+    if rest.is_empty() { first } else { Node::Arithmetic(Box::new(first), rest.into()) }
+}
+
+fn one_or(mut nodes: Vec<Node>, many: impl FnOnce(Box<[Node]>) -> Node) -> Node {
+    if nodes.len() == 1 { nodes.remove(0) } else { many(nodes.into()) }
+}
+
+/// How many arguments a function takes, for the reader of an error.
+fn described(name: &str, takes: &std::ops::RangeInclusive<usize>) -> String {
+    match (*takes.start(), *takes.end()) {
+        (start, end) if start == end => format!("{} for {name}", plural(start)),
+        (start, usize::MAX) => format!("at least {} for {name}", plural(start)),
+        (start, end) => format!("{start} to {} for {name}", plural(end)),
+    }
+}
+
+fn plural(count: usize) -> String {
+    match count {
+        0 => "no argument".into(),
+        1 => "1 argument".into(),
+        count => format!("{count} arguments"),
+    }
+}

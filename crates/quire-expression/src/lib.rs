@@ -1,0 +1,8 @@
+//! What a subscription can say about messages: filters, select lists and topic patterns, over every message type.
+//!
+//! Filters read a message through [`message_type`], which finds the fields that a filter names without building the rest.
+
+pub mod filter;
+pub mod message_type;
+pub mod select;
+pub mod topic;

@@ -1,0 +1,349 @@
+//! Message types: how the fields of a message are found in its bytes.
+//!
+//! [`MessageType`] is the closed list of formats with their stable codes. [`MessageType::read`] takes the paths of a [`FieldPlan`] out of one
+//! message in one pass and gives a value for each. What it promises:
+//!
+//! - What is passed on the way to the wanted fields is checked. JSON is not read behind the last of them; the other formats are read whole.
+//! - A malformed message is an error, never a panic, and never half a result.
+//! - Memory is bounded by [`ARENA_SIZE_MAX`], depth by [`DOCUMENT_DEPTH_MAX`].
+//!
+//! Each format is one file, and implements the trait `Format`: the members of one object, in order. Everything above one object (paths through arrays,
+//! indexes, repeated names) is the same for all formats and is written here once.
+
+mod arena;
+mod binary;
+mod bson;
+mod json;
+mod msgpack;
+mod nvfix;
+mod plan;
+mod selection;
+mod special;
+mod value;
+mod xml;
+
+use bumpalo::collections::Vec as BumpVec;
+
+pub use self::arena::{ARENA_SIZE_MAX, Arena, TEXT_SIZE_MAX};
+pub(crate) use self::arena::{TextBuilder, push};
+pub use self::plan::{FieldId, FieldPlan, PATH_STEP_COUNT_MAX, Step};
+pub use self::selection::Selection;
+pub(crate) use self::value::boolean_text;
+pub use self::value::{Number, Truth, Value, compare};
+
+/// How deep objects and arrays may nest in a message. Real messages stay below ten; readers recurse or keep a bit per level.
+pub const DOCUMENT_DEPTH_MAX: usize = 256;
+
+/// The formats that messages can have. The codes are stored in the journal and never change meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum MessageType {
+    /// JSON text (RFC 8259).
+    Json = 1,
+    /// Opaque bytes: every field is NULL.
+    Binary = 2,
+    /// `name=value` pairs, each ended by SOH.
+    Nvfix = 3,
+    /// `tag=value` pairs with numeric tags, each ended by SOH.
+    Fix = 4,
+    /// MessagePack with a map at the root.
+    Msgpack = 5,
+    /// BSON documents.
+    Bson = 6,
+    /// XML without document types.
+    Xml = 7,
+}
+
+/// Why the fields of a message cannot be read. Filters that read fields do not match such a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// The bytes are not of the format.
+    #[error("malformed at byte {offset}: {expected} expected")]
+    Syntax {
+        /// Where, from the beginning of the message, in bytes.
+        offset: usize,
+        /// What should stand there.
+        expected: &'static str,
+    },
+    /// Nested deeper than [`DOCUMENT_DEPTH_MAX`].
+    #[error("nested deeper than {DOCUMENT_DEPTH_MAX} levels")]
+    TooDeep,
+    /// The wanted fields need more than [`ARENA_SIZE_MAX`] bytes of memory.
+    #[error("the fields need more than {ARENA_SIZE_MAX} bytes of memory")]
+    TooLarge,
+}
+
+impl MessageType {
+    /// Every format, in the order of the codes.
+    pub const ALL: &[MessageType] = &[
+        MessageType::Json,
+        MessageType::Binary,
+        MessageType::Nvfix,
+        MessageType::Fix,
+        MessageType::Msgpack,
+        MessageType::Bson,
+        MessageType::Xml,
+    ];
+
+    /// The code that journals hold.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The format with this code, if there is one.
+    pub fn from_code(code: u8) -> Option<MessageType> {
+        MessageType::ALL.iter().copied().find(|known| known.code() == code)
+    }
+
+    /// The name in configurations and commands.
+    pub const fn name(self) -> &'static str {
+        match self {
+            MessageType::Json => "json",
+            MessageType::Binary => "binary",
+            MessageType::Nvfix => "nvfix",
+            MessageType::Fix => "fix",
+            MessageType::Msgpack => "msgpack",
+            MessageType::Bson => "bson",
+            MessageType::Xml => "xml",
+        }
+    }
+
+    /// The format with this name, if there is one.
+    pub fn from_name(name: &str) -> Option<MessageType> {
+        MessageType::ALL.iter().copied().find(|known| known.name() == name)
+    }
+
+    /// Whether messages have fields at all, so that a filter can make sense.
+    pub const fn has_fields(self) -> bool {
+        !matches!(self, MessageType::Binary)
+    }
+
+    /// Whether a part of a message can be taken out and is a message, so that a select list can make sense.
+    pub const fn has_parts(self) -> bool {
+        matches!(self, MessageType::Json)
+    }
+
+    /// The values of the fields of `plan` in the message `data`, by [`FieldId::index`]; NULL where there is none.
+    ///
+    /// A root that is not an object has no fields.
+    ///
+    /// # Errors
+    /// The message is malformed, as far as it is read; see [`Malformed`].
+    pub fn read<'a>(
+        self,
+        data: &'a [u8],
+        plan: &FieldPlan,
+        arena: &'a Arena,
+    ) -> Result<&'a [Value<'a>], Malformed> {
+        let mut reading = Reading { plan, arena, values: arena.nulls(plan.len())? };
+        match self {
+            MessageType::Json => json::read_document(data, &mut reading)?,
+            MessageType::Binary => binary::Binary.document(data, &mut reading)?,
+            MessageType::Nvfix => nvfix::NVFIX.document(data, &mut reading)?,
+            MessageType::Fix => nvfix::FIX.document(data, &mut reading)?,
+            MessageType::Msgpack => msgpack::Msgpack.document(data, &mut reading)?,
+            MessageType::Bson => bson::Bson.document(data, &mut reading)?,
+            MessageType::Xml => xml::Xml.document(data, &mut reading)?,
+        }
+        Ok(reading.values)
+    }
+}
+
+/// One format.
+trait Format {
+    /// Calls `found` with each wanted member of the compound value `raw`, in order. `raw` is the whole message for the plan's root, else what this format gave as
+    /// [`Value::Compound`]. Everything in `raw` is checked.
+    fn members<'a>(
+        &self,
+        raw: &'a [u8],
+        level: &Level<'_, 'a>,
+        found: Found<'_, 'a>,
+    ) -> Result<(), Malformed>;
+
+    /// Whether several members of one name are an array (in text formats without arrays) or the last one stands.
+    const REPEATED_NAMES_ARE_ARRAYS: bool;
+
+    /// The value of the compound `raw` itself, for formats whose compounds can have text of their own.
+    fn value_of_compound<'a>(&self, raw: &'a [u8], arena: &'a Arena) -> Result<Value<'a>, Malformed> {
+        let _ = arena;
+        Ok(Value::Compound(raw))
+    }
+
+    /// Reads the whole message.
+    fn document<'a>(&self, data: &'a [u8], reading: &mut Reading<'_, 'a>) -> Result<(), Malformed>
+    where
+        Self: Sized,
+    {
+        reading.object(self, FieldPlan::ROOT, data)
+    }
+}
+
+/// What takes the members that a format finds.
+type Found<'f, 'a> = &'f mut dyn FnMut(FieldId, Value<'a>) -> Result<(), Malformed>;
+
+/// Where a format is when it lists members: which names are wanted, and memory for what it has to decode.
+struct Level<'p, 'a> {
+    plan: &'p FieldPlan,
+    at: FieldId,
+    arena: &'a Arena,
+}
+
+impl Level<'_, '_> {
+    fn child(&self, name: &[u8]) -> Option<FieldId> {
+        self.plan.names(self.at).find(name)
+    }
+}
+
+/// The state of reading one message.
+struct Reading<'p, 'a> {
+    plan: &'p FieldPlan,
+    arena: &'a Arena,
+    values: &'a mut [Value<'a>],
+}
+
+/// A member on the way into an array: the field, which compound value it stood in, its place among all, the value.
+type Member<'a> = (FieldId, u32, u32, Value<'a>);
+
+impl<'a> Reading<'_, 'a> {
+    /// Takes the wanted members of one object.
+    fn object<F: Format>(&mut self, format: &F, at: FieldId, raw: &'a [u8]) -> Result<(), Malformed> {
+        let level = Level { plan: self.plan, at, arena: self.arena };
+        if !F::REPEATED_NAMES_ARE_ARRAYS {
+            return format.members(raw, &level, &mut |field, value| self.set(format, field, value));
+        }
+        let mut members = self.arena.list();
+        format.members(raw, &level, &mut |field, value| {
+            let order = members.len() as u32;
+            push(&mut members, (field, 0, order, value))
+        })?;
+        self.set_groups(format, members, |group| group.len() > 1)
+    }
+
+    /// Gives `field` its value, and the fields below it theirs.
+    fn set<F: Format>(&mut self, format: &F, field: FieldId, value: Value<'a>) -> Result<(), Malformed> {
+        if self.plan.is_leaf(field) {
+            self.values[field.index()] = self.own_value(format, value)?;
+            return Ok(());
+        }
+        self.clear(field);
+        self.values[field.index()] = self.own_value(format, value)?;
+        self.set_elements(format, field, value)?;
+        if !self.plan.has_names(field) {
+            return Ok(());
+        }
+        match value {
+            Value::Compound(raw) => self.object(format, field, raw),
+            Value::Array(elements) => self.set_through_array(format, field, elements),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the field itself is worth, apart from what stands below it.
+    fn own_value<F: Format>(&self, format: &F, value: Value<'a>) -> Result<Value<'a>, Malformed> {
+        match value {
+            Value::Compound(raw) => format.value_of_compound(raw, self.arena),
+            Value::Array(elements) if F::REPEATED_NAMES_ARE_ARRAYS => {
+                let own = self.arena.nulls(elements.len())?;
+                for (own, element) in own.iter_mut().zip(elements) {
+                    *own = self.own_value(format, *element)?;
+                }
+                Ok(Value::Array(own))
+            }
+            value => Ok(value),
+        }
+    }
+
+    /// `/a[0]` of an array is its element; of anything else it is the value itself (reference: topics-filters-sow 1.4).
+    fn set_elements<F: Format>(
+        &mut self,
+        format: &F,
+        field: FieldId,
+        value: Value<'a>,
+    ) -> Result<(), Malformed> {
+        let plan = self.plan;
+        for &(index, child) in plan.indexes(field) {
+            let element = match value {
+                Value::Array(elements) => elements.get(index as usize).copied().unwrap_or(Value::Null),
+                value if index == 0 => value,
+                _ => Value::Null,
+            };
+            self.set(format, child, element)?;
+        }
+        Ok(())
+    }
+
+    /// `/a/b` through an array of objects is the array of their members (reference: topics-filters-sow 1.4).
+    fn set_through_array<F: Format>(
+        &mut self,
+        format: &F,
+        field: FieldId,
+        elements: &[Value<'a>],
+    ) -> Result<(), Malformed> {
+        let level = Level { plan: self.plan, at: field, arena: self.arena };
+        let mut members: BumpVec<'_, Member<'a>> = self.arena.list();
+        for (number, element) in elements.iter().enumerate() {
+            if let Value::Compound(raw) = element {
+                format.members(raw, &level, &mut |child, value| {
+                    let order = members.len() as u32;
+                    push(&mut members, (child, number as u32, order, value))
+                })?;
+            }
+        }
+        if !F::REPEATED_NAMES_ARE_ARRAYS {
+            members.sort_unstable_by_key(|(child, number, order, _)| {
+                (*child, *number, std::cmp::Reverse(*order))
+            });
+            members.dedup_by_key(|(child, number, ..)| (*child, *number));
+        }
+        self.set_groups(format, members, |_| true)
+    }
+
+    /// Sets each field that occurs among `members`: as an array of all its values where `is_array`, else as the value.
+    fn set_groups<F: Format>(
+        &mut self,
+        format: &F,
+        mut members: BumpVec<'a, Member<'a>>,
+        is_array: fn(&[Member<'a>]) -> bool,
+    ) -> Result<(), Malformed> {
+        members.sort_unstable_by_key(|(child, number, order, _)| (*child, *number, *order));
+        for group in members.into_bump_slice().chunk_by(|left, right| left.0 == right.0) {
+            let (field, _, _, value) = group[0];
+            if is_array(group) {
+                let elements = self.arena.nulls(group.len())?;
+                elements.iter_mut().zip(group).for_each(|(element, (_, _, _, value))| *element = *value);
+                self.set(format, field, Value::Array(elements))?;
+            } else {
+                self.set(format, field, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets what an earlier member of the same name gave: the last one stands.
+    fn clear(&mut self, field: FieldId) {
+        if !self.values[field.index()].is_null() {
+            self.values[field.index()] = Value::Null;
+            let plan = self.plan;
+            plan.for_each_child(field, |child| self.clear(child));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_names_lead_back_to_their_type() {
+        for known in MessageType::ALL {
+            assert_eq!(MessageType::from_code(known.code()), Some(*known));
+            assert_eq!(MessageType::from_name(known.name()), Some(*known));
+        }
+        // Journals hold these.
+        let codes: Vec<_> = MessageType::ALL.iter().map(|known| (known.code(), known.name())).collect();
+        let expected =
+            [(1, "json"), (2, "binary"), (3, "nvfix"), (4, "fix"), (5, "msgpack"), (6, "bson"), (7, "xml")];
+        assert_eq!(codes, expected);
+        assert_eq!((MessageType::from_code(0), MessageType::from_name("JSON")), (None, None));
+    }
+}

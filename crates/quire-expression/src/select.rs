@@ -1,0 +1,100 @@
+//! Select lists: the part of a message that a subscription wants (docs/replay.md).
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::filter::{Expression, FilterOptions};
+use crate::message_type::{Selection, Step};
+
+/// Entries of a list: more fields than anybody names one by one.
+pub const SELECT_ENTRIES_MAX: usize = 256;
+
+/// The part of each message that is delivered. Cloning shares it.
+#[derive(Clone, Debug)]
+pub struct Select(Arc<Selection>);
+
+/// Why a select list makes no sense. The fault of the caller.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SelectError {
+    /// An entry is not `+` or `-` and a field.
+    #[error("select: {text:?} is not `+` or `-` and a field like `/symbol`, or `/`")]
+    NotAnEntry {
+        /// What stands there.
+        text: String,
+    },
+    /// An entry names one element of an array.
+    #[error("select: {text:?} has an index; a path means every element")]
+    Index {
+        /// What stands there.
+        text: String,
+    },
+    /// More than [`SELECT_ENTRIES_MAX`].
+    #[error("select: {count} entries, the limit is {SELECT_ENTRIES_MAX}")]
+    TooManyEntries {
+        /// How many there are.
+        count: usize,
+    },
+}
+
+impl Select {
+    /// Reads `-/,+/symbol,+/price` (reference: topics-filters-sow 1.2).
+    ///
+    /// # Errors
+    /// [`SelectError`] for anything else.
+    pub fn parse(text: &str) -> Result<Self, SelectError> {
+        let count = text.split(',').count();
+        if count > SELECT_ENTRIES_MAX {
+            return Err(SelectError::TooManyEntries { count });
+        }
+        let mut selection = Selection::default();
+        for entry in text.split(',').map(str::trim) {
+            // The text comes from a peer and goes into a reason: a prefix tells enough.
+            let shown = || entry.chars().take(64).collect();
+            let (is_in, field) = match (entry.strip_prefix('+'), entry.strip_prefix('-')) {
+                (Some(field), _) => (true, field),
+                (_, Some(field)) => (false, field),
+                _ => return Err(SelectError::NotAnEntry { text: shown() }),
+            };
+            let path = path_of(field).ok_or_else(|| SelectError::NotAnEntry { text: shown() })?;
+            if path.iter().any(|step| matches!(step, Step::Index(_))) {
+                return Err(SelectError::Index { text: shown() });
+            }
+            selection.rule(&path, is_in);
+        }
+        Ok(Select(Arc::new(selection)))
+    }
+}
+
+impl Deref for Select {
+    type Target = Selection;
+
+    fn deref(&self) -> &Selection {
+        &self.0
+    }
+}
+
+/// The steps of a field; none for the message itself.
+fn path_of(field: &str) -> Option<Vec<Step>> {
+    if field == "/" {
+        return Some(Vec::new());
+    }
+    Expression::parse(field, &FilterOptions::default()).ok()?.path()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_signs_and_fields() {
+        for text in ["-/", "+/a", " -/ , +/a/b ", "-/,+[/odd name]", "+/a,+/a"] {
+            assert!(Select::parse(text).is_ok(), "{text:?}");
+        }
+        for text in ["", "/a", "+a", "+", "-/,", "+/a + 1", "+'x'", "* /a", "[-/]"] {
+            assert!(matches!(Select::parse(text), Err(SelectError::NotAnEntry { .. })), "{text:?}");
+        }
+        assert!(matches!(Select::parse("+/a[1]"), Err(SelectError::Index { .. })));
+        let many = vec!["+/a"; SELECT_ENTRIES_MAX + 1].join(",");
+        assert!(matches!(Select::parse(&many), Err(SelectError::TooManyEntries { count: 257 })));
+    }
+}

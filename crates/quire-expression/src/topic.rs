@@ -1,0 +1,269 @@
+//! What a subscription names: one topic, or a pattern over topics.
+//!
+//! A text is a pattern when it holds any of `^ $ * + ? [ ] ( ) { } | \`; a lone `.` does not make one, it is common in names. A
+//! pattern is searched for anywhere in a name. The engine is linear in the length of the name, so that no pattern can stall the broker.
+
+use std::sync::Arc;
+
+use regex::{Regex, RegexBuilder};
+use regex_syntax::hir::Look;
+use regex_syntax::hir::literal::Extractor;
+
+use quire_types::TOPIC_SIZE_MAX;
+
+/// The compiled form of a pattern may take this many bytes: a thousand-fold of what names need, and small enough that a
+/// connection full of subscriptions stays harmless.
+const PATTERN_SIZE_MAX: usize = 256 * 1024;
+
+/// The cache of one pattern's lazy automaton, in bytes. Beyond it the engine falls back to a slower search, still linear.
+const PATTERN_CACHE_SIZE_MAX: usize = 256 * 1024;
+
+/// Why a text names no topic. The fault of the caller.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TopicError {
+    /// A topic has at least one byte.
+    #[error("the topic is empty")]
+    Empty,
+    /// Above [`TOPIC_SIZE_MAX`].
+    #[error("the topic has {size} bytes, the limit is {TOPIC_SIZE_MAX}")]
+    TooLong {
+        /// Its size in bytes.
+        size: usize,
+    },
+    /// A topic is UTF-8.
+    #[error("the topic is not UTF-8 text")]
+    NotText,
+    /// A topic has no control characters: they would be invisible where it is shown, and end a line of a list.
+    #[error("the topic {topic:?} has a control character at byte {at}")]
+    Control {
+        /// The topic.
+        topic: Box<str>,
+        /// Where, counted from 0.
+        at: usize,
+    },
+    /// The wildcards of other systems are not those of quire. As a name the text would match nothing.
+    #[error(
+        "{topic:?} looks like a wildcard of NATS or MQTT: a pattern is a regular expression, here {instead:?}"
+    )]
+    Wildcard {
+        /// The topic.
+        topic: Box<str>,
+        /// The pattern with that meaning.
+        instead: Box<str>,
+    },
+    /// The pattern does not compile, or its compiled form is above the limit.
+    #[error("the topic pattern is not usable: {reason}")]
+    Pattern {
+        /// What the regular expression engine says.
+        reason: String,
+    },
+}
+
+/// Whether `topic` is a pattern rather than a name.
+pub fn is_pattern(topic: &str) -> bool {
+    topic.bytes().any(|byte| b"^$*+?[](){}|\\".contains(&byte))
+}
+
+/// The name of a topic to publish to, once it is known to be one.
+///
+/// # Errors
+/// All of [`TopicError`] except [`TopicError::Pattern`] and [`TopicError::Wildcard`].
+pub fn check_name(topic: &[u8]) -> Result<&str, TopicError> {
+    let topic = match topic.len() {
+        0 => Err(TopicError::Empty),
+        1..=TOPIC_SIZE_MAX => std::str::from_utf8(topic).map_err(|_| TopicError::NotText),
+        size => Err(TopicError::TooLong { size }),
+    }?;
+    match topic.char_indices().find(|(_, character)| character.is_control()) {
+        Some((at, _)) => Err(TopicError::Control { topic: topic.into(), at }),
+        None => Ok(topic),
+    }
+}
+
+/// Refuses a name that ends with a wildcard of another system: `a.>` of NATS, `a/#` of MQTT.
+fn check_wildcard(topic: &str) -> Result<(), TopicError> {
+    let Some((parent, _)) = topic.split_once(".>").or_else(|| topic.split_once("/#")) else { return Ok(()) };
+    if parent.len() + 2 != topic.len() {
+        return Ok(());
+    }
+    let separator = if topic.ends_with('>') { "[.]" } else { "/" };
+    let instead = format!("^{}{separator}", regex::escape(parent)).into();
+    Err(TopicError::Wildcard { topic: topic.into(), instead })
+}
+
+/// A compiled pattern. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct TopicPattern {
+    regex: Arc<Regex>,
+    prefix: Arc<str>,
+}
+
+impl TopicPattern {
+    /// Compiles a pattern.
+    ///
+    /// # Errors
+    /// [`TopicError::Pattern`].
+    pub fn new(pattern: &str) -> Result<Self, TopicError> {
+        RegexBuilder::new(pattern)
+            .size_limit(PATTERN_SIZE_MAX)
+            .dfa_size_limit(PATTERN_CACHE_SIZE_MAX)
+            .build()
+            .map(|regex| TopicPattern { regex: Arc::new(regex), prefix: prefix_of(pattern).into() })
+            .map_err(|error| TopicError::Pattern { reason: in_one_line(&error) })
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        self.regex.as_str()
+    }
+
+    /// What every topic begins with in which the pattern is found: what follows `^`, as far as it is plain text.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Whether the pattern is found in `topic`.
+    pub fn matches(&self, topic: &str) -> bool {
+        self.regex.is_match(topic)
+    }
+}
+
+fn prefix_of(pattern: &str) -> String {
+    let Ok(parsed) = regex_syntax::parse(pattern) else { return String::new() };
+    if !parsed.properties().look_set_prefix().contains(Look::Start) {
+        return String::new();
+    }
+    let beginnings = Extractor::new().extract(&parsed);
+    let bytes = beginnings.longest_common_prefix().unwrap_or_default();
+    // Characters that begin alike are cut off.
+    String::from_utf8_lossy(bytes).trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned()
+}
+
+/// One topic, or all that a pattern is found in.
+#[derive(Clone, Debug)]
+pub enum TopicSelector {
+    /// The topic with this name.
+    Name(Arc<str>),
+    /// Every topic that matches.
+    Pattern(TopicPattern),
+}
+
+impl TopicSelector {
+    /// From what a subscription or a configuration says.
+    ///
+    /// # Errors
+    /// [`TopicError`].
+    pub fn new(topic: &str) -> Result<Self, TopicError> {
+        let topic = check_name(topic.as_bytes())?;
+        if is_pattern(topic) {
+            return TopicPattern::new(topic).map(TopicSelector::Pattern);
+        }
+        check_wildcard(topic)?;
+        Ok(TopicSelector::Name(topic.into()))
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        match self {
+            TopicSelector::Name(name) => name,
+            TopicSelector::Pattern(pattern) => pattern.text(),
+        }
+    }
+
+    /// Whether `topic` is meant.
+    pub fn matches(&self, topic: &str) -> bool {
+        match self {
+            TopicSelector::Name(name) => **name == *topic,
+            TopicSelector::Pattern(pattern) => pattern.matches(topic),
+        }
+    }
+}
+
+/// What the regular expression engine says is a picture of several lines, the last of which says what is wrong.
+fn in_one_line(error: &regex::Error) -> String {
+    let text = error.to_string();
+    let last = text.lines().last().unwrap_or_default();
+    last.strip_prefix("error: ").unwrap_or(last).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_dot_alone_does_not_make_a_pattern() {
+        assert!(!is_pattern("orders.eu/equity-1"));
+        for pattern in ["^a", "a$", "a*", "a+", "a?", "[a]", "(a)", "a{2}", "a|b", r"a\.b"] {
+            assert!(is_pattern(pattern), "{pattern}");
+        }
+        assert!(TopicSelector::new("a.b").unwrap().matches("a.b"));
+        assert!(!TopicSelector::new("a.b").unwrap().matches("aXb"));
+    }
+
+    #[test]
+    fn a_pattern_is_searched_for_anywhere_in_the_name() {
+        let pattern = TopicSelector::new("rd[e]rs").unwrap();
+        assert!(pattern.matches("eu/orders/1"));
+        assert!(!pattern.matches("eu/trades"));
+        assert!(!TopicSelector::new("^orders$").unwrap().matches("orders2"));
+    }
+
+    #[test]
+    fn a_pattern_knows_how_its_topics_begin() {
+        for (pattern, prefix) in [
+            ("^orders[.]eu$", "orders.eu"),
+            ("^orders[.](eu|us)", "orders."),
+            ("^orders.*", "orders"),
+            ("orders$", ""),
+            ("^a|^b", ""),
+            ("^ab|^ac", "a"),
+            ("(^a|b)", ""),
+            ("(?m)^a", ""),
+            ("(?i)^a", ""),
+            ("^(é|è)", ""),
+            ("^x(é|è)", "x"),
+            ("^", ""),
+        ] {
+            assert_eq!(TopicPattern::new(pattern).unwrap().prefix(), prefix, "{pattern}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_topic_is_found_that_does_not_begin_so(
+            parts in proptest::collection::vec(prop::sample::select(vec![
+                "^", "$", "a", "b", "ab", "é", "è", "|", "(", ")", "(?:a|b)", "*", "?", "+", ".", "[ab]", "{2}", "(?i)", "(?m)", "\\b",
+            ]), 1..8),
+            topic in "[abé\n]{0,6}",
+        ) {
+            if let Ok(pattern) = TopicPattern::new(&parts.concat()) {
+                prop_assert!(!pattern.matches(&topic) || topic.starts_with(pattern.prefix()), "{:?}", pattern.prefix());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_topic_is_refused_with_its_reason() {
+        assert_eq!(TopicSelector::new("").unwrap_err(), TopicError::Empty);
+        assert_eq!(
+            TopicSelector::new(&"x".repeat(TOPIC_SIZE_MAX + 1)).unwrap_err(),
+            TopicError::TooLong { size: TOPIC_SIZE_MAX + 1 }
+        );
+        assert_eq!(check_name(b"\xff"), Err(TopicError::NotText));
+        assert_eq!(check_name(b"a\nb"), Err(TopicError::Control { topic: "a\nb".into(), at: 1 }));
+        for (topic, instead) in
+            [("orders.>", "^orders[.]"), ("eu/orders/#", "^eu/orders/"), ("a.b.>", r"^a\.b[.]")]
+        {
+            let error = TopicError::Wildcard { topic: topic.into(), instead: instead.into() };
+            assert_eq!(TopicSelector::new(topic).unwrap_err(), error);
+            assert!(TopicSelector::new(instead).is_ok());
+        }
+        assert!(TopicSelector::new("a.>b").is_ok() && TopicSelector::new("#").is_ok());
+        assert_eq!(
+            TopicSelector::new("a(b").unwrap_err(),
+            TopicError::Pattern { reason: "unclosed group".into() }
+        );
+        assert!(matches!(TopicSelector::new(r"\w{1000}{1000}"), Err(TopicError::Pattern { .. })));
+    }
+}

@@ -1,0 +1,36 @@
+//! The filter language says what `docs/filters.md` says: the golden vectors hold, so do the examples of the page, mistakes point at their column, the index
+//! gives what evaluating each filter gives, and nothing that a client or a message can send does more than fail.
+
+mod golden;
+mod hostile;
+mod index;
+mod mistakes;
+mod numbers;
+mod reading;
+
+use quire_expression::filter::*;
+use quire_expression::message_type::MessageType;
+use quire_types::Timestamp;
+
+/// A filter that must parse.
+fn parsed(text: &str) -> Filter {
+    Filter::parse(text, &FilterOptions::default())
+        .unwrap_or_else(|error| panic!("{}", error.with_caret(text)))
+}
+
+/// A message on topic `orders`, one second after 1970 began.
+fn message(message_type: MessageType, data: &[u8]) -> MessageContext<'_> {
+    MessageContext {
+        message_type,
+        data,
+        topic: "orders",
+        bookmark: None,
+        correlation_id: b"",
+        timestamp: Timestamp(1_000_000_000),
+        now: Timestamp(1_000_000_000),
+    }
+}
+
+fn json(data: &str) -> MessageContext<'_> {
+    message(MessageType::Json, data.as_bytes())
+}

@@ -1,0 +1,165 @@
+//! Reading fields: whatever the format, what is read is what an independent reader of the same bytes sees.
+
+use proptest::prelude::*;
+use quire_expression::message_type::*;
+use serde_json::Value as Document;
+
+/// Documents with few names, so that paths meet them, and all kinds of values.
+fn document() -> impl Strategy<Value = Document> {
+    let leaf = prop_oneof![
+        Just(Document::Null),
+        any::<bool>().prop_map(Document::from),
+        any::<i64>().prop_map(Document::from),
+        any::<u64>().prop_map(Document::from),
+        any::<f64>().prop_filter("JSON has none", |float| float.is_finite()).prop_map(Document::from),
+        "\\PC{0,6}".prop_map(Document::from),
+        "[\\x00-\\x7f\"\\\\\u{e9}\u{1f600}]{0,12}".prop_map(Document::from),
+    ];
+    leaf.prop_recursive(4, 40, 5, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..5).prop_map(Document::from),
+            proptest::collection::hash_map("[ab\u{e9}\"]", inner, 0..4)
+                .prop_map(|members| Document::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+/// Whether a value is what serde_json says.
+fn is_same(value: Value<'_>, document: &Document) -> bool {
+    match (value, document) {
+        (Value::Null, Document::Null) => true,
+        (Value::Null, Document::String(text)) => text.is_empty(),
+        (Value::Boolean(left), Document::Bool(right)) => left == *right,
+        (Value::Number(number, _), Document::Number(expected)) => match number {
+            Number::Integer(number) => expected.as_i64() == Some(number),
+            Number::Unsigned(number) => expected.as_u64() == Some(number),
+            Number::Float(number) => expected.as_f64() == Some(number),
+        },
+        (Value::Text(text), Document::String(expected)) => text == expected.as_bytes(),
+        (Value::Array(elements), Document::Array(expected)) => {
+            elements.len() == expected.len()
+                && elements.iter().zip(expected).all(|(value, expected)| is_same(*value, expected))
+        }
+        (Value::Compound(raw), Document::Object(_)) => {
+            // Through text on both sides: serde_json does not read every float back as it wrote it.
+            let written =
+                serde_json::to_vec(document).and_then(|text| serde_json::from_slice::<Document>(&text));
+            matches!((serde_json::from_slice::<Document>(raw), written), (Ok(raw), Ok(written)) if raw == written)
+        }
+        _ => false,
+    }
+}
+
+fn names(names: &[&str]) -> Vec<Step> {
+    names.iter().map(|name| Step::Name(name.as_bytes().into())).collect()
+}
+
+proptest! {
+    #[test]
+    fn json_is_read_as_serde_reads_it(document in document(), pretty in any::<bool>()) {
+        let text = if pretty { serde_json::to_string_pretty(&document) } else { serde_json::to_string(&document) }.unwrap();
+        let mut plan = FieldPlan::default();
+        let paths = [&["a"][..], &["b"], &["\u{e9}"], &["\""], &["a", "b"], &["b", "a", "a"]];
+        let fields: Vec<FieldId> = paths.iter().map(|path| plan.add(&names(path))).collect();
+        let arena = Arena::default();
+        let values = MessageType::Json.read(text.as_bytes(), &plan, &arena).unwrap();
+        for (path, field) in paths.iter().zip(fields) {
+            let mut expected = Some(&document);
+            for (step, name) in path.iter().enumerate() {
+                // Through arrays there are rules of their own.
+                if step > 0 && expected.is_some_and(Document::is_array) {
+                    break;
+                }
+                expected = expected.and_then(|document| document.as_object()?.get(*name));
+            }
+            let value = values[field.index()];
+            if expected.is_none_or(|expected| !expected.is_array() || path.len() == 1) {
+                prop_assert!(is_same(value, expected.unwrap_or(&Document::Null)), "{path:?} of {text}: {value:?}");
+            }
+        }
+    }
+
+    /// Every text that is one change away from a document is well formed for both or for neither.
+    #[test]
+    fn json_is_refused_when_serde_refuses_it(
+        document in document(), at in any::<prop::sample::Index>(), change in 0..3, byte in prop::sample::select(br#"{}[]",:0-.e\/ tn"#.to_vec()),
+    ) {
+        let mut text = serde_json::to_vec(&document).unwrap();
+        let at = at.index(text.len());
+        match change {
+            0 => text[at] = byte,
+            1 => text.insert(at, byte),
+            _ => { text.remove(at); }
+        }
+        // The two differ where they should: bytes that are no UTF-8, lone surrogates, floats beyond all bounds, depth.
+        let expected = serde_json::from_slice::<Document>(&text);
+        if std::str::from_utf8(&text).is_err() || expected.as_ref().is_err_and(|error| {
+            let reason = error.to_string();
+            reason.contains("out of range") || reason.contains("surrogate") || reason.contains("unexpected end of hex escape")
+        }) {
+            return Ok(());
+        }
+        let mut plan = FieldPlan::default();
+        plan.add(&names(&["a"]));
+        plan.add(&names(&["in no document, so that the whole of it is read"]));
+        let arena = Arena::default();
+        let found = MessageType::Json.read(&text, &plan, &arena);
+        prop_assert_eq!(found.is_ok(), expected.is_ok(), "{} {:?} {:?}", String::from_utf8_lossy(&text), found.err(), expected.err());
+    }
+
+    /// A message is not read behind the last wanted member, and that shows in nothing that is well formed.
+    #[test]
+    fn json_that_is_not_read_to_its_end_says_the_same(
+        members in proptest::collection::vec((
+            prop::sample::select(vec!["a", "b", "\\u0061", "c", "ab"]),
+            prop::sample::select(vec!["1", "2", "\"a\"", "\"b\\\\\"", "[\"a\"]", "{\"a\":3}", "{\"x\":{\"a\":4,\"b\":5}}"]),
+        ), 0..8),
+    ) {
+        let members: Vec<_> = members.iter().map(|(name, value)| format!("\"{name}\": {value}")).collect();
+        let text = format!("{{{}}}", members.join(","));
+        let paths = [&["a"][..], &["b", "a"]];
+        let read = |more: Option<&str>| {
+            let mut plan = FieldPlan::default();
+            let fields = paths.map(|path| plan.add(&names(path)));
+            if let Some(name) = more {
+                plan.add(&names(&[name]));
+            }
+            let arena = Arena::default();
+            let values = MessageType::Json.read(text.as_bytes(), &plan, &arena).unwrap();
+            fields.map(|field| format!("{:?}", values[field.index()]))
+        };
+        prop_assert_eq!(read(None), read(Some("in no message")), "{}", text);
+    }
+}
+
+#[test]
+fn json_is_not_read_behind_the_last_wanted_member() {
+    let read = |text: &str, wanted: &[&str]| {
+        let mut plan = FieldPlan::default();
+        for name in wanted {
+            plan.add(&names(&[name]));
+        }
+        MessageType::Json.read(text.as_bytes(), &plan, &Arena::default()).is_ok()
+    };
+    assert!(read(r#"{"a":1,"b":2,"#, &["a", "b"]));
+    assert!(read(r#"{"b":{"c":2},"a":1}}"#, &["a", "b"]));
+    assert!(!read(r#"{"a":1,"b":2,"#, &["a", "b", "c"]), "c could be there");
+    assert!(!read(r#"{"a":1,"b":2,"a":"#, &["a", "b"]), "the last a counts");
+    assert!(!read(r#"{"a":1,"b":2,"\u0061":"#, &["a", "b"]), "which is an a");
+    assert!(!read(r#"{"a":1 "b":2}"#, &["a", "b"]));
+}
+
+/// Each repetition of a wanted name could be a reason to look through the rest once more, for hours.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "what would take hours is to fail after a minute")]
+fn a_message_of_repetitions_is_searched_once() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let text = format!("{{\"b\":1{}}}", r#","a":1"#.repeat(3_000_000));
+        let mut plan = FieldPlan::default();
+        plan.add(&names(&["b"]));
+        plan.add(&names(&["a"]));
+        done.send(MessageType::Json.read(text.as_bytes(), &plan, &Arena::default()).is_ok())
+    });
+    assert_eq!(is_done.recv_timeout(std::time::Duration::from_secs(60)), Ok(true));
+}

@@ -1,0 +1,81 @@
+//! Where files live: the one door to the file system, so that a simulated disk can stand in for it.
+//!
+//! [`RealDisk`] is the machine's file system, [`MemoryDisk`] keeps files in memory for `memory:` engines and tests. Both hold the same
+//! contract: every reader of the file sees at once what `write_at` wrote; what `sync` returned for survives a power cut.
+//!
+//! No file is mapped: a disk that cannot read a mapped page, or a mapped file that another process shortens, ends the process with a
+//! signal. A call that reads returns an error.
+
+mod memory;
+mod real;
+
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+pub use memory::MemoryDisk;
+pub use real::RealDisk;
+
+use crate::paged::PageFile;
+
+/// A file system, as far as the journal needs one.
+pub trait Disk: Send + Sync {
+    /// Opens an existing file for writing and reading.
+    fn open(&self, path: &Path) -> io::Result<Box<dyn File>>;
+    /// Opens an existing file for reading only. The disk reads what it is asked for and nothing around it.
+    fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>>;
+    /// Makes a file of `size` zero bytes with the space reserved; an existing one is emptied first.
+    fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>>;
+    /// Reads a small file whole.
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+    /// Names of the files in a directory.
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>>;
+    /// Makes the directory, and those above it, durably.
+    fn create_directory(&self, directory: &Path) -> io::Result<()>;
+    /// Gives a file another name in the same directory, replacing what has that name.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Makes creations, renames and removals in the directory durable.
+    fn sync_directory(&self, directory: &Path) -> io::Result<()>;
+    /// Takes the directory for one process until the value is dropped; `None` when another has it.
+    fn lock(&self, directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>>;
+    /// Bytes that can still be written to files in the directory; `None` when that is not known.
+    fn free_bytes(&self, _directory: &Path) -> Option<u64> {
+        None
+    }
+    /// Space in the directory for memory that the system may write out; `None`: this disk has none, and the heap serves.
+    fn page_file(&self, _directory: &Path) -> io::Result<Option<PageFile>> {
+        Ok(None)
+    }
+    /// Whether both paths lead to one directory. One that is not there is none.
+    fn is_same_directory(&self, one: &Path, other: &Path) -> io::Result<bool> {
+        Ok(one == other)
+    }
+}
+
+/// An open file of fixed size.
+pub trait File: Send + Sync {
+    /// Writes all of `bytes` at `offset`.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Writes all of the parts, one behind the other, from `offset` on.
+    fn write_parts_at(&self, parts: &mut [io::IoSlice<'_>], mut offset: u64) -> io::Result<()> {
+        for part in parts {
+            self.write_at(part, offset)?;
+            offset += part.len() as u64;
+        }
+        Ok(())
+    }
+    /// Returns when what was written is on stable storage.
+    fn sync(&self) -> io::Result<()>;
+    /// Size in bytes.
+    fn size(&self) -> io::Result<u64>;
+    /// Appends `size` bytes of the file, from `offset` on, to `buffer`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] when the file ends before; what the disk cannot read. The buffer may have got a part of the bytes.
+    fn read_at(&self, buffer: &mut Vec<u8>, size: usize, offset: u64) -> io::Result<()>;
+    /// Asks the disk to read these bytes into memory, and does not wait for it. A hint: without it, each byte is read when it is asked
+    /// for.
+    fn will_need(&self, _range: Range<u64>) {}
+}

@@ -1,0 +1,165 @@
+//! The machine's file system.
+
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use super::{Disk, File};
+use crate::paged::PageFile;
+
+/// The machine's file system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealDisk;
+
+const LOCK_NAME: &str = "journal.lock";
+
+/// The most that can be paged out: the states of thousands of millions of messages. Until it is used it costs addresses only.
+const PAGE_FILE_SIZE_MAX: usize = 64 * 1024 * 1024 * 1024;
+
+impl Disk for RealDisk {
+    fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        Ok(Box::new(fs::OpenOptions::new().read(true).write(true).open(path)?))
+    }
+
+    fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        let file = fs::File::open(path)?;
+        // A hint: without it the system may read many MiB around each place, and whoever waits for the same disk waits for them too.
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
+        Ok(Box::new(file))
+    }
+
+    fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>> {
+        let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+        match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size) {
+            Ok(()) => (),
+            // A file system without preallocation: the space is not reserved, and running out shows at the write.
+            Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(size)?,
+            Err(error) => return Err(error.into()),
+        }
+        Ok(Box::new(file))
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        fs::read(path)
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(directory)? {
+            if let Ok(name) = entry?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn create_directory(&self, directory: &Path) -> io::Result<()> {
+        let missing: Vec<&Path> = directory.ancestors().take_while(|above| !above.exists()).collect();
+        fs::create_dir_all(directory)?;
+        for made in missing {
+            let above = made.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            self.sync_directory(above)?;
+        }
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        fs::File::open(directory)?.sync_all()
+    }
+
+    fn lock(&self, directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
+        let path = directory.join(LOCK_NAME);
+        let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Box::new(file))),
+            Err(fs::TryLockError::WouldBlock) => Ok(None),
+            Err(fs::TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    fn free_bytes(&self, directory: &Path) -> Option<u64> {
+        let space = rustix::fs::statvfs(directory).ok()?;
+        Some(space.f_bavail.saturating_mul(space.f_frsize))
+    }
+
+    fn page_file(&self, directory: &Path) -> io::Result<Option<PageFile>> {
+        PageFile::create(directory, PAGE_FILE_SIZE_MAX).map(Some)
+    }
+
+    fn is_same_directory(&self, one: &Path, other: &Path) -> io::Result<bool> {
+        let identity = |path: &Path| match fs::metadata(path) {
+            Ok(found) => Ok(Some((found.dev(), found.ino()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        };
+        let one = identity(one)?;
+        Ok(one.is_some() && one == identity(other)?)
+    }
+}
+
+impl File for fs::File {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn write_parts_at(&self, mut parts: &mut [io::IoSlice<'_>], mut offset: u64) -> io::Result<()> {
+        while !parts.is_empty() {
+            // Takes as many as the system takes at once.
+            match rustix::io::pwritev(self, parts, offset) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    io::IoSlice::advance_slices(&mut parts, written);
+                    offset += written as u64;
+                }
+                Err(rustix::io::Errno::INTR) => (),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    #[allow(unsafe_code)] // memory that is not filled with zeros before it is read into
+    fn read_at(&self, buffer: &mut Vec<u8>, size: usize, mut offset: u64) -> io::Result<()> {
+        buffer.reserve_exact(size);
+        let end = buffer.len() + size;
+        while buffer.len() < end {
+            let missing = end - buffer.len();
+            let read = match rustix::io::pread(self, &mut buffer.spare_capacity_mut()[..missing], offset) {
+                Ok((read, _)) => read.len(),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            // SAFETY: so many bytes behind the length were just read, and the capacity reaches further.
+            unsafe { buffer.set_len(buffer.len() + read) };
+            offset += read as u64;
+        }
+        Ok(())
+    }
+
+    fn will_need(&self, range: Range<u64>) {
+        if let Some(size) = std::num::NonZeroU64::new(range.end.saturating_sub(range.start)) {
+            let _ = rustix::fs::fadvise(self, range.start, Some(size), rustix::fs::Advice::WillNeed);
+        }
+    }
+}

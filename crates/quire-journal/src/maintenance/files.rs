@@ -1,0 +1,396 @@
+//! Archiving, compressing and removing sealed segments: of a running journal, from any thread, and of a stopped one.
+//!
+//! One segment after the other, the oldest first, so that the log never has a gap; the active one is never touched. At every step there is
+//! exactly one valid copy of each segment (reference: queues-and-transaction-log G1 to G10): a new file is complete and durable before
+//! the old one goes, and a crash between leaves a file that the next start puts right. Readers go on: those who are in a segment keep
+//! the file that they have open, the next ones get the new one.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::disk::{Disk, RealDisk};
+use crate::error::JournalError;
+use crate::format::SegmentHeader;
+use crate::log::Log;
+use crate::maintenance::archive_directory;
+use crate::read::reader::{Reader, SegmentInfo};
+use crate::record::Position;
+use crate::recover::beginning::Missing;
+use crate::recover::directory::check_archive;
+use crate::recover::{self, Progress, Recovery};
+use crate::segment::compressed;
+use crate::segment::index_file;
+use crate::segment::{Segment, index_path, read_header};
+use crate::{atomic_file, sidecar};
+use quire_types::{Action, Timestamp};
+
+/// Which sealed segments are meant. Always the oldest: a segment that is not meant, or must stay, keeps all behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Those to which nothing was written after the instant.
+    Until(Timestamp),
+    /// As many as it takes for the rest to be this large at most, in bytes: of the files in the journal directory when archiving, of
+    /// those not compressed when compressing, of all when removing.
+    Beyond {
+        /// What may stay.
+        size_max: u64,
+    },
+    /// Every sealed one.
+    All,
+}
+
+impl Which {
+    /// Those to which nothing was written for `age`; 0 = every sealed one.
+    pub fn older_than(age: Duration, now: Timestamp) -> Which {
+        let age_ns = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        match age_ns {
+            0 => Which::All,
+            _ => Which::Until(Timestamp::from_ns(now.as_ns().saturating_sub(age_ns))),
+        }
+    }
+}
+
+/// Takes care of the sealed segments of one journal. Cheap to clone; any thread may use it.
+#[derive(Clone)]
+pub struct FileMaintenance {
+    log: Arc<Log>,
+    /// Of a stopped journal: nobody opens it meanwhile.
+    _lock: Option<Arc<dyn Send + Sync>>,
+}
+
+impl FileMaintenance {
+    pub(crate) fn new(log: Arc<Log>) -> Self {
+        FileMaintenance { log, _lock: None }
+    }
+
+    /// Takes a stopped journal, until the value is dropped; recovers it first, as a start would.
+    ///
+    /// # Errors
+    /// [`JournalError::Locked`] when a server has it: ask that server. What cannot be recovered.
+    pub fn open_stopped(
+        directory: impl AsRef<Path>,
+        archive: Option<&Path>,
+        on_progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Self, Recovery), JournalError> {
+        let (disk, directory) = (Arc::new(RealDisk), directory.as_ref());
+        let lock = lock(&*disk, directory)?;
+        let (recovered, _) = recover::recover(disk, directory, archive, on_progress)?;
+        if !recovered.is_beginning_kept && recovered.active.is_some() {
+            recovered.log.write_sequences()?;
+        }
+        Ok((
+            FileMaintenance { log: Arc::new(recovered.log), _lock: Some(Arc::new(lock)) },
+            recovered.recovery,
+        ))
+    }
+
+    /// Gives up the oldest segments of a stopped journal that are missing: from now on the log begins after them. Gives the numbers of the
+    /// first one, if that is known, and the last one; `None` when no segment is missing.
+    ///
+    /// # Errors
+    /// [`JournalError::Locked`] when a server has it. [`JournalError::Missing`] when no segment is left. What cannot be recovered.
+    pub fn give_up_missing(
+        directory: impl AsRef<Path>,
+        archive: Option<&Path>,
+    ) -> Result<Option<(Option<u32>, u32)>, JournalError> {
+        let (disk, directory) = (Arc::new(RealDisk), directory.as_ref());
+        let _lock = lock(&*disk, directory)?;
+        let (recovered, _) = recover::recover_without_missing(disk, directory, archive)?;
+        let Some(Missing { first, last: Some(last) }) = recovered.given_up else { return Ok(None) };
+        recovered.log.write_sequences()?;
+        Ok(Some((first, last)))
+    }
+
+    /// Where segments are archived to: the directory that was named, else that of `archive.place`.
+    pub fn archive_directory(&self) -> Option<&Path> {
+        self.log.archive.as_deref()
+    }
+
+    /// Whether segments are archived to `directory`, however that is spelled.
+    ///
+    /// # Errors
+    /// [`JournalError::BadOption`] when they are archived elsewhere, or nowhere. What the system refuses.
+    pub fn check_archives_to(&self, directory: &Path) -> Result<(), JournalError> {
+        let archive = self.log.archive.as_deref();
+        if let Some(archive) = archive {
+            let same = self.log.disk.is_same_directory(archive, directory);
+            let same =
+                same.map_err(|error| JournalError::io(directory, "looking at the directory", &error))?;
+            // Before the first archiving the directory may not be there.
+            if same || std::path::absolute(archive).is_ok_and(|archive| archive == directory) {
+                return Ok(());
+            }
+        }
+        let place = archive.map_or("nowhere".to_owned(), |archive| format!("to {}", archive.display()));
+        let reason = format!("the server that runs on this journal archives {place}");
+        Err(JournalError::BadOption { option: "archive_directory", reason })
+    }
+
+    /// Moves segments to the archive directory. Gives those that were moved, as they are now.
+    ///
+    /// # Errors
+    /// As [`FileMaintenance::take_next`]; segments that were taken before stay taken.
+    pub fn archive(&self, which: Which) -> Result<Vec<SegmentInfo>, JournalError> {
+        self.take(Action::Archive, which, None)
+    }
+
+    /// Compresses segments. Gives those that were compressed, as they are now.
+    ///
+    /// # Errors
+    /// As [`FileMaintenance::take_next`]; segments that were taken before stay taken.
+    pub fn compress(&self, which: Which) -> Result<Vec<SegmentInfo>, JournalError> {
+        self.take(Action::Compress, which, None)
+    }
+
+    /// Removes segments, up to the one that holds `needed` or anything behind it, that a reader of this process has not passed, or that
+    /// the owner of a sidecar file needs.
+    /// Gives those that were removed, as they were.
+    ///
+    /// # Errors
+    /// As [`FileMaintenance::take_next`]; segments that were taken before stay taken.
+    pub fn remove(&self, which: Which, needed: Option<Position>) -> Result<Vec<SegmentInfo>, JournalError> {
+        self.take(Action::Remove, which, needed)
+    }
+
+    fn take(
+        &self,
+        action: Action,
+        which: Which,
+        needed: Option<Position>,
+    ) -> Result<Vec<SegmentInfo>, JournalError> {
+        std::iter::from_fn(|| self.take_next(action, which, needed).transpose()).collect()
+    }
+
+    /// Takes one segment, the oldest that is meant; `None` when there is none, or it must stay. `needed` counts for removing only.
+    ///
+    /// # Errors
+    /// [`JournalError::BadOption`] when archiving without an archive directory (reference: queues-and-transaction-log G11), when that is
+    /// the journal directory, or when something else has the place of the segment there. [`JournalError::Closed`] when the journal is. What
+    /// the system refuses.
+    pub fn take_next(
+        &self,
+        action: Action,
+        which: Which,
+        needed: Option<Position>,
+    ) -> Result<Option<SegmentInfo>, JournalError> {
+        let ended = self.log.maintenance_ended.lock();
+        if *ended {
+            return Err(JournalError::Closed);
+        }
+        let archive = match (&self.log.archive, action) {
+            (None, Action::Archive) => return Err(no_archive()),
+            (archive, _) => archive.as_deref().unwrap_or(Path::new("")),
+        };
+        self.discard_doomed()?;
+        let Some(segment) = self.chosen(action, which, needed).into_iter().next() else { return Ok(None) };
+        let reader = Reader::new(self.log.clone());
+        let before = reader.info(&segment);
+        match action {
+            Action::Archive => self.archive_one(&segment, archive).map(|segment| Some(reader.info(&segment))),
+            Action::Compress => self.compress_one(&segment).map(|segment| Some(reader.info(&segment))),
+            Action::Remove => Ok(self.remove_one(&segment)?.then_some(before)),
+        }
+    }
+
+    /// The first position that the owner of a sidecar file needs, as far as the files can be read: all that is known of a stopped
+    /// journal.
+    pub fn needed(&self) -> Option<Position> {
+        sidecar::needs(&*self.log.disk, &self.log.directory).into_iter().min()
+    }
+
+    /// What the action would take if it began now.
+    pub fn plan(&self, action: Action, which: Which, needed: Option<Position>) -> Vec<SegmentInfo> {
+        let reader = Reader::new(self.log.clone());
+        self.chosen(action, which, needed).iter().map(|segment| reader.info(segment)).collect()
+    }
+
+    fn chosen(&self, action: Action, which: Which, needed: Option<Position>) -> Vec<Arc<Segment>> {
+        let segments = self.log.segments.read().clone();
+        let concerned = |segment: &Segment| match action {
+            Action::Archive => !segment.is_archived,
+            Action::Compress => segment.frames.is_none(),
+            Action::Remove => true,
+        };
+        let sizes = segments.iter().filter(|segment| concerned(segment)).map(|segment| segment.file_size);
+        let mut size: u64 = sizes.sum();
+        // What sidecar files need is kept also where no broker runs.
+        let needed = [needed, self.needed()].into_iter().flatten().min();
+        let pins = self.log.pins.hold();
+        let mut chosen = Vec::new();
+        for pair in segments.windows(2) {
+            let (segment, next) = (&pair[0], &pair[1]);
+            let summary = segment.summary();
+            // Until the next one is known to be there after a crash, this is the last, to which a start would append.
+            let is_free = segment.is_sealed() && next.is_durable();
+            let must_stay = action == Action::Remove
+                && (needed.is_some_and(|needed| summary.last >= needed) || pins.keep(summary.last));
+            if !concerned(segment) {
+                continue;
+            }
+            let is_meant = match which {
+                Which::Until(instant) => summary.last_timestamp <= instant,
+                Which::Beyond { size_max } => size > size_max,
+                Which::All => true,
+            };
+            if !is_free || must_stay || !is_meant {
+                break;
+            }
+            size -= segment.file_size;
+            chosen.push(segment.clone());
+        }
+        chosen
+    }
+
+    fn archive_one(&self, segment: &Segment, archive: &Path) -> Result<Arc<Segment>, JournalError> {
+        let disk = &*self.log.disk;
+        let target = archive.join(segment.path.file_name().unwrap_or_default());
+        let failed = |error: io::Error| JournalError::io(&target, "archiving a segment", &error);
+        disk.create_directory(archive).map_err(failed)?;
+        // It may have become a link since the start.
+        check_archive(disk, &self.log.directory, archive)?;
+        self.is_copied(&target, segment)?;
+        archive_directory::note(disk, &self.log.directory, archive)?;
+        copy(disk, segment, &target)?;
+        let index = index_file::encode(&segment.index.read(), segment.number, segment.first);
+        atomic_file::write(disk, &index_path(&target), index)?;
+        let copied = self.switch(segment, target)?;
+        self.log.doomed.lock().push_back(segment.path.clone());
+        self.discard_doomed()?;
+        Ok(copied)
+    }
+
+    /// Whether a copy of the segment is at `target`; an error when something else is.
+    fn is_copied(&self, target: &Path, segment: &Segment) -> Result<bool, JournalError> {
+        let file = match self.log.disk.open_read_only(target) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(JournalError::io(target, "opening the segment", &error)),
+        };
+        let found = read_header(&*file);
+        let found = found.map_err(|error| JournalError::io(target, "reading the segment", &error))?;
+        let own = segment.header_fields();
+        let own = own.map_err(|fault| segment.error_of(0, fault, Position(segment.first.0 - 1)))?;
+        let same = |found: SegmentHeader, own: SegmentHeader| {
+            (found.number, found.first, found.previous) == (own.number, own.first, own.previous)
+        };
+        if found.is_ok_and(|found| own.is_ok_and(|own| same(found, own))) {
+            return Ok(true);
+        }
+        let reason = format!("{} is there, and is no copy of this segment", target.display());
+        Err(JournalError::BadOption { option: "journal_archive_directory", reason })
+    }
+
+    fn compress_one(&self, segment: &Segment) -> Result<Arc<Segment>, JournalError> {
+        let disk = &*self.log.disk;
+        let path = &segment.path;
+        let bytes = compressed::compress(segment)?;
+        self.keep_open(segment)?;
+        atomic_file::replace(disk, path, "packing", &bytes)?;
+        self.switch(segment, path.clone())
+    }
+
+    /// Whether it was removed: false when a reader came meanwhile.
+    fn remove_one(&self, segment: &Arc<Segment>) -> Result<bool, JournalError> {
+        // The cursors that are in it read on.
+        self.keep_open(segment)?;
+        // Where the log begins then, and the sequences that are known only from this segment, are written first.
+        let Some(next) = self.log.segment(segment.number + 1) else { return Ok(false) };
+        self.log.write_beginning(&next, segment)?;
+        if !self.log.forget_first(segment) {
+            self.log.write_beginning(segment, segment)?;
+            return Ok(false);
+        }
+        // Left by an archiving that was not finished, it would stand for the segment again.
+        let copy = self.log.archive.as_ref().filter(|_| !segment.is_archived);
+        if let Some(copy) = copy.map(|archive| archive.join(segment.path.file_name().unwrap_or_default()))
+            && self.is_copied(&copy, segment).unwrap_or(false)
+        {
+            self.log.doomed.lock().push_back(copy);
+        }
+        self.log.doomed.lock().push_back(segment.path.clone());
+        self.discard_doomed()?;
+        Ok(true)
+    }
+
+    /// The name of the file is about to go, or to be that of another one: whoever is in the segment reads on.
+    fn keep_open(&self, segment: &Segment) -> Result<(), JournalError> {
+        let kept = segment.file.keep_open();
+        kept.map_err(|error| JournalError::io(&segment.path, "opening the segment", &error))
+    }
+
+    /// The file at `path` stands for the segment from now on.
+    fn switch(&self, segment: &Segment, path: PathBuf) -> Result<Arc<Segment>, JournalError> {
+        self.keep_open(segment)?;
+        let file = self.log.disk.open_read_only(&path);
+        let file = file.map_err(|error| JournalError::io(&path, "opening the segment", &error))?;
+        let is_archived = self.log.archive.as_deref().is_some_and(|archive| path.parent() == Some(archive));
+        let segment = segment.at(&self.log.files, path, &*file, is_archived)?;
+        self.log.replace(&segment);
+        Ok(segment)
+    }
+
+    /// Removes what is not part of the log any more; what fails is tried again before anything else is done.
+    fn discard_doomed(&self) -> Result<(), JournalError> {
+        let mut doomed = self.log.doomed.lock();
+        while let Some(path) = doomed.front() {
+            self.discard(path)?;
+            doomed.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Removes the file that nobody needs any more, and makes that durable: the next one must not go before it.
+    fn discard(&self, path: &Path) -> Result<(), JournalError> {
+        let disk = &*self.log.disk;
+        let _nobody_writes_an_index = self.log.writing_sidecars.lock();
+        let directory = path.parent().unwrap_or(Path::new("."));
+        // What is not there was removed before, and perhaps not synced.
+        let remove = |path: &Path| match disk.remove(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+        let removed = remove(path).and(remove(&index_path(path)));
+        removed
+            .and_then(|()| disk.sync_directory(directory))
+            .map_err(|error| JournalError::io(path, "removing a segment", &error))
+    }
+}
+
+/// Copied at a time, so that a copy does not fill the memory with dirty pages.
+const COPY_SIZE: usize = 4 * 1024 * 1024;
+
+/// Copies the file of the segment, completely and durably, before it gets its name. The name is durable when its index was written.
+fn copy(disk: &dyn Disk, segment: &Segment, target: &Path) -> Result<(), JournalError> {
+    let failed = |error: io::Error| JournalError::io(target, "archiving a segment", &error);
+    let original = segment.file.open();
+    let original =
+        original.map_err(|error| JournalError::io(&segment.path, "opening the segment", &error))?;
+    let temporary = target.with_extension("archiving");
+    let file = disk.create(&temporary, segment.file_size).map_err(failed)?;
+    let mut offset = 0;
+    let mut bytes = Vec::new();
+    while offset < segment.file_size {
+        let size = COPY_SIZE.min((segment.file_size - offset) as usize);
+        bytes.clear();
+        let read = original.read_at(&mut bytes, size, offset);
+        read.map_err(|error| segment.error_of(offset, error.into(), Position(segment.first.0 - 1)))?;
+        file.write_at(&bytes, offset).and_then(|()| file.sync()).map_err(failed)?;
+        offset += size as u64;
+    }
+    file.sync().and_then(|()| disk.rename(&temporary, target)).map_err(failed)
+}
+
+fn lock(disk: &dyn Disk, directory: &Path) -> Result<Box<dyn Send + Sync>, JournalError> {
+    let lock = disk.lock(directory);
+    let lock = lock.map_err(|error| JournalError::io(directory, "locking the directory", &error))?;
+    lock.ok_or_else(|| JournalError::Locked { directory: directory.to_owned() })
+}
+
+fn no_archive() -> JournalError {
+    JournalError::BadOption {
+        option: "journal_archive_directory",
+        reason: "not set: there is nowhere to archive to".into(),
+    }
+}

@@ -1,0 +1,7 @@
+//! Reading the log, from any thread, while it grows: by position, bookmark and time; and checking all that was written.
+
+pub(crate) mod cursor;
+pub(crate) mod pins;
+pub(crate) mod plan;
+pub(crate) mod reader;
+pub(crate) mod verify;

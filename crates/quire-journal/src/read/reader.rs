@@ -1,0 +1,298 @@
+//! Reading the log: by position, by bookmark, by time, from any thread, while it grows.
+//!
+//! Readers read the files into buffers of their own. A batch is handed out only after the checksums of its header and body matched; damage is an error
+//! that names file and offset, never a silent skip.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::disk::{Disk, RealDisk};
+use crate::error::JournalError;
+use crate::format::find_record;
+use crate::log::Log;
+use crate::read::cursor::{AllTopics, Cursor};
+use crate::record::{Bookmark, Position};
+use crate::recover::{self, Followed};
+use crate::segment::Segment;
+use crate::segment::view::{READ_STEP, Reads, View};
+use quire_types::Timestamp;
+
+/// Read access to a journal. Cloning is cheap; clones read the same files.
+#[derive(Clone)]
+pub struct Reader {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Another one takes its place when files that it knows were archived or removed by another process. A cursor keeps the one that it
+    /// began with, and with it the files that are gone.
+    log: RwLock<Arc<Log>>,
+    /// The archive directory that was named.
+    named_archive: Option<PathBuf>,
+    /// Held while the directory is opened again.
+    reopening: Mutex<()>,
+}
+
+/// Where a record lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file.
+    pub path: PathBuf,
+    /// Where its batch begins, in bytes.
+    pub offset: u64,
+}
+
+/// What can be done with a segment, and by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentState {
+    /// It is being written to.
+    Active,
+    /// It is full.
+    Sealed,
+    /// It lies in the archive directory.
+    Archived,
+    /// It is compressed, wherever it lies.
+    Compressed,
+}
+
+impl SegmentState {
+    /// As programs and people read it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SegmentState::Active => "active",
+            SegmentState::Sealed => "sealed",
+            SegmentState::Archived => "archived",
+            SegmentState::Compressed => "compressed",
+        }
+    }
+}
+
+/// What a segment holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentInfo {
+    /// The file.
+    pub path: PathBuf,
+    /// Its number in the log.
+    pub number: u32,
+    /// Positions of the first and the last record; `None` when it is empty.
+    pub positions: Option<(Position, Position)>,
+    /// Bookmarks of both.
+    pub bookmarks: Option<(Bookmark, Bookmark)>,
+    /// When this instance took both.
+    pub timestamps: Option<(Timestamp, Timestamp)>,
+    /// Records.
+    pub count: u64,
+    /// Size of the file, in bytes.
+    pub size: u64,
+    /// See [`SegmentState`].
+    pub state: SegmentState,
+}
+
+impl Reader {
+    pub(crate) fn new(log: Arc<Log>) -> Self {
+        Reader::with_archive(log, None)
+    }
+
+    fn with_archive(log: Arc<Log>, named_archive: Option<PathBuf>) -> Self {
+        let (log, reopening) = (RwLock::new(log), Mutex::default());
+        Reader { shared: Arc::new(Shared { log, named_archive, reopening }) }
+    }
+
+    pub(crate) fn log(&self) -> Arc<Log> {
+        self.shared.log.read().clone()
+    }
+
+    /// Opens a directory without a lock and without changing it: safe beside a running server, whose journal it follows as it grows.
+    /// Finds archived segments in the directory that `archive.place` names.
+    ///
+    /// # Errors
+    /// As [`Reader::open_with_archive`].
+    pub fn open_read_only(directory: impl AsRef<Path>) -> Result<Self, JournalError> {
+        Reader::open_with_archive(directory, None)
+    }
+
+    /// The same for a journal whose older segments are in the directory `archive`, whatever `archive.place` says; both are one log.
+    ///
+    /// # Errors
+    /// [`JournalError::Missing`] when the oldest segments are not there. What cannot be read, a gap in the files, damage in a sealed segment whose index is missing.
+    pub fn open_with_archive(
+        directory: impl AsRef<Path>,
+        archive: Option<&Path>,
+    ) -> Result<Self, JournalError> {
+        Reader::open_read_only_on(Arc::new(RealDisk), directory.as_ref(), archive)
+    }
+
+    /// The same on any disk: for simulation and tests.
+    ///
+    /// # Errors
+    /// As [`Reader::open_with_archive`].
+    pub fn open_read_only_on(
+        disk: Arc<dyn Disk>,
+        directory: &Path,
+        archive: Option<&Path>,
+    ) -> Result<Self, JournalError> {
+        let log = recover::open_to_follow(disk, directory, archive)?;
+        Ok(Reader::with_archive(Arc::new(log), archive.map(Path::to_owned)))
+    }
+
+    /// The first position that can be read, once there is one: files may have been removed before it.
+    pub fn first(&self) -> Position {
+        self.log().segments.read().first().map_or(Position(1), |segment| segment.first)
+    }
+
+    /// The first position of the segment that holds, or will hold, the position; `None` when that segment is gone.
+    pub fn segment_start(&self, position: Position) -> Option<Position> {
+        self.log().segment_at(position).map(|segment| segment.first)
+    }
+
+    /// The last position that can be read.
+    pub fn persisted(&self) -> Position {
+        self.log().persisted()
+    }
+
+    /// Waits until what was submitted up to `position` is persistent.
+    ///
+    /// # Errors
+    /// [`JournalError::TimedOut`], or why the journal takes no more writes.
+    pub fn wait_persisted(&self, position: Position, timeout: Duration) -> Result<(), JournalError> {
+        self.log().wait(position, Instant::now() + timeout)
+    }
+
+    /// Looks for what a writer in another process added, archived or removed. Cursors look for what was added when they reach the end.
+    ///
+    /// A cursor that was made before still reads the files that it began with.
+    ///
+    /// # Errors
+    /// As [`Reader::open_with_archive`].
+    pub fn refresh(&self) -> Result<(), JournalError> {
+        let log = self.log();
+        if !log.follows || (!recover::has_lost_files(&log)? && recover::follow(&log)? == Followed::ToTheEnd) {
+            return Ok(());
+        }
+        let _one_at_a_time = self.shared.reopening.lock();
+        if Arc::ptr_eq(&log, &self.log()) {
+            let reopened = recover::reopen_to_follow(&log, self.shared.named_archive.as_deref())?;
+            *self.shared.log.write() = Arc::new(reopened);
+        }
+        Ok(())
+    }
+
+    /// The position of the message that the bookmark names, if the log has it.
+    ///
+    /// # Errors
+    /// Damage where it should be.
+    pub fn find(&self, bookmark: Bookmark) -> Result<Option<Position>, JournalError> {
+        Ok(self.locate(bookmark)?.map(|(_, position, _)| position))
+    }
+
+    /// The segment that holds the message that the bookmark names, and the offset of its batch in bytes, if the log has it.
+    ///
+    /// # Errors
+    /// Damage where it should be.
+    pub fn find_place(&self, bookmark: Bookmark) -> Result<Option<(SegmentInfo, u64)>, JournalError> {
+        Ok(self.locate(bookmark)?.map(|(segment, _, offset)| (self.info(&segment), offset)))
+    }
+
+    /// The segment, the position and the offset of the batch.
+    fn locate(&self, bookmark: Bookmark) -> Result<Option<(Arc<Segment>, Position, u64)>, JournalError> {
+        let Bookmark { publisher, sequence } = bookmark;
+        let log = self.log();
+        let sealed = log.publishers.read().segment_of(publisher, sequence);
+        let segment = match sealed {
+            Some(number) => log.segment(number),
+            None => log.segments.read().last().cloned(),
+        };
+        let Some(segment) = segment else { return Ok(None) };
+        let (segment, file) = log.reach(segment)?;
+        let index = segment.index.read();
+        let Some(block) = index.block_of(publisher, sequence) else { return Ok(None) };
+        let block_end = index.blocks.get(block as usize + 1).map_or(index.summary.end, |next| next.offset);
+        let mut offset = index.blocks[block as usize].offset;
+        drop(index);
+        let mut view = View::new(&segment, file, Reads::sparingly(READ_STEP));
+        while offset < block_end {
+            let read = view.batch(offset, block_end);
+            let (header, body) = read.map_err(|fault| segment.error_of(offset, fault, Position::ZERO))?;
+            if let Some(at) = find_record(body, publisher, sequence) {
+                let position = Position(header.first.0 + at);
+                return Ok((position <= self.persisted()).then_some((segment, position, offset)));
+            }
+            offset += header.batch_size() as u64;
+        }
+        Ok(None)
+    }
+
+    /// The position of the last record taken at or before the instant; that before the first record when there is none.
+    ///
+    /// # Errors
+    /// Damage where it should be.
+    pub fn position_before(&self, instant: Timestamp) -> Result<Position, JournalError> {
+        // One that was sealed before a record came says nothing about time.
+        let mut segments = self.log().segments.read().clone();
+        segments.retain(|segment| segment.summary().count > 0);
+        let at = segments.partition_point(|segment| segment.summary().first_timestamp <= instant);
+        let before_first = Position(self.first().0 - 1);
+        let Some(segment) = at.checked_sub(1).and_then(|at| segments.get(at)) else {
+            return Ok(before_first);
+        };
+        let index = segment.index.read();
+        let block = index.blocks.partition_point(|block| block.first_timestamp <= instant).saturating_sub(1);
+        let Some(block) = index.blocks.get(block).copied() else { return Ok(before_first) };
+        drop(index);
+        let mut cursor = self.cursor(Position(block.first.0 - 1));
+        let mut found = Position(block.first.0 - 1);
+        while let Some(batch) = cursor.next(self.persisted(), &AllTopics)? {
+            for record in batch.records() {
+                if record.timestamp > instant {
+                    return Ok(found);
+                }
+                found = record.position;
+            }
+        }
+        Ok(found)
+    }
+
+    /// A cursor that gives what comes after the position.
+    pub fn cursor(&self, after: Position) -> Cursor {
+        Cursor::new(self.log(), after)
+    }
+
+    /// What every segment holds, oldest first.
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        let segments = self.log().segments.read().clone();
+        segments.iter().map(|segment| self.info(segment)).collect()
+    }
+
+    pub(crate) fn info(&self, segment: &Segment) -> SegmentInfo {
+        // Asked before its contents are: of a segment that is sealed meanwhile they may not be all.
+        let is_sealed = segment.is_sealed();
+        let summary = segment.summary();
+        let positions = (summary.count > 0).then_some((segment.first, summary.last));
+        let record = |position: Position| {
+            let batch = self.cursor(Position(position.0 - 1)).next(position, &AllTopics).ok()??;
+            batch.records().last().map(|record| record.bookmark())
+        };
+        let bookmarks = positions.and_then(|(first, last)| {
+            let read = || Some((record(first)?, record(last)?));
+            if is_sealed { segment.ends(read) } else { read() }
+        });
+        SegmentInfo {
+            path: segment.path.clone(),
+            number: segment.number,
+            positions,
+            bookmarks,
+            timestamps: positions.map(|_| (summary.first_timestamp, summary.last_timestamp)),
+            count: summary.count,
+            size: segment.file_size,
+            state: match is_sealed {
+                false => SegmentState::Active,
+                true if segment.frames.is_some() => SegmentState::Compressed,
+                true if segment.is_archived => SegmentState::Archived,
+                true => SegmentState::Sealed,
+            },
+        }
+    }
+}

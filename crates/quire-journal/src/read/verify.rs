@@ -1,0 +1,272 @@
+//! Checking everything that was written: the headers, every batch and record, how they follow each other, and the small files beside.
+
+use std::borrow::Cow;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::format::{
+    BATCH_HEADER_SIZE, BatchHeader, HeaderError, SEGMENT_HEADER_FIELDS, SEGMENT_HEADER_SIZE, SegmentHeader,
+    fault_of,
+};
+use crate::log::Log;
+use crate::maintenance::archive_directory;
+use crate::publishers::{ClientsFile, ClientsFound, clients_path};
+use crate::read::reader::Reader;
+use crate::record::Position;
+use crate::segment::compressed::FrameTable;
+use crate::segment::index::Index;
+use crate::segment::index_file;
+use crate::segment::view::{Fault, READ_STEP, Reads, View};
+use crate::segment::{Segment, empty_index, index_path};
+use crate::sidecar;
+
+/// A place at which the bytes are not what was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The file.
+    pub path: PathBuf,
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    /// What is wrong.
+    pub reason: Cow<'static, str>,
+}
+
+impl Reader {
+    /// Checks every byte that was written; empty when all is sound. A missing index is no damage: the next start makes it again. A missing
+    /// segment of a journal that this process writes is reported; of any other journal [`Reader::refresh`] finds it.
+    pub fn verify(&self) -> Vec<Damage> {
+        let log = self.log();
+        let segments = log.segments.read().clone();
+        let mut damages = Vec::new();
+        let mut before = None;
+        for segment in segments {
+            if let Some(damage) = check_is_there(&log, &segment) {
+                damages.push(damage);
+                before = None;
+                continue;
+            }
+            let path = segment.path.clone();
+            let segment = match log.reach(segment) {
+                Ok((segment, _)) => segment,
+                Err(error) => {
+                    damages.push(Damage { path, offset: 0, reason: error.to_string().into() });
+                    before = None;
+                    continue;
+                }
+            };
+            let mut check = Check { log: &log, segment: &segment, damages: Vec::new() };
+            before = check.run(before);
+            damages.append(&mut check.damages);
+        }
+        damages.extend(check_sidecars(&log));
+        damages
+    }
+}
+
+/// What the next batch must follow: the last position and the checksum of the last header.
+type End = (Position, u32);
+
+struct Check<'a> {
+    log: &'a Log,
+    segment: &'a Arc<Segment>,
+    damages: Vec<Damage>,
+}
+
+impl Check<'_> {
+    /// Checks the segment, which follows `before`, if that is known; gives its own end, if that could be read.
+    fn run(&mut self, before: Option<End>) -> Option<End> {
+        let segment = self.segment;
+        let summary = segment.summary();
+        let header = self.header(before);
+        let mut index = header.as_ref().map_or_else(Index::default, empty_index);
+        let mut end = header.map(|header| (Position(header.first.0 - 1), header.previous));
+        let mut offset = SEGMENT_HEADER_SIZE;
+        let mut view = View::new(segment, None, Reads::AHEAD);
+        while offset < summary.end {
+            match self.batch(offset, end, &mut view, &mut index) {
+                Ok(header) => {
+                    end = Some((header.last(), header.checksum));
+                    offset += header.batch_size() as u64;
+                }
+                Err(fault) => {
+                    self.note(offset, fault);
+                    end = None;
+                    // Its length cannot be believed: on with the next batch that the index knows.
+                    let index = segment.index.read();
+                    let next = index.blocks.partition_point(|block| block.offset <= offset);
+                    offset = index.blocks.get(next).map_or(summary.end, |block| block.offset);
+                }
+            }
+        }
+        self.frames();
+        if end.is_some() && segment.is_sealed() {
+            if segment.frames.is_none() {
+                self.is_zero(summary.end, segment.size, "something stands behind the last batch");
+            }
+            if self.damages.is_empty() {
+                self.index_file(&index);
+            }
+        }
+        end
+    }
+
+    fn header(&mut self, before: Option<End>) -> Option<SegmentHeader> {
+        let segment = self.segment;
+        let header = match segment.header_fields() {
+            Ok(Ok(header)) => header,
+            Ok(Err(error)) => {
+                let reason = match error {
+                    HeaderError::Unused => "the segment header is empty",
+                    HeaderError::Version(_) => "the segment header names another version",
+                    HeaderError::Bad(reason) => reason,
+                };
+                self.note(0, reason.into());
+                return None;
+            }
+            Err(fault) => {
+                self.note(0, fault);
+                return None;
+            }
+        };
+        if header.number != segment.number || header.first != segment.first {
+            self.note(0, "the segment belongs to another place".into());
+            return None;
+        }
+        if before.is_some_and(|(last, checksum)| last.next() != header.first || checksum != header.previous) {
+            self.note(0, "the segment does not follow the one before it".into());
+        }
+        let what = "something stands behind the segment header";
+        self.is_zero(SEGMENT_HEADER_FIELDS as u64, SEGMENT_HEADER_SIZE, what);
+        Some(header)
+    }
+
+    /// Notes the first byte in a range of the file that is not zero as damage.
+    fn is_zero(&mut self, from: u64, to: u64, reason: &'static str) {
+        match self.segment.first_nonzero(from, to) {
+            Ok(None) => (),
+            Ok(Some((offset, _))) => self.note(offset, reason.into()),
+            Err((offset, fault)) => self.note(offset, fault),
+        }
+    }
+
+    /// The batch at `offset`, which follows `end`, if that is known; taken into `index`.
+    fn batch(
+        &self,
+        offset: u64,
+        end: Option<End>,
+        view: &mut View,
+        index: &mut Index,
+    ) -> Result<BatchHeader, Fault> {
+        let (header, body) = view.batch(offset, offset + READ_STEP as u64)?;
+        if end.is_some_and(|(_, checksum)| checksum != header.previous) {
+            return Err("the batch does not follow the one before it".into());
+        }
+        if end.is_some_and(|(last, _)| last.next() != header.first) {
+            return Err("the batch does not continue the positions".into());
+        }
+        if !header.has_defined_flags() || !index.add(&header, body, &self.log.names) {
+            return Err(fault_of(&header, body).into());
+        }
+        let padding = offset + (BATCH_HEADER_SIZE + body.len()) as u64;
+        if !view.is_zero(padding, offset + header.batch_size() as u64)? {
+            return Err("something stands between this batch and the next".into());
+        }
+        Ok(header)
+    }
+
+    /// Checks the frames of a compressed segment as they stand in the file: a bit that decompresses to the same is damage too.
+    fn frames(&mut self) {
+        let segment = self.segment;
+        let Some(frames) = &segment.frames else { return };
+        let file = match segment.file.open() {
+            Ok(file) => file,
+            Err(error) => return self.note(0, Fault::Closed(error)),
+        };
+        if let Ok(Ok(header)) = segment.header_fields()
+            && let Err(fault) = FrameTable::read(&*file, segment.file_size, &header)
+        {
+            self.note(header.table, fault);
+        }
+        for entry in frames.entries() {
+            let is_known = self.damages.iter().any(|damage| damage.offset >= entry.offset);
+            if is_known {
+                continue;
+            }
+            match entry.is_whole(&*file) {
+                Ok(true) => (),
+                Ok(false) => self.note(entry.offset, "the checksum of the frame does not match".into()),
+                Err(fault) => self.note(entry.offset, fault),
+            }
+        }
+    }
+
+    /// Compares the index beside the segment with the one that its batches make.
+    fn index_file(&mut self, index: &Index) {
+        let Segment { version, number, first, size, .. } = **self.segment;
+        let header = SegmentHeader { version, number, first, size, previous: 0, table: 0 };
+        let path = index_path(&self.segment.path);
+        let reason = match self.log.disk.read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(_) => "the index cannot be read",
+            Ok(bytes) => match index_file::decode(&bytes, &header, &self.log.names) {
+                Some(found) if found == *index => return,
+                _ => "the index is not that of its segment",
+            },
+        };
+        self.damages.push(Damage { path, offset: 0, reason: reason.into() });
+    }
+
+    fn note(&mut self, offset: u64, fault: Fault) {
+        let reason = match fault {
+            Fault::Damage(reason) => reason.into(),
+            Fault::Disk(error) => format!("it cannot be read: {error}").into(),
+            Fault::Closed(error) => format!("the file cannot be opened: {error}").into(),
+        };
+        self.damages.push(Damage { path: self.segment.path.clone(), offset, reason });
+    }
+}
+
+/// Whether the file of a segment was removed by hand while this process has it open.
+fn check_is_there(log: &Log, segment: &Arc<Segment>) -> Option<Damage> {
+    let opened = log.disk.open_read_only(&segment.path);
+    let is_gone = opened.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    // It may have been archived or removed on purpose meanwhile.
+    let is_known = || log.segment(segment.number).is_some_and(|known| Arc::ptr_eq(&known, segment));
+    let reason = "the file is not there any more";
+    (is_gone && !log.follows && is_known()).then(|| Damage {
+        path: segment.path.clone(),
+        offset: 0,
+        reason: reason.into(),
+    })
+}
+
+/// Checks the sidecar files, and those of the journal itself by what they say.
+fn check_sidecars(log: &Log) -> Vec<Damage> {
+    // Before the files are read: what they need only grows.
+    let first = log.before_first().next();
+    let mut damages = sidecar::check(&*log.disk, &log.directory, first);
+    // Before the end of the log is asked for, which may move on meanwhile.
+    let clients = ClientsFile::read(&*log.disk, &log.directory);
+    let last = log.persisted();
+    let contradicts = "the file contradicts itself, or is of a version that this build does not read";
+    let clients = match clients {
+        Ok(ClientsFound::Whole(clients)) if clients.durable > last && !log.follows => {
+            Some("the log ends before what was on stable storage")
+        }
+        Ok(ClientsFound::Damaged) => Some(contradicts),
+        _ => None,
+    };
+    let noted = archive_directory::read(&*log.disk, &log.directory);
+    let noted = matches!(noted, Ok(archive_directory::Found::Damaged)).then_some(contradicts);
+    let own =
+        [(clients_path(&log.directory), clients), (archive_directory::file_path(&log.directory), noted)];
+    for (path, reason) in own {
+        if let Some(reason) = reason
+            && damages.iter().all(|damage| damage.path != path)
+        {
+            damages.push(Damage { path, offset: 0, reason: reason.into() });
+        }
+    }
+    damages
+}

@@ -1,0 +1,284 @@
+//! What a record holds besides its fixed fields: the key of the message, and where the record came from (`docs/journal-format.md`,
+//! *Attributes*). A record without them pays no byte.
+
+use crate::error::JournalError;
+use crate::record::{Bookmark, Position};
+
+const KEY: u8 = 1;
+const SOURCE: u8 = 2;
+
+/// The most bytes that the attributes of one record take: their size is 16-bit on disk.
+pub(crate) const ATTRIBUTES_SIZE_MAX: usize = u16::MAX as usize;
+
+/// The most bytes of the name of an instance or a group.
+const NAME_SIZE_MAX: usize = u8::MAX as usize;
+
+/// An instance that a record passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instance<'a> {
+    /// Its name; 1 to 255 bytes.
+    pub name: &'a str,
+    /// The group that it is in, by default its own name; 1 to 255 bytes.
+    pub group: &'a str,
+}
+
+/// The instances that a record passed before it came here, oldest first: the first one took it from a publisher, the last one sent it
+/// here. Empty for a record that was published here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InstancePath<'a>(&'a [u8]);
+
+impl<'a> InstancePath<'a> {
+    /// That of a record that was published here.
+    pub const EMPTY: InstancePath<'static> = InstancePath(&[]);
+
+    /// The path in these bytes, as [`InstancePath::as_bytes`] gave them; `None` when they are no path.
+    pub fn from_bytes(bytes: &'a [u8]) -> Option<Self> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            (_, rest) = split_instance(rest)?;
+        }
+        Some(InstancePath(bytes))
+    }
+
+    /// The path as it stands in a record.
+    pub const fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// Whether the record was published here.
+    pub const fn is_empty(self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The instances, oldest first.
+    pub fn instances(self) -> impl Iterator<Item = Instance<'a>> {
+        let mut rest = self.0;
+        // The bytes were checked when the path was made.
+        std::iter::from_fn(move || {
+            let (instance, after) = split_instance(rest)?;
+            rest = after;
+            Some(instance)
+        })
+    }
+}
+
+/// The instance at the front of a path, and what follows it.
+fn split_instance(bytes: &[u8]) -> Option<(Instance<'_>, &[u8])> {
+    let (name, rest) = split_name(bytes)?;
+    let (group, rest) = split_name(rest)?;
+    let group = if group.is_empty() { name } else { group };
+    (!name.is_empty()).then_some((Instance { name, group }, rest))
+}
+
+fn split_name(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let (size, rest) = bytes.split_first()?;
+    let (name, rest) = rest.split_at_checked(usize::from(*size))?;
+    Some((std::str::from_utf8(name).ok()?, rest))
+}
+
+/// A path that grows: that of a record which goes on to another instance, and the instance that sends it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InstancePathBuffer(Vec<u8>);
+
+impl InstancePathBuffer {
+    /// A copy of the path.
+    pub fn new(path: InstancePath<'_>) -> Self {
+        InstancePathBuffer(path.0.to_vec())
+    }
+
+    /// Adds the instance that the record passed last.
+    ///
+    /// # Errors
+    /// [`JournalError::BadOption`] for a name that is empty or longer than 255 bytes.
+    pub fn push(&mut self, instance: Instance<'_>) -> Result<(), JournalError> {
+        let Instance { name, group } = instance;
+        for (option, text) in [("instance", name), ("group", group)] {
+            if !(1..=NAME_SIZE_MAX).contains(&text.len()) {
+                let reason = format!("{} bytes, a name has 1 to {NAME_SIZE_MAX}", text.len());
+                return Err(JournalError::BadOption { option, reason });
+            }
+        }
+        for text in [name, if group == name { "" } else { group }] {
+            self.0.push(text.len() as u8);
+            self.0.extend_from_slice(text.as_bytes());
+        }
+        Ok(())
+    }
+
+    /// The path so far.
+    pub fn as_path(&self) -> InstancePath<'_> {
+        InstancePath(&self.0)
+    }
+}
+
+/// Where a record came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source<'a> {
+    /// The instance that sent it.
+    pub instance: Instance<'a>,
+    /// Its position in the log of that instance; `None` = not known.
+    pub position: Option<Position>,
+}
+
+/// Where a record was published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin<'a> {
+    /// Its publisher and sequence: its name on every instance.
+    pub bookmark: Bookmark,
+    /// The instance that took it from the publisher; `None` = this one.
+    pub instance: Option<Instance<'a>>,
+}
+
+/// The attributes of a record as they stand in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attributes<'a>(&'a [u8]);
+
+impl<'a> Attributes<'a> {
+    /// Those of a record that was published here, without a key.
+    pub const NONE: Attributes<'static> = Attributes(&[]);
+
+    /// The attributes in these bytes; `None` when they are not what a record can hold.
+    pub fn from_bytes(bytes: &'a [u8]) -> Option<Self> {
+        let (mut rest, mut before) = (bytes, 0);
+        while !rest.is_empty() {
+            let (number, value, after) = split_attribute(rest)?;
+            let is_whole = match number {
+                KEY => !value.is_empty(),
+                SOURCE => split_source(value).is_some(),
+                _ => false,
+            };
+            if !is_whole || number <= before {
+                return None;
+            }
+            (rest, before) = (after, number);
+        }
+        (bytes.len() <= ATTRIBUTES_SIZE_MAX).then_some(Attributes(bytes))
+    }
+
+    /// The bytes as they stand in a record.
+    pub const fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// The key of the message in its last-value topic, if it has one.
+    pub fn key(self) -> Option<&'a [u8]> {
+        self.value(KEY)
+    }
+
+    /// The instances that the record passed before it came here.
+    pub fn path(self) -> InstancePath<'a> {
+        self.value(SOURCE).and_then(split_source).map_or(InstancePath::EMPTY, |(_, path)| path)
+    }
+
+    /// Where the record came from; `None` when it was published here.
+    pub fn source(self) -> Option<Source<'a>> {
+        let (position, path) = self.value(SOURCE).and_then(split_source)?;
+        let instance = path.instances().last()?;
+        Some(Source { instance, position: (position > 0).then_some(Position(position)) })
+    }
+
+    fn value(self, wanted: u8) -> Option<&'a [u8]> {
+        let mut rest = self.0;
+        while let Some((number, value, after)) = split_attribute(rest) {
+            if number == wanted {
+                return Some(value);
+            }
+            rest = after;
+        }
+        None
+    }
+}
+
+/// The attribute at the front: its number and its value, and what follows it.
+fn split_attribute(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (number, rest) = bytes.split_first()?;
+    let (size, rest) = take_number(rest)?;
+    let (value, rest) = rest.split_at_checked(usize::try_from(size).ok()?)?;
+    Some((*number, value, rest))
+}
+
+/// The position in the log of the source, and the path, which is not empty.
+fn split_source(value: &[u8]) -> Option<(u64, InstancePath<'_>)> {
+    let (position, path) = take_number(value)?;
+    let path = InstancePath::from_bytes(path).filter(|path| !path.is_empty())?;
+    Some((position, path))
+}
+
+/// Makes attributes, one record's after the other's.
+#[derive(Clone, Debug, Default)]
+pub struct AttributesBuffer(Vec<u8>);
+
+impl AttributesBuffer {
+    /// The attributes of one record. An empty `key` is none, and an empty `path` says that the record was published here. `position` is
+    /// that of the record in the log of the instance that sent it.
+    ///
+    /// # Errors
+    /// [`JournalError::BadOption`] when all of them together take more than 65,535 bytes.
+    pub fn encode(
+        &mut self,
+        key: &[u8],
+        position: Option<Position>,
+        path: InstancePath<'_>,
+    ) -> Result<Attributes<'_>, JournalError> {
+        let bytes = &mut self.0;
+        bytes.clear();
+        if !key.is_empty() {
+            bytes.push(KEY);
+            put_number(bytes, key.len() as u64);
+            bytes.extend_from_slice(key);
+        }
+        if !path.is_empty() {
+            let position = position.unwrap_or(Position::ZERO).0;
+            bytes.push(SOURCE);
+            put_number(bytes, (number_size(position) + path.0.len()) as u64);
+            put_number(bytes, position);
+            bytes.extend_from_slice(path.0);
+        }
+        if bytes.len() > ATTRIBUTES_SIZE_MAX {
+            let reason = format!(
+                "{} bytes of attributes ({} of the key, {} of the path), the limit is {ATTRIBUTES_SIZE_MAX}",
+                bytes.len(),
+                key.len(),
+                path.0.len()
+            );
+            bytes.clear();
+            return Err(JournalError::BadOption { option: "attributes", reason });
+        }
+        Ok(Attributes(bytes))
+    }
+
+    /// The attributes that were encoded last.
+    pub fn attributes(&self) -> Attributes<'_> {
+        Attributes(&self.0)
+    }
+}
+
+/// Appends a number as LEB128.
+pub(crate) fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+/// Bytes that the number takes.
+const fn number_size(number: u64) -> usize {
+    (64 - (number | 1).leading_zeros()).div_ceil(7) as usize
+}
+
+/// The number at the front, and what follows it; `None` when it is cut short or has more than 64 bits.
+pub(crate) fn take_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let mut number = 0;
+    for (at, byte) in bytes.iter().enumerate().take(10) {
+        let bits = u64::from(byte & 0x7f);
+        if at == 9 && bits > 1 {
+            return None;
+        }
+        number |= bits << (7 * at);
+        if *byte < 0x80 {
+            return Some((number, &bytes[at + 1..]));
+        }
+    }
+    None
+}

@@ -1,0 +1,133 @@
+//! What the log holds: records.
+
+pub(crate) mod attributes;
+pub(crate) mod deleted;
+
+use quire_types::Timestamp;
+pub use quire_types::{Bookmark, Position, PublisherId};
+
+use crate::record::attributes::{Attributes, InstancePath, Origin, Source};
+use crate::record::deleted::DeletedKeys;
+
+/// What a record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RecordKind {
+    /// A message.
+    Publish = 1,
+    /// Messages of a queue were acknowledged, cancelled or expired.
+    Acknowledge = 2,
+    /// Who held messages of a queue. Nothing depends on it.
+    Lease = 3,
+    /// Messages of a last-value topic were deleted.
+    Delete = 4,
+}
+
+impl RecordKind {
+    /// The kind with this number on disk.
+    pub const fn from_number(number: u8) -> Option<RecordKind> {
+        match number {
+            1 => Some(RecordKind::Publish),
+            2 => Some(RecordKind::Acknowledge),
+            3 => Some(RecordKind::Lease),
+            4 => Some(RecordKind::Delete),
+            _ => None,
+        }
+    }
+
+    /// As programs and people read it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RecordKind::Publish => "publish",
+            RecordKind::Acknowledge => "acknowledge",
+            RecordKind::Lease => "lease",
+            RecordKind::Delete => "delete",
+        }
+    }
+}
+
+/// A record to be appended.
+#[derive(Clone, Copy, Debug)]
+pub struct NewRecord<'a> {
+    /// What it says.
+    pub kind: RecordKind,
+    /// Code of the message type of `data`.
+    pub message_type: u8,
+    /// Who published it.
+    pub publisher: PublisherId,
+    /// Its number in that publisher's sequence: a record that is not above the publisher's highest one is a duplicate. 0 = none was
+    /// given: the record's own position, or the number after the highest one if that is larger, so that it is never a duplicate
+    /// (reference: queues-and-transaction-log 2.3 P8 to P10).
+    pub sequence: u64,
+    /// When this instance took it. The log never goes back: an earlier time than that of the record before is raised to it.
+    pub timestamp: Timestamp,
+    /// Where it was published.
+    pub topic: &'a str,
+    /// Handed on as it came; at most 255 bytes.
+    pub correlation_id: &'a [u8],
+    /// Lifetime in seconds, 0 = never expires; `None` = not said.
+    pub expiration_s: Option<u32>,
+    /// Its key, and where it came from; [`Attributes::NONE`] for a message without a key that was published here.
+    pub attributes: Attributes<'a>,
+    /// The message; of a delete the list of its keys ([`put_deleted_key`](crate::put_deleted_key)).
+    pub data: &'a [u8],
+}
+
+/// A record that was read, borrowed from the bytes of its batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Its place in this log.
+    pub position: Position,
+    /// What it says.
+    pub kind: RecordKind,
+    /// Code of the message type of `data`.
+    pub message_type: u8,
+    /// Who published it.
+    pub publisher: PublisherId,
+    /// Its number in that publisher's sequence.
+    pub sequence: u64,
+    /// When this instance took it.
+    pub timestamp: Timestamp,
+    /// Where it was published.
+    pub topic: &'a str,
+    /// As published.
+    pub correlation_id: &'a [u8],
+    /// As published.
+    pub expiration_s: Option<u32>,
+    /// Its key, and where it came from.
+    pub attributes: Attributes<'a>,
+    /// The message; of a delete the list of its keys.
+    pub data: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// The name of the record on every instance.
+    pub fn bookmark(&self) -> Bookmark {
+        Bookmark { publisher: self.publisher, sequence: self.sequence }
+    }
+
+    /// The key of the message in its last-value topic, if it has one.
+    pub fn key(&self) -> Option<&'a [u8]> {
+        self.attributes.key()
+    }
+
+    /// Where the record was published.
+    pub fn origin(&self) -> Origin<'a> {
+        Origin { bookmark: self.bookmark(), instance: self.path().instances().next() }
+    }
+
+    /// The instance that sent the record; `None` when it was published here.
+    pub fn source(&self) -> Option<Source<'a>> {
+        self.attributes.source()
+    }
+
+    /// The instances that the record passed before it came here, oldest first; empty when it was published here.
+    pub fn path(&self) -> InstancePath<'a> {
+        self.attributes.path()
+    }
+
+    /// The keys that a delete removed; none for a record of another kind.
+    pub fn deleted_keys(&self) -> DeletedKeys<'a> {
+        DeletedKeys::new(if self.kind == RecordKind::Delete { self.data } else { &[] })
+    }
+}

@@ -1,0 +1,265 @@
+//! Where things are in one segment: publisher and sequence, time and topic, each to a block.
+//!
+//! A *block* is a run of batches of about 64 KiB and the unit that a reader skips or scans. The index of the active segment grows in
+//! memory with each flush; when the segment is sealed it is written beside it (`index_file`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::{SmallVec, smallvec};
+
+use crate::format::{BATCH_BODY_TARGET, BatchHeader, split_raw};
+use crate::record::{Position, PublisherId};
+use quire_types::Timestamp;
+
+/// The topics of one log: every name once, however many segments hold it, so that equal names have equal addresses.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    all: Mutex<FxHashSet<Arc<str>>>,
+    /// A segment was removed, so that some of them may be in no segment.
+    may_be_unused: AtomicBool,
+}
+
+impl Names {
+    /// The one copy of the name.
+    pub fn intern(&self, name: &str) -> Arc<str> {
+        let mut names = self.all.lock();
+        names.get(name).cloned().unwrap_or_else(|| {
+            let name: Arc<str> = name.into();
+            names.insert(name.clone());
+            name
+        })
+    }
+
+    /// The one copy of the name, taken in if there are fewer than `count_max`; `None` when there are not.
+    pub fn admit(&self, name: &Arc<str>, count_max: usize) -> Option<Arc<str>> {
+        let mut names = self.all.lock();
+        if let Some(known) = names.get(name) {
+            return Some(known.clone());
+        }
+        (names.len() < count_max).then(|| {
+            names.insert(name.clone());
+            name.clone()
+        })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.all.lock().len()
+    }
+
+    /// The first `count_max` names after `after`, in order.
+    pub fn after(&self, after: &str, count_max: usize) -> Vec<Arc<str>> {
+        let all = self.all.lock();
+        let mut names: Vec<&Arc<str>> = all.iter().filter(|name| ***name > *after).collect();
+        if names.len() > count_max {
+            names.select_nth_unstable(count_max);
+            names.truncate(count_max);
+        }
+        names.sort_unstable();
+        names.into_iter().cloned().collect()
+    }
+
+    pub fn segment_removed(&self) {
+        self.may_be_unused.store(true, Ordering::Release);
+    }
+
+    /// Forgets the names that nobody else holds: false without looking, when no segment was removed since the last time. `release` is
+    /// called before, to let go of names.
+    pub fn forget_unused(&self, release: impl FnOnce()) -> bool {
+        let is_worth_it = self.may_be_unused.swap(false, Ordering::AcqRel);
+        if is_worth_it {
+            release();
+            self.all.lock().retain(|name| Arc::strong_count(name) > 1);
+        }
+        is_worth_it
+    }
+}
+
+/// The topics that a reader wants, each asked for once and not once per segment.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    /// By the address of the interned name; the names are kept, so that no address is used again.
+    decided: FxHashMap<usize, (bool, Arc<str>)>,
+}
+
+impl Wanted {
+    /// Whether the topic is wanted; `ask` knows.
+    pub fn wants(&mut self, topic: &Arc<str>, ask: impl FnOnce(&str) -> bool) -> bool {
+        let address = topic.as_ptr().addr();
+        self.decided.entry(address).or_insert_with(|| (ask(topic), topic.clone())).0
+    }
+}
+
+/// Where a block begins and what it begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    /// In the segment, in bytes.
+    pub offset: u64,
+    pub first: Position,
+    pub first_timestamp: Timestamp,
+}
+
+/// The highest sequence of a publisher up to the end of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub sequence: u64,
+    pub block: u32,
+}
+
+/// The marks of one publisher. Most of those of a server with very many publish once in a segment: no allocation for that.
+pub(crate) type Marks = SmallVec<[Mark; 1]>;
+
+/// The blocks that hold one topic; the same for topics.
+pub(crate) type Blocks = SmallVec<[u32; 2]>;
+
+/// Publisher and sequence, time, and topic to blocks, and where the segment ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Index {
+    pub blocks: Vec<Block>,
+    /// Per publisher, in log order: both members grow.
+    pub publishers: FxHashMap<PublisherId, Marks>,
+    /// Per topic the blocks that hold it, in order.
+    pub topics: FxHashMap<Arc<str>, Blocks>,
+    pub summary: Summary,
+}
+
+/// What is known of the contents of a segment as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Summary {
+    /// Where the next batch would begin, in bytes.
+    pub end: u64,
+    /// The last position; that before the segment when it is empty.
+    pub last: Position,
+    pub first_timestamp: Timestamp,
+    pub last_timestamp: Timestamp,
+    /// Checksum of the last batch header.
+    pub checksum: u32,
+    /// Flags of the last batch.
+    pub flags: u32,
+    /// Records.
+    pub count: u64,
+}
+
+impl Index {
+    /// An index of a segment that holds nothing yet.
+    pub fn empty(first: Position, end: u64, previous: u32) -> Self {
+        let summary = Summary { end, last: Position(first.0 - 1), checksum: previous, ..Summary::default() };
+        Index { summary, ..Index::default() }
+    }
+
+    /// Takes in the batch that follows; false when its body does not hold the records that its header counts.
+    #[must_use]
+    pub fn add(&mut self, header: &BatchHeader, mut body: &[u8], names: &Names) -> bool {
+        let summary = &mut self.summary;
+        summary.end = header.offset + header.batch_size() as u64;
+        summary.checksum = header.checksum;
+        summary.flags = header.flags;
+        if header.count == 0 {
+            return true;
+        }
+        if self.blocks.last().is_none_or(|block| header.offset - block.offset >= BATCH_BODY_TARGET as u64) {
+            self.blocks.push(Block {
+                offset: header.offset,
+                first: header.first,
+                first_timestamp: header.first_timestamp,
+            });
+        }
+        if summary.count == 0 {
+            summary.first_timestamp = header.first_timestamp;
+        }
+        let block = (self.blocks.len() - 1) as u32;
+        let mut topic: Option<&[u8]> = None;
+        let mut run: Option<(PublisherId, u64)> = None;
+        for _ in 0..header.count {
+            let Some((record, rest)) = split_raw(body) else { return false };
+            body = rest;
+            summary.last_timestamp = record.timestamp();
+            // Neighbours mostly have one topic, which is known to be text then.
+            if topic != Some(record.topic) {
+                let Ok(name) = std::str::from_utf8(record.topic) else { return false };
+                note_topic(&mut self.topics, name, block, names);
+                topic = Some(record.topic);
+            }
+            if let Some((publisher, sequence)) = run
+                && publisher != record.publisher()
+            {
+                note_publisher(&mut self.publishers, publisher, Mark { sequence, block });
+            }
+            run = Some((record.publisher(), record.sequence()));
+        }
+        if let Some((publisher, sequence)) = run {
+            note_publisher(&mut self.publishers, publisher, Mark { sequence, block });
+        }
+        self.summary.last = header.last();
+        self.summary.count += u64::from(header.count);
+        body.is_empty()
+    }
+
+    /// Whether this is the index of the same segment, taken at the same time or later.
+    pub fn continues(&self, before: &Index) -> bool {
+        self.blocks.starts_with(&before.blocks) && self.summary.last >= before.summary.last
+    }
+
+    /// The block that would hold this message, if the segment does.
+    pub fn block_of(&self, publisher: PublisherId, sequence: u64) -> Option<u32> {
+        let marks = self.publishers.get(&publisher)?;
+        let at = marks.partition_point(|mark| mark.sequence < sequence);
+        marks.get(at).map(|mark| mark.block)
+    }
+
+    /// The block that holds the position, for one that lies in the segment.
+    pub fn block_at(&self, position: Position) -> usize {
+        self.blocks.partition_point(|block| block.first <= position).saturating_sub(1)
+    }
+
+    /// Where to end a read that begins at `offset` and is to bring about `step` bytes: at the end of a block, so that no batch is cut, and
+    /// at the end of the block of `offset` at the least.
+    pub fn read_end(&self, offset: u64, step: u64) -> u64 {
+        let reach = offset.saturating_add(step);
+        if reach >= self.summary.end {
+            return self.summary.end;
+        }
+        let next = self.blocks.partition_point(|block| block.offset <= reach);
+        let last_within =
+            next.checked_sub(1).map(|at| self.blocks[at].offset).filter(|start| *start > offset);
+        last_within.unwrap_or_else(|| self.blocks.get(next).map_or(self.summary.end, |block| block.offset))
+    }
+
+    /// The blocks that hold a wanted topic, in order; `None` when all topics are wanted.
+    pub fn blocks_with(&self, mut wants: impl FnMut(&Arc<str>) -> bool) -> Option<Vec<u32>> {
+        let mut blocks: Vec<u32> = Vec::new();
+        let mut all = true;
+        for (topic, its_blocks) in &self.topics {
+            if wants(topic) {
+                blocks.extend(its_blocks);
+            } else {
+                all = false;
+            }
+        }
+        if all {
+            return None;
+        }
+        blocks.sort_unstable();
+        blocks.dedup();
+        Some(blocks)
+    }
+}
+
+fn note_topic(topics: &mut FxHashMap<Arc<str>, Blocks>, topic: &str, block: u32, names: &Names) {
+    match topics.get_mut(topic) {
+        Some(blocks) if blocks.last() == Some(&block) => (),
+        Some(blocks) => blocks.push(block),
+        None => drop(topics.insert(names.intern(topic), smallvec![block])),
+    }
+}
+
+fn note_publisher(publishers: &mut FxHashMap<PublisherId, Marks>, publisher: PublisherId, mark: Mark) {
+    let marks = publishers.entry(publisher).or_default();
+    match marks.last_mut() {
+        Some(last) if last.block == mark.block => last.sequence = mark.sequence,
+        _ => marks.push(mark),
+    }
+}

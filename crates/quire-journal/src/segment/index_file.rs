@@ -1,0 +1,154 @@
+//! The index of a sealed segment as a file, `<segment>.index`. It is never the truth: a missing or wrong one is made again.
+
+use std::sync::Arc;
+
+use crate::atomic_file;
+use crate::format::{POSITION_MAX, SEGMENT_HEADER_SIZE, SegmentHeader, u32_at, u64_at};
+use crate::record::{Position, PublisherId};
+use crate::segment::index::{Block, Blocks, Index, Mark, Marks, Names, Summary};
+use quire_types::Timestamp;
+
+const MAGIC: [u8; 8] = *b"QUIREIDX";
+const VERSION: u32 = 1;
+const HEAD_SIZE: usize = 84;
+
+/// The file without its checksum.
+pub(crate) fn encode(index: &Index, segment: u32, first: Position) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256 + index.blocks.len() * 24);
+    let put32 = |out: &mut Vec<u8>, value: u32| out.extend_from_slice(&value.to_le_bytes());
+    let put64 = |out: &mut Vec<u8>, value: u64| out.extend_from_slice(&value.to_le_bytes());
+    let summary = &index.summary;
+    out.extend_from_slice(&MAGIC);
+    put32(&mut out, VERSION);
+    put32(&mut out, segment);
+    put32(&mut out, summary.checksum);
+    put32(&mut out, summary.flags);
+    put64(&mut out, first.0);
+    put64(&mut out, summary.end);
+    put64(&mut out, summary.last.0);
+    put64(&mut out, summary.first_timestamp.0);
+    put64(&mut out, summary.last_timestamp.0);
+    put64(&mut out, summary.count);
+    put32(&mut out, index.blocks.len() as u32);
+    put32(&mut out, index.publishers.len() as u32);
+    put32(&mut out, index.topics.len() as u32);
+    for block in &index.blocks {
+        put64(&mut out, block.offset);
+        put64(&mut out, block.first.0);
+        put64(&mut out, block.first_timestamp.0);
+    }
+    let mut publishers: Vec<_> = index.publishers.iter().collect();
+    publishers.sort_unstable_by_key(|(publisher, _)| **publisher);
+    for (publisher, marks) in publishers {
+        put64(&mut out, publisher.0);
+        put32(&mut out, marks.len() as u32);
+        for mark in marks {
+            put64(&mut out, mark.sequence);
+            put32(&mut out, mark.block);
+        }
+    }
+    let mut topics: Vec<(&Arc<str>, &Blocks)> = index.topics.iter().collect();
+    topics.sort_unstable();
+    for (topic, blocks) in topics {
+        put32(&mut out, topic.len() as u32);
+        out.extend_from_slice(topic.as_bytes());
+        put32(&mut out, blocks.len() as u32);
+        blocks.iter().for_each(|block| put32(&mut out, *block));
+    }
+    out
+}
+
+/// Reads such a file; `None` when it is not whole, belongs to another segment, or contradicts itself.
+pub(crate) fn decode(bytes: &[u8], header: &SegmentHeader, names: &Names) -> Option<Index> {
+    let bytes = atomic_file::checked(bytes)?;
+    let (head, rest) = bytes.split_at_checked(HEAD_SIZE)?;
+    if head[..8] != MAGIC
+        || u32_at(head, 8) != VERSION
+        || u32_at(head, 12) != header.number
+        || u64_at(head, 24) != header.first.0
+    {
+        return None;
+    }
+    let summary = Summary {
+        checksum: u32_at(head, 16),
+        flags: u32_at(head, 20),
+        end: u64_at(head, 32),
+        last: Position(u64_at(head, 40)),
+        first_timestamp: Timestamp(u64_at(head, 48)),
+        last_timestamp: Timestamp(u64_at(head, 56)),
+        count: u64_at(head, 64),
+    };
+    let (block_count, publisher_count, topic_count) = (u32_at(head, 72), u32_at(head, 76), u32_at(head, 80));
+    let mut rest = Rest(rest);
+    let mut index = Index { summary, ..Index::default() };
+    for _ in 0..block_count {
+        let (offset, first) = (rest.u64()?, Position(rest.u64()?));
+        index.blocks.push(Block { offset, first, first_timestamp: Timestamp(rest.u64()?) });
+    }
+    for _ in 0..publisher_count {
+        let publisher = PublisherId(rest.u64()?);
+        let count = rest.u32()?;
+        let mut marks = Marks::new();
+        for _ in 0..count {
+            marks.push(Mark { sequence: rest.u64()?, block: rest.u32()? });
+        }
+        index.publishers.insert(publisher, marks);
+    }
+    for _ in 0..topic_count {
+        let size = rest.u32()? as usize;
+        let topic = std::str::from_utf8(rest.bytes(size)?).ok()?;
+        let count = rest.u32()?;
+        let mut blocks = Blocks::new();
+        for _ in 0..count {
+            blocks.push(rest.u32()?);
+        }
+        index.topics.insert(names.intern(topic), blocks);
+    }
+    (rest.0.is_empty() && is_possible(&index, header)).then_some(index)
+}
+
+/// Whether the index can be that of the segment: places in order and inside it, so that readers may compute with them.
+fn is_possible(index: &Index, header: &SegmentHeader) -> bool {
+    let Summary { end, last, count, .. } = index.summary;
+    let block_count = index.blocks.len() as u32;
+    let blocks_lie_inside = match (index.blocks.first(), index.blocks.last()) {
+        (Some(first), Some(final_block)) => {
+            first.offset >= SEGMENT_HEADER_SIZE
+                && first.first == header.first
+                && final_block.offset < end
+                && final_block.first <= last
+        }
+        _ => count == 0,
+    };
+    (SEGMENT_HEADER_SIZE..=header.size).contains(&end)
+        && last.0 <= POSITION_MAX
+        && last.0.checked_sub(header.first.0 - 1) == Some(count)
+        && blocks_lie_inside
+        && index.blocks.is_sorted_by(|a, b| a.offset < b.offset && a.first < b.first)
+        && index.publishers.values().all(|marks| {
+            marks.iter().all(|mark| mark.block < block_count)
+                && marks.is_sorted_by(|a, b| a.sequence <= b.sequence && a.block < b.block)
+        })
+        && index.topics.values().all(|blocks| {
+            blocks.iter().all(|block| *block < block_count) && blocks.is_sorted_by(|a, b| a < b)
+        })
+}
+
+/// Reads from the front of an index file, never further than it reaches.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn bytes(&mut self, size: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(size)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.bytes(4).map(|bytes| u32_at(bytes, 0))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.bytes(8).map(|bytes| u64_at(bytes, 0))
+    }
+}

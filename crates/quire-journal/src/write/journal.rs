@@ -1,0 +1,730 @@
+//! The handle that appends: positions, sequences, batches, and the way to the writer.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Sender, unbounded};
+
+use crate::disk::{Disk, MemoryDisk, RealDisk};
+use crate::error::JournalError;
+use crate::format::{
+    BATCH_BODY_TARGET, FLAG_CLOSED, FLAG_OPENED, RECORD_SIZE_MAX, SEGMENT_HEADER_SIZE, SEGMENT_RESERVE,
+    put_record, record_size,
+};
+use crate::log::Log;
+use crate::maintenance::files::FileMaintenance;
+use crate::paged::Memory;
+use crate::publishers::Highest;
+use crate::read::reader::Reader;
+use crate::record::deleted::DeletedKeys;
+use crate::record::{NewRecord, Position, PublisherId, RecordKind};
+use crate::recover::{self, Progress, Recovery};
+use crate::sidecar::Sidecars;
+use crate::write::segment_pool::{SegmentFactory, SegmentPool};
+use crate::write::sidecar_writer::SidecarWriter;
+use crate::write::writer::{self, NewBatch, Order, Writer};
+use quire_types::Timestamp;
+
+/// What "persisted" survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// A returned `fdatasync`: the end of the process, of the system, of the power.
+    #[default]
+    Fsync,
+    /// The system has the bytes: the end of the process, but not of the system or the power. Synced every `flush_interval`.
+    Os,
+}
+
+/// How a journal is kept (reference: queues-and-transaction-log 2.2).
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Size of a segment, in bytes. A record that needs more gets a segment of its own size.
+    pub segment_size: u64,
+    /// Size of the first segments of a journal, in bytes. Later ones double up to `segment_size`.
+    pub first_segment_size: u64,
+    /// Segments that are made ready before they are needed.
+    pub prepared_segments: usize,
+    /// The longest that a record may wait for its flush to start, or, with [`Durability::Os`], for its sync. An idle disk flushes at once.
+    pub flush_interval: Duration,
+    /// What "persisted" survives.
+    pub durability: Durability,
+    /// Bytes of records that may wait to become persistent: beyond it [`Journal::append`] refuses, so that a producer that outruns the
+    /// disk does not fill the memory. One record may always wait, whatever its size.
+    pub unpersisted_size_max: usize,
+    /// Where [`FileMaintenance::archive`] moves segments, and where those are that it moved (reference: queues-and-transaction-log G11).
+    pub archive_directory: Option<PathBuf>,
+    /// Of a journal in memory: its bound, in bytes.
+    pub memory_size_max: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            segment_size: 64 * 1024 * 1024,
+            // Small for a disk, and still two steps of a busy writer.
+            first_segment_size: 4 * 1024 * 1024,
+            prepared_segments: 2,
+            flush_interval: Duration::from_millis(100),
+            durability: Durability::Fsync,
+            // A second of a slow disk.
+            unpersisted_size_max: 64 * 1024 * 1024,
+            archive_directory: None,
+            memory_size_max: 1024 * 1024 * 1024,
+        }
+    }
+}
+
+/// The smallest segment, in bytes: room for a few batches of common size.
+const SEGMENT_SIZE_MIN: u64 = 64 * 1024;
+
+/// What came of an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// The record has this position.
+    Recorded(Position),
+    /// The sequence is not above the highest of this publisher: a duplicate, dropped (seed 004).
+    Duplicate {
+        /// The highest sequence of the publisher.
+        highest: u64,
+    },
+}
+
+/// The one writer of a journal directory.
+///
+/// Dropping it closes it, without a word about what went wrong; [`Journal::close`] says so.
+pub struct Journal {
+    log: Arc<Log>,
+    route: Route,
+    /// Closed batches and the open one, not submitted yet.
+    closed: Vec<NewBatch>,
+    open: NewBatch,
+    appended: Position,
+    last_timestamp: Timestamp,
+    highest: Highest,
+    unpersisted_size_max: usize,
+    _lock: Option<Box<dyn Send + Sync>>,
+}
+
+/// How batches get to the writer.
+enum Route {
+    Thread {
+        orders: Sender<Order>,
+        thread: Option<JoinHandle<()>>,
+    },
+    /// `waiting` goes out at `submit`, or at [`Journal::write_waiting`] when it is driven by hand.
+    Inline {
+        writer: Box<Writer>,
+        waiting: Vec<NewBatch>,
+        by_hand: bool,
+    },
+    Closed,
+}
+
+impl Journal {
+    /// Opens, or begins, the journal in a directory; recovers it first. `on_progress` is called while it does.
+    ///
+    /// # Errors
+    /// [`JournalError::Locked`], [`JournalError::Corrupt`], [`JournalError::Gap`], [`JournalError::Version`],
+    /// [`JournalError::BadOption`], and whatever the system refuses.
+    pub fn open(
+        directory: impl AsRef<Path>,
+        options: &Options,
+        on_progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Self, Recovery), JournalError> {
+        Journal::open_on(Arc::new(RealDisk), directory.as_ref(), options, on_progress, Drive::Thread)
+    }
+
+    /// A journal in memory, gone when it is dropped. What is submitted is written at once, on the calling thread.
+    ///
+    /// # Errors
+    /// [`JournalError::BadOption`], and [`JournalError::Full`] when the first segment is above the bound.
+    pub fn in_memory(options: &Options) -> Result<Self, JournalError> {
+        let disk = Arc::new(MemoryDisk::new(options.memory_size_max));
+        Journal::open_on(disk, Path::new("memory"), options, &mut |_| (), Drive::AtSubmit)
+            .map(|(journal, _)| journal)
+    }
+
+    /// A journal on any disk whose writer runs only in [`Journal::write_waiting`]: for simulation and tests.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub fn driven_by_hand(
+        disk: Arc<dyn Disk>,
+        directory: &Path,
+        options: &Options,
+    ) -> Result<(Self, Recovery), JournalError> {
+        Journal::open_on(disk, directory, options, &mut |_| (), Drive::ByHand)
+    }
+
+    fn open_on(
+        disk: Arc<dyn Disk>,
+        directory: &Path,
+        options: &Options,
+        on_progress: &mut dyn FnMut(Progress),
+        drive: Drive,
+    ) -> Result<(Self, Recovery), JournalError> {
+        check(options)?;
+        let system = |operation, error| JournalError::io(directory, operation, &error);
+        disk.create_directory(directory).map_err(|error| system("creating the directory", error))?;
+        let lock = disk.lock(directory).map_err(|error| system("locking the directory", error))?;
+        let lock = lock.ok_or_else(|| JournalError::Locked { directory: directory.to_owned() })?;
+        let (recovered, file) =
+            recover::recover(disk.clone(), directory, options.archive_directory.as_deref(), on_progress)?;
+        let factory = SegmentFactory {
+            disk,
+            directory: directory.to_owned(),
+            size: options.segment_size,
+            first_size: options.first_segment_size,
+            prepared: options.prepared_segments,
+            reusable: recovered.unused.clone(),
+        };
+        let next = recovered.unused.start;
+        let mut pool = match drive {
+            Drive::Thread => SegmentPool::preallocating(factory, next, options.prepared_segments)?,
+            Drive::AtSubmit | Drive::ByHand => SegmentPool::on_demand(factory, next),
+        };
+        let log = Arc::new(recovered.log);
+        let (file, segment) = match file.zip(recovered.active) {
+            Some(active) => active,
+            None => {
+                let begun =
+                    writer::begin(&log, &mut pool, SEGMENT_HEADER_SIZE + SEGMENT_RESERVE, Position(1), 0)?;
+                log.segments.write().push(begun.1.clone());
+                begun
+            }
+        };
+        if !recovered.is_beginning_kept {
+            log.write_sequences()?;
+        }
+        let summary = segment.summary();
+        let sidecar_writer = match drive {
+            Drive::Thread => SidecarWriter::on_a_thread(log.clone())?,
+            Drive::AtSubmit | Drive::ByHand => SidecarWriter::at_once(log.clone()),
+        };
+        let mut writer = Writer::new(log.clone(), pool, options.durability, file, segment, sidecar_writer);
+        if summary.flags == FLAG_CLOSED {
+            writer.mark(FLAG_OPENED)?;
+        }
+        let route = match drive {
+            Drive::Thread => {
+                let (orders, inbox) = unbounded();
+                let interval = options.flush_interval;
+                let thread = std::thread::Builder::new().name("quire-writer".into());
+                let thread = thread.spawn(move || writer::run(writer, &inbox, interval));
+                Route::Thread {
+                    orders,
+                    thread: Some(thread.map_err(|error| system("starting a thread", error))?),
+                }
+            }
+            Drive::AtSubmit | Drive::ByHand => Route::Inline {
+                writer: Box::new(writer),
+                waiting: Vec::new(),
+                by_hand: matches!(drive, Drive::ByHand),
+            },
+        };
+        let last_timestamp = log
+            .segments
+            .read()
+            .iter()
+            .map(|segment| segment.summary().last_timestamp)
+            .max()
+            .unwrap_or_default();
+        let journal = Journal {
+            log,
+            route,
+            closed: Vec::new(),
+            open: NewBatch::default(),
+            appended: summary.last,
+            last_timestamp,
+            highest: recovered.highest,
+            unpersisted_size_max: options.unpersisted_size_max,
+            _lock: Some(lock),
+        };
+        Ok((journal, recovered.recovery))
+    }
+
+    /// Gives the record its position and puts it into the open batch. Nothing is written before [`Journal::submit`].
+    ///
+    /// # Errors
+    /// [`JournalError::Behind`] when too much waits to become persistent: append again later, or use [`Journal::append_waiting`].
+    /// [`JournalError::BadOption`] for a topic or correlation id that is too long, a delete whose data is no list of keys, or a record
+    /// above 1 GiB.
+    /// [`JournalError::SequencesEnd`] for a record without a sequence after the last one. Why the journal takes no more writes, when it
+    /// does not.
+    pub fn append(&mut self, record: &NewRecord<'_>) -> Result<Appended, JournalError> {
+        if let Some(failure) = self.log.failure() {
+            return Err(failure);
+        }
+        check_record(record)?;
+        let position = self.appended.next();
+        let highest = self.highest.get(&record.publisher).copied().unwrap_or(0);
+        let sequence = match record.sequence {
+            // Above the highest also after a larger one that was given by hand: without a sequence nothing is a duplicate.
+            0 => {
+                let next = highest.checked_add(1);
+                let publisher = record.publisher;
+                position.0.max(next.ok_or(JournalError::SequencesEnd { publisher })?)
+            }
+            sequence if sequence <= highest => return Ok(Appended::Duplicate { highest }),
+            sequence => sequence,
+        };
+        let size = record_size(record);
+        let unpersisted_size = self.log.unpersisted_size.load(Ordering::Acquire);
+        if unpersisted_size > 0 && unpersisted_size.saturating_add(size) > self.unpersisted_size_max {
+            return Err(JournalError::Behind { limit_bytes: self.unpersisted_size_max });
+        }
+        self.highest.insert(record.publisher, sequence);
+        self.last_timestamp = self.last_timestamp.max(record.timestamp);
+        if !self.open.body.is_empty() && self.open.body.len() + size > BATCH_BODY_TARGET {
+            self.closed.push(std::mem::take(&mut self.open).close());
+        }
+        if self.open.count == 0 {
+            self.open.body = self.log.buffers.take();
+            self.open.first = position;
+            self.open.first_timestamp = self.last_timestamp;
+        }
+        put_record(&mut self.open.body, &NewRecord { sequence, timestamp: self.last_timestamp, ..*record });
+        self.open.count += 1;
+        self.log.unpersisted_size.fetch_add(size, Ordering::AcqRel);
+        self.appended = position;
+        Ok(Appended::Recorded(position))
+    }
+
+    /// Appends, and when too much waits to become persistent, submits and waits until half of it is.
+    ///
+    /// # Errors
+    /// As [`Journal::append`], with [`JournalError::TimedOut`] in the place of [`JournalError::Behind`].
+    pub fn append_waiting(
+        &mut self,
+        record: &NewRecord<'_>,
+        timeout: Duration,
+    ) -> Result<Appended, JournalError> {
+        match self.append(record) {
+            Err(JournalError::Behind { limit_bytes }) => {
+                self.submit();
+                self.write_waiting();
+                let room = || self.unpersisted_bytes() <= limit_bytes.saturating_sub(record_size(record)) / 2;
+                self.log.wait_until(Instant::now() + timeout, room)?;
+                self.append(record)
+            }
+            appended => appended,
+        }
+    }
+
+    /// Hands what was appended to the writer. A journal in memory that had no room looks for some.
+    pub fn submit(&mut self) {
+        if self.open.count > 0 {
+            self.closed.push(std::mem::take(&mut self.open).close());
+        }
+        let is_stalled =
+            matches!(self.route, Route::Inline { by_hand: false, .. }) && self.log.stall().is_some();
+        if self.closed.is_empty() && !is_stalled {
+            return;
+        }
+        let batches = std::mem::take(&mut self.closed);
+        match &mut self.route {
+            Route::Thread { orders, .. } => {
+                // The thread ends only when it is told to, so somebody listens.
+                let _ = orders.send(Order::Write(batches));
+            }
+            Route::Inline { writer, by_hand: false, .. } => writer.write(batches),
+            Route::Inline { waiting, .. } => waiting.extend(batches),
+            Route::Closed => (),
+        }
+    }
+
+    /// Of a journal that is driven by hand: writes and syncs what was submitted.
+    pub fn write_waiting(&mut self) {
+        if let Route::Inline { writer, waiting, .. } = &mut self.route {
+            writer.write(std::mem::take(waiting));
+        }
+    }
+
+    /// Submits, and waits until everything appended is persistent.
+    ///
+    /// # Errors
+    /// [`JournalError::TimedOut`], or why the journal takes no more writes.
+    pub fn flush(&mut self, timeout: Duration) -> Result<(), JournalError> {
+        self.submit();
+        self.write_waiting();
+        self.log.wait(self.appended, Instant::now() + timeout)
+    }
+
+    /// The position of the last record appended.
+    pub fn appended(&self) -> Position {
+        self.appended
+    }
+
+    /// The last position that is persistent.
+    pub fn persisted(&self) -> Position {
+        self.log.persisted()
+    }
+
+    /// Bytes of records that are not persistent yet.
+    pub fn unpersisted_bytes(&self) -> usize {
+        self.log.unpersisted_size.load(Ordering::Acquire)
+    }
+
+    /// Why the journal takes no more writes until it is opened again, when it does not.
+    pub fn failure(&self) -> Option<JournalError> {
+        self.log.failure()
+    }
+
+    /// Why nothing is written for now, although it will be when there is room: the disk is full, or the process has no file left. What
+    /// is appended meanwhile is kept, within the bound on what may wait.
+    pub fn stall(&self) -> Option<JournalError> {
+        self.log.stall()
+    }
+
+    /// The highest sequence of the publisher that was appended; survives restarts and the removal of old segments.
+    pub fn highest_sequence(&self, publisher: PublisherId) -> Option<u64> {
+        self.highest.get(&publisher).copied()
+    }
+
+    /// Takes a topic into the log before its first record, if the log has it already or has fewer than `count_max`. Gives the log's copy of
+    /// the name, which keeps the topic for as long as it lives; `None` when there are too many.
+    pub fn admit_topic(&self, name: &Arc<str>, count_max: usize) -> Option<Arc<str>> {
+        self.log.names.admit(name, count_max)
+    }
+
+    /// The number of topics in the log.
+    pub fn topic_count(&self) -> usize {
+        self.log.names.count()
+    }
+
+    /// The first `count_max` topics of the log whose names come after `after`, in order. Looks at every topic.
+    pub fn topics_after(&self, after: &str, count_max: usize) -> Vec<Arc<str>> {
+        self.log.names.after(after, count_max)
+    }
+
+    /// The number of files of the log, and their size in bytes: archived ones included, prepared ones not.
+    pub fn size(&self) -> (usize, u64) {
+        let segments = self.log.segments.read();
+        (segments.len(), segments.iter().map(|segment| segment.file_size).sum())
+    }
+
+    /// Forgets topics that no segment holds, after segments were removed: false when none was since the last call. `release` is called
+    /// before, to let go of what [`Journal::admit_topic`] gave.
+    pub fn forget_unused_topics(&self, release: impl FnOnce()) -> bool {
+        self.log.names.forget_unused(release)
+    }
+
+    /// `wake` is called once after every flush, and when the journal fails, on the writer's thread: it must not block.
+    pub fn on_flush(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        self.log.set_on_flush(wake);
+    }
+
+    /// Read access, also while it is written to.
+    pub fn reader(&self) -> Reader {
+        Reader::new(self.log.clone())
+    }
+
+    /// The files that parts of quire keep beside the log.
+    pub fn sidecars(&self) -> Sidecars {
+        Sidecars::new(self.log.clone())
+    }
+
+    /// Memory that the system may write out to a file in the journal directory. Every call makes a file.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn paged_memory(&self) -> io::Result<Memory> {
+        let Log { disk, directory, .. } = &*self.log;
+        Ok(disk.page_file(directory)?.map_or_else(Memory::heap, Memory::paged))
+    }
+
+    /// Archives, compresses and removes sealed segments, also from other threads. It ends with the journal.
+    pub fn maintenance(&self) -> FileMaintenance {
+        FileMaintenance::new(self.log.clone())
+    }
+
+    /// Makes everything appended persistent and marks a clean stop.
+    ///
+    /// # Errors
+    /// Why not all of it could be made persistent.
+    pub fn close(mut self) -> Result<(), JournalError> {
+        self.stop();
+        self.log.failure().or_else(|| self.log.stall()).map_or(Ok(()), Err)
+    }
+
+    /// Ends without writing the open batch and without marking a clean stop, as if the process had been killed: for a caller that
+    /// panicked, whose batch may be half of what it should be. The directory is free for the next one.
+    pub fn abandon(self) {
+        self.log.poison(JournalError::Panicked);
+    }
+
+    fn stop(&mut self) {
+        self.submit();
+        self.write_waiting();
+        match std::mem::replace(&mut self.route, Route::Closed) {
+            Route::Thread { orders, thread } => {
+                // It is gone only when it panicked, and then the lines below say so.
+                let _ = orders.send(Order::Close);
+                if thread.is_some_and(|thread| thread.join().is_err()) {
+                    self.log.poison(JournalError::Closed);
+                }
+            }
+            Route::Inline { mut writer, .. } => writer.close(),
+            Route::Closed => (),
+        }
+        // Whatever segment is being moved is moved before another process may have the directory.
+        *self.log.maintenance_ended.lock() = true;
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+enum Drive {
+    Thread,
+    AtSubmit,
+    ByHand,
+}
+
+fn check(options: &Options) -> Result<(), JournalError> {
+    let bad = |option, reason: String| Err(JournalError::BadOption { option, reason });
+    if options.segment_size < SEGMENT_SIZE_MIN {
+        return bad(
+            "journal_size",
+            format!("{} bytes, the smallest is {SEGMENT_SIZE_MIN}", options.segment_size),
+        );
+    }
+    if options.first_segment_size < SEGMENT_SIZE_MIN {
+        let reason = format!("{} bytes, the smallest is {SEGMENT_SIZE_MIN}", options.first_segment_size);
+        return bad("first_segment_size", reason);
+    }
+    if options.prepared_segments == 0 {
+        return bad("preallocated_journal_files", "0, the smallest is 1".into());
+    }
+    if !(Duration::from_micros(30)..=Duration::from_millis(100)).contains(&options.flush_interval) {
+        return bad("flush_interval", format!("{:?}, it must be 30us to 100ms", options.flush_interval));
+    }
+    Ok(())
+}
+
+fn check_record(record: &NewRecord<'_>) -> Result<(), JournalError> {
+    let bad = |option, reason: String| Err(JournalError::BadOption { option, reason });
+    if record.topic.len() > usize::from(u16::MAX) {
+        return bad("topic", format!("{} bytes, the limit is {}", record.topic.len(), u16::MAX));
+    }
+    if record.correlation_id.len() > usize::from(u8::MAX) {
+        return bad(
+            "correlation_id",
+            format!("{} bytes, the limit is {}", record.correlation_id.len(), u8::MAX),
+        );
+    }
+    if record.kind == RecordKind::Delete && DeletedKeys::new(record.data).any(|key| key.is_err()) {
+        return bad("data", "the data of a delete is not a list of keys".into());
+    }
+    if record_size(record) > RECORD_SIZE_MAX {
+        return bad("data", format!("{} bytes, the limit is {RECORD_SIZE_MAX}", record.data.len()));
+    }
+    Ok(())
+}
+
+const _: () = assert!(SEGMENT_SIZE_MIN > SEGMENT_HEADER_SIZE + SEGMENT_RESERVE);
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+    use super::*;
+    use crate::disk::File;
+    use crate::record::attributes::Attributes;
+
+    /// Only a hang takes longer, on the slowest machine.
+    const SOON: Duration = Duration::from_secs(120);
+
+    /// What the writer's thread and the producer tell each other.
+    #[derive(Default)]
+    struct Flow {
+        submitted: AtomicUsize,
+        written: AtomicUsize,
+        synced: AtomicUsize,
+        is_full: AtomicBool,
+        refused: AtomicUsize,
+    }
+
+    impl Flow {
+        /// Waits for the other thread, or for a sync.
+        fn wait(&self, arrived: impl Fn() -> bool) {
+            let deadline = Instant::now() + SOON;
+            while !arrived() && self.synced.load(Ordering::Acquire) == 0 && Instant::now() < deadline {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// A disk in memory; a write to the first segment ends when the next order waits behind it. It counts the files that it does not make
+    /// while it is full.
+    #[derive(Clone)]
+    struct BusyDisk(MemoryDisk, Arc<Flow>);
+
+    struct BusyFile(Box<dyn File>, Arc<Flow>);
+
+    impl Disk for BusyDisk {
+        fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
+            self.0.open(path)
+        }
+        fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>> {
+            self.0.open_read_only(path)
+        }
+        fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>> {
+            if self.1.is_full.load(Ordering::Acquire) {
+                self.1.refused.fetch_add(1, Ordering::AcqRel);
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let file = self.0.create(path, size)?;
+            let is_first = path.to_string_lossy().contains(".0000000000.");
+            Ok(if is_first { Box::new(BusyFile(file, self.1.clone())) } else { file })
+        }
+        fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+            self.0.read(path)
+        }
+        fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+            self.0.list(directory)
+        }
+        fn create_directory(&self, directory: &Path) -> io::Result<()> {
+            self.0.create_directory(directory)
+        }
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            self.0.rename(from, to)
+        }
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            self.0.remove(path)
+        }
+        fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+            self.0.sync_directory(directory)
+        }
+        fn lock(&self, directory: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
+            self.0.lock(directory)
+        }
+    }
+
+    impl File for BusyFile {
+        fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+            self.0.write_at(bytes, offset)
+        }
+        fn write_parts_at(&self, parts: &mut [io::IoSlice<'_>], offset: u64) -> io::Result<()> {
+            self.0.write_parts_at(parts, offset)?;
+            // The producer counts an order after it has submitted it: only a count above that of the writes is of one that waits.
+            let number = self.1.written.fetch_add(1, Ordering::AcqRel) + 1;
+            self.1.wait(|| self.1.submitted.load(Ordering::Acquire) > number);
+            Ok(())
+        }
+        fn sync(&self) -> io::Result<()> {
+            if self.1.written.load(Ordering::Acquire) > 0 {
+                self.1.synced.fetch_add(1, Ordering::AcqRel);
+            }
+            self.0.sync()
+        }
+        fn size(&self) -> io::Result<u64> {
+            self.0.size()
+        }
+        fn read_at(&self, buffer: &mut Vec<u8>, size: usize, offset: u64) -> io::Result<()> {
+            self.0.read_at(buffer, size, offset)
+        }
+    }
+
+    #[test]
+    fn a_sync_that_is_due_is_not_put_off_by_orders_that_come_without_a_pause() {
+        let flow = Arc::new(Flow::default());
+        let disk = Arc::new(BusyDisk(MemoryDisk::new(256 << 20), flow.clone()));
+        let options = Options {
+            durability: Durability::Os,
+            flush_interval: Duration::from_millis(1),
+            ..Options::default()
+        };
+        let directory = PathBuf::from("journal");
+        let (mut journal, _) =
+            Journal::open_on(disk, &directory, &options, &mut |_| (), Drive::Thread).unwrap();
+        let deadline = Instant::now() + SOON;
+        let mut sequence = 0;
+        while flow.synced.load(Ordering::Acquire) == 0 {
+            assert!(Instant::now() < deadline, "no sync beside {sequence} orders");
+            sequence += 1;
+            let record = NewRecord {
+                kind: RecordKind::Publish,
+                message_type: 1,
+                publisher: PublisherId(7),
+                sequence,
+                timestamp: Timestamp(sequence),
+                topic: "orders",
+                correlation_id: b"",
+                expiration_s: None,
+                attributes: Attributes::NONE,
+                data: b"x",
+            };
+            let written = flow.written.load(Ordering::Acquire);
+            journal.append(&record).unwrap();
+            journal.submit();
+            flow.submitted.fetch_add(1, Ordering::AcqRel);
+            flow.wait(|| flow.written.load(Ordering::Acquire) > written);
+        }
+        assert!(sequence > 1, "the first order is not yet due");
+        journal.close().unwrap();
+    }
+
+    #[test]
+    fn the_writer_thread_looks_for_room_at_intervals_and_goes_on_by_itself() {
+        let flow = Arc::new(Flow::default());
+        // No write is waited for.
+        flow.synced.store(1, Ordering::Release);
+        let disk = Arc::new(BusyDisk(MemoryDisk::new(256 << 20), flow.clone()));
+        let options = Options { segment_size: SEGMENT_SIZE_MIN, prepared_segments: 1, ..Options::default() };
+        let directory = PathBuf::from("journal");
+        let (mut journal, _) =
+            Journal::open_on(disk, &directory, &options, &mut |_| (), Drive::Thread).unwrap();
+        let (wake, woken) = crossbeam_channel::unbounded();
+        journal.on_flush(Box::new(move || {
+            let _ = wake.send(());
+        }));
+        flow.is_full.store(true, Ordering::Release);
+        let mut sequence = 0;
+        while journal.stall().is_none() {
+            sequence += 1;
+            assert!(sequence < 1000, "it is not noticed");
+            let data = [sequence as u8; 5000];
+            let record = NewRecord {
+                kind: RecordKind::Publish,
+                message_type: 1,
+                publisher: PublisherId(7),
+                sequence,
+                timestamp: Timestamp(sequence),
+                topic: "orders",
+                correlation_id: b"",
+                expiration_s: None,
+                attributes: Attributes::NONE,
+                data: &data,
+            };
+            journal.append(&record).unwrap();
+            journal.submit();
+            woken.recv_timeout(SOON).unwrap();
+        }
+        assert!(matches!(journal.flush(SOON), Err(JournalError::Full { .. })));
+        assert!(journal.failure().is_none() && journal.persisted() < journal.appended());
+        // It tries more than once, and nobody is woken for nothing.
+        let refused = flow.refused.load(Ordering::Acquire);
+        while flow.refused.load(Ordering::Acquire) < refused + 3 {
+            std::thread::yield_now();
+        }
+        assert!(woken.try_recv().is_err());
+        flow.is_full.store(false, Ordering::Release);
+        while journal.stall().is_some() {
+            woken.recv_timeout(SOON).unwrap();
+        }
+        journal.flush(SOON).unwrap();
+        assert_eq!(journal.persisted(), Position(sequence));
+        assert_eq!(journal.reader().verify(), []);
+        journal.close().unwrap();
+    }
+}

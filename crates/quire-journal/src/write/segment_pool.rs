@@ -1,0 +1,229 @@
+//! Segments made ready before they are needed.
+//!
+//! A sync after a small write takes half the time over space that was written before (the file system has no extents to convert), so a
+//! segment is filled with zeros, synced and only then given its name. On a real disk a thread of its own keeps a few ahead; a writer that
+//! runs faster than the filling takes the segment unfilled rather than wait.
+//!
+//! The first segments of a journal are small, so that a journal of a few messages takes megabytes. The size depends on the number of the
+//! segment alone: every start of the journal gives the same answer, and nothing about it has to be stored.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, bounded};
+
+use crate::disk::{Disk, File};
+use crate::error::JournalError;
+use crate::segment::open_files::is_out_of_files;
+use crate::segment::{for_each_chunk, segment_path};
+
+/// Bytes that are filled and synced at a time: little enough that a flush of the writer does not queue up behind it for long.
+const FILL_SIZE: usize = 1024 * 1024;
+
+pub(crate) struct Prepared {
+    pub number: u32,
+    pub path: PathBuf,
+    pub file: Box<dyn File>,
+    pub size: u64,
+}
+
+/// How segments are made.
+#[derive(Clone)]
+pub(crate) struct SegmentFactory {
+    pub disk: Arc<dyn Disk>,
+    pub directory: PathBuf,
+    /// Size of a segment of a journal that has grown, in bytes.
+    pub size: u64,
+    /// Size of the first segments, in bytes.
+    pub first_size: u64,
+    /// Segments that are kept ready. Those of a new journal are as small as its first one.
+    pub prepared: usize,
+    /// Numbers from here up to `reusable.1` exist already, prepared and never used.
+    pub reusable: std::ops::Range<u32>,
+}
+
+impl SegmentFactory {
+    /// The size of the segment with this number, in bytes. The first segment and the ones that are prepared with it have `first_size`, each
+    /// later one is twice as large as the one before, up to `size`.
+    fn size_of(&self, number: u32) -> u64 {
+        let doublings =
+            (number as usize).saturating_sub(self.prepared).min(self.first_size.leading_zeros() as usize);
+        (self.first_size << doublings).min(self.size)
+    }
+
+    /// The segment with this number, at least `size` bytes large; filled unless `hurry` says otherwise.
+    fn make(&self, number: u32, size: u64, hurry: &AtomicBool) -> Result<Prepared, JournalError> {
+        let path = segment_path(&self.directory, number);
+        if self.reusable.contains(&number)
+            && let Ok(file) = self.disk.open(&path)
+            && let Ok(found) = file.size()
+            && found >= size
+            // One that cannot be read is made anew.
+            && is_blank(&*file, found).unwrap_or(false)
+        {
+            let size = found;
+            return Ok(Prepared { number, path, file, size });
+        }
+        let temporary = path.with_extension("preparing");
+        let filled = self.disk.create(&temporary, size).and_then(|file| {
+            let zeros = vec![0; FILL_SIZE];
+            let mut offset = 0;
+            while offset < size && !hurry.load(Ordering::Relaxed) {
+                let end = (offset + FILL_SIZE as u64).min(size);
+                file.write_at(&zeros[..(end - offset) as usize], offset)?;
+                file.sync()?;
+                offset = end;
+            }
+            file.sync()?;
+            self.disk.rename(&temporary, &path)?;
+            Ok(file)
+        });
+        let file = filled.map_err(|error| {
+            let free_bytes = self.disk.free_bytes(&self.directory);
+            // What is left of it takes space that others need. What cannot be removed is removed by the next start.
+            let _ = self.disk.remove(&temporary);
+            self.no_file(&path, size, free_bytes, &error)
+        })?;
+        self.disk.sync_directory(&self.directory).map_err(|error| {
+            let operation = "syncing the directory of a new segment";
+            match is_out_of_files(&error) {
+                // It was not even opened.
+                true => JournalError::io(&path, operation, &error),
+                // A sync that failed is not tried again, whatever the reason: this error is not one that passes.
+                false => JournalError::Io { path: path.clone(), operation, reason: error.to_string() },
+            }
+        })?;
+        Ok(Prepared { number, path, file, size })
+    }
+
+    /// Why there is no new segment.
+    fn no_file(&self, path: &Path, size: u64, free: Option<u64>, error: &io::Error) -> JournalError {
+        match JournalError::io(path, "preparing a segment", error) {
+            JournalError::Full { path, operation, .. } => {
+                JournalError::Full { path, operation, needed_bytes: Some(size), free_bytes: free }
+            }
+            error => error,
+        }
+    }
+}
+
+/// Whether a segment of `size` bytes that was prepared before holds nothing: a crash may have left parts of a first flush in it, without
+/// its header.
+///
+/// # Errors
+/// Where reading failed, and why.
+pub(crate) fn is_blank(file: &dyn File, size: u64) -> Result<bool, (u64, io::Error)> {
+    let mut is_blank = true;
+    for_each_chunk(file, 0..size, |_, bytes| {
+        is_blank = bytes.iter().all(|byte| *byte == 0);
+        is_blank
+    })?;
+    Ok(is_blank)
+}
+
+/// Where the writer gets its next segment.
+pub(crate) struct SegmentPool {
+    factory: SegmentFactory,
+    /// The number of the next one to be taken.
+    next: u32,
+    /// Segments to keep ready; 0: each is made when it is asked for.
+    count: usize,
+    preallocator: Option<Preallocator>,
+    /// It was taken, and given back because nothing could be written to it.
+    returned: Option<Prepared>,
+}
+
+/// A thread that fills segments.
+struct Preallocator {
+    ready: Option<Receiver<Result<Prepared, JournalError>>>,
+    hurry: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SegmentPool {
+    /// Makes each segment when it is asked for.
+    pub fn on_demand(factory: SegmentFactory, next: u32) -> Self {
+        SegmentPool { factory, next, count: 0, preallocator: None, returned: None }
+    }
+
+    /// Keeps `count` segments ready; a thread fills them.
+    pub fn preallocating(factory: SegmentFactory, next: u32, count: usize) -> Result<Self, JournalError> {
+        let preallocator = Some(Preallocator::start(&factory, next, count)?);
+        Ok(SegmentPool { factory, next, count, preallocator, returned: None })
+    }
+
+    /// The next segment, at least `size` bytes large.
+    ///
+    /// # Errors
+    /// Why there is none; it may be asked for again.
+    pub fn take(&mut self, size: u64) -> Result<Prepared, JournalError> {
+        let number = self.next;
+        let ready = self.returned.take().or_else(|| {
+            let made = self.preallocator.as_mut().and_then(Preallocator::take)?;
+            // The thread ended with the segment that it could not make.
+            made.inspect_err(|_| self.preallocator = None).ok()
+        });
+        let prepared = match ready {
+            Some(prepared) if prepared.size >= size => prepared,
+            // Too small for one large record, or it could not be made when it was tried: there may be room by now.
+            _ => self.factory.make(number, size.max(self.factory.size_of(number)), &AtomicBool::new(true))?,
+        };
+        self.next = number + 1;
+        if self.count > 0 && self.preallocator.is_none() {
+            // Where there is no thread each segment is made when it is needed, and the thread is started with the next one.
+            self.preallocator = Preallocator::start(&self.factory, self.next, self.count).ok();
+        }
+        Ok(prepared)
+    }
+
+    /// Takes a segment back, the one that was taken last; it is the next one again.
+    pub fn give_back(&mut self, prepared: Prepared) {
+        self.next = prepared.number;
+        self.returned = Some(prepared);
+    }
+}
+
+impl Preallocator {
+    fn start(factory: &SegmentFactory, next: u32, count: usize) -> Result<Self, JournalError> {
+        // One is in the hands of the thread while the channel is full.
+        let (sender, ready) = bounded(count.saturating_sub(1));
+        let hurry = Arc::new(AtomicBool::new(false));
+        let (its_factory, its_hurry) = (factory.clone(), hurry.clone());
+        let fill = move || {
+            for number in next.. {
+                let made = its_factory.make(number, its_factory.size_of(number), &its_hurry);
+                its_hurry.store(false, Ordering::Relaxed);
+                let failed = made.is_err();
+                if sender.send(made).is_err() || failed {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("quire-prepare".into()).spawn(fill);
+        let thread =
+            thread.map_err(|error| JournalError::io(&factory.directory, "starting a thread", &error))?;
+        Ok(Preallocator { ready: Some(ready), hurry, thread: Some(thread) })
+    }
+
+    fn take(&mut self) -> Option<Result<Prepared, JournalError>> {
+        let ready = self.ready.as_ref()?;
+        ready.try_recv().ok().or_else(|| {
+            self.hurry.store(true, Ordering::Relaxed);
+            ready.recv().ok()
+        })
+    }
+}
+
+impl Drop for Preallocator {
+    fn drop(&mut self) {
+        self.hurry.store(true, Ordering::Relaxed);
+        self.ready = None;
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to report: what it could not make is made when it is needed.
+            let _ = thread.join();
+        }
+    }
+}

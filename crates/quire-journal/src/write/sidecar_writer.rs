@@ -1,0 +1,59 @@
+//! Writes the index of a sealed segment and `clients.ack` on a thread of its own. The writer thread would add the time of two synced files
+//! to the latency of the record that comes next.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Sender, unbounded};
+
+use crate::error::JournalError;
+use crate::log::Log;
+use crate::segment::Segment;
+
+/// Writes what belongs beside sealed segments: on a thread of its own, or at once.
+pub(crate) struct SidecarWriter {
+    log: Arc<Log>,
+    thread: Option<(Sender<Arc<Segment>>, JoinHandle<()>)>,
+}
+
+impl SidecarWriter {
+    /// Writes on the calling thread.
+    pub fn at_once(log: Arc<Log>) -> Self {
+        SidecarWriter { log, thread: None }
+    }
+
+    /// Writes on a thread. What waits for it is a pointer per sealed segment, and each took a segment's worth of writing to come about.
+    pub fn on_a_thread(log: Arc<Log>) -> Result<Self, JournalError> {
+        let (sender, sealed) = unbounded::<Arc<Segment>>();
+        let its_log = log.clone();
+        let thread = std::thread::Builder::new().name("quire-sidecars".into());
+        let thread = thread.spawn(move || sealed.iter().for_each(|segment| write_beside(&its_log, &segment)));
+        let thread = thread.map_err(|error| JournalError::io(&log.directory, "starting a thread", &error))?;
+        Ok(SidecarWriter { log, thread: Some((sender, thread)) })
+    }
+
+    /// The segment was sealed.
+    pub fn sealed(&self, segment: &Arc<Segment>) {
+        match &self.thread {
+            // It ends only when the sender is gone.
+            Some((sender, _)) => drop(sender.send(segment.clone())),
+            None => write_beside(&self.log, segment),
+        }
+    }
+}
+
+fn write_beside(log: &Log, segment: &Segment) {
+    // Nothing that was promised depends on these files: the next start makes an index again, the next seal or stop writes the sequences,
+    // and a disk that refuses them will refuse the writer, which says so.
+    let _ = log.write_sealed(segment);
+}
+
+impl Drop for SidecarWriter {
+    fn drop(&mut self) {
+        if let Some((sender, thread)) = self.thread.take() {
+            drop(sender);
+            // It has nothing to report.
+            let _ = thread.join();
+        }
+    }
+}

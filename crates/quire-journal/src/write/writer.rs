@@ -1,0 +1,411 @@
+//! The one writer of a journal: from batches to durable bytes.
+//!
+//! [`Writer`] does the work and can be driven by anyone; [`run`] is the thread that does so on a real disk. Everything that waits is
+//! taken at once, written with one positional write and made durable with one sync: group commit, in steps of a few MiB when more
+//! waits.
+//!
+//! A disk that is full, and a process that has no file left, stop the writer for a while: it keeps what it was given and tries again,
+//! until there is room. Nothing of it was synced yet, and what is written a second time is the same. Any other error, and any error of a
+//! sync, ends writing for good (reliability J4).
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+
+use crate::disk::File;
+use crate::error::JournalError;
+use crate::format::{
+    ALIGNMENT, BATCH_HEADER_SIZE, BatchHeader, FLAG_CLOSED, SEGMENT_HEADER_SIZE, SEGMENT_RESERVE,
+    SegmentHeader, VERSION, batch_size,
+};
+use crate::log::Log;
+use crate::record::Position;
+use crate::segment::{Segment, Shape, empty_index};
+use crate::write::journal::Durability;
+use crate::write::segment_pool::SegmentPool;
+use crate::write::sidecar_writer::SidecarWriter;
+use quire_types::Timestamp;
+
+/// Records on their way to the disk.
+#[derive(Debug, Default)]
+pub(crate) struct NewBatch {
+    pub body: Vec<u8>,
+    pub count: u32,
+    pub first: Position,
+    pub first_timestamp: Timestamp,
+    /// Of the body, taken when nothing more comes: whoever filled it has it in the processor's cache, and the writer thread has enough to do.
+    pub checksum: u32,
+}
+
+impl NewBatch {
+    /// Nothing more comes.
+    pub fn close(mut self) -> Self {
+        self.checksum = crc32c::crc32c(&self.body);
+        self
+    }
+}
+
+/// A batch that has its place in the segment.
+struct Encoded {
+    header: BatchHeader,
+    header_bytes: [u8; BATCH_HEADER_SIZE],
+    body: Vec<u8>,
+}
+
+pub(crate) enum Order {
+    Write(Vec<NewBatch>),
+    Close,
+}
+
+pub(crate) struct Writer {
+    log: Arc<Log>,
+    pool: SegmentPool,
+    durability: Durability,
+    file: Box<dyn File>,
+    segment: Arc<Segment>,
+    /// Batches that have no place yet.
+    waiting: VecDeque<NewBatch>,
+    /// Batches of the next flush, and where they go.
+    flushing: Vec<Encoded>,
+    flush_offset: u64,
+    /// Where the next batch begins, what it follows.
+    end: u64,
+    checksum: u32,
+    last: Position,
+    synced: Position,
+    dirty: bool,
+    sidecar_writer: Option<SidecarWriter>,
+}
+
+impl Writer {
+    /// Goes on behind what `segment` holds; all of it is synced.
+    pub fn new(
+        log: Arc<Log>,
+        pool: SegmentPool,
+        durability: Durability,
+        file: Box<dyn File>,
+        segment: Arc<Segment>,
+        sidecar_writer: SidecarWriter,
+    ) -> Self {
+        let summary = segment.summary();
+        Writer {
+            log,
+            pool,
+            durability,
+            file,
+            segment,
+            waiting: VecDeque::new(),
+            flushing: Vec::new(),
+            flush_offset: summary.end,
+            end: summary.end,
+            checksum: summary.checksum,
+            last: summary.last,
+            synced: summary.last,
+            // The header of a new segment was written and waits for the first sync.
+            dirty: true,
+            sidecar_writer: Some(sidecar_writer),
+        }
+    }
+
+    /// Writes the batches, behind those that wait; when it returns they are persistent, or the log says why they are not.
+    pub fn write(&mut self, batches: Vec<NewBatch>) {
+        self.hold(batches);
+        if self.log.failure().is_some() {
+            self.waiting.clear();
+            return;
+        }
+        match self.try_write() {
+            Ok(()) => self.log.resume(),
+            Err(Trouble::Passes(error)) => self.log.halt(error),
+            Err(Trouble::Lasts(error)) => self.log.poison(error),
+        }
+    }
+
+    /// Keeps the batches for the next [`Writer::write`].
+    fn hold(&mut self, batches: Vec<NewBatch>) {
+        self.waiting.extend(batches);
+    }
+
+    /// Whether it waits for room.
+    fn is_stalled(&self) -> bool {
+        self.log.stall().is_some() && self.log.failure().is_none()
+    }
+
+    /// Syncs what [`Durability::Os`] left to the system.
+    pub fn sync(&mut self) {
+        if self.log.failure().is_none()
+            && let Err(error) = self.sync_file()
+        {
+            self.log.poison(error);
+        }
+    }
+
+    /// Whether there is something that [`Writer::sync`] would sync.
+    pub fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
+    /// Marks a clean stop, and keeps the highest sequences; after a last attempt to write what waits.
+    pub fn close(&mut self) {
+        self.write(Vec::new());
+        if self.log.failure().is_none()
+            && self.log.stall().is_none()
+            && let Err(error) = self.try_close()
+        {
+            self.log.poison(error);
+        }
+    }
+
+    fn try_close(&mut self) -> Result<(), JournalError> {
+        self.mark(FLAG_CLOSED)?;
+        // The last one to write the small files: what the sidecar writer still has to do comes first.
+        self.sidecar_writer = None;
+        self.log.write_closed(&self.segment.index.read(), self.synced)
+    }
+
+    /// Writes a batch without records and syncs it.
+    pub fn mark(&mut self, flags: u32) -> Result<(), JournalError> {
+        if !self.has_room(BATCH_HEADER_SIZE as u64) {
+            self.roll(SEGMENT_HEADER_SIZE + SEGMENT_RESERVE).map_err(Trouble::into_error)?;
+        }
+        self.encode(NewBatch::default(), flags);
+        self.write_batches()?;
+        self.sync_file()?;
+        self.publish();
+        Ok(())
+    }
+
+    fn try_write(&mut self) -> Result<(), Trouble> {
+        while let Some(batch) = self.waiting.front() {
+            let size = batch_size(batch.body.len()) as u64;
+            if self.end - self.flush_offset >= FLUSH_SIZE_MAX {
+                self.flush()?;
+            }
+            if !self.has_room(size + SEGMENT_RESERVE) {
+                self.flush()?;
+                self.roll(SEGMENT_HEADER_SIZE + size + SEGMENT_RESERVE)?;
+            }
+            let batch = self.waiting.pop_front().unwrap_or_default();
+            self.encode(batch, 0);
+        }
+        self.flush()
+    }
+
+    /// Whether the segment takes `size` more bytes. One of an older version takes none: what this build writes is of its own version.
+    fn has_room(&self, size: u64) -> bool {
+        self.segment.version == VERSION && self.end + size <= self.segment.size
+    }
+
+    /// Gives one batch its place behind those that wait for the flush.
+    fn encode(&mut self, batch: NewBatch, flags: u32) {
+        let mut header = BatchHeader {
+            checksum: 0,
+            body_checksum: batch.checksum,
+            body_size: batch.body.len() as u32,
+            count: batch.count,
+            flags,
+            segment: self.segment.number,
+            previous: self.checksum,
+            offset: self.end,
+            first: self.last.next(),
+            first_timestamp: batch.first_timestamp,
+            synced: self.synced,
+        };
+        debug_assert!(batch.count == 0 || batch.first == header.first, "positions are dense");
+        let (header_bytes, checksum) = header.encode();
+        header.checksum = checksum;
+        self.end += header.batch_size() as u64;
+        self.checksum = checksum;
+        self.last = header.last();
+        self.flushing.push(Encoded { header, header_bytes, body: batch.body });
+    }
+
+    fn flush(&mut self) -> Result<(), Trouble> {
+        if self.flushing.is_empty() {
+            return Ok(());
+        }
+        self.write_batches().map_err(Trouble::before_a_sync)?;
+        if self.durability == Durability::Fsync {
+            self.sync_file()?;
+        }
+        self.publish();
+        Ok(())
+    }
+
+    fn write_batches(&mut self) -> Result<(), JournalError> {
+        const PADDING: [u8; ALIGNMENT] = [0; ALIGNMENT];
+        self.dirty = true;
+        let mut parts = Vec::with_capacity(3 * self.flushing.len());
+        for Encoded { header, header_bytes, body } in &self.flushing {
+            let padding = header.batch_size() - BATCH_HEADER_SIZE - body.len();
+            parts.extend([&header_bytes[..], body, &PADDING[..padding]].map(IoSlice::new));
+        }
+        let written = self.file.write_parts_at(&mut parts, self.flush_offset);
+        written.map_err(|error| JournalError::io(&self.segment.path, "writing", &error))
+    }
+
+    fn sync_file(&mut self) -> Result<(), JournalError> {
+        if self.dirty {
+            self.file.sync().map_err(|error| JournalError::io(&self.segment.path, "syncing", &error))?;
+            self.dirty = false;
+            self.synced = self.last;
+            self.segment.note_durable();
+        }
+        Ok(())
+    }
+
+    /// What was written is persistent: readers may have it.
+    fn publish(&mut self) {
+        let mut index = self.segment.index.write();
+        let mut size = 0;
+        for Encoded { header, body, .. } in self.flushing.drain(..) {
+            let added = index.add(&header, &body, &self.log.names);
+            debug_assert!(added, "the journal encoded the records itself");
+            size += body.len();
+            self.log.buffers.give(body);
+        }
+        drop(index);
+        self.flush_offset = self.end;
+        self.log.advance(self.last, size);
+    }
+
+    /// Seals the segment and begins the next one, at least `size` bytes large. The segment stays as it is until there is a next one.
+    fn roll(&mut self, size: u64) -> Result<(), Trouble> {
+        self.sync_file()?;
+        let (first, checksum) = (self.last.next(), self.checksum);
+        let begun = begin(&self.log, &mut self.pool, size, first, checksum).or_else(|error| {
+            match error {
+                // Readers open again what they need.
+                JournalError::OutOfFiles { .. } => self.log.files.close_down_to(0),
+                error => return Err(error),
+            }
+            begin(&self.log, &mut self.pool, size, first, checksum)
+        });
+        let (file, segment) = begun.map_err(Trouble::before_a_sync)?;
+        self.log.note_sealed(&self.segment);
+        self.sidecar_writer.iter().for_each(|writer| writer.sealed(&self.segment));
+        self.log.segments.write().push(segment.clone());
+        self.file = file;
+        self.segment = segment;
+        self.dirty = true;
+        self.end = SEGMENT_HEADER_SIZE;
+        self.flush_offset = self.end;
+        Ok(())
+    }
+}
+
+/// Why nothing was written.
+enum Trouble {
+    /// It can be tried again.
+    Passes(JournalError),
+    /// It must not: what is on the disk is not known.
+    Lasts(JournalError),
+}
+
+impl Trouble {
+    /// An error of what is synced later: where there was no room, nothing is on the disk that must not be there.
+    fn before_a_sync(error: JournalError) -> Self {
+        match error {
+            JournalError::Full { .. } | JournalError::OutOfFiles { .. } => Trouble::Passes(error),
+            error => Trouble::Lasts(error),
+        }
+    }
+
+    fn into_error(self) -> JournalError {
+        let (Trouble::Passes(error) | Trouble::Lasts(error)) = self;
+        error
+    }
+}
+
+impl From<JournalError> for Trouble {
+    fn from(error: JournalError) -> Self {
+        Trouble::Lasts(error)
+    }
+}
+
+/// A crowd is written and synced in steps of this many bytes: large enough that a disk is at its full rate, small enough that the bytes are
+/// still in the processor's cache when they are indexed, and that nobody waits for the messages of everybody behind. One batch may
+/// exceed it.
+const FLUSH_SIZE_MAX: u64 = 2 * 1024 * 1024;
+
+/// Begins the next segment: its header goes out with the first flush, which syncs both. The caller adds it to the log.
+pub(crate) fn begin(
+    log: &Log,
+    pool: &mut SegmentPool,
+    size: u64,
+    first: Position,
+    previous: u32,
+) -> Result<(Box<dyn File>, Arc<Segment>), JournalError> {
+    let prepared = pool.take(size)?;
+    let (number, size) = (prepared.number, prepared.size);
+    let header = SegmentHeader { version: VERSION, number, first, size, previous, table: 0 };
+    if let Err(error) = prepared.file.write_at(&header.encode(), 0) {
+        let error = JournalError::io(&prepared.path, "writing", &error);
+        pool.give_back(prepared);
+        return Err(error);
+    }
+    let shape = Shape { file_size: prepared.size, frames: None };
+    let segment = Segment::new(&log.files, prepared.path, &header, shape, empty_index(&header), false);
+    Ok((prepared.file, segment))
+}
+
+/// How often a writer that has no room looks for some.
+const RETRY_INTERVAL: Duration = if cfg!(test) { Duration::from_millis(5) } else { Duration::from_secs(1) };
+
+/// The writer thread: takes everything that waits, writes it, and does so again until it is told to close.
+pub(crate) fn run(mut writer: Writer, orders: &Receiver<Order>, flush_interval: Duration) {
+    let _poisons = PoisonOnPanic(writer.log.clone());
+    let mut batches = Vec::new();
+    let mut next_sync: Option<Instant> = None;
+    let mut next_try: Option<Instant> = None;
+    loop {
+        let order = match next_sync.into_iter().chain(next_try).min() {
+            None => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => orders.recv_deadline(at),
+        };
+        let mut closing = false;
+        match order {
+            Ok(Order::Write(more)) => batches.extend(more),
+            Ok(Order::Close) | Err(RecvTimeoutError::Disconnected) => closing = true,
+            Err(RecvTimeoutError::Timeout) => (),
+        }
+        while !closing && let Ok(order) = orders.try_recv() {
+            match order {
+                Order::Write(more) => batches.extend(more),
+                Order::Close => closing = true,
+            }
+        }
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
+        // Also when batches come without a pause.
+        if is_due(next_sync) {
+            writer.sync();
+            next_sync = None;
+        }
+        // Who has no room is not asked for some with every order.
+        if next_try.is_none() || is_due(next_try) || closing {
+            writer.write(std::mem::take(&mut batches));
+            next_try = writer.is_stalled().then(|| Instant::now() + RETRY_INTERVAL);
+        } else {
+            writer.hold(std::mem::take(&mut batches));
+        }
+        if closing {
+            writer.close();
+            return;
+        }
+        next_sync = writer.is_dirty().then(|| next_sync.unwrap_or_else(|| Instant::now() + flush_interval));
+    }
+}
+
+/// A panic of the writer's thread is told to everybody who waits, and to whoever appends next.
+struct PoisonOnPanic(Arc<Log>);
+
+impl Drop for PoisonOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.poison(JournalError::Panicked);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Archiving, compressing and removing journal files, one at a time, so that a signal is seen between two of them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use quire_driver::Clock;
+use quire_journal::{Action, Which};
+use quire_types::Files;
+
+use crate::interpreter;
+use crate::journal::to_python;
+use crate::journal_reader::{SegmentFields, fields_of};
+
+/// Archives, compresses and removes the full files of a journal that no server runs on.
+#[pyclass(frozen, module = "quire._quire")]
+pub struct JournalMaintenance {
+    maintenance: quire_journal::FileMaintenance,
+}
+
+impl JournalMaintenance {
+    pub fn new(maintenance: quire_journal::FileMaintenance) -> Self {
+        JournalMaintenance { maintenance }
+    }
+}
+
+#[pymethods]
+impl JournalMaintenance {
+    /// Takes a stopped journal, and recovers it, until the object is gone.
+    #[new]
+    #[pyo3(signature = (directory, archive_directory))]
+    fn open(py: Python<'_>, directory: PathBuf, archive_directory: Option<PathBuf>) -> PyResult<Self> {
+        let opened = interpreter::outside(py, || {
+            quire_journal::FileMaintenance::open_stopped(
+                &directory,
+                archive_directory.as_deref(),
+                &mut |_| (),
+            )
+        });
+        opened
+            .map(|(maintenance, _)| JournalMaintenance { maintenance })
+            .map_err(|error| to_python(py, &error))
+    }
+
+    /// Gives up the oldest files of a stopped journal that are missing: number of the first, if that is known, and the last of them; `None`
+    /// when no file is missing.
+    #[staticmethod]
+    fn give_up_missing(
+        py: Python<'_>,
+        directory: PathBuf,
+        archive_directory: Option<PathBuf>,
+    ) -> PyResult<Option<(Option<u32>, u32)>> {
+        let given_up = interpreter::outside(py, || {
+            quire_journal::FileMaintenance::give_up_missing(directory, archive_directory.as_deref())
+        });
+        given_up.map_err(|error| to_python(py, &error))
+    }
+
+    /// Where files are archived to; `None` when that is not known.
+    #[getter]
+    fn archive_directory(&self) -> Option<&std::path::Path> {
+        self.maintenance.archive_directory()
+    }
+
+    /// Takes the oldest file that is meant; with `dry_run` changes nothing and gives every file that is meant. What queues need stays.
+    /// Gives no file when none is meant, or it must stay.
+    fn maintain(
+        &self,
+        py: Python<'_>,
+        action: &str,
+        age: Option<Duration>,
+        size_max: Option<u64>,
+        dry_run: bool,
+    ) -> PyResult<Vec<SegmentFields>> {
+        let (action, which) = (action_of(action)?, which_of(age, size_max)?);
+        let files = interpreter::outside(py, || {
+            if dry_run {
+                return Ok(self.maintenance.plan(action, which, None));
+            }
+            let taken = self.maintenance.take_next(action, which, None)?;
+            Ok(taken.into_iter().collect())
+        });
+        let files = files.map_err(|error| to_python(py, &error))?;
+        Ok(files.into_iter().map(fields_of).collect())
+    }
+}
+
+/// Those older than an age, or those beyond a size in all.
+fn which_of(age: Option<Duration>, size_max: Option<u64>) -> PyResult<Which> {
+    Ok(match files_of(age, size_max)? {
+        Files::OlderThan(ns) => Which::older_than(Duration::from_nanos(ns), Clock::start().now().wall),
+        Files::Beyond(size_max) => Which::Beyond { size_max },
+    })
+}
+
+/// The same as it is said to a server.
+pub fn files_of(age: Option<Duration>, size_max: Option<u64>) -> PyResult<Files> {
+    match (age, size_max) {
+        (Some(age), None) => Ok(Files::OlderThan(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX))),
+        (None, Some(size_max)) => Ok(Files::Beyond(size_max)),
+        _ => Err(PyValueError::new_err("either age or size_max")),
+    }
+}
+
+/// `"archive"`, `"compress"` or `"remove"`.
+pub fn action_of(name: &str) -> PyResult<Action> {
+    match name {
+        "archive" => Ok(Action::Archive),
+        "compress" => Ok(Action::Compress),
+        "remove" => Ok(Action::Remove),
+        _ => Err(PyValueError::new_err(format!("{name:?} is not 'archive', 'compress' or 'remove'"))),
+    }
+}

@@ -1,0 +1,354 @@
+//! What goes into the engine and what comes out of it.
+
+use std::fmt;
+use std::ops::BitOr;
+
+use serde::{Serialize, Serializer};
+
+use super::id::{ConnectionId, FilterId, QueueId, SubscriptionId, Time};
+use quire_journal::Position;
+
+/// What the engine keeps of a message besides its position.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// When this instance received it; never earlier than that of the message before (it is taken as equal then).
+    pub received: Time,
+    /// Its priority; `None` ranks below every number (seed 001).
+    pub priority: Option<u64>,
+    /// Whether it matches the queue's barrier expression.
+    pub barrier: bool,
+    /// Its own expiration in seconds; 0: never.
+    pub expiration_s: Option<u32>,
+}
+
+/// What became of a message that was offered to a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enqueued {
+    /// It is in the queue and active.
+    Active,
+    /// It is beyond the target depth: no state is kept. Offer it again when [`Queues::wanted`](super::Queues::wanted) asks for it.
+    Inactive,
+    /// It had been acknowledged before it became active.
+    Acknowledged,
+    /// Its position is not above the last one; nothing was done.
+    Known,
+}
+
+/// A message for a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The queue it comes from.
+    pub queue: QueueId,
+    /// The message.
+    pub position: Position,
+    /// The subscription that gets it.
+    pub subscription: SubscriptionId,
+    /// When the lease ends: `None` for a lease without end, for at-most-once, and for a barrier.
+    pub lease_deadline: Option<Time>,
+    /// How often the message was delivered, this time included; 0 for a barrier.
+    pub delivery_count: u32,
+    /// How often it was cancelled.
+    pub cancel_count: u32,
+    /// Whether it is a barrier: sent to all, not to be acknowledged (seed 001).
+    pub barrier: bool,
+}
+
+/// A change of state that must be written to the log so that it outlives a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The queue.
+    pub queue: QueueId,
+    /// The message.
+    pub position: Position,
+    /// What happened.
+    pub kind: ChangeKind,
+}
+
+/// What happened to a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// Processed and removed.
+    Acknowledged,
+    /// Returned by a `cancel`, for the time with this number.
+    Cancelled {
+        /// All cancels of the message so far.
+        cancels: u32,
+    },
+    /// Removed without having been processed.
+    Expired {
+        /// Why.
+        reasons: Reasons,
+        /// How often it was delivered.
+        deliveries: u32,
+        /// How often it was cancelled.
+        cancels: u32,
+    },
+    /// Delivered from an at-most-once queue. The record must be durable before the first byte of the message is sent.
+    Taken,
+    /// A barrier, sent to every subscription that matches.
+    Released,
+    /// Given back by a holder that had not begun it: the delivery does not count.
+    Returned {
+        /// All deliveries of the message that count.
+        deliveries: u32,
+    },
+    /// Cancelled with a delay: it is not delivered before this time. Follows [`Cancelled`](Self::Cancelled).
+    Delayed {
+        /// On the clock of [`Time`], which goes on over a restart.
+        until: Time,
+    },
+}
+
+impl ChangeKind {
+    /// Whether the message is no longer in its queue.
+    pub fn removes(self) -> bool {
+        !matches!(
+            self,
+            ChangeKind::Cancelled { .. } | ChangeKind::Returned { .. } | ChangeKind::Delayed { .. }
+        )
+    }
+}
+
+/// Why a message expired; several reasons can apply at once (reference: queues-and-transaction-log 1.9).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reasons(u8);
+
+impl Reasons {
+    /// Its time was over.
+    pub const TIME_LIMIT: Reasons = Reasons(1);
+    /// Acknowledged with `expire`.
+    pub const FORCED_EXPIRE: Reasons = Reasons(2);
+    /// Cancelled more often than `max_cancels`.
+    pub const MAX_CANCELS: Reasons = Reasons(4);
+    /// Delivered `max_deliveries` times without success.
+    pub const MAX_DELIVERIES: Reasons = Reasons(8);
+
+    const NAMES: [(Reasons, &'static str); 4] = [
+        (Reasons::TIME_LIMIT, "time_limit"),
+        (Reasons::FORCED_EXPIRE, "forced_expire"),
+        (Reasons::MAX_CANCELS, "max_cancels"),
+        (Reasons::MAX_DELIVERIES, "max_deliveries"),
+    ];
+
+    /// Whether `reason` is among them.
+    pub fn contains(self, reason: Reasons) -> bool {
+        self.0 & reason.0 == reason.0
+    }
+
+    /// The stable names.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        Self::NAMES.into_iter().filter(move |(reason, _)| self.contains(*reason)).map(|(_, name)| name)
+    }
+
+    /// The reasons as the journal holds them.
+    pub(super) fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// From the journal; `None` for bits without a meaning.
+    pub(super) fn from_bits(bits: u8) -> Option<Self> {
+        (bits < 16).then_some(Reasons(bits))
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) fn add(&mut self, reason: Reasons, applies: bool) {
+        self.0 |= if applies { reason.0 } else { 0 };
+    }
+}
+
+impl BitOr for Reasons {
+    type Output = Reasons;
+
+    fn bitor(self, other: Reasons) -> Reasons {
+        Reasons(self.0 | other.0)
+    }
+}
+
+impl fmt::Display for Reasons {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.names().collect();
+        f.write_str(&names.join(","))
+    }
+}
+
+/// A lease that ended without its holder's doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostLease {
+    /// The queue.
+    pub queue: QueueId,
+    /// The message.
+    pub position: Position,
+    /// Who held it.
+    pub subscription: SubscriptionId,
+    /// Why it ended.
+    pub cause: LostCause,
+}
+
+/// Why a lease ended without its holder's doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LostCause {
+    /// Its period is over; the message waits again.
+    Returned,
+    /// Its period is over and the message has expired.
+    Expired,
+    /// Another connection settled the message.
+    Settled,
+}
+
+/// What happened between a message and a consumer, of a queue that records its leases (docs/queues.md section 15).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseEvent {
+    /// The queue.
+    pub queue: QueueId,
+    /// The message.
+    pub position: Position,
+    /// The consumer's connection.
+    pub connection: ConnectionId,
+    /// What happened.
+    pub kind: LeaseEventKind,
+}
+
+/// How a lease begins and ends. The numbers are those of the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LeaseEventKind {
+    /// The consumer got the message; from at-most-once queues for good.
+    Delivered = 2,
+    /// Acknowledged by its holder.
+    Acknowledged = 3,
+    /// Cancelled by its holder.
+    Cancelled = 4,
+    /// Expired by its holder.
+    Expired = 5,
+    /// Its time was over.
+    RanOut = 6,
+    /// The holder disconnected or unsubscribed.
+    Left = 7,
+    /// Another consumer settled the message.
+    Lost = 8,
+    /// Acknowledged by a consumer that did not hold it.
+    AcknowledgedUnheld = 9,
+    /// Expired by a consumer that did not hold it.
+    ExpiredUnheld = 10,
+    /// Given back by its holder, which had not begun it.
+    Released = 11,
+}
+
+impl LeaseEventKind {
+    /// All of them.
+    pub const ALL: [LeaseEventKind; 10] = [
+        LeaseEventKind::Delivered,
+        LeaseEventKind::Acknowledged,
+        LeaseEventKind::Cancelled,
+        LeaseEventKind::Expired,
+        LeaseEventKind::RanOut,
+        LeaseEventKind::Left,
+        LeaseEventKind::Lost,
+        LeaseEventKind::AcknowledgedUnheld,
+        LeaseEventKind::ExpiredUnheld,
+        LeaseEventKind::Released,
+    ];
+
+    /// The number in the journal.
+    pub(super) fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// From the journal; `None` for a number without a meaning.
+    pub(super) fn from_number(number: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| u64::from(kind.number()) == number)
+    }
+}
+
+/// What a subscription asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubscriptionSpec {
+    /// The connection it belongs to.
+    pub connection: ConnectionId,
+    /// `max_backlog`; 1 when it is not given (seed 000).
+    pub backlog: Option<u32>,
+    /// The queues it matches, and the content filter for each.
+    pub queues: Vec<(QueueId, Option<FilterId>)>,
+}
+
+/// Answers questions about the content of messages, which the engine never holds.
+pub trait Matcher {
+    /// Whether the message at `position` matches `filter`. Asked once for each message and filter that has subscriptions.
+    fn matches(&mut self, position: Position, filter: FilterId) -> bool;
+
+    /// Appends those of `filters` that match. Override it where an index over the filters is at hand.
+    fn matching(&mut self, position: Position, filters: &[FilterId], matched: &mut Vec<FilterId>) {
+        matched.extend(filters.iter().copied().filter(|filter| self.matches(position, *filter)));
+    }
+
+    /// Whether the message can be looked at now. Of one that cannot nothing is asked: its queue waits until [`Queues::retry`](super::Queues::retry),
+    /// the others are served meanwhile.
+    fn is_at_hand(&mut self, _position: Position) -> bool {
+        true
+    }
+}
+
+impl<F: FnMut(Position, FilterId) -> bool> Matcher for F {
+    fn matches(&mut self, position: Position, filter: FilterId) -> bool {
+        self(position, filter)
+    }
+}
+
+/// What a queue is doing (reference: queues-and-transaction-log 1.18). The names of the serialized fields are those of docs/queues.md.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct QueueStats {
+    /// Unacknowledged active messages: waiting, delayed and leased.
+    #[serde(rename = "depth")]
+    pub queue_depth: u64,
+    /// Messages that are neither leased nor delayed.
+    pub waiting: u64,
+    /// Cancelled messages whose delay is not over.
+    pub delayed: u64,
+    /// Messages outstanding: delivered and not acknowledged.
+    pub backlog: u64,
+    /// The limit of `backlog`, if there is one.
+    pub max_backlog: Option<u32>,
+    /// Messages that this instance owns; all of them until queues are replicated.
+    pub owned: u64,
+    /// Subscriptions of the queue.
+    pub subscriptions: u64,
+    /// How long the oldest lease has been held, in nanoseconds.
+    #[serde(rename = "age_of_oldest_lease_s", serialize_with = "seconds")]
+    pub age_of_oldest_lease_ns: Option<u64>,
+    /// How long ago the oldest unacknowledged message was received, in nanoseconds.
+    #[serde(rename = "age_of_oldest_s", serialize_with = "seconds")]
+    pub age_of_oldest_message_ns: Option<u64>,
+    /// Leases that ran out (not cancels, not disconnects).
+    pub expired_leases: u64,
+    /// Messages beyond the target depth.
+    #[serde(rename = "inactive")]
+    pub inactive_message_count: u64,
+    /// The target depth, if there is one.
+    pub target_queue_depth: Option<u64>,
+    /// Acknowledgements kept for messages that are not active yet.
+    #[serde(rename = "deferred_acks")]
+    pub deferred_ack_count: u64,
+    /// Filters of subscriptions that have not been asked about everything up to the first barrier: what they match may come later.
+    pub catching_up: u64,
+    /// Messages that ever entered.
+    pub entered: u64,
+    /// Deliveries, repeated ones included, barriers excluded.
+    pub delivered: u64,
+    /// Messages removed by an acknowledgement.
+    pub acknowledged: u64,
+    /// Cancels that returned a message.
+    pub cancelled: u64,
+    /// Messages expired.
+    pub expired: u64,
+    /// Messages delivered at most once.
+    pub taken: u64,
+    /// Barriers released.
+    pub released: u64,
+}
+
+fn seconds<S: Serializer>(ns: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+    ns.map(|ns| ns as f64 / 1e9).serialize(serializer)
+}

@@ -1,0 +1,56 @@
+//! Queues: who gets which message, for how long, and what happens when it comes back.
+//!
+//! **What for.** A queue is a view over the log: it holds positions and states, never data (seed 000). [`Queues`] decides for all queues
+//! of an instance together, because a subscription that matches several queues has one backlog for all of them (seed 001). The rules, and
+//! where each comes from, are in `docs/queues.md`.
+//!
+//! **What it promises.** A message is with one subscription at a time. At-least-once: it comes back until it is acknowledged or expired.
+//! At-most-once: it is delivered once or never. Order is log order, or priority and then log order, for every subscription by itself.
+//! Nothing here reads a clock, and the same calls give the same results.
+//!
+//! **What the caller must do.** Offer persisted messages in log order ([`enqueue`](Queues::enqueue)), pass on what connections ask for,
+//! and after every input poll until nothing comes: [`poll_delivery`](Queues::poll_delivery) for what to send and
+//! [`poll_change`](Queues::poll_change) for what to log, [`poll_lost`](Queues::poll_lost) for whom to tell, and where leases are recorded
+//! [`poll_lease_event`](Queues::poll_lease_event) for who held what. A `Taken` must be durable before its message is sent. Call
+//! [`advance`](Queues::advance) by [`poll_timeout`](Queues::poll_timeout). After a restart, feed messages and logged changes again in log
+//! order ([`restore`](Queues::restore)) before anything else.
+//!
+//! **How it works.** `messages` holds two bits and a few shared columns for each message; `class` the messages that match one filter;
+//! `members` finds the next subscription; `lease` holds what is outstanding, `delay` what waits for its time; `state` is one queue; `queues` brings them
+//! together, with `subscription` for who takes part and `settle` for what becomes of a message.
+
+mod bits;
+mod browse;
+mod chunk;
+mod chunks;
+mod class;
+mod column;
+mod config;
+mod delay;
+mod event;
+mod id;
+mod lease;
+mod lease_record;
+mod members;
+mod messages;
+mod ordinal_set;
+mod queues;
+mod ranked_set;
+mod record;
+mod settle;
+mod snapshot;
+mod state;
+mod subscription;
+
+pub use config::{ConfigError, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics};
+pub use event::{
+    Change, ChangeKind, Delivery, Enqueued, Entry, LeaseEvent, LeaseEventKind, LostCause, LostLease, Matcher,
+    QueueStats, Reasons, SubscriptionSpec,
+};
+pub use id::{ConnectionId, FilterId, QueueId, SubscriptionId, Time};
+pub use lease_record::{LeaseRun, LeasesWriter};
+pub use queues::{ENDS_PER_PORTION_MAX, QUESTIONS_PER_POLL_MAX, QUEUES_MAX, Queues};
+pub use quire_types::{Position, Verdict};
+pub use record::{BadChanges, ChangesWriter, Logged};
+pub use snapshot::{BadSnapshot, Snapshot};
+pub use subscription::{SUBSCRIPTIONS_MAX, SubscribeError};

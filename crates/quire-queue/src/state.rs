@@ -1,0 +1,454 @@
+//! One queue: its messages, its classes of subscriptions, and the choice of the next message and of who gets it.
+//!
+//! A message is asked about once for each filter. Messages are *admitted* in log order up to the *frontier*, which stops before the
+//! first unreleased barrier: every filter that is up to date is asked in one question, and the answer is kept in the class of the
+//! filter. A new filter first works its way through what was admitted before. The next delivery is the first message, in delivery
+//! order, of any class that has a member with room; all such classes that hold this very message offer their best member.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
+
+use super::class::{Class, Matches};
+use super::config::{FairnessModel, QueueConfig};
+use super::delay::Delays;
+use super::event::Matcher;
+use super::id::FilterId;
+use super::lease::{Leases, NONE, QueueLeases};
+use super::members::{Candidate, Members};
+use super::messages::{Key, Messages, State, ordinal_of};
+use super::ordinal_set::OrdinalSet;
+use super::ranked_set::RankedSet;
+use quire_journal::{Memory, Position};
+
+#[derive(Debug)]
+pub(super) struct QueueState {
+    pub config: QueueConfig,
+    pub model: FairnessModel,
+    pub lease_ns: Option<u64>,
+    pub messages: Messages,
+    pub leases: QueueLeases,
+    pub delays: Delays,
+    /// The first is the class without a filter, which always exists.
+    classes: Vec<Option<Class>>,
+    generations: Vec<u32>,
+    by_filter: HashMap<FilterId, u32, FxBuildHasher>,
+    /// The filters that have been asked about everything up to the frontier.
+    filters: Vec<FilterId>,
+    /// The classes whose filter has not.
+    behind: Vec<u32>,
+    /// The classes that have a match and a member with room, by their first match.
+    ready: BTreeSet<(Key, u32)>,
+    frontier: u64,
+    /// Unreleased barriers, in log order; those that expired are dropped when they come up.
+    pub barriers: VecDeque<u64>,
+    /// The order of the subscription that got the last message.
+    cursor: u64,
+    pub subscriptions: u64,
+    pub last_position: u64,
+    pub last_received: u64,
+    pub inactive: Inactive,
+    pub totals: Totals,
+    /// Whether the queue stands in line to be served.
+    pub in_line: bool,
+    /// A message that had to be asked about was not at hand.
+    pub is_starved: bool,
+    /// Leases or messages whose time has come have not ended yet, because there are so many.
+    pub is_behind: bool,
+    matched: Vec<FilterId>,
+}
+
+/// What lies beyond the target depth (seed 001).
+#[derive(Debug, Default)]
+pub(super) struct Inactive {
+    pub count: u64,
+    pub last_position: u64,
+    /// Positions acknowledged before their messages became active.
+    pub deferred: OrdinalSet,
+    /// Restored from the log, of messages that are to become active again.
+    pub counts: BTreeMap<u64, Counts>,
+}
+
+/// How often a message was delivered and cancelled, and until when it is delayed, 0 when it is not.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub deliveries: u32,
+    pub cancels: u32,
+    pub delayed_until: u64,
+}
+
+/// Counters since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Totals {
+    pub entered: u64,
+    pub delivered: u64,
+    pub acknowledged: u64,
+    pub cancelled: u64,
+    pub expired: u64,
+    pub expired_leases: u64,
+    pub taken: u64,
+    pub released: u64,
+}
+
+/// What goes to whom, and which classes knew of it.
+pub(super) struct Pick {
+    pub ordinal: u64,
+    pub subscription: u32,
+    pub classes: Vec<(u32, u32)>,
+}
+
+impl QueueState {
+    pub fn new(config: QueueConfig, memory: &Memory) -> Self {
+        let model = config.fairness();
+        let mut state = QueueState {
+            model,
+            lease_ns: config.lease_period.map(super::config::nanoseconds),
+            messages: Messages::new(config.priority, memory),
+            leases: QueueLeases::default(),
+            delays: Delays::default(),
+            classes: Vec::new(),
+            generations: Vec::new(),
+            by_filter: HashMap::default(),
+            filters: Vec::new(),
+            behind: Vec::new(),
+            ready: BTreeSet::new(),
+            frontier: 0,
+            barriers: VecDeque::new(),
+            cursor: 0,
+            subscriptions: 0,
+            last_position: 0,
+            last_received: 0,
+            inactive: Inactive::default(),
+            totals: Totals::default(),
+            in_line: false,
+            is_starved: false,
+            is_behind: false,
+            matched: Vec::new(),
+            config,
+        };
+        state.add_class(
+            None,
+            if state.config.priority { Matches::Ranked(RankedSet::new(memory)) } else { Matches::All },
+        );
+        state
+    }
+
+    /// The class of a filter, made if there is none.
+    pub fn class_for(&mut self, filter: Option<FilterId>) -> u32 {
+        let Some(id) = filter else { return 0 };
+        if let Some(class) = self.by_filter.get(&id) {
+            return *class;
+        }
+        let matches = match self.config.priority {
+            true => Matches::Ranked(RankedSet::new(self.messages.memory())),
+            false => Matches::Fifo(OrdinalSet::default()),
+        };
+        let class = self.add_class(filter, matches);
+        self.by_filter.insert(id, class);
+        self.behind.push(class);
+        class
+    }
+
+    pub fn class_mut(&mut self, class: u32) -> Option<&mut Class> {
+        self.classes.get_mut(class as usize)?.as_mut()
+    }
+
+    pub fn classes(&self) -> impl Iterator<Item = &Class> {
+        self.classes.iter().flatten()
+    }
+
+    /// Filters that have not been asked about everything up to the first barrier.
+    pub fn catching_up(&self) -> u64 {
+        let end = self.barriers.front().copied().unwrap_or(self.messages.next_ordinal());
+        let others = if self.frontier < end { self.filters.len() } else { 0 };
+        (self.behind.len() + others) as u64
+    }
+
+    /// Forgets a class without members.
+    pub fn drop_if_empty(&mut self, class: u32) {
+        let filter = match &self.classes[class as usize] {
+            Some(Class { filter: Some(filter), members, .. }) if members.len() == 0 => *filter,
+            _ => return,
+        };
+        if let Some(Class { ready: Some(key), .. }) = self.classes[class as usize].take() {
+            self.ready.remove(&(key, class));
+        }
+        self.generations[class as usize] += 1;
+        self.by_filter.remove(&filter);
+        self.filters.retain(|other| *other != filter);
+        self.behind.retain(|other| *other != class);
+    }
+
+    /// Puts the class under its first match among the ready ones, or takes it from there.
+    pub fn settle_class(&mut self, class: u32) {
+        let ranked = self.config.priority;
+        let Some(entry) = self.classes[class as usize].as_mut() else { return };
+        let may = entry.members.any_free() && (!ranked || entry.scanned == UP_TO_DATE);
+        let key = if may { entry.matches.first() } else { None };
+        if key != entry.ready {
+            if let Some(old) = std::mem::replace(&mut entry.ready, key) {
+                self.ready.remove(&(old, class));
+            }
+            if let Some(new) = key {
+                self.ready.insert((new, class));
+            }
+        }
+    }
+
+    /// A returned message: the classes that knew of it know of it again.
+    pub fn give_back(&mut self, ordinal: u64, classes: &[(u32, u32)]) {
+        self.messages.give_back(ordinal);
+        let key = self.messages.key(ordinal);
+        for (class, generation) in classes {
+            if let Some(Some(entry)) = self.classes.get_mut(*class as usize)
+                && entry.generation == *generation
+            {
+                entry.matches.insert(key, &self.messages);
+                self.settle_class(*class);
+            }
+        }
+    }
+
+    /// A message waits no longer, or is not leased any more, and is delayed; `classes` know of it. Gives when something happens to it.
+    pub fn delay(&mut self, ordinal: u64, until: u64, classes: Vec<(u32, u32)>) -> u64 {
+        self.messages.set_aside(ordinal);
+        let expires = self.messages.expires(ordinal);
+        self.delays.insert(ordinal, until, expires, classes);
+        until.min(expires)
+    }
+
+    /// Takes a message out of the queue.
+    #[inline]
+    pub fn remove(&mut self, ordinal: u64) {
+        self.messages.remove(ordinal);
+        if !self.delays.is_empty() {
+            self.delays.remove(ordinal);
+        }
+    }
+
+    /// The first unreleased barrier that has not expired.
+    pub fn barrier(&mut self) -> Option<u64> {
+        while let Some(ordinal) = self.barriers.front().copied() {
+            if self.messages.state(ordinal) != State::Gone {
+                return Some(ordinal);
+            }
+            self.barriers.pop_front();
+        }
+        None
+    }
+
+    /// Admits messages and lets new filters catch up, asking about at most `budget` messages. Returns whether all is done.
+    pub fn admit(&mut self, matcher: &mut dyn Matcher, budget: &mut u32) -> bool {
+        self.catch_up(matcher, budget) && self.advance_frontier(matcher, budget)
+    }
+
+    /// The next delivery, if there is one.
+    pub fn pick(&mut self, leases: &mut Leases) -> Option<Pick> {
+        if self.config.max_backlog.is_some_and(|limit| self.leases.len() >= limit as usize) {
+            return None;
+        }
+        let key = self.first_deliverable(leases)?;
+        let mut best = None;
+        if !self.config.priority
+            && let Some(everything) = &mut self.classes[0]
+        {
+            best = everything.members.best(self.cursor);
+        }
+        let classes = if self.ready.is_empty() { Vec::new() } else { self.ask_ready(key, &mut best) };
+        let best = best?;
+        self.cursor = best.order;
+        Some(Pick { ordinal: ordinal_of(key), subscription: best.subscription, classes })
+    }
+
+    /// The classes of filters whose first match this is, which have it no longer; a member of theirs may be `best`.
+    fn ask_ready(&mut self, key: Key, best: &mut Option<Candidate>) -> Vec<(u32, u32)> {
+        let (model, cursor) = (self.model, self.cursor);
+        let candidates: SmallVec<[u32; 8]> =
+            self.ready.range((key, 0)..=(key, NONE)).map(|(_, class)| *class).collect();
+        for class in &candidates {
+            let candidate = self.class_mut(*class).and_then(|class| class.members.best(cursor));
+            if let Some(candidate) = candidate
+                && best.as_ref().is_none_or(|best| Members::prefers(model, cursor, &candidate, best))
+            {
+                *best = Some(candidate);
+            }
+        }
+        let mut known = Vec::with_capacity(candidates.len());
+        for class in candidates {
+            known.push((class, self.generations[class as usize]));
+            if let Some(entry) = self.class_mut(class) {
+                entry.matches.remove(key);
+            }
+            self.settle_class(class);
+        }
+        known
+    }
+
+    /// The subscriptions that a barrier goes to; `None` when it is not at hand and filters must be asked.
+    pub fn barrier_subscriptions(&mut self, ordinal: u64, matcher: &mut dyn Matcher) -> Option<Vec<u32>> {
+        let position = Position::new(self.messages.position(ordinal));
+        let filters: Vec<FilterId> = self.classes().filter_map(|class| class.filter).collect();
+        let mut matched = Vec::new();
+        if !filters.is_empty() {
+            if !matcher.is_at_hand(position) {
+                self.is_starved = true;
+                return None;
+            }
+            matcher.matching(position, &filters, &mut matched);
+        }
+        matched.sort_unstable();
+        let takes = |class: &&Class| class.filter.is_none_or(|filter| matched.binary_search(&filter).is_ok());
+        Some(self.classes().filter(takes).flat_map(|class| class.members.subscriptions()).collect())
+    }
+
+    fn add_class(&mut self, filter: Option<FilterId>, matches: Matches) -> u32 {
+        let slot = self.classes.iter().skip(1).position(Option::is_none).map(|slot| slot + 1);
+        let slot = slot.unwrap_or_else(|| {
+            self.classes.push(None);
+            self.generations.push(0);
+            self.classes.len() - 1
+        });
+        self.classes[slot] = Some(Class {
+            filter,
+            generation: self.generations[slot],
+            members: Members::new(self.model),
+            matches,
+            scanned: if filter.is_none() { UP_TO_DATE } else { 0 },
+            ready: None,
+        });
+        slot as u32
+    }
+
+    fn catch_up(&mut self, matcher: &mut dyn Matcher, budget: &mut u32) -> bool {
+        while let Some(slot) = self.behind.last().copied() {
+            let Some(class) = self.classes[slot as usize].as_mut() else {
+                self.behind.pop();
+                continue;
+            };
+            let Some(filter) = class.filter else { break };
+            let done = loop {
+                let Some(ordinal) =
+                    self.messages.next_present(class.scanned).filter(|next| *next < self.frontier)
+                else {
+                    break true;
+                };
+                if *budget == 0 {
+                    break false;
+                }
+                let position = Position::new(self.messages.position(ordinal));
+                if !matcher.is_at_hand(position) {
+                    self.is_starved = true;
+                    break false;
+                }
+                *budget -= 1;
+                class.scanned = ordinal + 1;
+                if matcher.matches(position, filter) {
+                    class.matches.insert(self.messages.key(ordinal), &self.messages);
+                }
+            };
+            if done {
+                class.scanned = UP_TO_DATE;
+                self.behind.pop();
+                self.filters.push(filter);
+            }
+            self.settle_class(slot);
+            if !done {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn advance_frontier(&mut self, matcher: &mut dyn Matcher, budget: &mut u32) -> bool {
+        let end = self.barrier().unwrap_or(self.messages.next_ordinal());
+        if self.frontier == end {
+            return true;
+        }
+        if self.filters.is_empty() && !self.config.priority {
+            self.frontier = end;
+            return true;
+        }
+        while let Some(ordinal) = self.next_to_admit().filter(|next| *next < end) {
+            if *budget == 0 {
+                return false;
+            }
+            let position = Position::new(self.messages.position(ordinal));
+            if !self.filters.is_empty() && !matcher.is_at_hand(position) {
+                self.is_starved = true;
+                return false;
+            }
+            *budget -= 1;
+            self.frontier = ordinal + 1;
+            let key = self.messages.key(ordinal);
+            if self.config.priority {
+                self.learn(0, key);
+            }
+            if !self.filters.is_empty() {
+                let mut matched = std::mem::take(&mut self.matched);
+                matcher.matching(position, &self.filters, &mut matched);
+                for filter in matched.drain(..) {
+                    if let Some(class) = self.by_filter.get(&filter).copied() {
+                        self.learn(class, key);
+                    }
+                }
+                self.matched = matched;
+            }
+        }
+        self.frontier = end;
+        true
+    }
+
+    /// The first message that was not admitted. A delayed one is among them after a restart.
+    fn next_to_admit(&self) -> Option<u64> {
+        match self.delays.is_empty() {
+            true => self.messages.next_waiting(self.frontier),
+            false => self.messages.next_present(self.frontier),
+        }
+    }
+
+    /// Notes that a message matches a class.
+    fn learn(&mut self, class: u32, key: Key) {
+        if let Some(entry) = self.classes[class as usize].as_mut() {
+            entry.matches.insert(key, &self.messages);
+            self.settle_class(class);
+        }
+    }
+
+    /// The first message in delivery order that a class with room holds. Matches that are gone or leased are dropped on the way.
+    fn first_deliverable(&mut self, leases: &mut Leases) -> Option<Key> {
+        let everything =
+            !self.config.priority && self.classes[0].as_ref().is_some_and(|class| class.members.any_free());
+        let first = match everything {
+            true => {
+                self.messages.first_waiting().filter(|first| *first < self.frontier).map(|first| (0, first))
+            }
+            false => None,
+        };
+        while let Some((key, class)) = self.ready.first().copied() {
+            if first.is_some_and(|first| first < key) {
+                break;
+            }
+            let ordinal = ordinal_of(key);
+            match self.messages.state(ordinal) {
+                State::Waiting => return Some(key),
+                State::Leased => {
+                    let known = (class, self.generations[class as usize]);
+                    match self.leases.find(self.messages.position(ordinal)) {
+                        Some(slot) => leases.get_mut(slot).classes.push(known),
+                        None => self.delays.note_class(ordinal, known),
+                    }
+                }
+                State::Gone => {}
+            }
+            if let Some(entry) = self.class_mut(class) {
+                entry.matches.remove(key);
+            }
+            self.settle_class(class);
+        }
+        first
+    }
+}
+
+/// `Class::scanned` of a class that has been asked about everything up to the frontier.
+const UP_TO_DATE: u64 = u64::MAX;

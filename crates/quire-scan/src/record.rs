@@ -1,0 +1,33 @@
+//! A record of the log as a filter and as a client see it.
+
+use quire_command::Message;
+use quire_expression::filter::MessageContext;
+use quire_expression::message_type::MessageType;
+use quire_journal::Record;
+use quire_types::Timestamp;
+
+/// The frame's view of a record.
+pub fn message_of<'a>(record: &Record<'a>, subscription: u32) -> Message<'a> {
+    Message {
+        subscription,
+        bookmark: Some((record.publisher.get(), record.sequence)),
+        timestamp_ns: record.timestamp.as_ns(),
+        queued: None,
+        topic: record.topic.as_bytes(),
+        correlation_id: record.correlation_id,
+        data: record.data,
+    }
+}
+
+/// What a filter may look at of a record; `None` for a type that this build does not know, which no filter matches.
+pub fn context_of<'a>(record: &Record<'a>, now: Timestamp) -> Option<MessageContext<'a>> {
+    Some(MessageContext {
+        message_type: MessageType::from_code(record.message_type)?,
+        data: record.data,
+        topic: record.topic,
+        bookmark: Some(record.bookmark()),
+        correlation_id: record.correlation_id,
+        timestamp: record.timestamp,
+        now,
+    })
+}

@@ -1,0 +1,164 @@
+//! Reading a range of a journal without a broker: what a program, or a tool, sees that has only the files.
+//!
+//! A [`Scan`] is a cursor together with what is wanted: the places between which to read, topics, a content filter. It reads in steps of
+//! bounded size, so that the caller can look at something else between them (a signal, a deadline). Places are as a subscription's
+//! (reference: queues-and-transaction-log 2.4): after the first, up to and including the second, so that ranges that meet neither
+//! overlap nor leave anything out.
+
+use bytes::Bytes;
+use quire_journal::{
+    AllTopics, Batch, Cursor, JournalError, Position, Reader, Record, RecordKind, Timestamp, TopicFilter,
+};
+
+use crate::record::{context_of, message_of};
+use crate::start::{BookmarkError, Start};
+use quire_expression::filter::{Filter, FilterError, FilterOptions};
+use quire_expression::message_type::Arena;
+use quire_expression::topic::{TopicError, TopicSelector};
+use quire_wire::{Encode, LENGTH_SIZE};
+
+/// Bytes of records that one step looks at: a rare topic must not keep a reader thread from the others for long.
+pub const SCAN_SIZE_MAX: usize = 8 * 1024 * 1024;
+
+/// What to read, as a user says it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogRange<'a> {
+    /// Read what comes after this place: `0`, a bookmark, a list of them (the oldest counts) or a time.
+    pub after: &'a str,
+    /// Up to and including this place; `None` = what is persistent now.
+    pub until: Option<&'a str>,
+    /// One topic or a pattern; `None` = all.
+    pub topic: Option<&'a str>,
+    /// Content filter.
+    pub filter: Option<&'a str>,
+}
+
+/// Why a range cannot be read.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ScanError {
+    /// The topic is none. The fault of the caller.
+    #[error(transparent)]
+    Topic(#[from] TopicError),
+    /// The filter does not parse. The fault of the caller.
+    #[error("expected {}, found {}", .0.expected, .0.found)]
+    Filter(#[from] FilterError),
+    /// The text is no place in a log. The fault of the caller.
+    #[error(transparent)]
+    Bookmark(#[from] BookmarkError),
+    /// The journal does not have it.
+    #[error("{text:?} is not in this journal")]
+    NotFound {
+        /// The bookmark, or the list of them.
+        text: String,
+    },
+    /// The journal cannot be read.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// The positions behind which a range begins and with which it ends. May read from the disk.
+///
+/// # Errors
+/// [`ScanError`], of places.
+pub fn bounds(reader: &Reader, after: &str, until: Option<&str>) -> Result<(Position, Position), ScanError> {
+    let held = reader.persisted();
+    let limit = until.map_or(Ok(held), |until| locate(reader, until, held))?;
+    Ok((locate(reader, after, held)?, limit))
+}
+
+/// A range that is being read.
+pub struct Scan {
+    cursor: Cursor,
+    limit: Position,
+    selector: Option<TopicSelector>,
+    filter: Option<Filter>,
+    /// Memory for what the filter reads.
+    arena: Arena,
+}
+
+impl Scan {
+    /// Finds both ends. May read from the disk.
+    ///
+    /// # Errors
+    /// All of [`ScanError`].
+    pub fn new(reader: &Reader, range: &LogRange<'_>) -> Result<Self, ScanError> {
+        let selector = range.topic.map(TopicSelector::new).transpose()?;
+        let filter = range.filter.map(|text| Filter::parse(text, &FilterOptions::default())).transpose()?;
+        let (after, limit) = bounds(reader, range.after, range.until)?;
+        Ok(Scan { cursor: reader.cursor(after), limit, selector, filter, arena: Arena::default() })
+    }
+
+    /// Gives every record of the next step that is wanted, of every kind, with the batch that holds it; false when the end was reached.
+    ///
+    /// A step ends after `size` bytes of wanted records, or a stated number of bytes looked at, whichever comes first, and at the end of a
+    /// batch: it may find nothing and yet not be the last. `now` is what time functions of the filter see.
+    ///
+    /// # Errors
+    /// Damage; what came before it was given.
+    pub fn step(
+        &mut self,
+        now: Timestamp,
+        size: usize,
+        mut take: impl FnMut(&Record<'_>, &Batch),
+    ) -> Result<bool, JournalError> {
+        let (mut looked_at, mut taken) = (0, 0);
+        while looked_at < SCAN_SIZE_MAX && taken < size {
+            let batch = match &self.selector {
+                Some(selector) => self.cursor.next(self.limit, &Selected(selector))?,
+                None => self.cursor.next(self.limit, &AllTopics)?,
+            };
+            let Some(batch) = batch else { return Ok(false) };
+            looked_at += batch.size();
+            for record in batch.records() {
+                if self.wants(&record, now) {
+                    taken += record.data.len() + record.topic.len();
+                    take(&record, &batch);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// As [`Scan::step`], but only messages: the bodies of their `message` frames, as a client receives them.
+    ///
+    /// # Errors
+    /// As [`Scan::step`].
+    pub fn messages(&mut self, now: Timestamp, size: usize) -> (Vec<Bytes>, Result<bool, JournalError>) {
+        let mut frames = Vec::new();
+        let mut starts = Vec::new();
+        let result = self.step(now, size, |record, _| {
+            if record.kind == RecordKind::Publish {
+                starts.push(frames.len());
+                message_of(record, 0).encode(&mut frames);
+            }
+        });
+        let frames = Bytes::from(frames);
+        let ends = starts.iter().skip(1).copied().chain([frames.len()]);
+        let bodies = starts.iter().zip(ends).map(|(start, end)| frames.slice(start + LENGTH_SIZE + 1..end));
+        (bodies.collect(), result)
+    }
+
+    fn wants(&mut self, record: &Record<'_>, now: Timestamp) -> bool {
+        self.selector.as_ref().is_none_or(|selector| selector.matches(record.topic))
+            && self.filter.as_ref().is_none_or(|filter| {
+                record.kind == RecordKind::Publish
+                    && context_of(record, now)
+                        .is_some_and(|context| filter.matches_with(&context, &mut self.arena))
+            })
+    }
+}
+
+/// The place behind what the text names.
+fn locate(reader: &Reader, text: &str, held: Position) -> Result<Position, ScanError> {
+    let start: Start = text.parse()?;
+    let found = start.locate(reader, held, false)?;
+    found.ok_or_else(|| ScanError::NotFound { text: text.chars().take(64).collect() })
+}
+
+struct Selected<'a>(&'a TopicSelector);
+
+impl TopicFilter for Selected<'_> {
+    fn wants(&self, topic: &str) -> bool {
+        self.0.matches(topic)
+    }
+}

@@ -1,0 +1,148 @@
+//! Where a bookmark subscription begins (reference: queues-and-transaction-log 2.4).
+
+use std::str::FromStr;
+
+use quire_journal::{Bookmark, JournalError, Position, Reader, Timestamp};
+
+/// Bookmarks in a list: far more than publishers that one subscriber follows, and a bound for the search.
+pub const BOOKMARKS_MAX: usize = 4096;
+
+/// One place to begin after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartPoint {
+    /// `0`: before everything.
+    Epoch,
+    /// `0|1|`: after everything taken so far.
+    Now,
+    /// After this message.
+    Bookmark(Bookmark),
+    /// After this instant.
+    Time(Timestamp),
+}
+
+/// One or several points; of several the oldest counts, in the order of this log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start(Vec<StartPoint>);
+
+/// Why a text is not a bookmark. The fault of the caller.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BookmarkError {
+    /// Neither a bookmark nor a time.
+    #[error("{text:?} is not `0`, `0|1|`, `<publisher>|<sequence>|` or `YYYYmmddTHHMMSS[.ffffff][Z]`")]
+    NotABookmark {
+        /// What stands there.
+        text: String,
+    },
+    /// Brackets without what belongs between them.
+    #[error("{text:?} is not a range like `[A:B]` or `(A:B)` of bookmarks or times")]
+    NotARange {
+        /// What stands there.
+        text: String,
+    },
+    /// More than [`BOOKMARKS_MAX`].
+    #[error("a list of {count} bookmarks, the limit is {BOOKMARKS_MAX}")]
+    TooMany {
+        /// How many there are.
+        count: usize,
+    },
+}
+
+impl FromStr for Start {
+    type Err = BookmarkError;
+
+    fn from_str(text: &str) -> Result<Self, BookmarkError> {
+        let count = text.split(',').count();
+        if count > BOOKMARKS_MAX {
+            return Err(BookmarkError::TooMany { count });
+        }
+        text.split(',').map(|point| point.trim().parse()).collect::<Result<_, _>>().map(Start)
+    }
+}
+
+impl FromStr for StartPoint {
+    type Err = BookmarkError;
+
+    fn from_str(text: &str) -> Result<Self, BookmarkError> {
+        match text {
+            "0" | "0|0|" => return Ok(StartPoint::Epoch),
+            "0|1|" => return Ok(StartPoint::Now),
+            _ => (),
+        }
+        if let Ok(bookmark) = text.parse() {
+            return Ok(StartPoint::Bookmark(bookmark));
+        }
+        // The text comes from a peer and goes into a reason: a prefix tells enough.
+        let not = || BookmarkError::NotABookmark { text: text.chars().take(64).collect() };
+        text.parse().map(StartPoint::Time).map_err(|_| not())
+    }
+}
+
+impl Start {
+    /// The instant, when the start is one time and nothing else: what was taken up to it stays out even if it is recorded later.
+    pub fn time(&self) -> Option<Timestamp> {
+        match self.0[..] {
+            [StartPoint::Time(time)] => Some(time),
+            _ => None,
+        }
+    }
+
+    /// Where it lies when no search is needed.
+    pub fn without_search(&self, now: Position) -> Option<Position> {
+        match self.0[..] {
+            [StartPoint::Epoch] => Some(Position::default()),
+            [StartPoint::Now] => Some(now),
+            _ => None,
+        }
+    }
+
+    /// Behind the oldest of the points in this log, or with `is_included` before it; `None` when none of them is in it. May read from
+    /// the disk.
+    pub fn locate(
+        &self,
+        reader: &Reader,
+        now: Position,
+        is_included: bool,
+    ) -> Result<Option<Position>, JournalError> {
+        let back = u64::from(is_included);
+        let mut oldest: Option<Position> = None;
+        for point in &self.0 {
+            let found = match *point {
+                StartPoint::Epoch => Some(Position::default()),
+                StartPoint::Now => Some(now),
+                StartPoint::Bookmark(bookmark) => {
+                    reader.find(bookmark)?.map(|position| Position(position.0 - back))
+                }
+                StartPoint::Time(Timestamp(ns)) => {
+                    Some(reader.position_before(Timestamp(ns.saturating_sub(back)))?)
+                }
+            };
+            oldest = [oldest, found].into_iter().flatten().min();
+        }
+        Ok(oldest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_is_told_from_the_others() {
+        let point = |text: &str| text.parse::<StartPoint>();
+        assert_eq!(point("0"), Ok(StartPoint::Epoch));
+        assert_eq!(point("0|1|"), Ok(StartPoint::Now));
+        assert!(matches!(point("17|4|"), Ok(StartPoint::Bookmark(b)) if b.sequence == 4));
+        assert!(matches!(point("19700101T000001Z"), Ok(StartPoint::Time(_))));
+        for text in ["", "1", "17|4", "17|x|", "-1|1|", "17|4|5|", "yesterday", "2015-01-02T12:35:00Z"] {
+            assert!(point(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_list_has_a_limit() {
+        let list = |count: usize| vec!["7|1|"; count].join(",").parse::<Start>();
+        assert_eq!(list(BOOKMARKS_MAX).unwrap().0.len(), BOOKMARKS_MAX);
+        assert_eq!(list(BOOKMARKS_MAX + 1), Err(BookmarkError::TooMany { count: BOOKMARKS_MAX + 1 }));
+        assert!("7|1|,,8|1|".parse::<Start>().is_err());
+    }
+}

@@ -1,0 +1,18 @@
+//! The values that every part of quire names: positions and bookmarks, times, what becomes of a message and of a journal file.
+//!
+//! This crate imports nothing of quire, so that the journal, the wire protocol and the engines need not know each other to speak of
+//! the same message.
+
+mod bookmark;
+mod maintenance;
+pub mod time;
+mod timestamp;
+mod verdict;
+
+pub use bookmark::{Bookmark, BookmarkError, Position, PublisherId};
+pub use maintenance::{Action, Files};
+pub use timestamp::{Timestamp, TimestampError};
+pub use verdict::Verdict;
+
+/// The longest topic, in bytes: enough for any path-like name, small enough to be copied into every record.
+pub const TOPIC_SIZE_MAX: usize = 1024;

@@ -1,0 +1,41 @@
+//! Journal maintenance: what is done with full journal files, and with which.
+
+/// What is done with a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It moves to the archive directory, and stays part of the log.
+    Archive,
+    /// It is compressed where it is, and stays part of the log.
+    Compress,
+    /// It goes. Its messages are gone for every reader (reference: queues-and-transaction-log G8).
+    Remove,
+}
+
+impl Action {
+    /// As in "cannot archive".
+    pub const fn verb(self) -> &'static str {
+        match self {
+            Action::Archive => "archive",
+            Action::Compress => "compress",
+            Action::Remove => "remove",
+        }
+    }
+
+    /// As in "it was archived".
+    pub const fn done(self) -> &'static str {
+        match self {
+            Action::Archive => "archived",
+            Action::Compress => "compressed",
+            Action::Remove => "removed",
+        }
+    }
+}
+
+/// Which full journal files are meant: always the oldest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// Those not written to for longer, in nanoseconds; 0 = every full one.
+    OlderThan(u64),
+    /// As many as it takes for the rest to have so many bytes at most.
+    Beyond(u64),
+}

@@ -1,0 +1,26 @@
+//! What becomes of a message of a queue.
+
+/// What a connection says about messages (seed 000).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Processed: remove it.
+    Acknowledge,
+    /// Return it to the queue, which delivers it again after the delay that it is configured with.
+    Cancel,
+    /// Return it to the queue, which delivers it again after this delay.
+    CancelWithDelay {
+        /// In milliseconds; 0: at once.
+        delay_ms: u64,
+    },
+    /// Remove it unprocessed.
+    Expire,
+    /// Return it to the queue as if it had not been delivered: the holder has not begun it.
+    Release,
+}
+
+impl Verdict {
+    /// Whether the message waits in its queue again. Only its holder can say so.
+    pub fn gives_back(self) -> bool {
+        matches!(self, Verdict::Cancel | Verdict::CancelWithDelay { .. } | Verdict::Release)
+    }
+}

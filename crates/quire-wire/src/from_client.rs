@@ -1,0 +1,464 @@
+//! Frames that go from a client to a server (protocol.md section 3).
+
+use super::frame::{Body, Decode, Encode, Fields, FromBody, RawFrame, WireError, put_field, put_frame};
+use quire_command::{
+    Acks, BatchItems, Bookmarks, CLIENT_NAME_SIZE_MAX, CORRELATION_SIZE_MAX, Command, Extend, Logon,
+    Maintain, Publish, PublishBatch, Query, Settle, Subject, Subscribe, SubscribeOptions,
+    SubscriptionNumbers, Unsubscribe, put_batch_item,
+};
+use quire_types::TOPIC_SIZE_MAX;
+
+/// The first field of a logon, so that a stray peer is told apart at once.
+pub const MAGIC: [u8; 4] = *b"QUIR";
+
+const LOGON: u8 = 1;
+const PUBLISH: u8 = 2;
+const PUBLISH_BATCH: u8 = 3;
+const SUBSCRIBE: u8 = 4;
+const UNSUBSCRIBE: u8 = 5;
+const FLUSH: u8 = 6;
+const HEARTBEAT: u8 = 7;
+const GOODBYE: u8 = 8;
+const PAUSE: u8 = 9;
+const RESUME: u8 = 10;
+pub(super) const SETTLE: u8 = 11;
+pub(super) const EXTEND: u8 = 12;
+const QUERY: u8 = 13;
+const STATS: u8 = 14;
+pub(super) const MAINTAIN: u8 = 15;
+const INSPECT: u8 = 16;
+
+const FLAG_EXPIRATION: u8 = 1;
+
+impl<'a> Decode<'a> for Command<'a> {
+    fn decode(frame: RawFrame<'a>) -> Result<Self, WireError> {
+        match frame.kind {
+            PUBLISH => Publish::from_body(frame.body).map(Command::Publish),
+            PUBLISH_BATCH => PublishBatch::from_body(frame.body).map(Command::PublishBatch),
+            LOGON => Logon::from_body(frame.body).map(Command::Logon),
+            SUBSCRIBE => Subscribe::from_body(frame.body).map(Command::Subscribe),
+            UNSUBSCRIBE => {
+                let CommandFields { command, acks, subscription, begun, .. } =
+                    CommandFields::decode("unsubscribe", frame.body)?;
+                let subscription = subscription
+                    .ok_or(WireError::Malformed { frame: "unsubscribe", field: "subscription" })?;
+                let bad = WireError::Malformed { frame: "unsubscribe", field: "begun" };
+                let begun = begun.map(|bytes| Bookmarks::from_bytes(bytes).ok_or(bad)).transpose()?;
+                Ok(Command::Unsubscribe(Unsubscribe { command, acks, subscription, begun }))
+            }
+            FLUSH => {
+                let CommandFields { command, acks, .. } = CommandFields::decode("flush", frame.body)?;
+                Ok(Command::Flush { command, acks })
+            }
+            HEARTBEAT => empty("heartbeat", frame.body, Command::Heartbeat),
+            GOODBYE => empty("goodbye", frame.body, Command::Goodbye),
+            PAUSE => {
+                let (command, acks, subscriptions) =
+                    CommandFields::decode("pause", frame.body)?.with_subscriptions("pause")?;
+                Ok(Command::Pause { command, acks, subscriptions })
+            }
+            RESUME => {
+                let (command, acks, subscriptions) =
+                    CommandFields::decode("resume", frame.body)?.with_subscriptions("resume")?;
+                Ok(Command::Resume { command, acks, subscriptions })
+            }
+            SETTLE => Settle::from_body(frame.body).map(Command::Settle),
+            EXTEND => Extend::from_body(frame.body).map(Command::Extend),
+            QUERY => Query::from_body(frame.body).map(Command::Query),
+            STATS => {
+                let CommandFields { command, topic: queue, .. } = CommandFields::decode("stats", frame.body)?;
+                Ok(Command::Stats { command, queue })
+            }
+            MAINTAIN => Maintain::from_body(frame.body).map(Command::Maintain),
+            INSPECT => decode_inspect(frame.body),
+            kind => Err(WireError::UnknownKind { kind }),
+        }
+    }
+}
+
+impl Encode for Command<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Command::Logon(logon) => logon.encode(out),
+            Command::Publish(publish) => publish.encode(out),
+            Command::PublishBatch(batch) => {
+                put_publish_batch(out, &batch.head, |out| {
+                    batch.items.for_each(|data| put_batch_item(out, data))
+                });
+            }
+            Command::Subscribe(subscribe) => subscribe.encode(out),
+            Command::Unsubscribe(Unsubscribe { command, acks, subscription, begun }) => {
+                put_frame(out, UNSUBSCRIBE, |out| {
+                    put_command(out, *command, *acks);
+                    put_field(out, 3, &subscription.to_le_bytes());
+                    if let Some(begun) = begun {
+                        put_field(out, 128, begun.as_bytes());
+                    }
+                });
+            }
+            Command::Flush { command, acks } => {
+                put_frame(out, FLUSH, |out| put_command(out, *command, *acks))
+            }
+            Command::Heartbeat => put_frame(out, HEARTBEAT, |_| ()),
+            Command::Goodbye => put_frame(out, GOODBYE, |_| ()),
+            Command::Pause { command, acks, subscriptions } => put_frame(out, PAUSE, |out| {
+                put_command(out, *command, *acks);
+                put_field(out, 3, subscriptions.as_bytes());
+            }),
+            Command::Resume { command, acks, subscriptions } => put_frame(out, RESUME, |out| {
+                put_command(out, *command, *acks);
+                put_field(out, 3, subscriptions.as_bytes());
+            }),
+            Command::Settle(settle) => settle.encode(out),
+            Command::Extend(extend) => extend.encode(out),
+            Command::Query(query) => query.encode(out),
+            Command::Stats { command, queue } => put_frame(out, STATS, |out| {
+                put_field(out, 1, &command.to_le_bytes());
+                if let Some(queue) = queue {
+                    put_field(out, 4, queue.as_bytes());
+                }
+            }),
+            Command::Maintain(maintain) => maintain.encode(out),
+            Command::Inspect { command, subject } => encode_inspect(out, *command, subject),
+        }
+    }
+}
+
+impl Encode for Publish<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, PUBLISH, |out| {
+            put_publish_head(out, self);
+            out.extend_from_slice(self.data);
+        });
+    }
+}
+
+/// Topic and correlation id must be within their limits; the client checks them.
+fn put_publish_head(out: &mut Vec<u8>, head: &Publish<'_>) {
+    debug_assert!(head.topic.len() <= TOPIC_SIZE_MAX && head.correlation_id.len() <= CORRELATION_SIZE_MAX);
+    out.push(if head.expiration_s.is_some() { FLAG_EXPIRATION } else { 0 });
+    out.push(head.correlation_id.len() as u8);
+    out.extend_from_slice(&(head.topic.len() as u16).to_le_bytes());
+    out.extend_from_slice(&head.expiration_s.unwrap_or(0).to_le_bytes());
+    out.extend_from_slice(&head.sequence.to_le_bytes());
+    out.extend_from_slice(head.topic);
+    out.extend_from_slice(head.correlation_id);
+}
+
+impl<'a> FromBody<'a> for Publish<'a> {
+    fn from_body(body: &'a [u8]) -> Result<Self, WireError> {
+        let (head, body) = take_publish_head("publish", body)?;
+        Ok(Publish { data: body.rest(), ..head })
+    }
+}
+
+#[inline]
+fn take_publish_head<'a>(frame: &'static str, body: &'a [u8]) -> Result<(Publish<'a>, Body<'a>), WireError> {
+    let mut body = Body::new(frame, body);
+    let [flags, correlation_size] = body.array("head")?;
+    let topic_size = body.u16("head")?;
+    let expiration_s = body.u32("head")?;
+    let sequence = body.u64("head")?;
+    if flags & !FLAG_EXPIRATION != 0 {
+        return Err(body.bad("flags"));
+    }
+    let topic = body.bytes(topic_size.into(), "topic size")?;
+    let correlation_id = body.bytes(correlation_size.into(), "correlation size")?;
+    let expiration_s = (flags & FLAG_EXPIRATION != 0).then_some(expiration_s);
+    Ok((Publish { sequence, expiration_s, topic, correlation_id, data: &[] }, body))
+}
+impl<'a> FromBody<'a> for PublishBatch<'a> {
+    fn from_body(body: &'a [u8]) -> Result<Self, WireError> {
+        let (head, body) = take_publish_head("publish_batch", body)?;
+        let bad = body.bad("item size");
+        let (items, count) = BatchItems::from_bytes(body.rest()).ok_or(bad)?;
+        if head.sequence != 0 && head.sequence.checked_add(count - 1).is_none() {
+            return Err(WireError::Malformed { frame: "publish_batch", field: "sequence" });
+        }
+        Ok(PublishBatch { head, items })
+    }
+}
+
+/// Appends a batch frame: `items` calls [`put_batch_item`] for each message, at least once.
+pub fn put_publish_batch(out: &mut Vec<u8>, head: &Publish<'_>, items: impl FnOnce(&mut Vec<u8>)) {
+    put_frame(out, PUBLISH_BATCH, |out| {
+        put_publish_head(out, head);
+        items(out);
+    });
+}
+
+impl Encode for Logon<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, LOGON, |out| {
+            put_field(out, 1, &MAGIC);
+            put_field(out, 2, &self.version.to_le_bytes());
+            put_field(out, 3, self.client_name.as_bytes());
+            if let Some(user) = self.user {
+                put_field(out, 4, user.as_bytes());
+            }
+            if let Some(password) = self.password {
+                put_field(out, 5, password.as_bytes());
+            }
+            put_field(out, 6, &self.heartbeat_ms.to_le_bytes());
+            put_field(out, 7, &self.ack_interval_ms.to_le_bytes());
+            if let Some(version) = self.client_version {
+                put_field(out, 128, version.as_bytes());
+            }
+        });
+    }
+}
+
+impl<'a> FromBody<'a> for Logon<'a> {
+    fn from_body(body: &'a [u8]) -> Result<Self, WireError> {
+        let mut fields = Fields::new("logon", body);
+        let mut logon = Logon::default();
+        let mut magic = None;
+        while let Some((tag, value)) = fields.next()? {
+            match tag {
+                1 => magic = Some(value),
+                2 => logon.version = u16::from_le_bytes(fields.array(value, "version")?),
+                3 => logon.client_name = fields.text(value, "client name")?,
+                4 => logon.user = Some(fields.text(value, "user")?),
+                5 => logon.password = Some(fields.text(value, "password")?),
+                6 => logon.heartbeat_ms = fields.u32(value, "heartbeat")?,
+                7 => logon.ack_interval_ms = fields.u32(value, "ack interval")?,
+                128 => logon.client_version = Some(fields.text(value, "client version")?),
+                tag => fields.unknown(tag)?,
+            }
+        }
+        if magic != Some(&MAGIC) {
+            return Err(fields.bad("magic"));
+        }
+        if logon.version == 0 {
+            return Err(fields.bad("version"));
+        }
+        let name = logon.client_name;
+        if name.is_empty() || name.len() > CLIENT_NAME_SIZE_MAX || name.chars().any(char::is_control) {
+            return Err(fields.bad("client name"));
+        }
+        Ok(logon)
+    }
+}
+
+impl Encode for Subscribe<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, SUBSCRIBE, |out| {
+            put_command(out, self.command, self.acks);
+            put_field(out, 3, &self.subscription.to_le_bytes());
+            put_field(out, 4, self.topic.as_bytes());
+            if let Some(filter) = self.filter {
+                put_field(out, 5, filter.as_bytes());
+            }
+            if let Some(bookmark) = self.bookmark {
+                put_field(out, 6, bookmark.as_bytes());
+            }
+            if self.options != SubscribeOptions::default() {
+                put_field(out, 7, &self.options.0.to_le_bytes());
+            }
+            if let Some(max_backlog) = self.max_backlog {
+                put_field(out, 8, &max_backlog.to_le_bytes());
+            }
+            if let Some(rate) = self.rate {
+                put_field(out, 9, rate.as_bytes());
+            }
+            if let Some(gap) = self.rate_max_gap_ns {
+                put_field(out, 10, &gap.to_le_bytes());
+            }
+            if let Some(interval) = self.conflation_ns {
+                put_field(out, 11, &interval.to_le_bytes());
+            }
+            if let Some(key) = self.conflation_key {
+                put_field(out, 12, key.as_bytes());
+            }
+            if let Some(select) = self.select {
+                put_field(out, 13, select.as_bytes());
+            }
+        });
+    }
+}
+
+impl<'a> FromBody<'a> for Subscribe<'a> {
+    fn from_body(body: &'a [u8]) -> Result<Self, WireError> {
+        let mut fields = Fields::new("subscribe", body);
+        let mut subscribe = Subscribe::default();
+        let (mut subscription, mut topic) = (None, None);
+        while let Some((tag, value)) = fields.next()? {
+            match tag {
+                1 => subscribe.command = fields.u32(value, "command")?,
+                2 => subscribe.acks = decode_acks(&fields, value)?,
+                3 => subscription = Some(fields.u32(value, "subscription")?),
+                4 => topic = Some(fields.text(value, "topic")?),
+                5 => subscribe.filter = Some(fields.text(value, "filter")?),
+                6 => subscribe.bookmark = Some(fields.text(value, "bookmark")?),
+                7 => subscribe.options = SubscribeOptions(fields.u32(value, "options")?),
+                8 => subscribe.max_backlog = Some(fields.u32(value, "max_backlog")?),
+                9 => subscribe.rate = Some(fields.text(value, "rate")?),
+                10 => subscribe.rate_max_gap_ns = Some(fields.u64(value, "rate_max_gap")?),
+                11 => subscribe.conflation_ns = Some(fields.u64(value, "conflation")?),
+                12 => subscribe.conflation_key = Some(fields.text(value, "conflation_key")?),
+                13 => subscribe.select = Some(fields.text(value, "select")?),
+                tag => fields.unknown(tag)?,
+            }
+        }
+        if subscribe.command == 0 {
+            return Err(fields.bad("command"));
+        }
+        if !SubscribeOptions::ALL.has(subscribe.options) {
+            return Err(fields.bad("options"));
+        }
+        subscribe.subscription = subscription.ok_or_else(|| fields.bad("subscription"))?;
+        subscribe.topic = topic.ok_or_else(|| fields.bad("topic"))?;
+        Ok(subscribe)
+    }
+}
+
+impl Encode for Query<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, QUERY, |out| {
+            put_command(out, self.command, self.acks);
+            put_field(out, 3, &self.subscription.to_le_bytes());
+            put_field(out, 4, self.topic.as_bytes());
+            if let Some(filter) = self.filter {
+                put_field(out, 5, filter.as_bytes());
+            }
+            if let Some(order_by) = self.order_by {
+                put_field(out, 16, order_by.as_bytes());
+            }
+            if let Some(top_n) = self.top_n {
+                put_field(out, 17, &top_n.to_le_bytes());
+            }
+        });
+    }
+}
+
+impl<'a> FromBody<'a> for Query<'a> {
+    fn from_body(body: &'a [u8]) -> Result<Self, WireError> {
+        let mut fields = Fields::new("query", body);
+        let mut query = Query::default();
+        let (mut subscription, mut topic) = (None, None);
+        while let Some((tag, value)) = fields.next()? {
+            match tag {
+                1 => query.command = fields.u32(value, "command")?,
+                2 => query.acks = decode_acks(&fields, value)?,
+                3 => subscription = Some(fields.u32(value, "subscription")?),
+                4 => topic = Some(fields.text(value, "topic")?),
+                5 => query.filter = Some(fields.text(value, "filter")?),
+                16 => query.order_by = Some(fields.text(value, "order_by")?),
+                17 => query.top_n = Some(fields.u32(value, "top_n")?),
+                tag => fields.unknown(tag)?,
+            }
+        }
+        if query.command == 0 {
+            return Err(fields.bad("command"));
+        }
+        query.subscription = subscription.ok_or_else(|| fields.bad("subscription"))?;
+        query.topic = topic.ok_or_else(|| fields.bad("topic"))?;
+        Ok(query)
+    }
+}
+
+fn encode_inspect(out: &mut Vec<u8>, command: u32, subject: &Subject<'_>) {
+    put_frame(out, INSPECT, |out| {
+        put_field(out, 1, &command.to_le_bytes());
+        match subject {
+            Subject::Server => put_field(out, 3, &[SERVER]),
+            Subject::Clients { after } => {
+                put_field(out, 3, &[CLIENTS]);
+                put_field(out, 4, &after.to_le_bytes());
+            }
+            Subject::Topics { after } => {
+                put_field(out, 3, &[TOPICS]);
+                put_field(out, 5, after.as_bytes());
+            }
+        }
+    });
+}
+
+fn decode_inspect(body: &[u8]) -> Result<Command<'_>, WireError> {
+    let mut fields = Fields::new("inspect", body);
+    let (mut command, mut subject, mut connection, mut topic) = (0, 0, None, None);
+    while let Some((tag, value)) = fields.next()? {
+        match tag {
+            1 => command = fields.u32(value, "command")?,
+            3 => [subject] = fields.array(value, "subject")?,
+            4 => connection = Some(fields.u64(value, "after_connection")?),
+            5 => topic = Some(fields.text(value, "after_topic")?),
+            tag => fields.unknown(tag)?,
+        }
+    }
+    if command == 0 {
+        return Err(fields.bad("command"));
+    }
+    let subject = match (subject, connection, topic) {
+        (SERVER, None, None) => Subject::Server,
+        (CLIENTS, Some(after), None) => Subject::Clients { after },
+        (TOPICS, None, Some(after)) => Subject::Topics { after },
+        _ => return Err(fields.bad("subject")),
+    };
+    Ok(Command::Inspect { command, subject })
+}
+
+/// `subject` of an `inspect`.
+const SERVER: u8 = 1;
+const CLIENTS: u8 = 2;
+const TOPICS: u8 = 3;
+
+/// The fields that the small commands share.
+struct CommandFields<'a> {
+    command: u32,
+    acks: Acks,
+    topic: Option<&'a str>,
+    subscription: Option<u32>,
+    subscriptions: Option<&'a [u8]>,
+    begun: Option<&'a [u8]>,
+}
+
+impl<'a> CommandFields<'a> {
+    fn decode(frame: &'static str, body: &'a [u8]) -> Result<Self, WireError> {
+        let mut fields = Fields::new(frame, body);
+        let mut command = CommandFields {
+            command: 0,
+            acks: Acks::default(),
+            topic: None,
+            subscription: None,
+            subscriptions: None,
+            begun: None,
+        };
+        while let Some((tag, value)) = fields.next()? {
+            match (tag, frame) {
+                (1, _) => command.command = fields.u32(value, "command")?,
+                (2, "unsubscribe" | "flush" | "pause" | "resume") => {
+                    command.acks = decode_acks(&fields, value)?;
+                }
+                (4, "stats") => command.topic = Some(fields.text(value, "queue")?),
+                (3, "unsubscribe") => command.subscription = Some(fields.u32(value, "subscription")?),
+                (3, "pause" | "resume") => command.subscriptions = Some(value),
+                (128, "unsubscribe") => command.begun = Some(value),
+                (tag, _) => fields.unknown(tag)?,
+            }
+        }
+        if command.command == 0 { Err(fields.bad("command")) } else { Ok(command) }
+    }
+
+    fn with_subscriptions(
+        self,
+        frame: &'static str,
+    ) -> Result<(u32, Acks, SubscriptionNumbers<'a>), WireError> {
+        let numbers = self.subscriptions.and_then(SubscriptionNumbers::from_bytes);
+        Ok((self.command, self.acks, numbers.ok_or(WireError::Malformed { frame, field: "subscriptions" })?))
+    }
+}
+
+fn decode_acks(fields: &Fields<'_>, value: &[u8]) -> Result<Acks, WireError> {
+    let [bits] = fields.array(value, "acks")?;
+    if bits > Acks::ALL.0 { Err(fields.bad("acks")) } else { Ok(Acks(bits)) }
+}
+
+fn put_command(out: &mut Vec<u8>, command: u32, acks: Acks) {
+    put_field(out, 1, &command.to_le_bytes());
+    put_field(out, 2, &[acks.0]);
+}
+
+fn empty<'a>(frame: &'static str, body: &[u8], value: Command<'a>) -> Result<Command<'a>, WireError> {
+    Body::new(frame, body).end().map(|()| value)
+}

@@ -1,0 +1,360 @@
+//! Frames that go from a server to a client (protocol.md section 4).
+
+use super::frame::{
+    Body, Decode, Encode, Fields, FromBody, LENGTH_SIZE, RawFrame, WireError, put_field, put_frame,
+};
+use quire_command::{
+    Ack, AckKind, Code, FailureScope, LeaseEnd, LoggedOn, Message, Queued, Reply, SubscriptionNumbers,
+};
+
+const LOGGED_ON: u8 = 64;
+const ACK: u8 = 65;
+const PERSISTED: u8 = 66;
+const PUBLISH_FAILED: u8 = 67;
+const MESSAGE: u8 = 68;
+const ERROR: u8 = 69;
+const HEARTBEAT: u8 = 70;
+const SUBSCRIPTION_ENDED: u8 = 71;
+const STATS: u8 = 72;
+const LEASE_LOST: u8 = 73;
+const RESUME_POSITION: u8 = 74;
+const JOURNAL_FILE: u8 = 75;
+
+const FLAG_BOOKMARK: u8 = 1;
+const FLAG_QUEUED: u8 = 2;
+const FLAG_QUEUE_NAME: u8 = 4;
+
+/// Bytes of a `message` before its topic.
+const HEAD_SIZE: usize = 32;
+
+/// Bytes of what a message of a queue says besides, before the queue's name.
+const QUEUED_SIZE: usize = 24;
+
+impl<'a> Decode<'a> for Reply<'a> {
+    fn decode(frame: RawFrame<'a>) -> Result<Self, WireError> {
+        match frame.kind {
+            MESSAGE => decode_message(frame.body).map(Reply::Message),
+            PERSISTED => {
+                let mut body = Body::new("persisted", frame.body);
+                let sequence = body.u64("sequence")?;
+                body.end()?;
+                Ok(Reply::Persisted { sequence })
+            }
+            ACK => Ack::from_body(frame.body).map(Reply::Ack),
+            LOGGED_ON => LoggedOn::from_body(frame.body).map(Reply::LoggedOn),
+            PUBLISH_FAILED => {
+                let mut body = Body::new("publish_failed", frame.body);
+                let sequence = body.u64("sequence")?;
+                let code = decode_code(&mut body)?;
+                let scope = match body.array("scope")? {
+                    [0, 0] => FailureScope::One,
+                    [1, 0] => FailureScope::AllFromHere,
+                    _ => return Err(body.bad("scope")),
+                };
+                Ok(Reply::PublishFailed { sequence, code, scope, reason: decode_reason(body)? })
+            }
+            ERROR => {
+                let mut body = Body::new("error", frame.body);
+                let code = decode_code(&mut body)?;
+                body.u16("padding")?;
+                Ok(Reply::Error { code, reason: decode_reason(body)? })
+            }
+            HEARTBEAT => Body::new("heartbeat", frame.body).end().map(|()| Reply::Heartbeat),
+            SUBSCRIPTION_ENDED => {
+                let mut body = Body::new("subscription_ended", frame.body);
+                let subscription = body.u32("subscription")?;
+                let code = decode_code(&mut body)?;
+                body.u16("padding")?;
+                Ok(Reply::SubscriptionEnded { subscription, code, reason: decode_reason(body)? })
+            }
+            STATS => {
+                let (command, json) = decode_answer("stats", frame.body)?;
+                Ok(Reply::Stats { command, json })
+            }
+            LEASE_LOST => {
+                let mut body = Body::new("lease_lost", frame.body);
+                let subscription = body.u32("subscription")?;
+                let reason = match body.array("reason")? {
+                    [1, 0, 0, 0] => LeaseEnd::Expired,
+                    [2, 0, 0, 0] => LeaseEnd::SettledByAnother,
+                    [3, 0, 0, 0] => LeaseEnd::MessageExpired,
+                    _ => return Err(body.bad("reason")),
+                };
+                let (publisher, sequence) = (body.u64("bookmark")?, body.u64("bookmark")?);
+                body.end()?;
+                Ok(Reply::LeaseLost { subscription, reason, publisher, sequence })
+            }
+            RESUME_POSITION => {
+                let mut body = Body::new("resume_position", frame.body);
+                let (publisher, sequence) = (body.u64("bookmark")?, body.u64("bookmark")?);
+                let bad = body.bad("subscriptions");
+                let subscriptions = SubscriptionNumbers::from_bytes(body.rest()).ok_or(bad)?;
+                Ok(Reply::ResumePosition { publisher, sequence, subscriptions })
+            }
+            JOURNAL_FILE => {
+                let (command, json) = decode_answer("journal_file", frame.body)?;
+                Ok(Reply::JournalFile { command, json })
+            }
+            kind => Err(WireError::UnknownKind { kind }),
+        }
+    }
+}
+
+impl Encode for Reply<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match *self {
+            Reply::Message(ref message) => message.encode(out),
+            Reply::Persisted { sequence } => {
+                put_frame(out, PERSISTED, |out| out.extend_from_slice(&sequence.to_le_bytes()));
+            }
+            Reply::Ack(ref ack) => ack.encode(out),
+            Reply::LoggedOn(ref logged_on) => logged_on.encode(out),
+            Reply::PublishFailed { sequence, code, scope, reason } => put_frame(out, PUBLISH_FAILED, |out| {
+                out.extend_from_slice(&sequence.to_le_bytes());
+                out.extend_from_slice(&(code as u16).to_le_bytes());
+                out.extend_from_slice(&[scope as u8, 0]);
+                out.extend_from_slice(reason.as_bytes());
+            }),
+            Reply::Error { code, reason } => put_frame(out, ERROR, |out| {
+                out.extend_from_slice(&(code as u16).to_le_bytes());
+                out.extend_from_slice(&[0; 2]);
+                out.extend_from_slice(reason.as_bytes());
+            }),
+            Reply::Heartbeat => put_frame(out, HEARTBEAT, |_| ()),
+            Reply::SubscriptionEnded { subscription, code, reason } => {
+                put_frame(out, SUBSCRIPTION_ENDED, |out| {
+                    out.extend_from_slice(&subscription.to_le_bytes());
+                    out.extend_from_slice(&(code as u16).to_le_bytes());
+                    out.extend_from_slice(&[0; 2]);
+                    out.extend_from_slice(reason.as_bytes());
+                })
+            }
+            Reply::Stats { command, json } => put_answer(out, STATS, command, json),
+            Reply::LeaseLost { subscription, reason, publisher, sequence } => {
+                put_frame(out, LEASE_LOST, |out| {
+                    out.extend_from_slice(&subscription.to_le_bytes());
+                    out.extend_from_slice(&[reason as u8, 0, 0, 0]);
+                    out.extend_from_slice(&publisher.to_le_bytes());
+                    out.extend_from_slice(&sequence.to_le_bytes());
+                });
+            }
+            Reply::ResumePosition { publisher, sequence, subscriptions } => {
+                put_frame(out, RESUME_POSITION, |out| {
+                    out.extend_from_slice(&publisher.to_le_bytes());
+                    out.extend_from_slice(&sequence.to_le_bytes());
+                    out.extend_from_slice(subscriptions.as_bytes());
+                })
+            }
+            Reply::JournalFile { command, json } => put_answer(out, JOURNAL_FILE, command, json),
+        }
+    }
+}
+
+/// Gives the `message` frame `to` the bookmark that the one in `from` has.
+pub fn copy_bookmark(from: &[u8], to: &mut [u8]) {
+    to[5] = (to[5] & !FLAG_BOOKMARK) | (from[5] & FLAG_BOOKMARK);
+    to[13..29].copy_from_slice(&from[13..29]);
+}
+
+impl Encode for Message<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let size = message_size(self);
+        out.reserve(LENGTH_SIZE + size);
+        put_message_head(out, self, size);
+        out.extend_from_slice(self.data);
+    }
+}
+
+/// Appends the frame of a message without the data, which belongs right behind it.
+pub fn encode_without_data(message: &Message<'_>, out: &mut Vec<u8>) {
+    let size = message_size(message);
+    out.reserve(LENGTH_SIZE + size - message.data.len());
+    put_message_head(out, message, size);
+}
+
+/// Bytes of the frame behind its length.
+fn message_size(message: &Message<'_>) -> usize {
+    let queued_size = |queued: Queued<'_>| QUEUED_SIZE + queued.queue.map_or(0, |queue| 2 + queue.len());
+    1 + HEAD_SIZE
+        + message.queued.map_or(0, queued_size)
+        + message.topic.len()
+        + message.correlation_id.len()
+        + message.data.len()
+}
+
+/// Appends everything before the data of a frame of this size.
+fn put_message_head(out: &mut Vec<u8>, message: &Message<'_>, size: usize) {
+    let (publisher, sequence) = message.bookmark.unwrap_or((0, 0));
+    let queued_flags =
+        |queued: Queued<'_>| FLAG_QUEUED | if queued.queue.is_some() { FLAG_QUEUE_NAME } else { 0 };
+    // The frame that is written most: its fixed part is put together first and copied once.
+    let mut head = [0; LENGTH_SIZE + 1 + HEAD_SIZE];
+    head[0..4].copy_from_slice(&(size as u32).to_le_bytes());
+    head[4] = MESSAGE;
+    head[5] =
+        if message.bookmark.is_some() { FLAG_BOOKMARK } else { 0 } | message.queued.map_or(0, queued_flags);
+    head[6] = message.correlation_id.len() as u8;
+    head[7..9].copy_from_slice(&(message.topic.len() as u16).to_le_bytes());
+    head[9..13].copy_from_slice(&message.subscription.to_le_bytes());
+    head[13..21].copy_from_slice(&publisher.to_le_bytes());
+    head[21..29].copy_from_slice(&sequence.to_le_bytes());
+    head[29..37].copy_from_slice(&message.timestamp_ns.to_le_bytes());
+    out.extend_from_slice(&head);
+    if let Some(queued) = &message.queued {
+        put_queued(out, queued);
+    }
+    out.extend_from_slice(message.topic);
+    out.extend_from_slice(message.correlation_id);
+}
+
+/// The body of the frame of a message, as [`decode_message`] reads it.
+pub fn message_body(message: &Message<'_>) -> Vec<u8> {
+    let mut frame = Vec::new();
+    message.encode(&mut frame);
+    frame.split_off(LENGTH_SIZE + 1)
+}
+
+/// The message whose frame has this body.
+///
+/// # Errors
+/// [`WireError::Malformed`] when it is none.
+pub fn decode_message(body: &[u8]) -> Result<Message<'_>, WireError> {
+    let mut body = Body::new("message", body);
+    let [flags, correlation_size] = body.array("head")?;
+    let topic_size = body.u16("head")?;
+    let subscription = body.u32("head")?;
+    let (publisher, sequence) = (body.u64("head")?, body.u64("head")?);
+    let timestamp_ns = body.u64("head")?;
+    let queued = match flags & !FLAG_BOOKMARK {
+        0 => None,
+        FLAG_QUEUED => Some(take_queued(&mut body, false)?),
+        flags if flags == FLAG_QUEUED | FLAG_QUEUE_NAME => Some(take_queued(&mut body, true)?),
+        _ => return Err(body.bad("flags")),
+    };
+    let topic = body.bytes(topic_size.into(), "topic size")?;
+    let correlation_id = body.bytes(correlation_size.into(), "correlation size")?;
+    let bookmark = (flags & FLAG_BOOKMARK != 0).then_some((publisher, sequence));
+    Ok(Message { subscription, bookmark, timestamp_ns, queued, topic, correlation_id, data: body.rest() })
+}
+
+fn put_queued(out: &mut Vec<u8>, queued: &Queued<'_>) {
+    let mut head = [0; QUEUED_SIZE];
+    head[0..8].copy_from_slice(&queued.lease_ms.to_le_bytes());
+    head[8..12].copy_from_slice(&queued.deliveries.to_le_bytes());
+    head[12..16].copy_from_slice(&queued.cancels.to_le_bytes());
+    head[16..24].copy_from_slice(&queued.position.to_le_bytes());
+    out.extend_from_slice(&head);
+    if let Some(queue) = queued.queue {
+        out.extend_from_slice(&(queue.len() as u16).to_le_bytes());
+        out.extend_from_slice(queue);
+    }
+}
+
+fn take_queued<'a>(body: &mut Body<'a>, is_named: bool) -> Result<Queued<'a>, WireError> {
+    let lease_ms = body.u64("queue head")?;
+    let (deliveries, cancels) = (body.u32("queue head")?, body.u32("queue head")?);
+    let position = body.u64("queue head")?;
+    let queue = match is_named {
+        true => {
+            let size = body.u16("queue size")?;
+            Some(body.bytes(size.into(), "queue size")?)
+        }
+        false => None,
+    };
+    Ok(Queued { lease_ms, deliveries, cancels, position, queue })
+}
+
+impl Encode for Ack<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, ACK, |out| {
+            out.extend_from_slice(&[self.kind as u8, 0]);
+            out.extend_from_slice(&(self.code as u16).to_le_bytes());
+            out.extend_from_slice(&self.command.to_le_bytes());
+            out.extend_from_slice(&self.subscription.to_le_bytes());
+            out.extend_from_slice(&self.detail.to_le_bytes());
+            out.extend_from_slice(self.reason.as_bytes());
+        });
+    }
+}
+
+impl<'a> FromBody<'a> for Ack<'a> {
+    fn from_body(body: &'a [u8]) -> Result<Self, WireError> {
+        let mut body = Body::new("ack", body);
+        let kind = match body.array("kind")? {
+            [0, 0] => AckKind::Received,
+            [1, 0] => AckKind::Processed,
+            [2, 0] => AckKind::Completed,
+            [3, 0] => AckKind::Persisted,
+            _ => return Err(body.bad("kind")),
+        };
+        let code = decode_code(&mut body)?;
+        let command = body.u32("command")?;
+        let subscription = body.u32("subscription")?;
+        let detail = body.u32("detail")?;
+        Ok(Ack { kind, code, command, subscription, detail, reason: decode_reason(body)? })
+    }
+}
+
+impl Encode for LoggedOn<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_frame(out, LOGGED_ON, |out| {
+            put_field(out, 1, &self.version.to_le_bytes());
+            put_field(out, 2, &self.publisher.to_le_bytes());
+            put_field(out, 3, &self.last_sequence.to_le_bytes());
+            put_field(out, 4, &self.message_size_max.to_le_bytes());
+            put_field(out, 5, self.instance.as_bytes());
+            if self.highest_sequence > self.last_sequence {
+                put_field(out, 6, &self.highest_sequence.to_le_bytes());
+            }
+            if let Some(version) = self.server_version {
+                put_field(out, 128, version.as_bytes());
+            }
+        });
+    }
+}
+
+impl<'a> FromBody<'a> for LoggedOn<'a> {
+    fn from_body(body: &'a [u8]) -> Result<Self, WireError> {
+        let mut fields = Fields::new("logged_on", body);
+        let mut logged_on = LoggedOn::default();
+        while let Some((tag, value)) = fields.next()? {
+            match tag {
+                1 => logged_on.version = u16::from_le_bytes(fields.array(value, "version")?),
+                2 => logged_on.publisher = u64::from_le_bytes(fields.array(value, "publisher")?),
+                3 => logged_on.last_sequence = u64::from_le_bytes(fields.array(value, "last sequence")?),
+                4 => logged_on.message_size_max = fields.u32(value, "message size")?,
+                5 => logged_on.instance = fields.text(value, "instance")?,
+                6 => {
+                    logged_on.highest_sequence = u64::from_le_bytes(fields.array(value, "highest sequence")?)
+                }
+                128 => logged_on.server_version = Some(fields.text(value, "server version")?),
+                tag => fields.unknown(tag)?,
+            }
+        }
+        logged_on.highest_sequence = logged_on.highest_sequence.max(logged_on.last_sequence);
+        if logged_on.version == 0 { Err(fields.bad("version")) } else { Ok(logged_on) }
+    }
+}
+
+fn decode_code(body: &mut Body<'_>) -> Result<Code, WireError> {
+    let number = body.u16("code")?;
+    Code::from_number(number).ok_or_else(|| body.bad("code"))
+}
+
+/// The command that is answered, and the answer.
+fn decode_answer<'a>(frame: &'static str, body: &'a [u8]) -> Result<(u32, &'a str), WireError> {
+    let mut body = Body::new(frame, body);
+    Ok((body.u32("command")?, decode_reason(body)?))
+}
+
+fn put_answer(out: &mut Vec<u8>, kind: u8, command: u32, json: &str) {
+    put_frame(out, kind, |out| {
+        out.extend_from_slice(&command.to_le_bytes());
+        out.extend_from_slice(json.as_bytes());
+    });
+}
+
+fn decode_reason(body: Body<'_>) -> Result<&str, WireError> {
+    let bad = body.bad("reason");
+    std::str::from_utf8(body.rest()).map_err(|_| bad)
+}

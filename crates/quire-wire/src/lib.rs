@@ -1,0 +1,20 @@
+//! The codec of the quire protocol: commands and replies as bytes.
+//!
+//! The contract is `docs/protocol.md`; both sides of it are encoded and decoded here and nowhere else. The values are those of
+//! `quire-command`. Decoding borrows from the received bytes and allocates nothing; any bytes give a value or a [`WireError`], never a panic.
+//! Encoding appends to a buffer.
+
+mod frame;
+mod from_client;
+mod from_server;
+mod maintain;
+mod settle;
+
+pub use frame::{
+    Decode, Encode, FRAME_OVERHEAD_MAX, Inbox, LENGTH_SIZE, LOGON_FRAME_SIZE_MAX, RawFrame, WireError,
+};
+pub use from_client::{MAGIC, put_publish_batch};
+pub use from_server::{copy_bookmark, decode_message, encode_without_data, message_body};
+
+/// The protocol version that this build speaks.
+pub const VERSION: u16 = 1;

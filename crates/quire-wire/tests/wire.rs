@@ -1,0 +1,396 @@
+//! The codec keeps its laws: what is encoded decodes to the same value, any bytes give a value or the peer's error, and what
+//! is accepted encodes again to something that decodes to the same value.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use quire_command::*;
+use quire_types::Verdict;
+use quire_types::{Action, Files};
+use quire_wire::*;
+
+fn text(size_max: usize) -> impl Strategy<Value = String> {
+    vec(any::<char>(), 0..size_max / 4).prop_map(String::from_iter)
+}
+
+fn one_frame(bytes: &[u8]) -> RawFrame<'_> {
+    RawFrame { kind: bytes[LENGTH_SIZE], body: &bytes[LENGTH_SIZE + 1..] }
+}
+
+fn client_round_trip(frame: &Command<'_>) {
+    let mut bytes = Vec::new();
+    frame.encode(&mut bytes);
+    let mut inbox = Inbox::new(bytes.len());
+    let mut rest = &bytes[..];
+    let raw = inbox.next(&mut rest).unwrap().unwrap();
+    assert_eq!(&Command::decode(raw).unwrap(), frame);
+}
+
+fn server_round_trip(frame: &Reply<'_>) {
+    let mut bytes = Vec::new();
+    frame.encode(&mut bytes);
+    assert_eq!(&Reply::decode(one_frame(&bytes)).unwrap(), frame);
+}
+
+proptest! {
+    #[test]
+    fn a_publish_survives_the_wire(
+        sequence: u64, expiration_s: Option<u32>, topic in text(1024), correlation in vec(any::<u8>(), 0..256), data in vec(any::<u8>(), 0..4096),
+    ) {
+        client_round_trip(&Command::Publish(Publish {
+            sequence, expiration_s, topic: topic.as_bytes(), correlation_id: &correlation, data: &data,
+        }));
+    }
+
+    #[test]
+    fn a_batch_survives_the_wire_with_its_numbering(first in 0u64..1 << 60, datas in vec(vec(any::<u8>(), 0..64), 1..40)) {
+        let head = Publish { sequence: first, expiration_s: None, topic: b"orders", correlation_id: b"", data: b"" };
+        let mut bytes = Vec::new();
+        put_publish_batch(&mut bytes, &head, |out| datas.iter().for_each(|data| put_batch_item(out, data)));
+        let Command::PublishBatch(batch) = Command::decode(one_frame(&bytes)).unwrap() else { panic!("another frame") };
+        let got: Vec<_> = batch.messages().map(|publish| (publish.sequence, publish.data.to_vec())).collect();
+        let want: Vec<_> =
+            (0..).zip(&datas).map(|(i, data)| (if first == 0 { 0 } else { first + i }, data.clone())).collect();
+        prop_assert_eq!(got, want);
+        client_round_trip(&Command::PublishBatch(batch));
+    }
+
+    #[test]
+    fn a_subscription_survives_the_wire(
+        command in 1u32.., acks in 0u8..16, subscription: u32, topic in text(200), filter in proptest::option::of(text(200)),
+        bookmark in proptest::option::of(text(60)), options in 0u32..64, max_backlog: Option<u32>,
+        rate in proptest::option::of(text(20)), rate_max_gap_ns: Option<u64>,
+        conflation_ns: Option<u64>, conflation_key in proptest::option::of(text(60)),
+        select in proptest::option::of(text(60)),
+    ) {
+        client_round_trip(&Command::Subscribe(Subscribe {
+            command, acks: Acks(acks), subscription, topic: &topic, filter: filter.as_deref(), bookmark: bookmark.as_deref(),
+            options: SubscribeOptions(options), max_backlog, rate: rate.as_deref(), rate_max_gap_ns, conflation_ns,
+            conflation_key: conflation_key.as_deref(), select: select.as_deref(),
+        }));
+    }
+
+    #[test]
+    fn a_message_survives_the_wire(
+        subscription: u32, bookmark: Option<(u64, u64)>, timestamp_ns: u64, topic in text(1024), correlation in vec(any::<u8>(), 0..256),
+        data in vec(any::<u8>(), 0..4096), queued: Option<(u64, u32, u32, u64)>, queue in proptest::option::of(text(1024)),
+    ) {
+        let queue = queue.as_deref().map(str::as_bytes);
+        let queued =
+            queued.map(|(lease_ms, deliveries, cancels, position)| Queued { lease_ms, deliveries, cancels, position, queue });
+        server_round_trip(&Reply::Message(Message {
+            subscription, bookmark, timestamp_ns, queued, topic: topic.as_bytes(), correlation_id: &correlation, data: &data,
+        }));
+    }
+
+    #[test]
+    fn what_is_said_about_messages_of_a_queue_survives_the_wire(
+        command: u32, acks in 0u8..16, queue in text(1024), filter in text(200), bookmarks in vec(any::<(u64, u64)>(), 0..40), period_ms: u64,
+    ) {
+        let mut bytes = Vec::new();
+        bookmarks.iter().for_each(|(publisher, sequence)| put_bookmark(&mut bytes, *publisher, *sequence));
+        let list = Bookmarks::from_bytes(&bytes).unwrap();
+        prop_assert_eq!(list.iter().collect::<Vec<_>>(), bookmarks);
+        let (acks, queue) = (Acks(acks), queue.as_str());
+        let delayed = Verdict::CancelWithDelay { delay_ms: period_ms };
+        for verdict in [Verdict::Acknowledge, Verdict::Cancel, delayed, Verdict::Expire, Verdict::Release] {
+            for messages in [Selection::Bookmarks(list), Selection::Matching(&filter)] {
+                client_round_trip(&Command::Settle(Settle { verdict, command, acks, queue, messages }));
+            }
+        }
+        client_round_trip(&Command::Extend(Extend { period_ms, command, acks, queue, bookmarks: list }));
+        let (command, subscription) = (command.max(1), 4);
+        for begun in [None, Some(list)] {
+            client_round_trip(&Command::Unsubscribe(Unsubscribe { command, acks, subscription, begun }));
+        }
+        for reason in [LeaseEnd::Expired, LeaseEnd::SettledByAnother, LeaseEnd::MessageExpired] {
+            server_round_trip(&Reply::LeaseLost { subscription: command, reason, publisher: period_ms, sequence: 7 });
+        }
+        let subscriptions = SubscriptionNumbers::from_bytes(&[1, 0, 0, 0, 7, 1, 0, 0]).unwrap();
+        server_round_trip(&Reply::ResumePosition { publisher: period_ms, sequence: 7, subscriptions });
+    }
+
+    #[test]
+    fn questions_about_a_queue_survive_the_wire(
+        command in 1u32.., acks in 0u8..16, subscription: u32, topic in text(200), filter in proptest::option::of(text(200)),
+        order_by in proptest::option::of(text(60)), top_n: Option<u32>, json in text(400),
+    ) {
+        client_round_trip(&Command::Query(Query {
+            command, acks: Acks(acks), subscription, topic: &topic, filter: filter.as_deref(), order_by: order_by.as_deref(), top_n,
+        }));
+        client_round_trip(&Command::Stats { command, queue: filter.as_deref() });
+        server_round_trip(&Reply::Stats { command, json: &json });
+        for subject in [Subject::Server, Subject::Clients { after: subscription.into() }, Subject::Topics { after: &topic }] {
+            client_round_trip(&Command::Inspect { command, subject });
+        }
+    }
+
+    #[test]
+    fn journal_maintenance_survives_the_wire(
+        command in 1u32.., number: u64, dry_run: bool, directory in proptest::option::of(text(40)), json in text(400),
+    ) {
+        for action in [Action::Archive, Action::Compress, Action::Remove] {
+            for files in [Files::OlderThan(number), Files::Beyond(number)] {
+                let archive_directory = directory.as_deref();
+                client_round_trip(&Command::Maintain(Maintain { command, action, files, dry_run, archive_directory }));
+            }
+        }
+        server_round_trip(&Reply::JournalFile { command, json: &json });
+    }
+
+    #[test]
+    fn an_acknowledgement_survives_the_wire(code in 0usize..Code::ALL.len(), command: u32, subscription: u32, detail: u32, reason in text(200)) {
+        let code = Code::ALL[code];
+        for kind in [AckKind::Received, AckKind::Processed, AckKind::Completed, AckKind::Persisted] {
+            server_round_trip(&Reply::Ack(Ack { kind, code, command, subscription, detail, reason: &reason }));
+        }
+        server_round_trip(&Reply::Error { code, reason: &reason });
+        server_round_trip(&Reply::SubscriptionEnded { subscription, code, reason: &reason });
+        for scope in [FailureScope::One, FailureScope::AllFromHere] {
+            server_round_trip(&Reply::PublishFailed { sequence: u64::from(command), code, scope, reason: &reason });
+        }
+    }
+
+    #[test]
+    fn any_body_of_any_kind_gives_a_value_or_an_error(kind: u8, body in vec(any::<u8>(), 0..300)) {
+        any_frame_holds_the_laws(RawFrame { kind, body: &body });
+    }
+
+    #[test]
+    fn any_byte_of_a_frame_may_change_and_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..24) {
+        let logon = Logon { version: 1, client_name: "loader", user: Some("u"), ..Logon::default() };
+        let publish = Publish { sequence: 7, expiration_s: Some(1), topic: b"orders", correlation_id: b"c", data: b"{}" };
+        let subscribe = Subscribe { command: 1, topic: "orders", filter: Some("/a = 1"), ..Subscribe::default() };
+        let mut bytes = Vec::new();
+        let (acks, subscriptions) = (Acks::PROCESSED, SubscriptionNumbers::from_bytes(&TWO[..8]).unwrap());
+        match which {
+            0 => Command::Logon(logon).encode(&mut bytes),
+            1 => publish.encode(&mut bytes),
+            2 => put_publish_batch(&mut bytes, &publish, |out| put_batch_item(out, b"one")),
+            3 => Command::Subscribe(subscribe).encode(&mut bytes),
+            4 => Reply::LoggedOn(LoggedOn { version: 1, ..LoggedOn::default() }).encode(&mut bytes),
+            5 => Reply::Persisted { sequence: 9 }.encode(&mut bytes),
+            6 => Command::Settle(SETTLE).encode(&mut bytes),
+            7 => Command::Extend(Extend { period_ms: 9, command: 4, acks: Acks::PROCESSED, queue: "jobs", bookmarks: bookmarks(&TWO) })
+                .encode(&mut bytes),
+            8 => Command::Query(Query { command: 1, topic: "jobs", top_n: Some(3), ..Query::default() }).encode(&mut bytes),
+            9 => QUEUED.encode(&mut bytes),
+            10 => Command::Maintain(MAINTAIN).encode(&mut bytes),
+            11 => Command::Flush { command: 3, acks }.encode(&mut bytes),
+            12 => Command::Pause { command: 3, acks, subscriptions }.encode(&mut bytes),
+            13 => Command::Resume { command: 3, acks, subscriptions }.encode(&mut bytes),
+            14 => Command::Stats { command: 3, queue: Some("jobs") }.encode(&mut bytes),
+            15 => Reply::Ack(Ack { kind: AckKind::Processed, code: Code::BadFilter, command: 3, subscription: 4, detail: 5, reason: "r" })
+                .encode(&mut bytes),
+            16 => Reply::PublishFailed { sequence: 9, code: Code::BadTopic, scope: FailureScope::One, reason: "r" }.encode(&mut bytes),
+            17 => Reply::Error { code: Code::Internal, reason: "r" }.encode(&mut bytes),
+            18 => Reply::SubscriptionEnded { subscription: 4, code: Code::Ok, reason: "r" }.encode(&mut bytes),
+            19 => Reply::LeaseLost { subscription: 4, reason: LeaseEnd::Expired, publisher: 8, sequence: 9 }.encode(&mut bytes),
+            20 => Reply::ResumePosition { publisher: 8, sequence: 9, subscriptions }.encode(&mut bytes),
+            21 => Reply::JournalFile { command: 3, json: "{}" }.encode(&mut bytes),
+            22 => Command::Inspect { command: 3, subject: Subject::Clients { after: 4 } }.encode(&mut bytes),
+            _ => Command::Unsubscribe(Unsubscribe { command: 3, acks: Acks::PROCESSED, subscription: 4, begun: None }).encode(&mut bytes),
+        }
+        let at = LENGTH_SIZE + at.index(bytes.len() - LENGTH_SIZE);
+        bytes[at] = to;
+        any_frame_holds_the_laws(one_frame(&bytes));
+    }
+}
+
+fn any_frame_holds_the_laws(frame: RawFrame<'_>) {
+    let mut again = Vec::new();
+    if let Ok(value) = Command::decode(frame) {
+        value.encode(&mut again);
+        assert_eq!(Command::decode(one_frame(&again)), Ok(value));
+    }
+    again.clear();
+    if let Ok(value) = Reply::decode(frame) {
+        value.encode(&mut again);
+        assert_eq!(Reply::decode(one_frame(&again)), Ok(value));
+    }
+}
+
+const TWO: [u8; 32] = [1; 32];
+const SETTLE: Settle<'static> = Settle {
+    verdict: Verdict::Cancel,
+    command: 0x0403_0201,
+    acks: Acks::PERSISTED,
+    queue: "jobs",
+    messages: Selection::Matching("/a = 1"),
+};
+const QUEUED: Message<'static> = Message {
+    subscription: 5,
+    bookmark: Some((6, 7)),
+    timestamp_ns: 8,
+    queued: Some(Queued { lease_ms: u64::MAX, deliveries: 2, cancels: 1, position: 9, queue: Some(b"jobs") }),
+    topic: b"work",
+    correlation_id: b"c",
+    data: b"{}",
+};
+
+const MAINTAIN: Maintain<'static> = Maintain {
+    command: 3,
+    action: Action::Remove,
+    files: Files::Beyond(0x0102),
+    dry_run: true,
+    archive_directory: Some("/a"),
+};
+
+fn bookmarks(bytes: &[u8]) -> Bookmarks<'_> {
+    Bookmarks::from_bytes(bytes).unwrap()
+}
+
+/// The layout is a contract with clients that other people write: byte by byte, as protocol.md says.
+#[test]
+fn the_frames_of_queues_have_the_documented_layout() {
+    let mut bytes = Vec::new();
+    Command::Settle(SETTLE).encode(&mut bytes);
+    let head = [1, 1, 4, 0, 1, 2, 3, 4, 8, 0, 0, 0];
+    assert_eq!(bytes, [&[23, 0, 0, 0, 11][..], &head, b"jobs", b"/a = 1"].concat());
+    bytes.clear();
+    let mut list = Vec::new();
+    put_bookmark(&mut list, 0x0102, 0x0304);
+    let extend = Extend {
+        period_ms: 5,
+        command: 6,
+        acks: Acks::PROCESSED,
+        queue: "jobs",
+        bookmarks: bookmarks(&list),
+    };
+    Command::Extend(extend).encode(&mut bytes);
+    let head = [5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 6, 0, 0, 0, 2, 0, 0, 0];
+    let bookmark = [2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0];
+    assert_eq!(bytes, [&[41, 0, 0, 0, 12][..], &head, b"jobs", &bookmark].concat());
+    bytes.clear();
+    QUEUED.encode(&mut bytes);
+    let fixed = |n: u8| [n, 0, 0, 0, 0, 0, 0, 0];
+    let head = [&[7, 1, 4, 0, 5, 0, 0, 0][..], &fixed(6), &fixed(7), &fixed(8)].concat();
+    let queued = [&[255; 8][..], &[2, 0, 0, 0, 1, 0, 0, 0], &fixed(9), &[4, 0], b"jobs"].concat();
+    assert_eq!(bytes, [&[70, 0, 0, 0, 68][..], &head, &queued, b"work", b"c", b"{}"].concat());
+    bytes.clear();
+    Reply::LeaseLost { subscription: 1, reason: LeaseEnd::SettledByAnother, publisher: 3, sequence: 4 }
+        .encode(&mut bytes);
+    assert_eq!(bytes, [&[25, 0, 0, 0, 73][..], &[1, 0, 0, 0, 2, 0, 0, 0], &fixed(3), &fixed(4)].concat());
+    bytes.clear();
+    let subscriptions = SubscriptionNumbers::from_bytes(&[1, 0, 0, 0]).unwrap();
+    Reply::ResumePosition { publisher: 3, sequence: 4, subscriptions }.encode(&mut bytes);
+    assert_eq!(bytes, [&[21, 0, 0, 0, 74][..], &fixed(3), &fixed(4), &[1, 0, 0, 0]].concat());
+}
+
+/// The command in a `maintain` frame with this body; `None` when it is malformed.
+fn decoded(body: &[u8]) -> Option<Maintain<'_>> {
+    match Command::decode(RawFrame { kind: 15, body }) {
+        Ok(Command::Maintain(maintain)) => Some(maintain),
+        Err(WireError::Malformed { frame: "maintain", .. }) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_frames_about_journal_files_have_the_documented_layout() {
+    let field = |tag: u8, value: &[u8]| [&[tag, value.len() as u8, 0, 0, 0], value].concat();
+    let frame = |kind: u8, body: &[u8]| [&[body.len() as u8 + 1, 0, 0, 0, kind], body].concat();
+    let mut bytes = Vec::new();
+    Command::Maintain(MAINTAIN).encode(&mut bytes);
+    let (command, action) = (field(1, &[3, 0, 0, 0]), |number| field(3, &[number]));
+    let number = [2, 1, 0, 0, 0, 0, 0, 0];
+    let body = [&*command, &action(2), &field(5, &number), &field(6, &[1]), &field(7, b"/a")].concat();
+    assert_eq!(bytes, frame(15, &body));
+    bytes.clear();
+    Reply::JournalFile { command: 3, json: "{}" }.encode(&mut bytes);
+    assert_eq!(bytes, frame(75, b"\x03\0\0\0{}"));
+    let (age, size_max) = (field(4, &number), field(5, &number));
+    let said = Maintain {
+        files: Files::OlderThan(0x0102),
+        action: Action::Archive,
+        dry_run: false,
+        archive_directory: None,
+        ..MAINTAIN
+    };
+    assert_eq!(decoded(&[&*command, &action(0), &age].concat()), Some(said));
+    assert_eq!(
+        decoded(&[&*age, &field(6, &[0]), &command, &action(0), &field(200, b"later")].concat()),
+        Some(said)
+    );
+    for body in [
+        [&*action(0), &age].concat(),
+        [&*field(1, &[0; 4]), &action(0), &age].concat(),
+        [&*command, &age].concat(),
+        [&*command, &action(3), &age].concat(),
+        [&*command, &action(0)].concat(),
+        [&*command, &action(0), &age, &size_max].concat(),
+        [&*command, &action(0), &age, &field(6, &[2])].concat(),
+        [&*command, &action(0), &age, &field(7, &[255])].concat(),
+        [&*command, &action(0), &age, &field(8, &[1])].concat(),
+    ] {
+        assert_eq!(decoded(&body), None, "{body:?}");
+    }
+}
+
+#[test]
+fn a_list_of_bookmarks_is_whole_and_has_a_limit() {
+    assert!(Bookmarks::from_bytes(&[0; 17]).is_none());
+    let most = vec![0; 16 * SETTLE_BOOKMARKS_MAX];
+    assert_eq!(Bookmarks::from_bytes(&most).map(Bookmarks::count), Some(SETTLE_BOOKMARKS_MAX));
+    assert!(Bookmarks::from_bytes(&[&most[..], &[0; 16]].concat()).is_none());
+}
+
+#[test]
+fn commands_without_fields_or_with_lists_survive_the_wire() {
+    let numbers = [1u32, 7, 9].map(u32::to_le_bytes).concat();
+    let subscriptions = SubscriptionNumbers::from_bytes(&numbers).unwrap();
+    assert_eq!(subscriptions.iter().collect::<Vec<_>>(), [1, 7, 9]);
+    for frame in [
+        Command::Heartbeat,
+        Command::Goodbye,
+        Command::Flush { command: 4, acks: Acks::PERSISTED },
+        Command::Unsubscribe(Unsubscribe { command: 5, acks: Acks::PROCESSED, subscription: 0, begun: None }),
+        Command::Pause { command: 6, acks: Acks::PROCESSED, subscriptions },
+        Command::Resume { command: 7, acks: Acks::PROCESSED, subscriptions },
+        Command::Logon(Logon {
+            version: 1,
+            client_name: "n",
+            heartbeat_ms: 5,
+            ack_interval_ms: 6,
+            ..Logon::default()
+        }),
+    ] {
+        client_round_trip(&frame);
+    }
+    server_round_trip(&Reply::Heartbeat);
+    server_round_trip(&Reply::Persisted { sequence: u64::MAX });
+    for (last_sequence, highest_sequence) in [(0, 0), (7, 7), (7, 9)] {
+        server_round_trip(&Reply::LoggedOn(LoggedOn {
+            version: 1,
+            instance: "one",
+            last_sequence,
+            highest_sequence,
+            ..LoggedOn::default()
+        }));
+    }
+}
+
+#[test]
+fn a_logon_that_does_not_say_who_it_is_gets_refused() {
+    for (name, version, magic_at) in
+        [("", 1, None), ("a\u{7}b", 1, None), ("ok", 0, None), ("ok", 1, Some(10))]
+    {
+        let mut bytes = Vec::new();
+        Command::Logon(Logon { version, client_name: name, ..Logon::default() }).encode(&mut bytes);
+        if let Some(at) = magic_at {
+            bytes[at] ^= 1;
+        }
+        assert!(
+            matches!(Command::decode(one_frame(&bytes)), Err(WireError::Malformed { frame: "logon", .. })),
+            "{name:?}"
+        );
+    }
+}
+
+#[test]
+fn every_code_has_one_number_and_one_name() {
+    for code in Code::ALL {
+        assert_eq!(Code::from_number(*code as u16), Some(*code));
+        assert_eq!(Code::ALL.iter().filter(|other| other.name() == code.name()).count(), 1);
+    }
+    assert_eq!(Code::from_number(Code::ALL.len() as u16), None);
+}

@@ -1,0 +1,144 @@
+"""What calls take, and what the core is given for it: the same for clients, journals and queues."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from enum import Enum
+from typing import Concatenate, Final, Literal, ParamSpec, TypeVar
+
+from quire._bookmarks import Bookmark, to_text
+from quire._errors import ConfigError
+from quire._filter import FilterArgument, optional_filter_to_core
+from quire._message import Message
+from quire._units import Duration, seconds
+
+_P = ParamSpec("_P")
+_S = TypeVar("_S")
+_A = TypeVar("_A")
+_R = TypeVar("_R")
+
+
+class _Auto(Enum):
+    AUTO = "auto"
+
+    def __repr__(self) -> str:
+        return "quire.AUTO"
+
+
+#: The next sequence number.
+AUTO: Final = _Auto.AUTO
+Auto = Literal[_Auto.AUTO]
+SequenceArgument = int | Auto | None
+
+
+def takes(
+    arguments: Callable[_P, _A],
+) -> Callable[[Callable[[_S, _A], _R]], Callable[Concatenate[_S, _P], _R]]:
+    """Gives a method the arguments of a dataclass, so that calls with many arguments have one list of them.
+
+    The method itself takes the dataclass.
+    """
+
+    def decorate(method: Callable[[_S, _A], _R]) -> Callable[Concatenate[_S, _P], _R]:
+        @functools.wraps(method)
+        def taking(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+            return method(self, arguments(*args, **kwargs))
+
+        own = inspect.signature(method)
+        parameters = [*list(own.parameters.values())[:1], *inspect.signature(arguments).parameters.values()]
+        taking.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return taking
+
+    return decorate
+
+
+_WORDS: Final = {str: "text", int: "a whole number", bool: "True or False"}
+
+
+def check_type(value: object, kind: type[str | int], key: str, *, optional: bool = False) -> None:
+    """Raises `ConfigError` that names the argument for a value of another type. `optional`: `None` is allowed."""
+    if optional and value is None:
+        return
+    # NumPy's whole numbers are no `int`, and `True` is one.
+    is_whole = hasattr(type(value), "__index__") and not isinstance(value, bool)
+    if not (is_whole if kind is int else isinstance(value, kind)):
+        raise ConfigError(f"expected {_WORDS[kind]}, got `{type(value).__name__}`", key=key)
+
+
+def check_function(value: object, key: str) -> None:
+    """Raises `ConfigError` for what cannot be called."""
+    if not callable(value):
+        raise ConfigError(f"expected a function, got `{type(value).__name__}`", key=key)
+
+
+def sequence_to_core(sequence: SequenceArgument) -> int | None:
+    """0 = the next one, `None` = without one."""
+    if sequence is AUTO:
+        return 0
+    check_type(sequence, int, "sequence", optional=True)
+    if sequence is not None and not 0 < sequence < 2**64:
+        raise ConfigError(f"{sequence} is not between 1 and 2**64 - 1", key="sequence")
+    return sequence
+
+
+def expiration_to_core(expiration: Duration | None) -> int | None:
+    """Whole seconds, rounded up: a message never expires early. 0 = never."""
+    if expiration is None:
+        return None
+    result = math.ceil(seconds(expiration, "expiration"))
+    return min(result, 2**32 - 1)
+
+
+def bookmark_to_core(bookmark: Bookmark | None) -> str | None:
+    return None if bookmark is None else to_text(bookmark)
+
+
+def delta_to_core(value: Duration | None, key: str) -> timedelta | None:
+    """`None` stays what it is: not said."""
+    return None if value is None else delta_of(value, key)
+
+
+def backlog_to_core(max_backlog: int | None) -> int | None:
+    """The most messages of queues that a subscription may have outstanding; the server takes 1 for `None`."""
+    return count_to_core(max_backlog, "max_backlog")
+
+
+def count_to_core(count: int | None, key: str) -> int | None:
+    """A number of messages as the protocol has it."""
+    check_type(count, int, key, optional=True)
+    if count is not None and not 0 <= count < 2**32:
+        raise ConfigError(f"{count} is not between 0 and 2**32 - 1", key=key)
+    return count
+
+
+def verdict_to_core(cancel: bool, expire: bool) -> str:
+    if cancel and expire:
+        raise ConfigError("cancel and expire exclude each other")
+    return "cancel" if cancel else "expire" if expire else "acknowledge"
+
+
+def selection_to_core(
+    bookmarks: str | Message | Iterable[str | Message] | None, filter: FilterArgument | None
+) -> list[str] | str:
+    """Bookmarks, or a filter: the one of the two that was given."""
+    if (bookmarks is None) == (filter is None):
+        raise ConfigError("ack takes bookmarks or a filter (an empty one for every message), one of them")
+    if bookmarks is None:
+        return optional_filter_to_core(filter) or ""
+    named = [bookmarks] if isinstance(bookmarks, (str, Message)) else bookmarks
+    texts = [each if isinstance(each, str) else each.bookmark or "" for each in named]
+    return [
+        f"{text}|" for joined in texts for each in joined.split(",") if (text := each.strip().rstrip("|"))
+    ]
+
+
+def timeout_to_core(timeout: Duration | None) -> float | None:
+    return None if timeout is None else seconds(timeout, "timeout")
+
+
+def delta_of(value: Duration, key: str) -> timedelta:
+    return timedelta(seconds=seconds(value, key))

@@ -1,0 +1,81 @@
+"""The command `quire`: one module per family of commands, each imported only when it is used."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+
+#: Exit codes: a mistake in what was asked for, and something in the world that does not work.
+USER_MISTAKE = 2
+FAILURE = 1
+
+
+def main() -> None:
+    """Runs the command line of this process."""
+    signal.signal(signal.SIGTERM, _terminated)
+    # What the encoding of the terminal does not have is shown as its number.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs one command; gives its exit code. No mistake of the user ends in a traceback."""
+    from quire._errors import (
+        BadBookmarkError,
+        BadFilterError,
+        BadTopicError,
+        ConfigError,
+        NotJournaledError,
+        QuireError,
+    )
+
+    try:
+        return _dispatch(arguments)
+    except (BadFilterError, BadTopicError, BadBookmarkError, ConfigError, NotJournaledError) as error:
+        _complain(str(error))
+        return USER_MISTAKE
+    except BrokenPipeError:
+        # Whoever read our output has enough. Python would complain once more when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (QuireError, TimeoutError) as error:
+        _complain(str(error))
+        return FAILURE
+    except OSError as error:
+        reason = error.strerror or str(error)
+        _complain(reason if error.filename is None else f"{error.filename}: {reason}")
+        return FAILURE
+    except KeyboardInterrupt:
+        return 130
+
+
+def _dispatch(arguments: list[str]) -> int:
+    from cyclopts import CycloptsError
+
+    from quire.cli._app import app
+
+    try:
+        result = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
+    except CycloptsError:
+        return USER_MISTAKE  # what is wrong was printed
+    return result if isinstance(result, int) else 0
+
+
+def _terminated(number: int, _: object) -> None:
+    """As Ctrl-C: clients are closed, which sends what is published and returns what is held."""
+    sys.exit(128 + number)
+
+
+def _complain(text: str) -> None:
+    print(f"quire: {text}", file=sys.stderr)
+
+
+def default_url() -> str:
+    """Where commands find the server when `--url` is not given."""
+    return os.environ.get("QUIRE_URL", "quire://127.0.0.1:9007")
+
+
+__all__ = ["default_url", "main", "run"]

@@ -1,0 +1,251 @@
+"""`quire bench`: how fast this server, this disk and this machine are, as a program in Python sees it."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+import quire
+from quire.cli import default_url
+from quire.cli._output import print_json
+
+app = App(
+    name="bench",
+    help="Measure a server as clients see it. The messages stay in its journal: use a server, or a file: URL, of its own.",
+    help_format="plaintext",
+)
+
+#: Seconds that a bench waits for what must come.
+_PATIENCE = 60.0
+
+Url = Annotated[
+    str | None,
+    Parameter(
+        help="Server, or file:DIRECTORY, or memory:. Default: $QUIRE_URL, else quire://127.0.0.1:9007."
+    ),
+]
+Json = Annotated[bool, Parameter(negative="", help="Output for machines: one JSON object.")]
+Messages = Annotated[int, Parameter(help="How many messages.")]
+Size = Annotated[int, Parameter(help="Bytes of each message.")]
+Topic = Annotated[str, Parameter(help="Where to publish.")]
+
+
+@app.command
+def publish(
+    *,
+    url: Url = None,
+    messages: Messages = 200_000,
+    size: Size = 512,
+    topic: Topic = "bench",
+    json: Json = False,
+) -> int:
+    """Publish, and wait until everything is persisted.
+
+    For example:
+      quire bench publish
+      quire bench publish --url file:/mnt/disk/trial --messages 1000000 --size 128
+    """
+    _check(messages, size)
+    with quire.Client(url or default_url()) as client:
+        seconds = _publish(client, topic, messages, size)
+    return _report(json, "published and persisted", messages, size, seconds)
+
+
+@app.command
+def subscribe(
+    *,
+    url: Url = None,
+    messages: Messages = 200_000,
+    size: Size = 512,
+    topic: Topic = "bench",
+    json: Json = False,
+) -> int:
+    """Publish with one client while another one receives.
+
+    For example:
+      quire bench subscribe --size 128
+    """
+    _check(messages, size)
+    with quire.Client(url or default_url()) as receiver, quire.Client(url or default_url()) as publisher:
+        subscription = receiver.subscribe(topic)
+        begun = time.perf_counter()
+        thread = threading.Thread(target=_publish, args=(publisher, topic, messages, size))
+        thread.start()
+        _take(subscription, messages)
+        seconds = time.perf_counter() - begun
+        thread.join()
+    return _report(json, "published and received", messages, size, seconds)
+
+
+@app.command
+def replay(
+    *,
+    url: Url = None,
+    messages: Messages = 200_000,
+    size: Size = 512,
+    topic: Topic = "bench",
+    json: Json = False,
+) -> int:
+    """Publish, then replay it from the log.
+
+    For example:
+      quire bench replay --messages 1000000
+    """
+    _check(messages, size)
+    with quire.Client(url or default_url()) as client:
+        # What others left on the topic is not counted: the replay begins where this one does.
+        with client.subscribe(topic, bookmark=quire.NOW) as subscription:
+            _publish(client, topic, 1, size)
+            begin = subscription.get(timeout=_PATIENCE).bookmark
+        _publish(client, topic, messages, size)
+        started = time.perf_counter()
+        with client.subscribe(topic, bookmark=begin) as again:
+            _take(again, messages)
+        seconds = time.perf_counter() - started
+    return _report(json, "replayed", messages, size, seconds)
+
+
+@app.command
+def queue(
+    *,
+    url: Url = None,
+    messages: Messages = 200_000,
+    size: Size = 512,
+    topic: Topic = "bench",
+    queue: Annotated[
+        str,
+        Parameter(help="A queue over that topic, with nothing in it. An engine in this process makes it."),
+    ] = "BENCH",
+    max_backlog: Annotated[int, Parameter(help="Messages that may be out at a time.")] = 100,
+    json: Json = False,
+) -> int:
+    """Publish with one client while another one takes the messages from a queue and acknowledges them.
+
+    For example:
+      quire bench queue --url memory:
+      quire bench queue --queue ORDERS_RISK --topic orders --messages 100000
+    """
+    _check(messages, size)
+    url = url or default_url()
+    made = {"name": queue, "message_type": "json", "underlying_topic": topic}
+    config = quire.Config(queue={**made, "max_per_subscription_backlog": max(1, max_backlog)})
+    batch = max(1, max_backlog * 4 // 5)
+    with (
+        quire.Client(url, config=config, ack_batch_size=batch) as worker,
+        quire.Client(url, config=config) as publisher,
+    ):
+        if depth := worker.queue_stats(queue)[queue]["depth"]:
+            raise quire.ConfigError(f"{queue} holds {depth} messages: purge it first", key="--queue")
+        subscription = worker.subscribe(queue, max_backlog=max_backlog)
+        begun = time.perf_counter()
+        thread = threading.Thread(target=_publish, args=(publisher, topic, messages, size))
+        thread.start()
+        _take(subscription, messages, quire.Message.ack)
+        worker.flush(timeout=_PATIENCE)
+        seconds = time.perf_counter() - begun
+        thread.join()
+    return _report(json, "published, delivered and acknowledged", messages, size, seconds)
+
+
+@app.command
+def latency(
+    *,
+    url: Url = None,
+    seconds: Annotated[float, Parameter(help="How long.")] = 5.0,
+    rate: Annotated[float, Parameter(help="Messages per second.")] = 1_000.0,
+    size: Size = 512,
+    topic: Topic = "bench",
+    json: Json = False,
+) -> int:
+    """Publish at a steady rate, and measure how long each message takes to its subscriber.
+
+    For example:
+      quire bench latency --rate 5000 --seconds 10
+    """
+    if seconds <= 0 or rate <= 0:
+        raise quire.ConfigError("both must be above 0", key="--seconds, --rate")
+    count = max(1, round(seconds * rate))
+    _check(count, size)
+    took: list[float] = []
+    done = threading.Event()
+
+    def receive(message: quire.Message) -> None:
+        took.append(time.perf_counter_ns() - int.from_bytes(message.data[:8]))
+        if len(took) == count:
+            done.set()
+
+    with quire.Client(url or default_url()) as receiver, quire.Client(url or default_url()) as publisher:
+        receiver.subscribe(topic, on_message=receive)
+        begun, padding = time.perf_counter(), b"x" * (size - 8)
+        for number in range(count):
+            due = begun + number / rate
+            while (left := due - time.perf_counter()) > 0:
+                time.sleep(left)
+            publisher.publish(topic, time.perf_counter_ns().to_bytes(8) + padding)
+        if not done.wait(_PATIENCE):
+            raise TimeoutError(f"only {len(took)} of {count} messages came")
+    cuts = statistics.quantiles(took, n=1000, method="inclusive") if count > 1 else took * 999
+    figures = {
+        f"p{name}_us": round(cuts[at] / 1e3, 1) for name, at in (("50", 499), ("99", 989), ("999", 998))
+    }
+    figures["max_us"] = round(max(took) / 1e3, 1)
+    if json:
+        print_json(messages=count, rate=rate, size=size, **figures)
+    else:
+        print(
+            f"{count:,} messages at {rate:,.0f}/s: "
+            + ", ".join(f"{k.removesuffix('_us')} {v:,} µs" for k, v in figures.items())
+        )
+    return 0
+
+
+def _check(messages: int, size: int) -> None:
+    if messages < 1:
+        raise quire.ConfigError(f"{messages} is not at least 1", key="--messages")
+    if size < 0:
+        raise quire.ConfigError(f"{size} is below 0", key="--size")
+
+
+def _publish(client: quire.Client, topic: str, count: int, size: int) -> float:
+    """Publishes until persisted; gives the seconds."""
+    data = b"x" * size
+    begun = time.perf_counter()
+    for _ in range(count):
+        client.publish(topic, data)
+    client.flush()
+    return time.perf_counter() - begun
+
+
+def _take(
+    subscription: quire.Subscription, count: int, settle: Callable[[quire.Message], None] | None = None
+) -> None:
+    taken = 0
+    for batch in subscription.batches(timeout=_PATIENCE):
+        if settle is not None:
+            for message in batch:
+                settle(message)
+        taken += len(batch)
+        if taken >= count:
+            return
+        if not batch:
+            raise TimeoutError(f"only {taken} of {count} messages came")
+
+
+def _report(as_json: bool, what: str, count: int, size: int, seconds: float) -> int:
+    rate = count / max(seconds, 1e-9)
+    if as_json:
+        print_json(messages=count, size=size, seconds=round(seconds, 4), per_second=round(rate))
+    else:
+        print(
+            f"{count:,} messages of {size:,} bytes {what} in {seconds:.2f} s: "
+            f"{rate:,.0f} messages/s, {rate * size / 1024**2:,.0f} MB/s"
+        )
+    return 0
+
+
+__all__ = ["app"]

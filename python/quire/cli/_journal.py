@@ -1,0 +1,387 @@
+"""`quire journal`: what the files of a journal hold, and what becomes of old ones.
+
+Reading locks and changes nothing, so that it is safe beside a running server. Archiving, compressing and removing are done by the server
+that is named by its URL, or that runs on the journal in a directory, if there is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+import quire
+from quire.cli import FAILURE
+from quire.cli._output import (
+    Format,
+    data_of,
+    print_json,
+    print_raw,
+    print_table,
+    show_filter_mistake,
+    to_bookmark,
+)
+from quire.server._maintenance import give_up_missing, maintain_directory, maintain_server
+
+app = App(
+    name="journal",
+    help="Look at the files of a journal, which is in the data directory of its server: safe while that runs. "
+    "Archive, compress and remove old files, by the server if it runs.",
+    help_format="plaintext",
+)
+
+Directory = Annotated[Path, Parameter(name="DIR", help="The directory with the .journal files.")]
+Archive = Annotated[
+    Path | None,
+    Parameter(
+        name="--archive-directory",
+        help="Where older files are, when that is not where they were archived last.",
+    ),
+]
+Age = Annotated[
+    str | None, Parameter(help='Files not written to for longer, as in "7d"; 0s = all but the newest.')
+]
+SizeMax = Annotated[
+    str | None,
+    Parameter(help='Instead of --age: the oldest until the rest is this large at most, as in "50GB".'),
+]
+Url = Annotated[
+    str | None,
+    Parameter(help="Instead of DIR: the server that does the work, as in quire://127.0.0.1:9007."),
+]
+DryRun = Annotated[bool, Parameter(negative="", help="Only say which.")]
+Json = Annotated[bool, Parameter(negative="", help="Output for machines: one JSON object per line.")]
+Topic = Annotated[
+    str | None, Parameter(help="Only this topic; a pattern when it holds any of ^ $ * + ? [ ] ( ) { } | \\.")
+]
+From = Annotated[
+    str,
+    Parameter(name="--from", help="Begin after this: epoch, a bookmark, a list of them, or a time (UTC)."),
+]
+Until = Annotated[str | None, Parameter(help="Up to and including this place.")]
+Count = Annotated[int | None, Parameter(help="Stop after this many.")]
+Style = Annotated[Format, Parameter(help="table: columns; json: one object per line; raw: the data alone.")]
+
+
+@app.command
+def ls(directory: Directory, /, *, archive_directory: Archive = None, json: Json = False) -> int:
+    """List the segments: what each holds, taken from when to when. With --json also its bookmarks.
+
+    For example:
+      quire journal ls quire-data/journal
+      quire journal ls quire-data/journal --json | jq .count
+    """
+    with _open(directory, archive_directory) as journal:
+        segments = journal.segments()
+    if json:
+        for segment in segments:
+            print_json(**asdict(segment))
+        return 0
+    columns = ("file", "state", "records", "bytes", "from", "to")
+    print_table(
+        columns,
+        [(s.path.name, s.state, s.count, s.size, s.first_timestamp, s.last_timestamp) for s in segments],
+    )
+    return 0
+
+
+@app.command
+def dump(
+    directory: Directory,
+    /,
+    *,
+    topic: Topic = None,
+    filter: Annotated[str | None, Parameter(help="Only messages that match.")] = None,
+    from_: From = "epoch",
+    until: Until = None,
+    count: Count = None,
+    archive_directory: Archive = None,
+    format: Style = "table",
+    json: Json = False,
+) -> int:
+    """Print the records between two places.
+
+    For example:
+      quire journal dump quire-data/journal --count 10
+      quire journal dump quire-data/journal --topic orders --from 2026-01-01 --until 2026-01-02T12:00
+      quire journal dump quire-data/journal --topic orders --format raw > orders.jsonl
+    """
+    _dump(_open(directory, archive_directory), topic, filter, from_, until, count, "json" if json else format)
+    return 0
+
+
+@app.command
+def grep(
+    directory: Directory,
+    filter: Annotated[str, Parameter(name="FILTER", help="A content filter.")],
+    /,
+    *,
+    topic: Topic = None,
+    from_: From = "epoch",
+    until: Until = None,
+    count: Count = None,
+    archive_directory: Archive = None,
+    format: Style = "table",
+    json: Json = False,
+) -> int:
+    """Print the messages that match a content filter. Exit code 1 when there are none.
+
+    For example:
+      quire journal grep quire-data/journal "/symbol = 'IBM' AND /qty > 50"
+      quire journal grep quire-data/journal "/qty > 50" --topic "^orders" --json | jq .data
+    """
+    shown = _dump(
+        _open(directory, archive_directory), topic, filter, from_, until, count, "json" if json else format
+    )
+    return 0 if shown else FAILURE
+
+
+@app.command
+def find(
+    directory: Directory,
+    bookmark: Annotated[str, Parameter(name="BOOKMARK", help='As "4711|17|".')],
+    /,
+    *,
+    archive_directory: Archive = None,
+    json: Json = False,
+) -> int:
+    """Say which file holds a message, and at which byte its batch begins. Exit code 1 when none does.
+
+    For example:
+      quire journal find quire-data/journal "4711|17|"
+    """
+    with _open(directory, archive_directory) as journal:
+        found = journal.find(bookmark)
+    if json:
+        segment, offset = found or (None, None)
+        print_json(bookmark=bookmark, segment=segment and segment.path, offset=offset)
+    elif found is not None:
+        print(found[0].path, found[1])
+    return FAILURE if found is None else 0
+
+
+@app.command
+def verify(directory: Directory, /, *, archive_directory: Archive = None, json: Json = False) -> int:
+    """Check every byte that was written. Exit code 1 when something is damaged.
+
+    For example:
+      quire journal verify quire-data/journal && echo sound
+    """
+    with _open(directory, archive_directory) as journal:
+        damages = journal.verify()
+        segments = journal.segments()
+    count = sum(segment.count for segment in segments)
+    if json:
+        found = [
+            {"path": damage.path, "offset": damage.offset, "reason": damage.reason} for damage in damages
+        ]
+        print_json(is_sound=not damages, segments=len(segments), records=count, damages=found)
+    elif damages:
+        print_table(("file", "byte", "damage"), [(d.path, f"{d.offset}", d.reason) for d in damages])
+    else:
+        print(f"sound: {count:,} records in {len(segments)} segments")
+    return FAILURE if damages else 0
+
+
+@app.command
+def archive(
+    directory: Directory | None = None,
+    /,
+    *,
+    url: Url = None,
+    archive_directory: Annotated[
+        Path | None,
+        Parameter(
+            name="--archive-directory",
+            help="Where to; without it, where files were archived last. Of a running server: where it is configured to.",
+        ),
+    ] = None,
+    age: Age = None,
+    size_max: SizeMax = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> int:
+    """Move old files to another directory; they stay part of the journal.
+
+    For example:
+      quire journal archive quire-data/journal --archive-directory /archive/quire --age 1d
+      quire journal archive --url quire://orders:9007 --age 1d
+    """
+    return _maintain("archive", directory, url, archive_directory, age, size_max, dry_run, json)
+
+
+@app.command
+def compress(
+    directory: Directory | None = None,
+    /,
+    *,
+    url: Url = None,
+    archive_directory: Archive = None,
+    age: Age = None,
+    size_max: SizeMax = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> int:
+    """Compress old files where they are; they stay part of the journal.
+
+    For example:
+      quire journal compress quire-data/journal --age 7d
+      quire journal compress --url quire://orders:9007 --size-max 50GB
+    """
+    return _maintain("compress", directory, url, archive_directory, age, size_max, dry_run, json)
+
+
+@app.command
+def remove(
+    directory: Directory | None = None,
+    /,
+    *,
+    url: Url = None,
+    archive_directory: Archive = None,
+    age: Age = None,
+    size_max: SizeMax = None,
+    missing: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Instead of --age: give up the oldest files that are not there any more. The journal is stopped.",
+        ),
+    ] = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> int:
+    """Remove old files: their messages are gone. What somebody still needs stays.
+
+    For example:
+      quire journal remove quire-data/journal --age 30d --dry-run
+      quire journal remove --url quire://orders:9007 --age 30d --dry-run
+      quire journal remove quire-data/journal --size-max 50GB
+      quire journal remove quire-data/journal --missing
+    """
+    if missing:
+        if directory is None or url is not None or age is not None or size_max is not None or dry_run:
+            raise quire.ConfigError(
+                "it takes a directory, and no --url, --age, --size-max or --dry-run", key="--missing"
+            )
+        return _give_up(directory, archive_directory, json)
+    return _maintain("remove", directory, url, archive_directory, age, size_max, dry_run, json)
+
+
+def _maintain(
+    action: str,
+    directory: Path | None,
+    url: str | None,
+    archive_directory: Path | None,
+    age: str | None,
+    size_max: str | None,
+    dry_run: bool,
+    json: bool,
+) -> int:
+    """Prints each file when it is done, so that an end in the middle leaves a true account."""
+    if url is not None and directory is None:
+        if archive_directory is not None:
+            raise quire.ConfigError(
+                "the server knows its own; leave it out with --url", key="--archive-directory"
+            )
+        taken = maintain_server(url, action, age, size_max, dry_run)
+    elif directory is not None and url is None:
+        taken = maintain_directory(directory, archive_directory, action, age, size_max, dry_run)
+    else:
+        # $QUIRE_URL does not count here: it may have been set for something else, and what is removed is gone.
+        raise quire.ConfigError(
+            f"say either the directory of the journal or, with --url, which server is to {action} its files"
+        )
+    count = total = 0
+    for segment in taken:
+        count, total = count + 1, total + segment.size
+        if json:
+            print_json(**asdict(segment))
+        else:
+            print(segment.path)
+    if not json:
+        done = {"archive": "archived", "compress": "compressed", "remove": "removed"}[action]
+        print(f"{f'would be {done}' if dry_run else done}: {count} files of {total:,} bytes")
+    return 0
+
+
+def _give_up(directory: Path, archive_directory: Path | None, json: bool) -> int:
+    given_up = give_up_missing(directory, archive_directory)
+    first, last = (None, None) if given_up is None else given_up
+    if json:
+        print_json(first=first, last=last)
+    elif last is None:
+        print("no file is missing")
+    else:
+        print(f"given up: files {'' if first is None else f'{first:010} '}to {last:010}")
+    return 0
+
+
+def _open(directory: Path, archive_directory: Path | None) -> quire.Journal:
+    return quire.Journal(directory, archive_directory=archive_directory, read_only=True)
+
+
+def _dump(
+    journal: quire.Journal,
+    topic: str | None,
+    filter: str | None,
+    begin: str,
+    until: str | None,
+    count: int | None,
+    style: Format,
+) -> int:
+    """Prints records, gives how many."""
+    if count is not None and count < 0:
+        raise quire.ConfigError(f"{count} is below 0", key="--count")
+    end = None if until is None else to_bookmark(until)
+    shown = 0
+    with journal:
+        try:
+            records = journal.records(to_bookmark(begin), until=end, topic=topic, filter=filter)
+        except quire.BadFilterError as error:
+            show_filter_mistake(filter, error)
+            raise
+        for shown, record in enumerate(islice(records, count), start=1):
+            _print(record, style, is_first=shown == 1)
+    return shown
+
+
+def _print(record: quire.Record, style: Format, *, is_first: bool) -> None:
+    if style == "raw":
+        print_raw(record.data)
+        return
+    if style == "json":
+        keys = [key.decode(errors="replace") for key in record.deleted_keys]
+        path = [{"instance": instance, "group": group} for instance, group in record.path]
+        print_json(
+            position=record.position,
+            kind=record.kind,
+            topic=record.topic,
+            message_type=record.message_type,
+            bookmark=record.bookmark,
+            timestamp=record.timestamp,
+            correlation_id=record.correlation_id,
+            expiration_s=record.expiration_s,
+            key=None if record.key is None else record.key.decode(errors="replace"),
+            deleted_keys=keys,
+            path=path,
+            source_position=record.source_position,
+            segment=record.segment.name,
+            offset=record.offset,
+            data=data_of(record),
+        )
+        return
+    if is_first:
+        print(f"{'position':>10}  {'time (UTC)':<26}  {'kind':<11}  {'topic':<24}  {'bookmark':<30}  data")
+    # What queues write is for queues: `quire pipeline queue-audit` shows it.
+    kind, size = record.kind, len(record.data)
+    text = record.data.decode(errors="replace") if kind == "publish" else f"({size:,} bytes)"
+    print(
+        f"{record.position:>10}  {record.timestamp:%Y-%m-%d %H:%M:%S.%f}  {kind:<11}  {record.topic:<24}"
+        f"  {record.bookmark:<30}  {text}"
+    )
+
+
+__all__ = ["app"]

@@ -1,0 +1,235 @@
+"""`quire publish` and `quire subscribe`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, cast
+
+import quire
+from quire.cli._csv import json_rows
+from quire.cli._output import Format, data_of, print_json, print_raw, show_filter_mistake, to_bookmark
+from quire.client._worker import refusal_of
+
+#: Seconds that `subscribe` waits for the server, when `--timeout` is not less.
+CONNECT_TIMEOUT = 10.0
+
+
+def publish(
+    topic: str, file: str, *, url: str, name: str | None, rate: float | None, as_csv: bool, as_json: bool
+) -> int:
+    if rate is not None and rate <= 0:
+        raise quire.ConfigError(f"{rate:g} is not above 0", key="--rate")
+    started = time.perf_counter()
+    count = size = skipped = 0
+    with _opened(file) as (source, total), quire.Client(url, name=name) as client:
+        # Under a name of its own the number of a line is its sequence: the server knows the lines up to here.
+        known = 0 if name is None else client.persisted
+        with _progress(total) as advance:
+            for number, (data, position) in enumerate(_lines(source, file, as_csv), start=1):
+                if number % 1000 == 0:
+                    advance(position)
+                if number <= known:
+                    skipped += 1
+                    continue
+                if rate is not None:
+                    _wait_until(started + count / rate)
+                client.publish(topic, data, sequence=quire.AUTO if name is None else number)
+                count += 1
+                size += len(data)
+        client.flush()
+    seconds = time.perf_counter() - started
+    if as_json:
+        report = {"published": count, "skipped": skipped, "bytes": size, "seconds": round(seconds, 3)}
+        print(json.dumps(report))
+        return 0
+    each = count / seconds if seconds else 0.0
+    print(f"{count:,} messages, {size:,} bytes persisted in {seconds:.2f} s ({each:,.0f} messages/s)")
+    if skipped:
+        print(f"{skipped:,} were there already under the name {name}")
+    return 0
+
+
+def subscribe(
+    topic: str,
+    *,
+    url: str,
+    filter: str | None,
+    bookmark: str | None,
+    live: bool,
+    rate: str | None,
+    select: str | None,
+    count: int | None,
+    timeout: float | None,
+    style: Format,
+    max_backlog: int | None,
+    ack: bool,
+) -> int:
+    if count is not None and count < 0:
+        raise quire.ConfigError(f"{count} is below 0", key="--count")
+    if timeout is not None and timeout < 0:
+        raise quire.ConfigError(f"{timeout:g} is below 0", key="--timeout")
+    begin = None if bookmark is None else to_bookmark(bookmark)
+    browses = not ack and begin is None
+    connect_timeout = CONNECT_TIMEOUT if timeout is None else min(timeout, CONNECT_TIMEOUT)
+    with quire.Client(url, connect_timeout=connect_timeout) as client:
+        if browses and _is_queue(client, topic):
+            # A message that is delivered and handed back counts as delivered, and may expire by that.
+            given = {"--live": live, "--rate": rate, "--select": select, "--max-backlog": max_backlog}
+            if refused := [option for option, value in given.items() if value]:
+                raise quire.ConfigError(f"{topic} is a queue, and {refused[0]} requires --ack")
+            note = f"quire: {topic} is a queue: this shows its messages and takes none; --ack takes them"
+            print(note, file=sys.stderr)
+            _show_all(client, topic, filter=filter, order_by=None, top_n=count, style=style)
+            return 0
+        try:
+            subscription = client.subscribe(
+                topic,
+                filter=filter,
+                bookmark=begin,
+                live=live,
+                rate=rate,
+                select=select,
+                # Queues that a pattern finds deliver nothing.
+                max_backlog=0 if browses and max_backlog is None else max_backlog,
+            )
+        except quire.BadFilterError as error:
+            show_filter_mistake(filter, error)
+            raise
+        if ack and (refusal := refusal_of(topic, subscription._core, 1)):
+            raise refusal
+        shown = 0
+        while count is None or shown < count:
+            try:
+                message = subscription.get(timeout=timeout)
+            except quire.DisconnectedError:
+                if count is None and client.state == "connected":
+                    break  # the end of a range
+                raise
+            except TimeoutError:
+                if count is None:
+                    break
+                raise TimeoutError(
+                    f"{shown} of {count} messages came, and nothing for {timeout:g} s"
+                ) from None
+            print_message(message, style, is_first=shown == 0)
+            shown += 1
+            if ack:
+                message.ack()
+    return 0
+
+
+def sow(
+    topic: str, *, url: str, filter: str | None, order_by: str | None, top_n: int | None, style: Format
+) -> int:
+    with quire.Client(url) as client:
+        _show_all(client, topic, filter=filter, order_by=order_by, top_n=top_n, style=style)
+    return 0
+
+
+def _show_all(
+    client: quire.Client,
+    queue: str,
+    *,
+    filter: str | None,
+    order_by: str | None,
+    top_n: int | None,
+    style: Format,
+) -> None:
+    """Prints the messages that a queue could deliver now."""
+    try:
+        for number, message in enumerate(client.sow(queue, filter=filter, order_by=order_by, top_n=top_n)):
+            print_message(message, style, is_first=number == 0)
+    except quire.BadFilterError as error:
+        show_filter_mistake(filter, error)
+        raise
+
+
+def _is_queue(client: quire.Client, topic: str) -> bool:
+    try:
+        return topic in client.queue_stats(topic)
+    except quire.UnknownQueueError:
+        return False
+
+
+def print_message(message: quire.Message, style: Format, *, is_first: bool) -> None:
+    if style == "raw":
+        print_raw(message.data)
+        return
+    if style == "json":
+        source = {} if message.queue is None else {"source_topic": message.source_topic}
+        print_json(
+            topic=message.topic,
+            **source,
+            bookmark=message.bookmark,
+            timestamp=message.timestamp,
+            data=data_of(message),
+        )
+        return
+    if is_first:
+        print(f"{'time (UTC)':<26} {'topic':<24} {'bookmark':<30} data")
+    text = message.data.decode(errors="replace")
+    print(
+        f"{message.timestamp:%Y-%m-%d %H:%M:%S.%f} {message.topic:<24} {message.bookmark or '':<30} {text}",
+        flush=True,
+    )
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[tuple[BinaryIO, int | None]]:
+    """The source and its size; that of the standard input is not known."""
+    if file == "-":
+        # Python leaves out what is closed when it starts.
+        if cast("object", sys.stdin) is None:
+            raise quire.ConfigError("the standard input is closed", key="FILE")
+        yield sys.stdin.buffer, None
+        return
+    with open(file, "rb") as source:
+        source.seek(0, 2)
+        total = source.tell()
+        source.seek(0)
+        yield source, total
+
+
+def _lines(source: BinaryIO, file: str, as_csv: bool) -> Iterator[tuple[bytes, int]]:
+    """Messages, and how far into the source they reach. Empty lines are skipped."""
+    position = 0
+
+    def read() -> Iterator[bytes]:
+        nonlocal position
+        for line in source:
+            position += len(line)
+            yield line
+
+    if as_csv:
+        for row in json_rows(read(), file=file):
+            yield row, position
+        return
+    for line in read():
+        if data := line.rstrip(b"\r\n"):
+            yield data, position
+
+
+def _wait_until(instant: float) -> None:
+    left = instant - time.perf_counter()
+    if left > 0:
+        time.sleep(left)
+
+
+@contextmanager
+def _progress(total: int | None) -> Iterator[Any]:
+    """A bar on the terminal for a file of known size, else nothing."""
+    if total is None or not sys.stderr.isatty():
+        yield lambda _position: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    with Progress(
+        "publishing", BarColumn(), TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True)
+    ) as bar:
+        task = bar.add_task("publishing", total=total)
+        yield lambda position: bar.update(task, completed=position)

@@ -1,0 +1,251 @@
+"""`quire queue`: look at queues, empty them, put dead letters back."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+import quire
+from quire.cli import default_url
+from quire.cli._app import Json, JsonFormat, Url
+from quire.cli._messages import sow
+from quire.cli._output import Format, print_json, print_table
+
+app = App(name="queue", help="Look at queues, empty them, put dead letters back.", help_format="plaintext")
+
+#: Dead letters that `redrive` takes ahead; those that it cannot put back are held until it ends, so that it
+#: gives up when there are so many.
+REDRIVE_BACKLOG = 100
+
+#: The columns of `ls`: figure, heading.
+COLUMNS = (
+    ("depth", "depth"),
+    ("waiting", "waiting"),
+    ("delayed", "delayed"),
+    ("backlog", "leased"),
+    ("subscriptions", "subscribers"),
+    ("age_of_oldest_s", "oldest (s)"),
+    ("expired_leases", "expired leases"),
+)
+
+
+@app.command
+def ls(*, url: Url = None, json: Json = False) -> int:
+    """List the queues of a server.
+
+    For example:
+      quire queue ls
+      quire queue ls --json | jq .depth
+    """
+    with quire.Client(url or default_url()) as client:
+        queues = client.queue_stats()
+    if json:
+        for name, figures in queues.items():
+            print_json(queue=name, **figures)
+        return 0
+    print_table(
+        ["queue", *(heading for _, heading in COLUMNS)],
+        [[name, *(figures[key] for key, _ in COLUMNS)] for name, figures in queues.items()],
+    )
+    return 0
+
+
+@app.command
+def stats(queue: str | None = None, *, url: Url = None, json: Json = False) -> int:
+    """Show every figure of a queue, or of all.
+
+    For example:
+      quire queue stats ORDERS_RISK
+    """
+    with quire.Client(url or default_url()) as client:
+        queues = client.queue_stats(queue)
+    if json:
+        for name, figures in queues.items():
+            print_json(queue=name, **figures)
+        return 0
+    rows = [[name, key, value] for name, figures in queues.items() for key, value in figures.items()]
+    print_table(["queue", "figure", "value"], rows)
+    return 0
+
+
+@app.command
+def peek(
+    queue: str,
+    *,
+    url: Url = None,
+    filter: str | None = None,
+    order_by: str | None = None,
+    count: int = 10,
+    format: Format = "json",
+    json: JsonFormat = False,
+) -> int:
+    """Show the messages that are delivered next, without taking them.
+
+    For example:
+      quire queue peek ORDERS_RISK --count 3
+      quire queue peek ORDERS_RISK --filter "/qty > 50" --order-by "/price DESC" --format table
+
+    Parameters
+    ----------
+    filter
+        Only messages that match.
+    order_by
+        A field to sort by, DESC behind it for the greatest first; by default as they are delivered.
+    count
+        The most messages to show.
+    """
+    style = "json" if json else format
+    return sow(queue, url=url or default_url(), filter=filter, order_by=order_by, top_n=count, style=style)
+
+
+@app.command
+def purge(
+    queue: str,
+    *,
+    url: Url = None,
+    filter: str | None = None,
+    all: Annotated[bool, Parameter(negative="", help="Every message.")] = False,
+    json: Json = False,
+) -> int:
+    """Throw messages out of a queue, unprocessed. The log keeps them; a dead letter topic gets them.
+
+    For example:
+      quire queue purge ORDERS_RISK --filter "/qty < 1"
+      quire queue purge ORDERS_RISK --all
+
+    Parameters
+    ----------
+    filter
+        Only messages that match.
+    """
+    if (filter is None) != all:
+        raise quire.ConfigError("purge: say which messages, by --filter or --all")
+    with quire.Client(url or default_url()) as client:
+        before = client.queue_stats(queue)[queue]["expired"]
+        client.ack(queue, filter=filter or "", expire=True)
+        client.flush()
+        count = client.queue_stats(queue)[queue]["expired"] - before
+    if json:
+        print_json(queue=queue, purged=count)
+    else:
+        print(f"{count:,} messages thrown out of {queue}")
+    return 0
+
+
+@app.command
+def redrive(
+    queue: str,
+    *,
+    url: Url = None,
+    to: str | None = None,
+    filter: str | None = None,
+    count: int | None = None,
+    json: Json = False,
+) -> int:
+    """Put dead letters back to where they came from. Run again after an interruption, it goes on: none is lost or doubled.
+
+    It takes only a queue over the dead letter topic of another queue, and stops at the first message that is no dead letter.
+
+    Every letter is published under a name of its own, and acknowledged when it is persisted; a letter that was
+    published but not acknowledged is a duplicate that the server drops.
+
+    For example:
+      quire queue redrive DEAD_ORDERS --filter "/reason = 'max_cancels'"
+      quire queue redrive DEAD_ORDERS --to orders/retry --count 100
+
+    Parameters
+    ----------
+    queue
+        A queue over the dead letter topic.
+    to
+        Another topic or queue than the one that the letter names.
+    filter
+        Only letters that match.
+    count
+        The most letters to put back.
+    """
+    place = url or default_url()
+    done, left = 0, 0
+    with quire.Client(place) as client:
+        # Not more than there are now: a message that dies again at once would come round for ever.
+        figures = client.queue_stats(queue)[queue]
+        if not figures.get("takes_dead_letters", True):
+            raise quire.ConfigError(
+                f"{queue!r} is not over the dead_letter_topic of any queue: its messages are no dead letters; nothing was taken"
+            )
+        most = figures["depth"] if count is None else min(figures["depth"], count)
+        # Looked at without taking them: a message that is taken and handed back counts as delivered.
+        for waiting in client.sow(queue, filter=filter, top_n=min(most, REDRIVE_BACKLOG)):
+            _content(waiting)
+        with client.subscribe(queue, filter=filter, max_backlog=REDRIVE_BACKLOG) as letters:
+            while done < most and left < REDRIVE_BACKLOG:
+                letter = _next(client, letters, queue)
+                if letter is None:
+                    break
+                found = _content(letter)
+                if found is None:
+                    left += 1  # It goes back when the subscription ends.
+                    continue
+                topic, data = found
+                with quire.Client(place, name=f"redrive {queue} {letter.bookmark}") as publisher:
+                    publisher.publish(to or topic, data, sequence=1, correlation_id=letter.correlation_id)
+                    publisher.flush()
+                letter.ack()
+                done += 1
+            client.flush()
+    if json:
+        print_json(queue=queue, redriven=done, left=left)
+    else:
+        print(f"{done:,} dead letters of {queue} put back" + (f", {left:,} hold no message" if left else ""))
+    return 0 if not left else 1
+
+
+def _next(client: quire.Client, letters: quire.Subscription, queue: str) -> quire.Message | None:
+    """The next dead letter; `None`: there is no more. That nothing comes does not say so while the filter still works through a
+    deep queue; what it found at the end is under way when it has done so."""
+    has_seen_all = False
+    while True:
+        try:
+            return letters.get(timeout=1.0)
+        except TimeoutError:
+            if has_seen_all:
+                return None
+            has_seen_all = client.queue_stats(queue)[queue]["catching_up"] == 0
+
+
+def _content(letter: quire.Message) -> tuple[str, bytes] | None:
+    """The topic and data that a dead letter holds (docs/queues.md section 9); `None`: the message was too large for it.
+
+    Raises `QuireError` for a message that is no dead letter."""
+    try:
+        envelope: Any = letter.json()
+    except ValueError:
+        envelope = None
+    # Letters in older journals name it `topic`.
+    topic = envelope.get("source_topic", envelope.get("topic")) if isinstance(envelope, dict) else None
+    if not isinstance(topic, str) or "reason" not in envelope:
+        raise quire.QuireError(
+            f"message {letter.bookmark} of {letter.topic} is no dead letter; redrive stops here. Use --filter to leave it out"
+        )
+    if "message" in envelope:
+        return topic, _member(letter.data, envelope["message"])
+    if "text" in envelope:
+        return topic, envelope["text"].encode()
+    if "base64" in envelope:
+        return topic, base64.b64decode(envelope["base64"])
+    return None
+
+
+def _member(letter: bytes, message: Any) -> bytes:
+    """The message as it was published where the letter holds it letter by letter at its end, else as equal JSON."""
+    head, found, tail = letter.partition(b'"message":')
+    data = tail.rstrip().removesuffix(b"}")
+    try:
+        if found and head and json.loads(data) == message:
+            return data
+    except ValueError:
+        pass
+    return json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,0 +1,209 @@
+"""`quire replay`: a range of a journal, published again."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import quire
+from quire import _quire
+from quire._arguments import delta_to_core
+from quire._bookmarks import to_text
+from quire.cli import default_url
+from quire.cli._output import show_filter_mistake, to_bookmark
+from quire.client._again import check_not_again
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogRange:
+    """What to publish again."""
+
+    topic: str | None
+    filter: str | None
+    begin: str
+    until: str
+    rate: str | None
+    rate_max_gap: str | None
+    archive_directory: Path | None
+
+
+class Replayed(Protocol):
+    """What messages and records have in common."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def bookmark(self) -> str | None: ...
+    @property
+    def timestamp_ns(self) -> int: ...
+    @property
+    def correlation_id(self) -> str | None: ...
+
+
+def replay(
+    source: str,
+    *,
+    url: str | None,
+    topic: str | None,
+    filter: str | None,
+    begin: str,
+    until: str,
+    rate: str | None,
+    rate_max_gap: str | None,
+    into: str | None,
+    again: bool,
+    name: str | None,
+    archive_directory: Path | None,
+    as_json: bool,
+) -> int:
+    destination = destination_of(url, into)
+    is_server = "://" in source or source.startswith("file:")
+    if is_server and archive_directory is not None:
+        raise quire.ConfigError("--archive-directory: a server knows its own")
+    range = LogRange(
+        topic=topic,
+        filter=filter,
+        begin=begin,
+        until=until,
+        rate=rate,
+        rate_max_gap=rate_max_gap,
+        archive_directory=archive_directory,
+    )
+    started = time.perf_counter()
+    count = size = skipped = 0
+    last: str | None = None
+    total: int | None = None
+    with quire.Client(destination, name=name) as client:
+        messages = _from_server if is_server else _from_directory
+        try:
+            with _progress() as advance:
+                for message, position, total in messages(source, range, client.persisted):
+                    if message is None:
+                        skipped += 1
+                    else:
+                        if not count and not again and message.bookmark is not None:
+                            bookmark, at = message.bookmark, message.timestamp_ns
+                            check_not_again(client, message.topic, bookmark, at, into)
+                        client.publish(
+                            message.topic if into is None else into,
+                            message.data,
+                            sequence=quire.AUTO if position is None else position,
+                            expiration=getattr(message, "expiration_s", None),
+                            correlation_id=message.correlation_id,
+                        )
+                        count += 1
+                        size += len(message.data)
+                        last = message.bookmark
+                    if (count + skipped) % 1000 == 0:
+                        advance(position, total)
+                advance(total, total)
+        except quire.BadFilterError as error:
+            show_filter_mistake(filter, error)
+            raise
+        client.flush()
+    seconds = time.perf_counter() - started
+    if not count and not skipped:
+        print(f"quire: no message with {_sought(topic, filter, begin, until)}", file=sys.stderr)
+    if as_json:
+        report = {"published": count, "skipped": skipped, "bytes": size, "seconds": round(seconds, 3)}
+        print(json.dumps({**report, "last": last}))
+        return 0
+    each = count / seconds if seconds else 0.0
+    print(f"{count:,} messages, {size:,} bytes persisted in {seconds:.2f} s ({each:,.0f} messages/s)")
+    if skipped:
+        print(f"{skipped:,} were there already")
+    if last is not None:
+        print(f"last: {last}")
+    return 0
+
+
+def destination_of(url: str | None, into: str | None) -> str:
+    """Where a replay publishes. Raises `ConfigError` when the command line does not say it: a replay into the server that it reads from
+    would repeat everything."""
+    if url is None and into is None:
+        raise quire.ConfigError(
+            "say where to publish: --url for the server, or --into for another topic of the default server"
+        )
+    return url or default_url()
+
+
+def _sought(topic: str | None, filter: str | None, begin: str, until: str) -> str:
+    """What there is none of, in the words of the command line."""
+    options = {"--topic": topic, "--filter": filter, "--from": begin, "--until": until}
+    return " ".join(f"{name} {value!r}" for name, value in options.items() if value is not None)
+
+
+#: A message, or none for one that is there already; its position and the last position, where they are known.
+Step = tuple[Replayed | None, int | None, int | None]
+
+
+def _from_directory(source: str, range: LogRange, persisted: int) -> Iterator[Step]:
+    """Publishes with positions as sequences. What the destination has under this name is passed over without waiting."""
+    gap = delta_to_core(range.rate_max_gap, "rate_max_gap")
+    if range.rate is None and gap is not None:
+        raise quire.ConfigError("--rate-max-gap: it is for a multiple of the original pace, as in --rate 2X")
+    pace = None if range.rate is None else _quire.Pace(range.rate, gap)
+    with quire.Journal(Path(source), archive_directory=range.archive_directory, read_only=True) as journal:
+        until = None if range.until.lower() == "now" else to_bookmark(range.until)
+        total = journal.persisted
+        records = journal.records(
+            to_bookmark(range.begin), until=until, topic=range.topic, filter=range.filter
+        )
+        for record in records:
+            if record.kind != "publish":
+                continue
+            if record.position <= persisted:
+                yield None, record.position, total
+                continue
+            if pace is not None:
+                pace.wait(record.timestamp_ns, len(record.data))
+            yield record, record.position, total
+
+
+def _from_server(source: str, range: LogRange, _persisted: int) -> Iterator[Step]:
+    """The server keeps the pace. Messages do not tell their positions, so that they are counted."""
+    place = f"({to_text(to_bookmark(range.begin))}:{to_text(to_bookmark(range.until))}]"
+    with quire.Client(source) as client:
+        subscription = client.subscribe(
+            "^" if range.topic is None else range.topic,
+            filter=range.filter,
+            bookmark=place,
+            rate=range.rate,
+            rate_max_gap=range.rate_max_gap,
+        )
+        for batch in subscription.batches():
+            for message in batch:
+                yield message, None, None
+
+
+class Advance(Protocol):
+    def __call__(self, position: int | None, total: int | None, /) -> None: ...
+
+
+@contextmanager
+def _progress() -> Iterator[Advance]:
+    """A bar on the terminal, by positions where they are known, else nothing."""
+    if not sys.stderr.isatty():
+        yield lambda _position, _total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+
+    with Progress(
+        "replaying",
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    ) as bar:
+        task = bar.add_task("replaying", total=None)
+        yield lambda position, total: bar.update(task, completed=position or 0, total=total)

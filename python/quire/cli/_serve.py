@@ -1,0 +1,56 @@
+"""`quire serve`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from quire._process import raise_open_files
+from quire.config import Config
+from quire.server._server import Progress, Server
+
+
+def serve(
+    config_file: Path | None, *, address: str | None, data_directory: Path | None, as_json: bool
+) -> int:
+    config = Config() if config_file is None else Config.load(config_file)
+    config = config.replace(address=address, data_directory=data_directory)
+    raise_open_files()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    server = Server(config, on_progress=_progress() if sys.stderr.isatty() else None)
+    server.start()
+    try:
+        if as_json:
+            said = {"url": server.url, "urls": server.urls, "journal": str(config.journal_directory)}
+            print(json.dumps(said), flush=True)
+        else:
+            print(
+                f"listening on {', '.join(server.urls.values())}, journal in {config.journal_directory}",
+                flush=True,
+            )
+        while not stopping.wait(1.0) and server.is_running:
+            pass
+    finally:
+        server.close()
+    return 0
+
+
+def _progress() -> Progress:
+    """A line about the recovery of a long journal."""
+
+    def show(done: int, total: int) -> None:
+        end = "\n" if done >= total else ""
+        print(
+            f"\rreading the journal: {done / max(total, 1):4.0%} of {total / 1024**2:,.0f} MB",
+            end=end,
+            file=sys.stderr,
+        )
+
+    return show

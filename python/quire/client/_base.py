@@ -1,0 +1,649 @@
+"""What both clients do, written once: coroutines that wait through the driver of the client alone (`_driver`)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from time import monotonic
+from typing import Any, Generic, Literal, TypeVar
+
+from quire import _quire
+from quire._arguments import (
+    backlog_to_core,
+    check_function,
+    check_type,
+    count_to_core,
+    selection_to_core,
+    timeout_to_core,
+    verdict_to_core,
+)
+from quire._bookmarks import MOST_RECENT
+from quire._errors import ConfigError, DisconnectedError, QuireError, SubscriptionInUseError
+from quire._filter import FilterArgument, optional_filter_to_core
+from quire._message import Message
+from quire._units import Duration
+from quire.client._driver import Driver, Handler, Running
+from quire.client._failures import FailureLog
+from quire.client._options import ClientOptions, generated_name
+from quire.client._reports import (
+    DrainReport,
+    Health,
+    ServerInfo,
+    WorkReport,
+    failure_of_publishes,
+    server_info_of,
+)
+from quire.client._spec import Spec
+from quire.client._stores import BookmarkStore
+from quire.client._subscription import DEFAULT_BATCH_COUNT, SubscriptionBase
+from quire.client._unclosed import finish_when_dropped
+from quire.client._worker import Worker, backlog_of, delays_of, refusal_of
+
+logger = logging.getLogger("quire.client")
+
+#: Called with `"connected"`, `"reconnecting"` or `"closed"`.
+StateListener = Callable[[str], object]
+S = TypeVar("S", bound=SubscriptionBase)
+
+#: Refusals of an `unsubscribe` that change nothing: the server ended the subscription before, so that what was asked for is so.
+ENDED_BEFORE = ("unknown_subscription", "shutting_down")
+#: Bookmarks in one command; more are said in several.
+BOOKMARKS_PER_COMMAND = 10_000
+
+
+class ClientBase(Generic[S]):
+    """The state of a client beside its core, and the logic of its calls."""
+
+    #: What `subscribe` makes.
+    _subscription_class: type[S]
+
+    def __init__(self, options: ClientOptions, driver: Driver) -> None:
+        self._options = options
+        self._name = generated_name() if options.name is None else options.name
+        self._driver = driver
+        self._started: _quire.Client | None = None
+        #: Commands may be given: it was connected, or does not wait for that.
+        self._is_ready = False
+        self._is_closed = False
+        self._has_left = False
+        #: Held while the members below change, never during a wait.
+        self._lock = threading.Lock()
+        #: Those that the program holds. One that it drops ends, unless it has a handler.
+        self._subscriptions: weakref.WeakValueDictionary[str, S] = weakref.WeakValueDictionary()
+        self._handled: set[S] = set()
+        self._subscription_count = 0
+        self._handlers: dict[int, Handler] = {}
+        self._handling: Running | None = None
+        self._listeners: list[StateListener] = []
+        self._listening: Running | None = None
+        self._workers: set[Worker] = set()
+        self._failures = FailureLog()
+        #: A bookmark store that was opened for this client alone, and is closed with it.
+        self._own_places: BookmarkStore | None = None
+        #: Ends the core when the program does not.
+        self._unclosed: weakref.finalize[..., Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The publisher's identity."""
+        return self._name
+
+    @property
+    def persisted(self) -> int:
+        """The highest sequence number acknowledged as persisted."""
+        return 0 if self._started is None else self._started.persisted
+
+    @property
+    def state(self) -> str:
+        """`"connecting"`, `"connected"`, `"reconnecting"` or `"closed"`."""
+        if self._started is None:
+            return "closed" if self._is_closed else "connecting"
+        return self._started.state
+
+    def health(self) -> Health:
+        """How the client and its subscriptions stand."""
+        core = self._started
+        if core is None:
+            return Health(state=self.state, persisted=0, unpersisted=0)
+        heard, by_number = core.heard()
+        missed = core.missed()
+        return Health(
+            state=core.state,
+            persisted=core.persisted,
+            unpersisted=core.unpersisted_count,
+            last_error=core.last_error,
+            last_heard=moment(heard),
+            subscriptions=tuple(
+                s._health(moment(by_number.get(s._core.number)), missed.get(s._core.number, 0))
+                for s in list(self._subscriptions.values())
+            ),
+        )
+
+    def add_state_listener(self, listener: StateListener) -> None:
+        """Calls `listener` with each state that the client comes into from now on, in their order.
+
+        The listeners of a blocking client run one at a time on a thread of their own, so that they may use the client. Those of
+        an asyncio client run on the loop, and may be coroutine functions. What one raises is logged.
+        """
+        check_function(listener, "listener")
+        self._driver.check_handler(listener)
+        with self._lock:
+            if self._started is not None and self._listening is None:
+                seen, _ = self._started.states_after(0, 0)[-1]
+                self._listening = self._listen(self._started, seen)
+            self._listeners.append(listener)
+
+    def remove_state_listener(self, listener: StateListener) -> None:
+        """Calls it no more. Harmless when it is not called."""
+        with self._lock:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._options.urls)}, name={self.name!r})"
+
+    # Connecting
+
+    def _bind(self) -> _quire.Client:
+        """The core, which is started at the first use."""
+        self._driver.check()
+        if self._started is None:
+            if self._is_closed:
+                raise DisconnectedError("the client is closed")
+            self._started = self._start_core()
+            own_places = self._own_places
+            close_stores = _nothing if own_places is None else own_places.close
+            self._unclosed = finish_when_dropped(self, self._started, close_stores)
+            self._driver.attach(self._started)
+            if self._listeners:
+                # From the first state on: by now it may be connected.
+                seen, _ = self._started.states_after(0, 0)[0]
+                self._listening = self._listen(self._started, seen)
+        return self._started
+
+    def _start_core(self) -> _quire.Client:
+        """The running client of the core, which begins to connect, with its stores."""
+        places = self._options.bookmark_store
+        if places is not None and not isinstance(places, BookmarkStore):
+            places = self._own_places = BookmarkStore(places)
+        try:
+            return _quire.Client(
+                self._options.links(),
+                self.name,
+                self._options,
+                None if places is None else places._core,
+                int.from_bytes(os.urandom(8)),
+            )
+        except BaseException:
+            self._close_stores()
+            raise
+
+    def _close_stores(self) -> None:
+        """Nothing of the client is processed any more. The core closes the publish store itself."""
+        if self._own_places is not None:
+            self._own_places.close()
+
+    async def _connect(self) -> None:
+        core = self._bind()
+        if self._is_ready:
+            return
+        options = self._options
+        if options.connect == "wait":
+            look = partial(core.wait_connected, keeps_trying=options.wait)
+            try:
+                is_connected = await self._driver.wait(look, options.connect_seconds)
+                if is_connected is None:
+                    raise options.refused(core.last_error)
+                if not is_connected:
+                    raise options.not_connected(core.last_error)
+            except BaseException:
+                self._leave(core)
+                raise
+        self._is_ready = True
+
+    async def _ready(self) -> _quire.Client:
+        """The core, which was connected unless it connects in the background."""
+        if not self._is_ready:
+            await self._connect()
+        return self._bind()
+
+    async def _answer(self, core: _quire.Client, command: int, timeout: float | None = None) -> bool:
+        """Whether the command was answered in time. Raises what was refused. Nobody asks for the answer again."""
+        try:
+            return await self._driver.wait(partial(core.wait, command), timeout)
+        finally:
+            # After a timeout, Ctrl-C or a cancellation it is not kept.
+            core.abandon(command)
+
+    async def _reply(
+        self, core: _quire.Client, command: int, timeout: Duration | float | None, doing: str
+    ) -> None:
+        """Waits for the answer to a command, `command_timeout` when `timeout` is `None`. Raises what was refused."""
+        limit = self._options.command_seconds if timeout is None else timeout_to_core(timeout)
+        if not await self._answer(core, command, limit):
+            raise self._too_late(core, limit, doing)
+
+    def _too_late(self, core: _quire.Client, limit: float | None, doing: str) -> TimeoutError:
+        """What to raise for a command that was not answered in time."""
+        because = ""
+        if core.state != "connected":
+            because = ", because there is no connection"
+            because += "" if core.last_error is None else f": {core.last_error}"
+        return TimeoutError(f"{doing}: no answer within {limit:g} s{because}")
+
+    # Publishing
+
+    async def _flush(self, timeout: Duration | None) -> None:
+        core = await self._ready()
+        if not await self._answer(core, core.flush(), timeout_to_core(timeout)):
+            raise _not_flushed(core)
+        failure = failure_of_publishes(core.take_failed_publishes())
+        if failure is not None:
+            raise failure
+
+    # Subscribing
+
+    async def _enter(self, spec: Spec, *, auto_ack: bool) -> S:
+        handler = spec.on_message
+        if handler is not None:
+            self._driver.check_handler(handler)
+        client = await self._ready()
+        with self._lock:
+            sub_id = self._new_sub_id(spec)
+            core = client.subscribe(spec, sub_id, spec.sub_id is not None, handler is not None, auto_ack)
+            subscription = self._subscription_class(self, core, spec, sub_id)
+            self._subscriptions[sub_id] = subscription
+            if handler is not None:
+                self._handled.add(subscription)
+                self._handlers[core.number] = handler
+        try:
+            await self._reply(client, core.command, spec.timeout, f"subscribing to {spec.topic!r}")
+        except BaseException as error:
+            with self._lock:
+                self._subscriptions.pop(sub_id, None)
+                self._handled.discard(subscription)
+                self._handlers.pop(core.number, None)
+            client.forget(core.number)
+            if not isinstance(error, QuireError):
+                with suppress(QuireError):  # the client was closed meanwhile
+                    client.abandon(client.unsubscribe(core.number))
+            raise
+        if handler is not None:
+            try:
+                self._start_handlers(client)
+            except QuireError:
+                await self._unsubscribe([sub_id])
+                raise
+        return subscription
+
+    def _new_sub_id(self, spec: Spec) -> str:
+        sub_id = spec.sub_id
+        if sub_id is None:
+            if spec.bookmark == MOST_RECENT:
+                raise ConfigError(
+                    "MOST_RECENT needs a sub_id=, the name under which a place was kept", key="bookmark"
+                )
+            self._subscription_count += 1
+            return f"subscription-{self._subscription_count}"
+        if not sub_id:
+            raise ConfigError("it is empty", key="sub_id")
+        if sub_id in self._subscriptions:
+            raise SubscriptionInUseError(f"this client already has a subscription {sub_id!r}", key="sub_id")
+        return sub_id
+
+    async def _unsubscribe(
+        self, names: Iterable[str] | None, deadline: float | None = None, timeout: Duration | None = None
+    ) -> None:
+        """Ends the subscriptions with these names; `None`: all of them. Waits for the server until `deadline`; left out, for `timeout`.
+        Returns at once without a connection."""
+        with self._lock:
+            named = list(self._subscriptions) if names is None else names
+            ended = [s for name in named if (s := self._subscriptions.pop(name, None)) is not None]
+            self._handled.difference_update(ended)
+        core = self._started
+        if core is None or core.state == "closed":
+            return
+        commands = []
+        for subscription in ended:
+            try:
+                commands.append(core.unsubscribe(subscription._core.number))
+            except QuireError as error:
+                if error.code not in ENDED_BEFORE:
+                    raise
+        self._driver.wake()
+        if deadline is not None:
+            await self._answer_all(core, commands, deadline)
+            return
+        limit = self._options.command_seconds if timeout is None else timeout_to_core(timeout)
+        if not await self._answer_all(core, commands, None if limit is None else monotonic() + limit):
+            raise self._too_late(core, limit, "unsubscribing")
+
+    async def _answer_all(self, core: _quire.Client, commands: list[int], deadline: float | None) -> bool:
+        """For commands about subscriptions, which may have ended before. Whether all were answered in time."""
+        is_in_time = True
+        for command in commands:
+            try:
+                left = None if deadline is None else left_until(deadline)
+                is_in_time &= await self._answer(core, command, left)
+            except QuireError as error:
+                if error.code not in ENDED_BEFORE:
+                    raise
+        return is_in_time
+
+    async def _set_paused(
+        self, subscriptions: Iterable[S] | None, paused: bool, timeout: Duration | None
+    ) -> None:
+        """Those that were named; `None`: all that can be paused."""
+        core = await self._ready()
+        with self._lock:
+            known = list(self._subscriptions.values())
+        chosen = (
+            [s for s in known if s._spec.bookmark is not None]
+            if subscriptions is None
+            else list(subscriptions)
+        )
+        if chosen:
+            command = core.set_paused([s._core.number for s in chosen], paused)
+            await self._reply(core, command, timeout, "pausing" if paused else "resuming")
+        for subscription in chosen:
+            subscription._paused(paused)
+
+    # Queues
+
+    async def _settle(
+        self,
+        topic: str,
+        bookmarks: str | Message | Iterable[str | Message] | None,
+        filter: FilterArgument | None,
+        cancel: bool,
+        expire: bool,
+        timeout: Duration | None,
+    ) -> None:
+        check_type(topic, str, "topic")
+        verdict = verdict_to_core(cancel, expire)
+        selected = selection_to_core(bookmarks, filter)
+        core = await self._ready()
+        if isinstance(selected, str):
+            command = core.settle_matching(topic, verdict, selected)
+            await self._reply(core, command, timeout, f"settling messages of {topic!r}")
+            return
+        for start in range(0, len(selected), BOOKMARKS_PER_COMMAND):
+            piece = selected[start : start + BOOKMARKS_PER_COMMAND]
+            command = core.settle_bookmarks(topic, verdict, piece)
+            await self._reply(core, command, timeout, f"settling messages of {topic!r}")
+
+    async def _query(
+        self,
+        topic: str,
+        filter: FilterArgument | None,
+        order_by: str | None,
+        top_n: int | None,
+        timeout: Duration | None,
+    ) -> _quire.Subscription:
+        count = count_to_core(top_n, "top_n")
+        core = await self._ready()
+        answers = core.query(topic, optional_filter_to_core(filter), order_by, count)
+        await self._reply(core, answers.command, timeout, f"querying {topic!r}")
+        return answers
+
+    async def _queue_stats(self, queue: str | None, timeout: Duration | None) -> dict[str, dict[str, Any]]:
+        core = await self._ready()
+        command = core.queue_stats(queue)
+        limit = self._options.command_seconds if timeout is None else timeout_to_core(timeout)
+        try:
+            if not await self._driver.wait(partial(core.wait, command), limit):
+                raise self._too_late(core, limit, "asking for the figures of queues")
+            told = core.take_told(command)
+            return json.loads(told[0])["queues"] if told else {}
+        finally:
+            core.abandon(command)
+
+    async def _server_info(self, timeout: Duration | None) -> ServerInfo:
+        told = await self._inspect("server", timeout=timeout)
+        return server_info_of(told["server"])
+
+    async def _all_topics(self) -> list[dict[str, Any]]:
+        topics: list[dict[str, Any]] = []
+        has_more = True
+        while has_more:
+            told = await self._inspect("topics", after_topic=topics[-1]["topic"] if topics else "")
+            topics += told["topics"]
+            has_more = told["more"]
+        return topics
+
+    async def _all_clients(self) -> list[dict[str, Any]]:
+        clients: list[dict[str, Any]] = []
+        has_more = True
+        while has_more:
+            told = await self._inspect(
+                "clients", after_connection=clients[-1]["connection"] if clients else 0
+            )
+            clients += told["clients"]
+            has_more = told["more"]
+        return clients
+
+    async def _inspect(
+        self,
+        subject: Literal["server", "clients", "topics"],
+        *,
+        after_connection: int = 0,
+        after_topic: str = "",
+        timeout: Duration | None = None,
+    ) -> dict[str, Any]:
+        """One answer of the server about itself: JSON as in docs/protocol.md, `stats`."""
+        core = await self._ready()
+        command = core.inspect(subject, after_connection, after_topic)
+        limit = self._options.command_seconds if timeout is None else timeout_to_core(timeout)
+        try:
+            if not await self._driver.wait(partial(core.wait, command), limit):
+                raise self._too_late(core, limit, f"asking for the {subject}")
+            told: dict[str, Any] = json.loads(core.take_told(command)[0])
+            return told
+        finally:
+            core.abandon(command)
+
+    async def _process(
+        self,
+        queue: str,
+        handler: Handler,
+        concurrency: int,
+        max_backlog: int | None,
+        extend: bool,
+        retry_delay: Duration | Sequence[Duration] | None,
+    ) -> WorkReport:
+        check_type(queue, str, "queue")
+        check_function(handler, "handler")
+        check_type(concurrency, int, "concurrency")
+        self._driver.check_handler(handler)
+        delays = delays_of(retry_delay)
+        backlog = backlog_of(concurrency, max_backlog)
+        subscription = await self._enter(Spec(queue, max_backlog=backlog_to_core(backlog)), auto_ack=False)
+        if refusal := refusal_of(queue, subscription._core, backlog):
+            await self._unsubscribe([subscription.sub_id])
+            raise refusal
+        worker = Worker(self, subscription, handler, concurrency, extend, delays)
+        with self._lock:
+            self._workers.add(worker)
+        try:
+            return await worker.run()
+        finally:
+            with self._lock:
+                self._workers.discard(worker)
+
+    async def _stop_workers(self, deadline: float) -> None:
+        """They finish what is in hand; waits for those that are not the caller."""
+        with self._lock:
+            workers = list(self._workers)
+        for worker in workers:
+            worker.stop()
+        for worker in workers:
+            if not worker.runs_here():
+                await worker.done.wait(left_until(deadline))
+
+    # The end
+
+    async def _drain(self, timeout: Duration) -> DrainReport:
+        deadline = monotonic() + (timeout_to_core(timeout) or 0.0)
+        await self._stop_workers(deadline)
+        with self._lock:
+            subscriptions = list(self._subscriptions.values())
+        core = self._started
+        if core is None:
+            return await self._close(0.0)
+        # What handlers have of queues stays theirs until they are done.
+        leased = [s for s in subscriptions if s._is_leased_to_handler]
+        if core.state == "connected":
+            commands = [core.replace(s._core.number, s._spec_without_more) for s in leased]
+            await self._unsubscribe([s.sub_id for s in subscriptions if s not in leased], deadline)
+            await self._answer_all(core, commands, deadline)
+        core.end_handled()
+        self._driver.wake()
+        if self._handling is not None:
+            await self._handling.join(left_until(deadline))
+        if core.state == "connected":
+            await self._unsubscribe([s.sub_id for s in leased], deadline)
+        report = await self._close(left_until(deadline))
+        return replace(report, unprocessed=self._unprocessed(core, subscriptions))
+
+    def _unprocessed(self, core: _quire.Client, subscriptions: Iterable[S]) -> int:
+        """Messages of these subscriptions, and of those with handlers, that were received and not processed."""
+        return core.handled_count + sum(s._core.outstanding_count for s in subscriptions)
+
+    async def _close_and_log(self, timeout: Duration) -> None:
+        report = await self._close(timeout_to_core(timeout) or 0.0)
+        if report.unpersisted:
+            logger.warning("%r closed with %d publishes not persisted", self, report.unpersisted)
+
+    async def _close(self, timeout: float) -> DrainReport:
+        self._is_closed = True
+        core = self._started
+        if core is None or self._has_left:
+            return DrainReport(unpersisted=0 if core is None else core.unpersisted_count)
+        # Without a connection there is nothing to wait for: it may come back in hours, or never.
+        deadline = monotonic() + (timeout if core.state == "connected" else 0.0)
+        try:
+            waiting = core.unpersisted_count or core.unconfirmed_count
+            if core.state == "connected" and waiting:
+                await self._answer(core, core.flush(), timeout)
+        except QuireError as error:
+            logger.warning("%r: pending publishes were not persisted: %s", self, error)
+        except BaseException:
+            # Ctrl-C or a cancellation: the caller does not want to wait.
+            await self._end(core, monotonic())
+            raise
+        return DrainReport(unpersisted=await self._end(core, deadline))
+
+    async def _end(self, core: _quire.Client, deadline: float) -> int:
+        """Ends the core; gives how many publishes are not known to be persisted."""
+        left = await self._driver.call(partial(core.close, left_until(deadline)))
+        for sequence, refused in core.take_failed_publishes():
+            logger.error("%r: publish %d was refused: %s", self, sequence, refused)
+        self._driver.wake()
+        if self._handling is not None:
+            await self._handling.join(left_until(deadline))
+            self._handling.abandon()
+        self._leave(core)
+        return left
+
+    def _leave(self, core: _quire.Client) -> None:
+        """Ends the core at once, and wakes whatever waits for it."""
+        self._is_closed = self._has_left = True
+        if self._unclosed is not None:
+            self._unclosed.detach()
+        core.close(0)
+        self._close_stores()
+        self._driver.detach()
+
+    # Beside the calls
+
+    def _start_handlers(self, core: _quire.Client) -> None:
+        with self._lock:
+            if self._handling is None:
+                self._handling = self._driver.run(f"quire-handlers-{self.name}", self._keep_handling(core))
+
+    async def _keep_handling(self, core: _quire.Client) -> None:
+        """Runs the handlers until the client ends. When they cannot go on, the client ends with the reason."""
+        try:
+            await self._run_handlers(core)
+        except BaseException as error:
+            if not self._is_closed:
+                reason = f"the handlers of the client were ended by {error!r}"
+                logger.error("%r: %s", self, reason)
+                core.fail(reason)
+            raise
+
+    async def _run_handlers(self, core: _quire.Client) -> None:
+        def take(timeout: float | None) -> list[Message] | None:
+            # Of subscriptions that have ended, when all that came for them is handled.
+            for number in core.handled_ended():
+                self._handlers.pop(number, None)
+            return core.handled_batch(DEFAULT_BATCH_COUNT, timeout)
+
+        while (batch := await self._driver.wait(take)) is not None:
+            for message in batch:
+                handler = self._handlers.get(message._number)
+                if handler is None or not message._begin():
+                    continue
+                try:
+                    await self._driver.handle(handler, message)
+                    message.discard()
+                except BaseException as error:
+                    if self._driver.is_told_to_end(error):
+                        raise
+                    # One bad message must not stop the others, `sys.exit()` in its handler included. It stays unprocessed, so that
+                    # a resumption sees it again.
+                    text = f"the handler of {message.sub_id!r} failed on a message"
+                    self._failures.log(text, message, error)
+
+    def _listen(self, core: _quire.Client, seen: int) -> Running:
+        return self._driver.run(f"quire-states-{self.name}", self._run_listeners(core, seen))
+
+    async def _run_listeners(self, core: _quire.Client, seen: int) -> None:
+        def look(timeout: float | None) -> list[tuple[int, str]]:
+            # Nothing is told of a client that was left.
+            return core.states_after(seen, timeout) or ([(seen + 1, "closed")] if self._has_left else [])
+
+        while True:
+            for number, state in await self._driver.wait(look):
+                seen = number
+                for listener in tuple(self._listeners):
+                    try:
+                        await self._driver.handle(listener, state)
+                    except BaseException as error:
+                        if self._driver.is_told_to_end(error):
+                            raise
+                        logger.exception("a state listener of %r failed on %r", self, state)
+                if state == "closed":
+                    return
+
+
+def _nothing() -> None:
+    """There is no store to close."""
+
+
+def left_until(deadline: float) -> float:
+    """Seconds until then; 0 when it has passed."""
+    return max(0.0, deadline - monotonic())
+
+
+def moment(seconds: float | None) -> datetime | None:
+    """A time of the core."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _not_flushed(core: _quire.Client) -> TimeoutError:
+    """What to raise when a flush was not answered in time: what waits, and for what."""
+    count = core.unpersisted_count
+    waiting = f"{count} publishes are not persisted yet" if count else "the flush is not answered yet"
+    if core.state == "connected":
+        return TimeoutError(waiting)
+    because = "" if core.last_error is None else f": {core.last_error}"
+    return TimeoutError(f"{waiting}, and there is no connection{because}")

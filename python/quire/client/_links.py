@@ -1,0 +1,50 @@
+"""Where a client connects: servers by their addresses, engines of this process by their journals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from quire._errors import ConfigError
+
+DEFAULT_PORT: Final = 9007
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an engine inside this process keeps its journal."""
+
+    #: Absolute; `None` = in memory.
+    directory: Path | None
+    #: In memory: clients of one name share an engine.
+    name: str
+
+
+def parse_url(url: str) -> tuple[str, int] | tuple[Path] | Place:
+    """Host and port of `quire://host:port`, the directory of `local:DIRECTORY`, or the place of `file:DIRECTORY` and `memory:NAME`."""
+    scheme, colon, rest = url.partition(":")
+    if colon and scheme == "memory":
+        return Place(None, rest)
+    if colon and scheme == "local":
+        return (Path(rest).expanduser().resolve(),)
+    if colon and scheme == "file":
+        if not rest:
+            raise ConfigError(f"{url!r} names no directory, as file:./trades does", key="url")
+        return Place(Path(rest.removeprefix("//")).expanduser().resolve(), "")
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"{url!r}: {error}", key="url") from None
+    if parts.scheme != "quire":
+        raise ConfigError(f"{url!r} does not begin with quire://, file: or memory:", key="url")
+    if not parts.hostname:
+        raise ConfigError(f"{url!r} names no host, as quire://127.0.0.1:{DEFAULT_PORT} does", key="url")
+    if parts.username is not None or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ConfigError(
+            f"{url!r} has more than a host and a port; user and password are arguments", key="url"
+        )
+    return parts.hostname, DEFAULT_PORT if port is None else port

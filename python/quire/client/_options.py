@@ -1,0 +1,189 @@
+"""The options of both clients: one list of them, checked in one place. The extension reads them by their names."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Literal
+
+from quire import _quire
+from quire._arguments import check_function, check_type, delta_of, delta_to_core, timeout_to_core
+from quire._errors import ConfigError, DisconnectedError
+from quire._message import Encoder
+from quire._units import Duration, Size, seconds, size
+from quire.client._links import Place, parse_url
+from quire.client._stores import BookmarkStore, PublishStore
+
+if TYPE_CHECKING:
+    from quire.config import Config
+
+DEFAULT_CLOSE_TIMEOUT: Final = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconnect:
+    """How a client comes back after a lost connection: the delay grows from `initial` by `factor` up to
+    `maximum`. Raises `ConfigError`. Durations that are given as text or seconds become a `timedelta`."""
+
+    initial: Duration = timedelta(seconds=0.2)
+    maximum: Duration = timedelta(seconds=20)
+    factor: float = 2.0
+    #: A random time up to this share of `initial` is added to every delay.
+    jitter: float = 1.0
+    #: Stop trying after this long; `None` = never.
+    give_up_after: Duration | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.factor) and self.factor >= 1):
+            raise ConfigError(f"{self.factor!r} is not a number from 1 up", key="reconnect.factor")
+        if not 0 <= self.jitter <= 1:
+            raise ConfigError(f"{self.jitter!r} is not between 0 and 1", key="reconnect.jitter")
+        for name in ("initial", "maximum", "give_up_after"):
+            object.__setattr__(self, name, delta_to_core(getattr(self, name), f"reconnect.{name}"))
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """The arguments of `quire.Client` and `quire.AsyncClient`, which are documented there.
+
+    The members have the form in which the extension reads them: durations are `timedelta`, sizes are bytes.
+    """
+
+    url: str | Sequence[str]
+    _: KW_ONLY
+    config: Config | None = None
+    name: str | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    publish_store: str | os.PathLike[str] | PublishStore | None = None
+    bookmark_store: str | os.PathLike[str] | BookmarkStore | None = None
+    heartbeat: Duration | None = None
+    connect: Literal["wait", "background"] = "wait"
+    wait: bool = False
+    connect_timeout: Duration = timedelta(seconds=10)
+    command_timeout: Duration | None = timedelta(seconds=10)
+    auto_ack: bool = False
+    ack_batch_size: int = 1
+    ack_timeout: Duration = timedelta(seconds=1)
+    reconnect: Reconnect | None = None
+    receive_size_max: Size = 64 * 1024 * 1024
+    encoder: Encoder | None = None
+    #: Where the URLs lead. Relative directories are those of the moment when the client was made.
+    places: tuple[tuple[str, int] | Place, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        if not self.urls:
+            raise ConfigError("the list is empty", key="url")
+        store = self.publish_store
+        store = store if isinstance(store, PublishStore) else PublishStore(store)
+        if store.path is not None and self.name is None:
+            raise ConfigError(
+                "publish_store: a file needs a name=, the same after a restart: the server knows by it what it has"
+            )
+        if self.name is not None and not _is_name(self.name):
+            raise ConfigError("it must have 1 to 255 bytes and no control characters", key="name")
+        if not 1 <= self.ack_batch_size < 2**32:
+            raise ConfigError(f"{self.ack_batch_size} is not between 1 and 2**32 - 1", key="ack_batch_size")
+        if self.connect not in ("wait", "background"):
+            raise ConfigError(f"expected 'wait' or 'background', got {self.connect!r}", key="connect")
+        if self.connect == "background" and store.path is None:
+            raise ConfigError(
+                "'background' requires a publish_store= with a path: without a file, publishes of a client that never"
+                " connects are lost with the process",
+                key="connect",
+            )
+        reconnect = Reconnect() if self.reconnect is None else self.reconnect
+        if not isinstance(reconnect, Reconnect):
+            raise ConfigError(f"{reconnect!r} is no quire.Reconnect", key="reconnect")
+        for name, value in {
+            "places": tuple(map(parse_url, self.urls)),
+            "publish_store": store,
+            "reconnect": reconnect,
+            "heartbeat": delta_to_core(self.heartbeat, "heartbeat"),
+            "connect_timeout": delta_of(self.connect_timeout, "connect_timeout"),
+            "command_timeout": delta_to_core(self.command_timeout, "command_timeout"),
+            "ack_timeout": delta_of(self.ack_timeout, "ack_timeout"),
+            "receive_size_max": size(self.receive_size_max, "receive_size_max"),
+        }.items():
+            object.__setattr__(self, name, value)
+
+    def _check_types(self) -> None:
+        """Before anything is done with the arguments: an environment variable that is not set is `None`, for one."""
+        url: object = self.url
+        urls = url if isinstance(url, (list, tuple)) else [url]
+        for each in urls:
+            if not isinstance(each, str):
+                reason = f"expected text such as 'quire://127.0.0.1:9007', or a list of such texts, got `{type(each).__name__}`"
+                raise ConfigError(reason, key="url")
+        for key in ("name", "user", "password"):
+            check_type(getattr(self, key), str, key, optional=True)
+        for key in ("wait", "auto_ack"):
+            check_type(getattr(self, key), bool, key)
+        check_type(self.ack_batch_size, int, "ack_batch_size")
+        if self.encoder is not None:
+            check_function(self.encoder, "encoder")
+        config: object = self.config
+        if config is not None and not hasattr(config, "to_core"):
+            reason = f"expected a quire.Config, got `{type(config).__name__}`; quire.Config.load(path) reads a file"
+            raise ConfigError(reason, key="config")
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """In the order in which they are tried."""
+        return (self.url,) if isinstance(self.url, str) else tuple(self.url)
+
+    @property
+    def connect_seconds(self) -> float:
+        """How long to wait for the first logon."""
+        return seconds(self.connect_timeout, "connect_timeout")
+
+    @property
+    def command_seconds(self) -> float | None:
+        """How long a command waits for the server when the call does not say; `None`: without a limit."""
+        return timeout_to_core(self.command_timeout)
+
+    def links(self) -> list[tuple[str, int] | _quire.Embedded]:
+        """Where to connect. Starts the engines of this process that are not running."""
+        return [self._engine(place) if isinstance(place, Place) else place for place in self.places]
+
+    def _engine(self, place: Place) -> _quire.Embedded:
+        """The engine of this process at that place; everything is recorded as JSON unless `config` says otherwise."""
+        directory = None if place.directory is None else str(place.directory)
+        if self.config is not None:
+            settings = json.loads(self.config.to_core())
+            settings["transaction_log"]["journal_directory"] = directory
+        else:
+            settings = {"transaction_log": {"journal_directory": directory}}
+        try:
+            return _quire.Embedded(json.dumps(settings), directory, place.name)
+        except ConfigError as error:
+            raise error if self.config is None else self.config.placed(error) from None
+
+    def not_connected(self, last_error: str | None) -> Exception:
+        """What to raise when no server let the client in within `connect_timeout`."""
+        if last_error is None:
+            return TimeoutError(f"{', '.join(self.urls)} did not answer within {self.connect_seconds:g} s")
+        return DisconnectedError(f"no connection within {self.connect_seconds:g} s: {last_error}; {_CHECK}")
+
+    @staticmethod
+    def refused(last_error: str | None) -> DisconnectedError:
+        """What to raise when every server was tried once, and none let the client in."""
+        return DisconnectedError(f"no connection: {last_error}; {_CHECK}")
+
+
+_CHECK: Final = "check the address, and that the server is running"
+
+
+def generated_name() -> str:
+    """A name that no other client has; with it nothing can be deduplicated across restarts."""
+    return f"{platform.node()[:100]}-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+def _is_name(name: str) -> bool:
+    return 1 <= len(name.encode()) <= 255 and not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in name)

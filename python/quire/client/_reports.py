@@ -1,0 +1,117 @@
+"""What a client tells about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from quire._errors import QuireError
+
+
+@dataclass(frozen=True)
+class DrainReport:
+    """What was left when a client drained."""
+
+    #: Publishes that are not known to be persisted.
+    unpersisted: int
+    #: Messages that were received and not processed: held by the program, waiting for their handlers, or not taken.
+    unprocessed: int = 0
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was left."""
+        return self.unpersisted == 0 and self.unprocessed == 0
+
+
+@dataclass(frozen=True)
+class SubscriptionHealth:
+    """How one subscription stands."""
+
+    sub_id: str
+    topic: str
+    most_recent: str | None
+    completed: bool
+    #: When a message, or the end of the replay, last came for it.
+    last_heard: datetime | None
+    #: Messages of an ordinary subscription that came while those before them were not taken: docs/clients.md, "Bounds".
+    missed: int
+
+
+@dataclass(frozen=True)
+class Health:
+    """How a client stands."""
+
+    state: str
+    persisted: int
+    unpersisted: int
+    #: Why the last attempt to connect failed, if one did.
+    last_error: str | None = None
+    #: When anything last came from the server.
+    last_heard: datetime | None = None
+    subscriptions: tuple[SubscriptionHealth, ...] = ()
+
+
+@dataclass(frozen=True)
+class WorkReport:
+    """What a worker did with the messages that it was given."""
+
+    #: The handler returned.
+    acknowledged: int
+    #: The handler raised: the message went back to the queue.
+    cancelled: int
+    #: The lease was over before the handler returned or raised: another consumer may have the message. An acknowledgement was
+    #: still sent (docs/clients.md, Queues). Also messages that were skipped because their lease was over.
+    lost: int
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """What a server is, and how much there is of everything on it."""
+
+    #: The name of the instance.
+    name: str
+    #: The version of quire that it runs.
+    version: str
+    #: When it started (UTC), and how long it has run, both by its own clock.
+    started: datetime
+    uptime: timedelta
+    connections: int
+    subscriptions: int
+    #: Topics that the log holds.
+    topics: int
+    queues: int
+    #: Messages since the start, refused ones and duplicates included.
+    published: int
+    #: Messages sent to subscriptions since the start.
+    delivered: int
+    #: Position of the last record that is persisted: how many records there ever were.
+    persisted: int
+    #: Bytes that wait to be persisted.
+    unpersisted_bytes: int
+    journal_files: int
+    #: Bytes of the journal files, archived ones included.
+    journal_size: int
+    #: The journal takes no more writes.
+    journal_failed: bool
+
+
+def server_info_of(figures: dict[str, Any]) -> ServerInfo:
+    """From the figures of the server. A newer server may have more of them."""
+    started_ns, now_ns = figures["started_ns"], figures["now_ns"]
+    names = [name for name in ServerInfo.__dataclass_fields__ if name in figures]
+    return ServerInfo(
+        started=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=started_ns // 1000),
+        uptime=timedelta(microseconds=(now_ns - started_ns) // 1000),
+        **{name: figures[name] for name in names},
+    )
+
+
+def failure_of_publishes(failed: list[tuple[int, BaseException]]) -> BaseException | None:
+    """One exception for all refused publishes, the first of them with a note about the others."""
+    if not failed:
+        return None
+    sequence, error = failed[0]
+    if isinstance(error, QuireError):
+        error.add_note(f"publish {sequence} was refused, and {len(failed) - 1} more since the last flush")
+    return error

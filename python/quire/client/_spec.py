@@ -1,0 +1,145 @@
+"""What a subscription asks for, and how it is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from enum import Enum
+from typing import Any, Final, Literal
+
+from quire._arguments import (
+    backlog_to_core,
+    bookmark_to_core,
+    check_function,
+    check_type,
+    delta_to_core,
+    timeout_to_core,
+)
+from quire._bookmarks import Bookmark
+from quire._errors import ConfigError
+from quire._filter import FilterArgument, optional_filter_to_core
+from quire._message import Message
+from quire._units import Duration
+from quire.client._driver import Handler
+
+
+class _Kept(Enum):
+    KEPT = "kept"
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+#: Left out of a replacement, and so not changed.
+KEPT: Final = _Kept.KEPT
+Kept = Literal[_Kept.KEPT]
+#: Where a replay begins when its bookmark is not in the log; `"fail"`: it is refused.
+BookmarkNotFound = Literal["epoch", "now", "fail"]
+_NOT_FOUND_OPTIONS: Final[dict[str, int]] = {"epoch": 0, "fail": 1 << 4, "now": 1 << 5}
+#: Text as on the wire, or messages per second.
+Rate = str | float | int
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The arguments of `subscribe`, which are documented there.
+
+    The members have the form in which the core reads them by their names: bookmarks, rates and fields are text, durations are
+    `timedelta`.
+    """
+
+    topic: str
+    _: KW_ONLY
+    filter: FilterArgument | None = None
+    bookmark: Bookmark | None = None
+    bookmark_not_found: BookmarkNotFound = "epoch"
+    max_backlog: int | None = None
+    live: bool = False
+    fully_durable: bool = False
+    paused: bool = False
+    completed: bool = False
+    rate: Rate | None = None
+    rate_max_gap: Duration | None = None
+    conflation: Duration | None = None
+    conflation_key: str | Iterable[str] | None = None
+    select: str | Iterable[str] | None = None
+    on_message: Handler | None = None
+    sub_id: str | None = None
+    timeout: Duration | None = None
+
+    def __post_init__(self) -> None:
+        check_type(self.topic, str, "topic")
+        check_type(self.sub_id, str, "sub_id", optional=True)
+        for key in ("live", "fully_durable", "paused", "completed"):
+            check_type(getattr(self, key), bool, key)
+        if self.on_message is not None:
+            check_function(self.on_message, "on_message")
+        if self.bookmark_not_found not in _NOT_FOUND_OPTIONS:
+            reason = f"{self.bookmark_not_found!r} is not 'epoch', 'now' or 'fail'"
+            raise ConfigError(reason, key="bookmark_not_found")
+        for name, value in {
+            "filter": optional_filter_to_core(self.filter),
+            "bookmark": bookmark_to_core(self.bookmark),
+            "max_backlog": backlog_to_core(self.max_backlog),
+            "rate": _rate_to_core(self.rate),
+            "rate_max_gap": delta_to_core(self.rate_max_gap, "rate_max_gap"),
+            "conflation": delta_to_core(self.conflation, "conflation"),
+            "conflation_key": _fields_to_core(self.conflation_key),
+            "select": _fields_to_core(self.select),
+            "timeout": timeout_to_core(self.timeout),
+        }.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def options(self) -> int:
+        """The option bits of the wire (docs/protocol.md, `subscribe`)."""
+        not_found = _NOT_FOUND_OPTIONS[self.bookmark_not_found]
+        return self.live << 1 | self.fully_durable << 2 | self.paused << 3 | not_found
+
+    @property
+    def wants_completed(self) -> bool:
+        """A replay is always asked to say when it has caught up, so that `completed` is true to its name."""
+        return self.completed or self.bookmark is not None
+
+
+@dataclass(frozen=True)
+class BlockingSpec(Spec):
+    """The arguments of the blocking client's `subscribe`: its handlers are no coroutine functions."""
+
+    on_message: Callable[[Message], None] | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """The arguments of `Subscription.replace`, which are documented there."""
+
+    filter: FilterArgument | None = None
+    topic: str | None = None
+    bookmark: Bookmark | None = None
+    live: bool | None = None
+    fully_durable: bool | None = None
+    max_backlog: int | None = None
+    rate: Rate | Kept | None = KEPT
+    rate_max_gap: Duration | Kept | None = KEPT
+    conflation: Duration | Kept | None = KEPT
+    conflation_key: str | Iterable[str] | Kept | None = KEPT
+    select: str | Iterable[str] | Kept | None = KEPT
+    timeout: Duration | None = None
+
+    def of(self, spec: Spec) -> Spec:
+        """What the subscription asks for when it is changed."""
+        said: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed = {
+            field.name: said[field.name] for field in fields(self) if said[field.name] is not field.default
+        }
+        return replace(spec, **(changed | {"filter": self.filter}))
+
+
+def _rate_to_core(rate: Rate | None) -> str | None:
+    """A number is messages per second."""
+    return rate if rate is None or isinstance(rate, str) else f"{rate:f}"
+
+
+def _fields_to_core(fields: str | Iterable[str] | None) -> str | None:
+    """One text as on the wire, or its parts."""
+    return fields if fields is None or isinstance(fields, str) else ",".join(fields)

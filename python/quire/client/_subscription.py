@@ -1,0 +1,127 @@
+"""What the subscriptions of both clients share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from quire import _quire
+from quire._arguments import bookmark_to_core
+from quire._bookmarks import EPOCH, MOST_RECENT
+from quire._errors import ConfigError, DisconnectedError
+from quire._filter import optional_filter_to_core
+from quire.client._reports import SubscriptionHealth
+from quire.client._spec import Change, Spec
+
+if TYPE_CHECKING:
+    from quire.client._base import ClientBase
+
+#: Messages of a list of `batches()` when nothing else is asked for.
+DEFAULT_BATCH_COUNT = 1024
+
+
+class SubscriptionBase:
+    """A subscription: its core, and what it was asked for."""
+
+    def __init__(self, client: ClientBase[Any], core: _quire.Subscription, spec: Spec, sub_id: str) -> None:
+        self._client = client
+        self._core = core
+        self._spec = spec
+        self._sub_id = sub_id
+
+    @property
+    def sub_id(self) -> str:
+        """The name of the subscription, under which its place in the log is kept."""
+        return self._sub_id
+
+    @property
+    def topic(self) -> str:
+        """What it is subscribed to."""
+        return self._spec.topic
+
+    @property
+    def filter(self) -> str | None:
+        """The content filter in force."""
+        return optional_filter_to_core(self._spec.filter)
+
+    @property
+    def most_recent(self) -> str | None:
+        """The bookmark to resume at: behind the last message before which, itself included, all are
+        processed.
+
+        The bookmark that the subscription began with, when none was processed yet.
+        """
+        begun_with = EPOCH if self._spec.bookmark == MOST_RECENT else self._spec.bookmark
+        return self._core.most_recent or bookmark_to_core(begun_with)
+
+    @property
+    def bookmark_found(self) -> bool:
+        """Whether one of the bookmarks was in the log, also after each reconnect. If not, `bookmark_not_found` said where to begin.
+
+        `True` for times, `EPOCH` and `NOW`, and without a bookmark.
+        """
+        return self._core.bookmark_found
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(topic={self.topic!r}, sub_id={self.sub_id!r})"
+
+    async def _replace(self, change: Change) -> None:
+        """When the server refuses, nothing has changed."""
+        spec = change.of(self._spec)
+        if change.bookmark is not None and spec.bookmark == MOST_RECENT:
+            spec = replace(spec, bookmark=self.most_recent or EPOCH)
+        # Without a bookmark it keeps its place in the log.
+        told = replace(spec, bookmark=None if change.bookmark is None else spec.bookmark)
+        core = await self._client._ready()
+        command = core.replace(self._core.number, told)
+        await self._client._reply(core, command, change.timeout, f"replacing {self.sub_id!r}")
+        self._spec = spec
+
+    def _check_not_handled(self) -> None:
+        if self._spec.on_message is not None:
+            raise ConfigError("the messages of this subscription go to its on_message handler")
+
+    def _ended(self) -> DisconnectedError:
+        """What to raise for a message that will not come."""
+        return DisconnectedError(f"the subscription {self.sub_id!r} is closed")
+
+    @property
+    def _is_leased_to_handler(self) -> bool:
+        """Its handler has messages of a queue, which go to others when the subscription ends."""
+        return self._spec.on_message is not None and self._core.granted_backlog > 0
+
+    @property
+    def _spec_without_more(self) -> Spec:
+        """With which a queue delivers nothing more, and leaves what it delivered."""
+        return replace(self._spec, max_backlog=0)
+
+    def _paused(self, paused: bool) -> None:
+        """Remembered, because a replacement says it again."""
+        self._spec = replace(self._spec, paused=paused)
+
+    def _health(self, last_heard: datetime | None, missed: int) -> SubscriptionHealth:
+        return SubscriptionHealth(
+            sub_id=self.sub_id,
+            topic=self.topic,
+            most_recent=self.most_recent,
+            completed=self._core.is_completed(),
+            last_heard=last_heard,
+            missed=missed,
+        )
+
+
+class CompletedBase:
+    """An event: the replay of a subscription has caught up with what the log held as it was made."""
+
+    def __init__(self, core: _quire.Subscription) -> None:
+        self._core = core
+
+    def is_set(self) -> bool:
+        """Whether it has."""
+        return self._core.is_completed()
+
+
+def check_count(max_messages: int) -> None:
+    if max_messages < 1:
+        raise ConfigError(f"{max_messages} is not at least 1", key="max_messages")

@@ -1,0 +1,49 @@
+"""What becomes of a client that the program does not close: its publishes are flushed for a bounded time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from quire import _quire
+from quire._errors import QuireError
+
+logger = logging.getLogger("quire.client")
+
+#: Seconds that an unclosed client may delay the end of its program.
+FLUSH_TIMEOUT: Final = 5.0
+
+
+def finish_when_dropped(
+    client: object, core: _quire.Client, close_stores: Callable[[], None]
+) -> weakref.finalize[..., Any]:
+    """Flushes and ends the core when the client is collected, or at the end of the program. Detach it when the client is closed."""
+    return weakref.finalize(client, _finish, core, close_stores, repr(client), os.getpid())
+
+
+def _finish(core: _quire.Client, close_stores: Callable[[], None], name: str, process: int) -> None:
+    if os.getpid() != process:
+        return  # The child of a fork: the client belongs to the parent.
+    try:
+        if core.state == "connected" and (core.unpersisted_count or core.unconfirmed_count):
+            core.wait(core.flush(), FLUSH_TIMEOUT)
+        reason = (
+            f"it was given {FLUSH_TIMEOUT:g} s" if core.state == "connected" else "there is no connection"
+        )
+    except QuireError as error:
+        reason = str(error)
+    is_open = core.state != "closed"
+    left = core.close(0)
+    close_stores()
+    for sequence, refused in core.take_failed_publishes():
+        logger.error("%s was not closed: publish %d was refused: %s", name, sequence, refused)
+    if left:
+        logger.error(
+            "%s was not closed, and %d publishes are not known to be persisted: %s", name, left, reason
+        )
+    if is_open:
+        warnings.warn(f"{name} was not closed: use `with`, or call close()", ResourceWarning, stacklevel=2)

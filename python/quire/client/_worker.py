@@ -1,0 +1,207 @@
+"""A worker on a queue: takes messages, runs a handler on each, and says what became of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from quire._errors import ConfigError, QuireError, UnknownQueueError
+from quire._message import Message
+from quire._units import Duration, seconds
+from quire.client._driver import Handler
+from quire.client._reports import WorkReport
+
+if TYPE_CHECKING:
+    from quire import _quire
+    from quire.client._base import ClientBase
+    from quire.client._subscription import SubscriptionBase
+
+logger = logging.getLogger("quire.client")
+
+#: How long a worker that stops waits until what it said is durable, in seconds.
+FLUSH_TIMEOUT = 10.0
+
+#: Leases are renewed so many times in each of their periods: two renewals may be late before one is lost.
+RENEWALS_PER_PERIOD = 3
+
+
+def backlog_of(concurrency: int, max_backlog: int | None) -> int:
+    """The backlog of a worker: every handler has the next message at hand while it works."""
+    if concurrency < 1:
+        raise ConfigError(f"concurrency: {concurrency} is not at least 1")
+    return 2 * concurrency if max_backlog is None else max_backlog
+
+
+def delays_of(retry_delay: Duration | Sequence[Duration] | None) -> list[float]:
+    """The pauses before a message comes again, in seconds; empty: as the queue is configured."""
+    if retry_delay is None:
+        return []
+    each = [retry_delay] if isinstance(retry_delay, (timedelta, float, int, str)) else list(retry_delay)
+    if not each:
+        raise ConfigError("the list is empty: leave it out for the pauses of the queue", key="retry_delay")
+    return [seconds(delay, "retry_delay") for delay in each]
+
+
+def refusal_of(queue: str, core: _quire.Subscription, backlog: int) -> UnknownQueueError | None:
+    """Why a worker cannot work on what it has subscribed to: a topic grants no backlog, and a worker on one, perhaps a
+    queue's name that is misspelt, would settle messages that nobody asked it to settle, or wait for ever."""
+    if backlog == 0 or core.granted_backlog > 0:
+        return None
+    return UnknownQueueError(f'no queue has the name "{queue}"')
+
+
+class Worker:
+    """`process`: `concurrency` handlers at a time, in threads or in tasks on the loop.
+
+    A single handler of a blocking client runs in the calling thread.
+    """
+
+    def __init__(
+        self,
+        client: ClientBase[Any],
+        subscription: SubscriptionBase,
+        handler: Handler,
+        concurrency: int,
+        extend: bool,
+        retry_delay: Sequence[float],
+    ) -> None:
+        self._client = client
+        self._driver = client._driver
+        self._subscription = subscription
+        self._handler = handler
+        self._concurrency = concurrency
+        self._extend = extend
+        self._retry_delay = retry_delay
+        self._is_stopping = False
+        self._is_over = False
+        #: The threads or tasks that handle.
+        self._handling: set[object] = set()
+        #: Held while the members below change, never during a wait.
+        self._lock = threading.Lock()
+        self._in_hand: dict[int, Message] = {}
+        self._counts = {"acknowledged": 0, "cancelled": 0, "lost": 0}
+        #: Whether the renewals need not be told of a message in hand.
+        self._is_renewing = not extend
+        #: Set when the first message is in hand, so that the renewals begin, and at the end.
+        self._changed = self._driver.event()
+        #: Everything is said and done.
+        self.done = self._driver.event()
+
+    def stop(self) -> None:
+        """What is in hand is finished, what was only fetched goes back."""
+        self._is_stopping = True
+        self._driver.wake()
+
+    def runs_here(self) -> bool:
+        """Whether the caller is one of the handlers, which must not wait for itself."""
+        return self._driver.current() in self._handling
+
+    async def run(self) -> WorkReport:
+        name, renewals = self._client.name, None
+        try:
+            with self._driver.on_sigterm(self.stop):
+                if self._extend:
+                    renewals = self._driver.run(f"quire-leases-{name}", self._renew())
+                works = [self._work() for _ in range(self._concurrency)]
+                await self._driver.run_all(f"quire-worker-{name}", works, self.stop)
+        finally:
+            try:
+                self.stop()
+                self._is_over = True
+                self._changed.set()
+                if renewals is not None:
+                    await renewals.join(None)
+                await self._leave()
+            finally:
+                self.done.set()
+        return WorkReport(**self._counts)
+
+    async def _work(self) -> None:
+        self._handling.add(self._driver.current())
+        try:
+            while not self._is_stopping:
+                for message in await self._driver.wait(self._take, self._driver.stop_latency):
+                    if message is None:
+                        return
+                    await self._handle(message)
+        finally:
+            # The subscription has ended, or a handler was interrupted: the others stop, too.
+            self.stop()
+
+    def _take(self, timeout: float | None) -> tuple[Message | None, ...]:
+        """The next message, `None` when there will be none, nothing when none came in time."""
+        if self._is_stopping:
+            return (None,)
+        try:
+            return (self._subscription._core.next(timeout),)
+        except TimeoutError:
+            return ()
+
+    async def _handle(self, message: Message) -> None:
+        with self._lock:
+            if message.lease_lost:
+                # Lost before it was begun: another consumer may have it.
+                self._counts["lost"] += 1
+                return
+            self._in_hand[id(message)] = message
+            if not self._is_renewing:
+                self._is_renewing = True
+                self._changed.set()
+        error: BaseException | None = None
+        try:
+            await self._driver.handle(self._handler, message)
+        except BaseException as raised:
+            error = raised
+        with self._lock:
+            self._settle(message, error)
+        if error is not None and not isinstance(error, Exception):
+            raise error
+
+    def _settle(self, message: Message, error: BaseException | None) -> None:
+        """Acknowledges or cancels, unless the handler has said what becomes of the message."""
+        self._in_hand.pop(id(message), None)
+        is_lost = message.lease_lost
+        if error is None:
+            message.ack()
+        elif isinstance(error, Exception):
+            self._client._failures.log(
+                "a handler failed on a message, which goes back to its queue", message, error
+            )
+            message.cancel(self._delay_of(message))
+        else:
+            # Ctrl-C or a cancelled task: it goes back with the subscription, and counts as not handled.
+            return
+        self._counts["lost" if is_lost else "acknowledged" if error is None else "cancelled"] += 1
+
+    def _delay_of(self, message: Message) -> float | None:
+        """How long the message waits when it is cancelled now; `None`: as its queue is configured."""
+        if not self._retry_delay:
+            return None
+        return self._retry_delay[min(message.cancel_count, len(self._retry_delay) - 1)]
+
+    async def _renew(self) -> None:
+        """Renews the leases of the messages in hand, several times in each of their periods."""
+        interval: float | None = None
+        while not self._is_over:
+            is_changed = await self._changed.wait(interval)
+            self._changed.clear()
+            with self._lock:
+                periods = [(m, m.lease_period) for m in self._in_hand.values()]
+                held = [(m, period.total_seconds()) for m, period in periods if period is not None]
+                interval = min(period for _, period in held) / RENEWALS_PER_PERIOD if held else None
+                self._is_renewing = interval is not None
+            if held and not is_changed:
+                self._client._bind().extend([m for m, _ in held], None)
+
+    async def _leave(self) -> None:
+        """What was only fetched goes back, and what was said is made durable."""
+        if self._client.state == "closed":
+            return
+        try:
+            await self._client._unsubscribe([self._subscription.sub_id])
+            await self._client._flush(FLUSH_TIMEOUT)
+        except (QuireError, TimeoutError) as error:
+            logger.warning("%r: what a worker said may not be durable: %s", self._client, error)

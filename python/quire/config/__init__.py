@@ -1,0 +1,19 @@
+"""The configuration of an engine: `quire.Config`, and the models of its tables.
+
+Every table may be given as a model or as a mapping with the same keys. `quire.config.Queue` is a `[[queue]]`;
+the queue engine without a broker is `quire.Queue`.
+"""
+
+from quire.config._models import Config, Limits, Maintenance, Queue, RecordedTopic, TransactionLog, Transport
+from quire.config._values import Address
+
+__all__ = [
+    "Address",
+    "Config",
+    "Limits",
+    "Maintenance",
+    "Queue",
+    "RecordedTopic",
+    "TransactionLog",
+    "Transport",
+]

@@ -1,0 +1,56 @@
+"""Where a key stands in the text of a configuration, so that a mistake is named with its line."""
+
+from __future__ import annotations
+
+import re
+
+#: Limits of the core that are set beside the other keys of the log.
+_LIMITS_OF_THE_LOG = {"max_unpersisted", "max_topics", "sequence_jump_logged"}
+
+
+def line_of(text: str, place: tuple[str | int, ...]) -> int | None:
+    """The line on which the last key of a path is set, else that of the table in which it should be.
+
+    A number in the path is the number of a `[[table]]` among those of its name.
+    """
+    keys = keys_of(place)
+    numbers = {".".join(keys_of(place[:at])): part for at, part in enumerate(place) if isinstance(part, int)}
+    counts: dict[str, int] = {}
+    table: list[str] | None = []
+    fallback = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*(\[{1,2})\s*([^\]]+?)\s*\]", line):
+            table = [part.strip().strip("\"'") for part in header[2].split(".")]
+            name = ".".join(table)
+            if header[1] == "[[":
+                counts[name] = counts.get(name, -1) + 1
+            if any(counts.get(outer, at) != at for outer, at in numbers.items() if name.startswith(outer)):
+                table = None  # another one of the same name
+            elif table == keys:
+                return number
+            elif table == keys[: len(table)]:
+                fallback = number
+        elif (
+            table is not None
+            and (key := re.match(r"\s*([A-Za-z0-9_.\"'-]+?)\s*=", line))
+            and [*table, *key[1].split(".")] == keys
+        ):
+            return number
+    return fallback
+
+
+def place_of(key: str) -> tuple[str | int, ...]:
+    """The path of a key of the core, as `queues[0].lease_period_ns`."""
+    names = {"queues": "queue", "topics": "topic", "transports": "transport"}
+    table, _, name = key.partition(".")
+    if table == "limits" and name in _LIMITS_OF_THE_LOG:
+        key = f"transaction_log.{name}"
+    place: list[str | int] = []
+    for name, number in re.findall(r"(\w+)(?:\[(\d+)\])?", key):
+        place.append(names.get(name, str(name)).removesuffix("_ns"))
+        place += [int(number)] if number else []
+    return tuple(place)
+
+
+def keys_of(place: tuple[str | int, ...]) -> list[str]:
+    return [part for part in place if isinstance(part, str)]

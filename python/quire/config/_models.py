@@ -1,0 +1,429 @@
+"""The configuration of an engine: a validated model, from TOML or from Python with the same keys."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from quire._errors import ConfigError
+from quire._filter import MessageType
+from quire.config._locate import keys_of, line_of, place_of
+from quire.config._values import Address, Duration, Size
+
+DEFAULT_ADDRESS = "127.0.0.1:9007"
+
+_U32 = 2**32 - 1
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Transport(_Model):
+    """Where clients connect, and what they may send."""
+
+    name: str = "clients"
+    address: str = DEFAULT_ADDRESS
+    max_message_size: Annotated[Size, Field(ge=1024, le=1 << 30)] = 16 << 20
+    max_connections: Annotated[int, Field(ge=1)] = 10_000
+    max_subscriptions_per_connection: Annotated[int, Field(ge=1)] = 1024
+    #: Patterns in the filters of the subscriptions of one connection.
+    max_patterns_per_connection: Annotated[int, Field(ge=0, le=1 << 20)] = 1024
+    #: Bytes that may wait for a connection with ordinary subscriptions before it is cut off.
+    max_client_backlog: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
+    logon_timeout: Annotated[Duration, Field(gt=0)] = 5.0
+
+    @field_validator("address")
+    @classmethod
+    def _check_address(cls, value: str) -> str:
+        Address.parse(value)
+        return value
+
+
+class Limits(_Model):
+    """What all connections of all transports together may take."""
+
+    #: Patterns in the filters of all subscriptions.
+    max_patterns: Annotated[int, Field(ge=0, le=1 << 20)] = 8192
+    #: Bytes that may wait for connections; above it the one for which most waits is cut off.
+    max_waiting: Annotated[Size, Field(ge=64 << 10)] = 1 << 30
+    #: Bytes of frames that have not arrived whole; the connection that goes beyond is closed.
+    max_unfinished: Annotated[Size, Field(ge=64 << 10)] = 256 << 20
+
+
+class RecordedTopic(_Model):
+    """Topics that the transaction log records, or with `recorded=False` topics that it does not record on purpose.
+
+    The name is exact, or a regular expression when it holds any of ``^ $ * + ? [ ] ( ) { } | \\``. The first entry that
+    names a topic decides whether it is recorded.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    message_type: MessageType
+    filter: str | None = None
+    #: False: publishes are accepted and delivered, not persisted.
+    recorded: bool = True
+    #: Refuse messages that are not well formed; for `message_type = "json"`.
+    validate_: Annotated[bool, Field(alias="validate")] = False
+
+    @model_validator(mode="after")
+    def _check_validate(self) -> RecordedTopic:
+        if self.validate_ and self.message_type != "json":
+            raise ValueError(f'validate = true is for message_type = "json", this is {self.message_type!r}')
+        return self
+
+
+class Maintenance(_Model):
+    """What becomes of journal files that are full: the age after which, counted from the last message in them, or the
+    size that may stay as it is."""
+
+    archive_after: Annotated[Duration, Field(gt=0)] | None = None
+    compress_after: Annotated[Duration, Field(gt=0)] | None = None
+    #: Files that somebody still needs stay.
+    remove_after: Annotated[Duration, Field(gt=0)] | None = None
+    #: The oldest go to the archive until those outside of it are this large at most.
+    archive_size_max: Size | None = None
+    #: The oldest are compressed until those that are not are this large at most.
+    compress_size_max: Size | None = None
+    #: The oldest go until all are this large at most; those that somebody still needs stay.
+    remove_size_max: Size | None = None
+    interval: Annotated[Duration, Field(ge=0.01)] = 600.0
+    #: What clients may ask for; without it everything on a loopback address, and anywhere else what loses nothing.
+    by_clients: tuple[Literal["archive", "compress", "remove"], ...] | None = None
+
+    def to_core(self, *, is_local: bool) -> dict[str, Any]:
+        """In nanoseconds and bytes. `is_local`: clients are on the machine of the server."""
+        loses_nothing = ("archive", "compress")
+        unsaid = (*loses_nothing, "remove") if is_local else loses_nothing
+        by_clients: tuple[str, ...] = unsaid if self.by_clients is None else self.by_clients
+        ages = {"archive": self.archive_after, "compress": self.compress_after, "remove": self.remove_after}
+        core = {
+            f"{action}_after_ns": None if age is None else round(age * 1e9) for action, age in ages.items()
+        }
+        return {
+            **core,
+            "archive_size_max": self.archive_size_max,
+            "compress_size_max": self.compress_size_max,
+            "remove_size_max": self.remove_size_max,
+            "interval_ns": round(self.interval * 1e9),
+            "by_clients": {action: action in by_clients for action in ages},
+        }
+
+
+class TransactionLog(_Model):
+    """What is recorded, where and how durably (reference: queues-and-transaction-log 2.2)."""
+
+    journal_directory: Path = Path("journal")
+    journal_archive_directory: Path | None = None
+    journal_size: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
+    preallocated_journal_files: Annotated[int, Field(ge=1)] = 2
+    flush_interval: Annotated[Duration, Field(ge=30e-6, le=0.1)] = 0.1
+    durability: Literal["fsync", "os"] = "fsync"
+    #: Bytes that may wait to become persistent before publishers are paused.
+    max_unpersisted: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
+    #: Topics that the log may have; a publish to another one is refused. A topic counts until the last journal file that holds
+    #: it is removed.
+    max_topics: Annotated[int, Field(ge=1, le=1 << 26)] = 100_000
+    #: A client whose sequence goes up by more than this at once is logged, once per connection.
+    sequence_jump_logged: Annotated[int, Field(ge=1, le=(1 << 63) - 1)] = 1_000_000
+    maintenance: Maintenance = Maintenance()
+    #: Without an entry every topic is recorded as JSON.
+    topic: tuple[RecordedTopic, ...] = (RecordedTopic(name="^", message_type="json"),)
+
+    @field_validator("topic")
+    @classmethod
+    def _check_topics(cls, value: tuple[RecordedTopic, ...]) -> tuple[RecordedTopic, ...]:
+        if not value:
+            raise ValueError(
+                "the list is empty: leave the key out to record everything, or use recorded = false"
+            )
+        return value
+
+
+class Queue(_Model):
+    """A queue over recorded topics (docs/queues.md section 8)."""
+
+    name: Annotated[str, Field(min_length=1)]
+    message_type: MessageType
+    #: The topic whose messages enter, or a pattern; without it the topic of the queue's own name.
+    underlying_topic: str | None = None
+    #: Where a message published to the queue's name goes; without it the underlying topic.
+    default_publish_target: str | None = None
+    semantics: Literal["at-least-once", "at-most-once"] = "at-least-once"
+    fairness_model: Literal["fast", "round-robin", "proportional"] | None = None
+    lease_period: Annotated[Duration, Field(gt=0)] | None = None
+    leasing: Literal["strict", "sublease"] = "sublease"
+    max_backlog: Annotated[int, Field(ge=1, le=_U32)] | None = None
+    max_per_subscription_backlog: Annotated[int, Field(ge=1, le=_U32)] | None = None
+    max_deliveries: Annotated[int, Field(ge=1, le=_U32)] | None = None
+    max_cancels: Annotated[int, Field(ge=0, le=_U32)] | None = None
+    #: How long a message waits after its first cancel, its second, and so on; the last one repeats.
+    retry_delay: Annotated[tuple[Duration, ...], Field(max_length=100)] = ()
+    expiration: Annotated[Duration, Field(gt=0)] | None = None
+    expiration_model: Literal["message", "queue", "minimum"] = "message"
+    #: Only messages that match enter.
+    filter: str | None = None
+    priority: str | None = None
+    barrier_expression: str | None = None
+    #: Also written `max_queue_depth`.
+    target_queue_depth: Annotated[int, Field(ge=1)] | None = None
+    #: `epoch`, `now`, a bookmark or a time.
+    recovery_point: str | None = None
+    #: The topic or queue that gets what expires.
+    dead_letter_topic: str | None = None
+    file_backed_metadata: Literal["enabled", "disabled"] = "disabled"
+    #: The journal also says who held which message, for an audit.
+    record_leases: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_name(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or "max_queue_depth" not in values:
+            return values
+        if "target_queue_depth" in values:
+            raise ValueError("target_queue_depth and max_queue_depth are the same setting; use one of them")
+        return {
+            ("target_queue_depth" if key == "max_queue_depth" else key): value
+            for key, value in values.items()
+        }
+
+    def to_core(self) -> dict[str, Any]:
+        """What the core reads: durations in nanoseconds."""
+        settings = self.model_dump(
+            exclude={"lease_period", "expiration", "retry_delay", "file_backed_metadata"}
+        )
+        return settings | {
+            "lease_period_ns": None if self.lease_period is None else round(self.lease_period * 1e9),
+            "expiration_ns": None if self.expiration is None else round(self.expiration * 1e9),
+            "retry_delay_ns": [round(delay * 1e9) for delay in self.retry_delay],
+            "file_backed_metadata": self.file_backed_metadata == "enabled",
+        }
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What a configuration was read from, which makes no difference between two that say the same."""
+
+    file: Path | None = field(default=None, compare=False)
+    text: str = field(default="", compare=False)
+
+
+class Config(_Model):
+    """The configuration of a server: `Config.load(path)`, or built with the same keys.
+
+    Without a `transaction_log` every topic is recorded as JSON. Raises `ConfigError` that names the key,
+    and for a file the line.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}$")] = "quire"
+    #: Relative directories are below it; itself it is below the file that names it, or the working directory.
+    data_directory: Path = Path("quire-data")
+    #: Where clients connect: one address each, with limits of its own.
+    transport: Annotated[tuple[Transport, ...], Field(min_length=1, max_length=64)] = (Transport(),)
+    limits: Limits = Limits()
+    transaction_log: TransactionLog = TransactionLog()
+    #: Filters may hold patterns that only a backtracking engine runs (docs/filters.md section 5).
+    allow_backtracking_patterns: bool = False
+    queue: tuple[Queue, ...] = ()
+    _source: _Source = PrivateAttr(default_factory=lambda: _Source())
+
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except ValidationError as error:
+            raise _refused(error) from error
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, values: Any) -> Any:
+        # A single table stands for a list of one.
+        if not isinstance(values, Mapping):
+            return values
+        kinds = {"transport": Transport, "queue": Queue}
+        return {
+            key: (value,) if key in kinds and isinstance(value, (Mapping, kinds[key])) else value
+            for key, value in values.items()
+        }
+
+    @classmethod
+    def load(cls, path: str | Path) -> Config:
+        """Reads a TOML file.
+
+        Raises `ConfigError` with file, line and key, `OSError` when it cannot be read.
+        """
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"not UTF-8: {error.reason} at byte {error.start}", file=path) from None
+        try:
+            settings = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(str(error), file=path, line=getattr(error, "lineno", None)) from None
+        try:
+            config = cls(**settings)
+        except ConfigError as error:
+            mistakes = error.__cause__
+            if not isinstance(mistakes, ValidationError):
+                raise
+            raise _refused(mistakes, path, text) from None
+        config = config.replace(data_directory=path.parent / config.data_directory)
+        config._source = _Source(path, text)
+        return config
+
+    @field_validator("transport")
+    @classmethod
+    def _check_transports(cls, value: tuple[Transport, ...]) -> tuple[Transport, ...]:
+        for kind in ("name", "address"):
+            texts = [getattr(transport, kind) for transport in value]
+            twice = {text for text in texts if texts.count(text) > 1 and not text.endswith(":0")}
+            if twice:
+                raise ValueError(f"two transports have the {kind} {min(twice)!r}")
+        return value
+
+    @property
+    def address(self) -> Address:
+        """Where the server listens: the address of the first transport."""
+        return self.addresses[0]
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """The addresses of all transports."""
+        return tuple(Address.parse(transport.address) for transport in self.transport)
+
+    @property
+    def journal_directory(self) -> Path:
+        """Where the journal is."""
+        return self.data_directory / self.transaction_log.journal_directory
+
+    @property
+    def journal_archive_directory(self) -> Path | None:
+        """Where archived journal files are, if they are archived."""
+        directory = self.transaction_log.journal_archive_directory
+        return None if directory is None else self.data_directory / directory
+
+    def check(self) -> list[str]:
+        """Also checks what only the core knows: filters, patterns, combinations. Raises `ConfigError`.
+
+        Returns warnings about settings that are allowed and probably not meant.
+        """
+        from quire import _quire
+
+        try:
+            return _quire.check_config(self.to_core())
+        except ConfigError as error:
+            raise self.placed(error) from None
+
+    def placed(self, error: ConfigError) -> ConfigError:
+        """A mistake that only the core knows of, with the key as it is written here, and with its file and line."""
+        if not error.key:
+            return error
+        place = place_of(error.key)
+        source = self._source
+        line = line_of(source.text, place)
+        return ConfigError(error._reason, key=".".join(keys_of(place)), file=source.file, line=line)
+
+    def replace(self, *, address: str | None = None, data_directory: str | Path | None = None) -> Config:
+        """The same with another data directory, or listening on this address only."""
+        transports = self.transport
+        if address is not None:
+            transports = (transports[0].model_copy(update={"address": address}),)
+        directory = self.data_directory if data_directory is None else Path(data_directory)
+        config = Config(
+            name=self.name,
+            data_directory=directory,
+            transport=tuple(transport.model_dump() for transport in transports),
+            limits=self.limits,
+            transaction_log=self.transaction_log,
+            allow_backtracking_patterns=self.allow_backtracking_patterns,
+            queue=self.queue,
+        )
+        config._source = self._source
+        return config
+
+    def to_core(self, *, in_memory: bool = False, max_connections: int | None = None) -> str:
+        """The JSON that the core reads: bytes and nanoseconds. `max_connections`: where there is room for fewer than configured."""
+        log, limits = self.transaction_log, self.limits
+        wanted = sum(transport.max_connections for transport in self.transport)
+        # Too little room is shared out as the configuration shares out what it asks for.
+        room = wanted if max_connections is None else max_connections
+        archive = self.journal_archive_directory
+        return json.dumps(
+            {
+                "name": self.name,
+                "transaction_log": {
+                    "journal_directory": None if in_memory else str(self.journal_directory),
+                    "journal_archive_directory": None if archive is None else str(archive),
+                    "maintenance": log.maintenance.to_core(
+                        is_local=all(address.is_loopback for address in self.addresses)
+                    ),
+                    "journal_size": log.journal_size,
+                    "preallocated_journal_files": log.preallocated_journal_files,
+                    "flush_interval_ns": round(log.flush_interval * 1e9),
+                    "durability": log.durability,
+                    "topics": [topic.model_dump(by_alias=True) for topic in log.topic],
+                },
+                "allow_backtracking_patterns": self.allow_backtracking_patterns,
+                "queues": [queue.to_core() for queue in self.queue],
+                "transports": [
+                    {
+                        "name": transport.name,
+                        "max_message_size": transport.max_message_size,
+                        "max_connections": max(1, transport.max_connections * room // wanted),
+                        "max_subscriptions_per_connection": transport.max_subscriptions_per_connection,
+                        "max_patterns_per_connection": transport.max_patterns_per_connection,
+                        "max_client_backlog": transport.max_client_backlog,
+                        "logon_timeout_ns": round(transport.logon_timeout * 1e9),
+                    }
+                    for transport in self.transport
+                ],
+                "limits": {
+                    "max_patterns": limits.max_patterns,
+                    "max_waiting": limits.max_waiting,
+                    "max_unfinished": limits.max_unfinished,
+                    "max_unpersisted": log.max_unpersisted,
+                    "max_topics": log.max_topics,
+                    "sequence_jump_logged": log.sequence_jump_logged,
+                },
+            }
+        )
+
+
+def queue_of(settings: Mapping[str, Any]) -> Queue:
+    """The configuration of one queue. Raises `ConfigError` that names the key."""
+    try:
+        return Queue(**settings)
+    except ValidationError as error:
+        raise _refused(error) from error
+
+
+def _refused(error: ValidationError, file: Path | None = None, text: str = "") -> ConfigError:
+    """Every mistake with its key, and with its line when there is a text; the first one's are the error's own."""
+    mistakes: list[tuple[str, int | None, str]] = []
+    for mistake in error.errors():
+        if mistake["type"] == "too_short" and mistakes:
+            continue  # an item was refused, and that was said
+        key = ".".join(keys_of(mistake["loc"])) or "configuration"
+        unknown = mistake["type"] == "extra_forbidden"
+        reason = "unknown key" if unknown else mistake["msg"].removeprefix("Value error, ")
+        mistakes.append((key, line_of(text, mistake["loc"]), reason))
+    (key, line, reason), *others = mistakes
+    for other_key, other_line, other in others:
+        reason += "; " + (
+            f"{other_key}: {other}" if other_line is None else f"line {other_line}: {other_key}: {other}"
+        )
+    return ConfigError(reason, key=key, file=file, line=line)

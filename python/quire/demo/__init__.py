@@ -1,0 +1,1 @@
+"""`quire demo`: what quire does, with real data, in a minute."""

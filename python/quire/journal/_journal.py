@@ -1,0 +1,447 @@
+"""The transaction log without a broker: a journal that a program writes by itself, and any journal read from its files."""
+
+from __future__ import annotations
+
+import errno
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from quire import _quire
+from quire._arguments import (
+    AUTO,
+    Auto,
+    bookmark_to_core,
+    expiration_to_core,
+    sequence_to_core,
+    timeout_to_core,
+)
+from quire._bookmarks import EPOCH, Bookmark, to_text
+from quire._errors import ConfigError
+from quire._filter import FilterArgument, optional_filter_to_core
+from quire._message import Message, datetime_from_ns, to_bytes
+from quire._quire import Record as Record
+from quire._units import Duration, Size, seconds, size
+from quire.journal._arrow import read_arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: A client name, or the id that it has in bookmarks.
+Publisher = str | int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One file of a journal."""
+
+    path: Path
+    number: int
+    #: Bookmarks of its first and its last record; `None` when it is empty, or damaged there.
+    first: str | None
+    last: str | None
+    #: When these were taken.
+    first_timestamp: datetime | None
+    last_timestamp: datetime | None
+    #: Records.
+    count: int
+    #: Bytes of the file.
+    size: int
+    #: `"active"`, `"sealed"`, `"archived"` or `"compressed"`.
+    state: str
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Bytes that are not what was written."""
+
+    #: The segment, also when its index is damaged; `None` for a file of the whole journal.
+    segment: Segment | None
+    #: Where it begins, in bytes.
+    offset: int
+    reason: str
+    path: Path
+
+
+class JournalReader:
+    """Read access to a journal, also while it is written to: `Journal`, or `server.journal`. Thread-safe."""
+
+    def __init__(self, core: _quire.JournalReader) -> None:
+        self._reader = core
+
+    @property
+    def persisted(self) -> int:
+        """The position of the last record that is persistent; records are numbered from 1."""
+        return self._open_reader().positions()[1]
+
+    def read(
+        self,
+        bookmark: Bookmark = EPOCH,
+        *,
+        until: Bookmark | None = None,
+        topic: str | None = None,
+        filter: FilterArgument | None = None,
+    ) -> Iterator[Message]:
+        """The messages after one place and up to another, itself included.
+
+        - `bookmark`, `until`: a bookmark, several of them (the oldest counts), or a time; without `until` what is
+          persistent now
+        - `topic`: exact, or a regular expression when it holds any of ``^ $ * + ? [ ] ( ) { } | \\``
+
+        Raises `BadBookmarkError`, `BadTopicError`, `BadFilterError`, and, when it comes to it, `JournalCorruptError`.
+        """
+        return self._open_reader().read(
+            to_text(bookmark), bookmark_to_core(until), topic, optional_filter_to_core(filter)
+        )
+
+    def read_arrow(
+        self,
+        bookmark: Bookmark = EPOCH,
+        *,
+        until: Bookmark | None = None,
+        topic: str | None = None,
+        filter: FilterArgument | None = None,
+        fields: Mapping[str, str] | None = None,
+        batch_rows: int = 10_000,
+    ) -> Iterator[pa.RecordBatch]:
+        """As `read`, but as `pyarrow.RecordBatch`es of about `batch_rows` messages, made without Python per message.
+
+        Columns are the attributes of a message, and those of `fields`: names or paths in the data with their types,
+        `{"qty": "int", "/order/price": "double"}`, of boolean, byte, short, int, long, float, double, string, timestamp,
+        date. A value that is not of the type is null, and so is `data` that is not UTF-8.
+
+        Needs `quire[arrow]`.
+        """
+        return read_arrow(
+            self._open_reader(),
+            to_text(bookmark),
+            bookmark_to_core(until),
+            topic,
+            optional_filter_to_core(filter),
+            fields,
+            batch_rows,
+        )
+
+    def records(
+        self,
+        bookmark: Bookmark = EPOCH,
+        *,
+        until: Bookmark | None = None,
+        topic: str | None = None,
+        filter: FilterArgument | None = None,
+    ) -> Iterator[Record]:
+        """As `read`, but everything as it is stored, also what is no message. A filter leaves messages only."""
+        return self._open_reader().records(
+            to_text(bookmark), bookmark_to_core(until), topic, optional_filter_to_core(filter)
+        )
+
+    def find(self, bookmark: str) -> tuple[Segment, int] | None:
+        """The segment that holds the message, and the offset of its batch in bytes; `None` when no segment does."""
+        found = self._open_reader().find(bookmark)
+        return None if found is None else (segment_of(found[0]), found[1])
+
+    def segments(self) -> list[Segment]:
+        """The files, oldest first."""
+        return [segment_of(fields) for fields in self._open_reader().segments()]
+
+    def verify(self) -> list[Damage]:
+        """Checks every byte that was written; empty when all is sound."""
+        damages = self._open_reader().verify()
+        segments = {segment.path: segment for segment in self.segments()} if damages else {}
+        return [
+            Damage(
+                segment=segments.get(path.with_suffix(".journal")), offset=offset, reason=reason, path=path
+            )
+            for path, offset, reason in damages
+        ]
+
+    def _open_reader(self) -> _quire.JournalReader:
+        return self._reader
+
+
+class _Maintained(JournalReader, ABC):
+    """A journal whose full files can be archived, compressed and removed, also while it is written to and read."""
+
+    def archive(
+        self, *, age: Duration | None = None, size_max: Size | None = None, dry_run: bool = False
+    ) -> list[Segment]:
+        """Moves full files to the archive directory; they stay part of the log.
+
+        - `age`: those not written to for longer; 0 = all of them
+        - `size_max`: as many of the oldest as it takes for the rest outside of the archive to be this large at most
+        - `dry_run`: only says which
+
+        The oldest first. Returns them as they are now. Raises `ConfigError` without an archive directory,
+        `StorageFullError`, `StorageFailedError`; files that were moved before stay moved.
+        """
+        return self._take("archive", age, size_max, dry_run)
+
+    def compress(
+        self, *, age: Duration | None = None, size_max: Size | None = None, dry_run: bool = False
+    ) -> list[Segment]:
+        """Compresses full files where they are; they stay part of the log, and are read more slowly.
+
+        Arguments, result and errors as with `archive`; `size_max` is what those may have that are not compressed.
+        """
+        return self._take("compress", age, size_max, dry_run)
+
+    def remove(
+        self, *, age: Duration | None = None, size_max: Size | None = None, dry_run: bool = False
+    ) -> list[Segment]:
+        """Removes full files: their messages are gone. The highest sequence of every publisher stays known.
+
+        A file that somebody still needs stays, and so do all younger ones: a queue or a subscription of the running
+        server, or an iterator of this process that has not passed it. Arguments and errors as with `archive`; `size_max`
+        is what all may have. Returns the files as they were.
+        """
+        return self._take("remove", age, size_max, dry_run)
+
+    def _take(self, action: str, age: Duration | None, size_max: Size | None, dry_run: bool) -> list[Segment]:
+        files = maintain(self._maintenance(), action, age, size_max, dry_run)
+        return [segment_of(fields) for fields in files]
+
+    @abstractmethod
+    def _maintenance(self) -> _quire.JournalMaintenance | _quire.Engine:
+        """What archives, compresses and removes files."""
+
+
+class ServerJournal(_Maintained):
+    """The journal of a running server."""
+
+    def __init__(self, engine: _quire.Engine) -> None:
+        super().__init__(engine.journal())
+        self._engine = engine
+
+    def _maintenance(self) -> _quire.Engine:
+        return self._engine
+
+
+class Journal(_Maintained):
+    """The journal in a directory: made when it is not there, recovered when it is.
+
+    - `read_only`: nothing is locked or changed; safe beside the process that writes it
+    - `archive_directory`: where `archive` moves files, and where the files are that it moved; `None` = where files of this
+      journal were archived last
+    - `journal_size`: of one segment; the first segments have 4 MB and grow up to it, a larger record gets a segment of its own
+    - `preallocated_journal_files`: segments made ready before they are needed
+    - `flush_interval`: the longest that a record waits for its flush to start (30us to 100ms); an idle disk flushes
+      at once
+    - `durability`: `"fsync"`: persistent means on stable storage; `"os"`: it survives the process, not the machine
+    - `on_progress`: called with the bytes done and the bytes to do while a long journal is recovered
+
+    Raises `JournalLockedError`, `JournalCorruptError`, also when files of the log are missing, `ConfigError`,
+    `StorageFullError`, `StorageFailedError`; with `read_only`, `FileNotFoundError` when there is no journal.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        archive_directory: str | os.PathLike[str] | None = None,
+        journal_size: Size = "64MB",
+        preallocated_journal_files: int = 2,
+        flush_interval: Duration = "100ms",
+        durability: Literal["fsync", "os"] = "fsync",
+        read_only: bool = False,
+        on_progress: Any = None,
+    ) -> None:
+        self._directory = Path(directory)
+        self._closed = False
+        self._writer: _quire.Journal | None = None
+        if read_only:
+            check_is_journal(self._directory)
+            super().__init__(_quire.JournalReader(self._directory, archive_directory))
+            return
+        if durability not in ("fsync", "os"):
+            raise ConfigError(f"{durability!r} is neither 'fsync' nor 'os'", key="durability")
+        if preallocated_journal_files < 1:
+            raise ConfigError(
+                f"{preallocated_journal_files} is not at least 1", key="preallocated_journal_files"
+            )
+        self._writer = _quire.Journal(
+            self._directory,
+            archive_directory=archive_directory,
+            journal_size=size(journal_size, "journal_size"),
+            prepared_count=preallocated_journal_files,
+            flush_interval=timedelta(seconds=seconds(flush_interval, "flush_interval")),
+            durability=durability,
+            on_progress=on_progress,
+        )
+        super().__init__(self._writer.reader())
+
+    @property
+    def directory(self) -> Path:
+        """Where it is."""
+        return self._directory
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether it was opened to be read."""
+        return self._writer is None
+
+    def append(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        publisher: Publisher,
+        sequence: int | Auto = AUTO,
+        message_type: str = "json",
+        expiration: Duration | None = None,
+        correlation_id: str | None = None,
+    ) -> str | None:
+        """Appends one message and hands it to the disk; gives its bookmark, `None` for a duplicate.
+
+        Does not wait for persistence; waits while 64 MiB wait for the disk already.
+
+        - `data`: bytes, text, or anything that is JSON-serialisable
+        - `publisher`: a client name, or the id that it has in bookmarks
+        - `sequence`: `AUTO` counts on from the highest of the publisher; a number not above it is a duplicate
+        - `expiration`: lifetime in a queue, in whole seconds rounded up; 0 = never expires
+
+        Raises `ConfigError` for what cannot be recorded, `LimitExceededError` after the last number of the
+        publisher, 2^64 - 1, `StorageFullError` or `StorageFailedError` when the journal takes no more writes.
+        """
+        return self.append_many(
+            topic,
+            (data,),
+            publisher=publisher,
+            sequence=sequence,
+            message_type=message_type,
+            expiration=expiration,
+            correlation_id=correlation_id,
+        )[0]
+
+    def append_many(
+        self,
+        topic: str,
+        items: Iterable[Any],
+        *,
+        publisher: Publisher,
+        sequence: int | Auto = AUTO,
+        message_type: str = "json",
+        expiration: Duration | None = None,
+        correlation_id: str | None = None,
+    ) -> list[str | None]:
+        """As `append` for each of `items`, in order; the second one has the number after `sequence`, and so on.
+
+        When it raises, those before the one that was refused are appended.
+        """
+        return self._open_writer().append(
+            topic,
+            [to_bytes(data, topic=topic) for data in items],
+            publisher=publisher,
+            sequence=sequence_to_core(sequence) or None,
+            message_type=message_type,
+            correlation_id=correlation_id,
+            expiration_s=expiration_to_core(expiration),
+        )
+
+    def flush(self, timeout: Duration | None = None) -> None:
+        """Waits until everything appended so far is persistent.
+
+        Raises `TimeoutError`, `StorageFullError`, `StorageFailedError`.
+        """
+        if not self._open_writer().flush(timeout_to_core(timeout)):
+            raise TimeoutError(f"{self._directory}: not everything became persistent within {timeout}")
+
+    @property
+    def appended(self) -> int:
+        """The position of the last record appended."""
+        return self._open_writer().appended
+
+    def highest_sequence(self, publisher: Publisher) -> int:
+        """The highest sequence number of a publisher, 0 when it has none."""
+        return self._open_writer().highest_sequence(publisher)
+
+    def close(self) -> None:
+        """Makes everything appended persistent, marks a clean stop, lets the directory go. Harmless when closed.
+
+        Raises `StorageFullError` or `StorageFailedError` when not everything is persistent.
+        """
+        self._closed = True
+        if self._writer is not None:
+            self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        mode = ", read_only=True" if self.is_read_only else ""
+        return f"Journal({os.fspath(self._directory)!r}{mode})"
+
+    def _open_reader(self) -> _quire.JournalReader:
+        if self._closed:
+            raise ValueError("the journal is closed")
+        return self._reader
+
+    def _open_writer(self) -> _quire.Journal:
+        if self._writer is None:
+            raise ConfigError(f"{self!r} was opened to be read")
+        return self._writer
+
+    def _maintenance(self) -> _quire.JournalMaintenance:
+        return self._open_writer().maintenance()
+
+
+def maintain(
+    maintenance: _quire.JournalMaintenance | _quire.Engine,
+    action: str,
+    age: Duration | None,
+    size_max: Size | None,
+    dry_run: bool,
+) -> Iterator[_quire.SegmentFields]:
+    """Archives, compresses or removes one file after the other, and gives each when it is done."""
+    older, beyond = which_to_core(age, size_max)
+    while files := maintenance.maintain(action, older, beyond, dry_run):
+        yield from files
+        if dry_run:
+            return
+
+
+def which_to_core(age: Duration | None, size_max: Size | None) -> tuple[timedelta | None, int | None]:
+    """Which files are meant. Raises `ConfigError` unless one of both says so."""
+    if (age is None) == (size_max is None):
+        raise ConfigError("either age or size_max says which files", key="age")
+    older = None if age is None else timedelta(seconds=seconds(age, "age"))
+    return older, None if size_max is None else size(size_max, "size_max")
+
+
+def check_is_journal(directory: Path) -> None:
+    """Raises `FileNotFoundError` or `NotADirectoryError` for a place without a journal, and says where one is."""
+    if not directory.exists():
+        raise FileNotFoundError(errno.ENOENT, "there is no such directory", os.fspath(directory))
+    if not directory.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "a journal is a directory", os.fspath(directory))
+    if not any(directory.glob("*.journal")):
+        inside = [path.parent for path in sorted(directory.glob("*/*.journal"))[:1]]
+        hint = f"; perhaps you mean {inside[0]}" if inside else ""
+        raise FileNotFoundError(errno.ENOENT, f"there are no journal files{hint}", os.fspath(directory))
+
+
+def segment_of(fields: _quire.SegmentFields) -> Segment:
+    path, number, first, last, first_ns, last_ns, count, size, state = fields
+    return Segment(
+        path=path,
+        number=number,
+        first=first,
+        last=last,
+        first_timestamp=None if first_ns is None else datetime_from_ns(first_ns),
+        last_timestamp=None if last_ns is None else datetime_from_ns(last_ns),
+        count=count,
+        size=size,
+        state=state,
+    )

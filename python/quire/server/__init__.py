@@ -1,0 +1,1 @@
+"""The server on asyncio, and maintenance of journal files. Import the names from `quire`."""

@@ -1,0 +1,440 @@
+"""The asyncio server: it moves bytes, the core moves messages.
+
+Everything that arrives during one turn of the event loop goes into the core with one call, which leaves the
+interpreter; what comes back is written with one `write` per connection. No Python runs per message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, cast
+
+from quire import _quire
+from quire._errors import ConfigError, DisconnectedError, QuireError
+from quire._process import connections_max, start_thread, with_threads, without_open_files
+from quire.config import Address, Config
+from quire.journal._journal import ServerJournal
+from quire.server._maintenance import listen_locally, user_of
+
+_CONNECTED: Final = 0
+_RECEIVED: Final = 1
+_WRITABLE: Final = 2
+_NOT_WRITABLE: Final = 3
+_DISCONNECTED: Final = 4
+_SHUTDOWN: Final = 5
+_ADMINISTRATOR_CONNECTED: Final = 6
+_DENIED_CONNECTED: Final = 7
+
+#: Bytes that may wait in a connection's transport before the core is told to feed its replays no further, and
+#: the mark at which it goes on. The loop writes as much of them at once as the system takes, and a publish waits for that: with
+#: four times as much it took twice as long beside a replay, and the replay was no faster.
+HIGH_WATER: Final = 256 * 1024
+LOW_WATER: Final = 64 * 1024
+#: Bytes that a turn takes from one connection. An event loop may read 32 times 256 KB from a socket before it goes on, and every other
+#: connection waits while the core keeps them.
+READ_MAX: Final = 1024 * 1024
+#: Seconds that a peer which does not read may hold up the close of its connection.
+CLOSE_GRACE: Final = 2.0
+#: Seconds that a stop may take: after it, connections are cut.
+STOP_TIMEOUT: Final = 10.0
+
+_log = logging.getLogger("quire.server")
+
+Progress = Callable[[int, int], None]
+
+
+class Server:
+    """A quire server.
+
+    As a context manager it runs on a thread of its own; `await server.serve()` runs it on the caller's event
+    loop until `close` is called or the task is cancelled. Either way the journal is recovered before the first
+    connection is accepted.
+
+    Raises `ConfigError` for a setting that cannot be, `JournalLockedError` when another process has the
+    journal, `JournalCorruptError` when it is damaged, `OSError` when the address cannot be had, `LimitExceededError` when
+    the system gives the process too few open files or threads.
+    """
+
+    def __init__(self, config: Config | None = None, *, on_progress: Progress | None = None) -> None:
+        self.config = config if config is not None else Config()
+        self._on_progress = on_progress
+        self._engine: _quire.Engine | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connections: dict[int, _Connection] = {}
+        self._last_connection = 0
+        self._events: list[tuple[int, int, bytes]] = []
+        self._turn_is_due = False
+        #: Turns so far, and connections that are not read from until the current one is over.
+        self._turns = 0
+        self._read_enough: list[_Connection] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._drained: asyncio.Event | None = None
+        self._stop: asyncio.Event | None = None
+        #: By the names of the transports; empty while the server does not run.
+        self._urls: dict[str, str] = {}
+        self._thread: threading.Thread | None = None
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self._broken: QuireError | None = None
+        self._stop_requested = False
+
+    @property
+    def url(self) -> str:
+        """Where clients connect: `quire://host:port`, of the first transport."""
+        return next(iter(self.urls.values()))
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Where clients connect, by the names of the transports in the order of the configuration.
+
+        Raises `DisconnectedError` when the server is not running.
+        """
+        if not self._urls:
+            raise DisconnectedError("the server is not running", code="shutting_down")
+        return dict(self._urls)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it accepts connections."""
+        return bool(self._urls)
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since the start, and what there is at the moment."""
+        if self._engine is None:
+            raise DisconnectedError("the server is not running", code="shutting_down")
+        stats: dict[str, Any] = json.loads(self._engine.stats())
+        return stats
+
+    @property
+    def journal(self) -> ServerJournal:
+        """The running journal: to be read, and to have its full files archived, compressed and removed."""
+        if self._engine is None:
+            raise DisconnectedError("the server is not running", code="shutting_down")
+        return ServerJournal(self._engine)
+
+    def start(self) -> Server:
+        """Starts the server on a thread of its own; returns when it accepts connections."""
+        if self._thread is not None:
+            raise QuireError("the server was started already", code="bad_option")
+        thread = threading.Thread(target=self._run, name="quire-server", daemon=True)
+        start_thread(thread)
+        self._thread = thread
+        self._started.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+        return self
+
+    def close(self) -> None:
+        """Tells the clients, makes persistent what was taken, closes the journal. From any thread."""
+        self._stop_requested = True
+        loop, stop = self._loop, self._stop
+        if loop is not None and stop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed already
+                loop.call_soon_threadsafe(stop.set)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+            if self._failure is not None and self._started.is_set():
+                failure, self._failure = self._failure, None
+                raise failure
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def serve(self, *, started: Callable[[], None] | None = None) -> None:
+        """Serves on the running event loop until `close` is called or the task is cancelled.
+
+        Calls `started` when connections are accepted. Raises `InternalError` after a bug in the broker ended a turn
+        early: the server has then cut all connections and stopped, and acknowledged nothing of that turn.
+        """
+        loop = asyncio.get_running_loop()
+        self._loop, self._stop, self._drained = loop, asyncio.Event(), asyncio.Event()
+        if self._stop_requested:
+            self._stop.set()
+        # Before it opens files of its own, which `SERVER_FILES` counts.
+        room = self._connections_max()
+        async with contextlib.AsyncExitStack() as listening:
+            # Before the journal is made: a server whose address is taken leaves nothing on the disk.
+            listeners = [
+                await listening.enter_async_context(await self._listen(number, address))
+                for number, address in enumerate(self.config.addresses)
+            ]
+            self._engine = engine = await self._open_engine(room)
+            local = None
+            try:
+                local = await self._listen_locally()
+                names = [transport.name for transport in self.config.transport]
+                self._urls = dict(zip(names, map(_url_of, listeners), strict=True))
+                loop.add_reader(engine.wake_fd(), self._schedule)
+                # The first turn logs what opening the journal found.
+                self._schedule()
+                try:
+                    for listener in listeners:
+                        await listener.start_serving()
+                    if local is not None:
+                        await local.start_serving()
+                    if started is not None:
+                        started()
+                    await self._stop.wait()
+                finally:
+                    for listener in listeners:
+                        listener.close()
+                    if local is not None:
+                        local.close()
+                    await self._shut_down()
+                    loop.remove_reader(engine.wake_fd())
+                    if self._timer is not None:
+                        self._timer.cancel()
+                    await listening.aclose()
+            finally:
+                self._urls = {}
+                if local is not None:
+                    local.close()
+                # What the loop still has to say about connections that were cut changes nothing.
+                self._engine = None
+                # Waits for the disk, not for peers: nothing else is left to do on this loop.
+                engine.close()
+        if self._broken is not None:
+            raise self._broken
+
+    async def _open_engine(self, connections_max: int) -> _quire.Engine:
+        """Opens the journal and recovers it, on another thread."""
+        assert self._loop is not None
+        loop = self._loop
+        try:
+            config = self.config.to_core(max_connections=connections_max)
+            return await with_threads(
+                "opening the journal",
+                lambda: loop.run_in_executor(None, _quire.Engine, config, self._on_progress),
+            )
+        except ConfigError as error:
+            raise self.config.placed(error) from None
+
+    async def _listen(self, transport: int, address: Address) -> asyncio.Server:
+        """Binds the address of a transport; accepts nothing yet."""
+        assert self._loop is not None
+        try:
+            return await self._loop.create_server(
+                lambda: _Connection(self, transport),
+                address.host,
+                address.port,
+                backlog=1024,
+                start_serving=False,
+            )
+        except OSError as error:
+            if (refused := without_open_files(error)) is not None:
+                raise refused from None
+            raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from None
+
+    async def _listen_locally(self) -> asyncio.AbstractServer | None:
+        """Binds the socket of the administrator; `None` when there can be none. Accepts nothing yet."""
+        assert self._loop is not None
+        listener = listen_locally(self.config.journal_directory)
+        if listener is None:
+            return None
+        return await self._loop.create_unix_server(
+            lambda: _Connection(self, 0, is_local=True), sock=listener, start_serving=False
+        )
+
+    def _connections_max(self) -> int:
+        wanted = sum(transport.max_connections for transport in self.config.transport)
+        room = connections_max(wanted)
+        if room < wanted:
+            _log.info(
+                "the limit of open files (ulimit -n) leaves room for %d connections, max_connections is %d",
+                room,
+                wanted,
+            )
+        return room
+
+    def _run(self) -> None:
+        try:
+            # Before the loop opens files, so that the error says what to raise.
+            connections_max(1)
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(self.serve(started=self._started.set))
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._started.set()
+
+    async def _shut_down(self) -> None:
+        assert self._drained is not None
+        if self._broken is None:
+            self._event(_SHUTDOWN, 0)
+            try:
+                async with asyncio.timeout(STOP_TIMEOUT):
+                    await self._drained.wait()
+            except TimeoutError:
+                _log.warning("%d connections were cut, they did not close in time", len(self._connections))
+        for connection in list(self._connections.values()):
+            connection.transport.abort()
+
+    def _event(self, event: int, connection: int, data: bytes = b"") -> None:
+        self._events.append((event, connection, data))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        """A turn after everything that this turn of the loop still brings."""
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            assert self._loop is not None
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_is_due = False
+        self._turns += 1
+        if self._engine is None or self._broken is not None:
+            return
+        assert self._loop is not None
+        assert self._stop is not None
+        assert self._drained is not None
+        events, self._events = self._events, []
+        try:
+            turn = self._engine.turn(events)
+        except QuireError as error:
+            # The rest of the turn's input is lost, so the server must not go on. Connections are cut without another
+            # word: clients connect again and send what was not acknowledged.
+            _log.critical("%s", error)
+            self._broken = error
+            self._stop.set()
+            self._drained.set()
+            return
+        for number, parts in turn.sends:
+            if (connection := self._connections.get(number)) is not None:
+                connection.write(parts)
+        for number in turn.closes:
+            if (connection := self._connections.get(number)) is not None:
+                connection.close()
+        for number in turn.pauses:
+            if (connection := self._connections.get(number)) is not None:
+                connection.set_paused(True)
+        for number in turn.resumes:
+            if (connection := self._connections.get(number)) is not None:
+                connection.set_paused(False)
+        read_enough, self._read_enough = self._read_enough, []
+        for connection in read_enough:
+            connection.read_on()
+        for level, text in turn.logs:
+            _log.log(level, "%s", text)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if turn.sleep is not None:
+            self._timer = self._loop.call_later(turn.sleep, self._schedule)
+        if turn.drained:
+            self._drained.set()
+
+    def _connected(self, connection: _Connection) -> int:
+        self._last_connection += 1
+        self._connections[self._last_connection] = connection
+        return self._last_connection
+
+    def _disconnected(self, number: int) -> None:
+        self._connections.pop(number, None)
+        self._event(_DISCONNECTED, number)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: hands its bytes on, and says when its transport is full."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, server: Server, transport: int, *, is_local: bool = False) -> None:
+        self._server = server
+        #: Where it came in, by its place in the configuration.
+        self._transport_number = transport
+        self._is_local = is_local
+        self._number = 0
+        #: The core does not want to hear the peer.
+        self._is_paused = False
+        #: The last turn that got bytes from the peer, and how many.
+        self._turn = 0
+        self._turn_size = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are not subclasses of asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
+        self._number = self._server._connected(self)
+        event, name = self._who()
+        place = self._transport_number.to_bytes(2, "little")
+        self._server._event(event, self._number, place + name.encode())
+
+    def _who(self) -> tuple[int, str]:
+        if self._is_local:
+            user = user_of(self.transport.get_extra_info("socket").fileno())
+            is_administrator = user in (0, os.geteuid())
+            return _ADMINISTRATOR_CONNECTED if is_administrator else _DENIED_CONNECTED, f"local user {user}"
+        peer = self.transport.get_extra_info("peername")
+        return _CONNECTED, f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "?"
+
+    def data_received(self, data: bytes) -> None:
+        server = self._server
+        server._event(_RECEIVED, self._number, data)
+        if self._turn != server._turns:
+            self._turn, self._turn_size = server._turns, 0
+        self._turn_size += len(data)
+        if self._turn_size >= READ_MAX:
+            self.transport.pause_reading()
+            server._read_enough.append(self)
+
+    def pause_writing(self) -> None:
+        self._server._event(_NOT_WRITABLE, self._number)
+
+    def resume_writing(self) -> None:
+        self._server._event(_WRITABLE, self._number)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server._disconnected(self._number)
+
+    def set_paused(self, is_paused: bool) -> None:
+        """Stops or resumes reading for the core."""
+        self._is_paused = is_paused
+        if is_paused:
+            self.transport.pause_reading()
+        else:
+            self.read_on()
+
+    def read_on(self) -> None:
+        """Resumes reading, unless the core does not want to hear the peer."""
+        if not self._is_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def write(self, parts: list[bytes]) -> None:
+        """Writes the parts one after the other."""
+        if len(parts) == 1:
+            self.transport.write(parts[0])
+        else:
+            self.transport.writelines(parts)
+
+    def close(self) -> None:
+        """Closes once everything is written, or the peer took too long."""
+        self.transport.close()
+        assert self._server._loop is not None
+        self._server._loop.call_later(CLOSE_GRACE, self.transport.abort)
+
+
+def _url_of(listener: asyncio.Server) -> str:
+    host, port = listener.sockets[0].getsockname()[:2]
+    return f"quire://[{host}]:{port}" if ":" in host else f"quire://{host}:{port}"
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,120 @@
+"""What `publish` makes of data that is neither bytes nor text."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pydantic
+import pytest
+import quire
+from support.waiting import PATIENCE
+from support.ways_in import configured
+
+
+class Side(enum.Enum):
+    BUY = "B"
+
+
+@dataclass
+class Order:
+    symbol: str
+    qty: Decimal
+    side: Side
+
+
+class Model(pydantic.BaseModel):
+    at: datetime
+    order: Order
+
+
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+ORDER = Order("IBM", Decimal("10.50"), Side.BUY)
+ORDER_JSON = {"symbol": "IBM", "qty": "10.50", "side": "B"}
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (ORDER, ORDER_JSON),
+        (Model(at=AT, order=ORDER), {"at": "2026-01-02T03:04:05Z", "order": ORDER_JSON}),
+        ({"id": UUID(int=7), "days": {date(2026, 1, 2)}}, {"id": str(UUID(int=7)), "days": ["2026-01-02"]}),
+        ([AT, Decimal("1E+2"), Path("a/b")], ["2026-01-02T03:04:05Z", "1E+2", "a/b"]),
+        (bytearray(b"7"), 7),
+    ],
+)
+def test_what_python_programs_have_is_published_as_json(data: Any, expected: Any) -> None:
+    with quire.Client("memory:") as client:
+        subscription = client.subscribe("orders")
+        client.publish("orders", data)
+        assert subscription.get(timeout=PATIENCE).json() == expected
+
+
+def test_an_encoder_comes_first_for_what_json_does_not_have() -> None:
+    def encoder(value: object) -> object:
+        return float(value) if isinstance(value, Decimal) else b"raw" if value is Side.BUY else repr(value)
+
+    with quire.Client("memory:", encoder=encoder) as client:
+        subscription = client.subscribe("orders")
+        for data in ({"qty": Decimal("10.5")}, Side.BUY, Decimal(2)):
+            client.publish("orders", data)
+        assert [subscription.get(timeout=PATIENCE).data for _ in range(3)] == [
+            b'{"qty":10.5}',
+            b"raw",
+            b"2.0",
+        ]
+    with pytest.raises(quire.ConfigError, match=r"encoder: expected a function, got `int`"):
+        quire.Client("memory:", encoder=7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (
+            {"a": [1, {"b": object()}]},
+            TypeError,
+            r"'orders'.*at /a\[1\]/b: object has no form in JSON.*encoder=",
+        ),
+        (object(), TypeError, "at its root"),
+        ({"a": float("nan")}, ValueError, "at /a"),
+    ],
+)
+def test_data_without_a_form_in_json_is_an_error_that_names_topic_and_field(
+    data: Any, error: type[Exception], message: str
+) -> None:
+    with quire.Client("memory:") as client, pytest.raises(error, match=message):
+        client.publish("orders", data)
+
+
+SETTINGS: dict[str, Any] = {
+    "transaction_log": {
+        "topic": [
+            {"name": "orders", "message_type": "json", "validate": True},
+            {"name": "^", "message_type": "json"},
+        ]
+    }
+}
+
+
+def test_a_validated_topic_takes_nothing_but_json(way_in: str, tmp_path: Path) -> None:
+    with configured(way_in, tmp_path, **SETTINGS) as place, quire.Client(**place) as client:
+        subscription = client.subscribe("orders")
+        for data in (b"\xff\xfe", b"", "IBM", b'{"a":1} x', b'"\xff"'):
+            client.publish("orders", data)
+            with pytest.raises(quire.BadMessageError, match='"orders" is not JSON'):
+                client.flush(timeout=PATIENCE)
+        client.publish("orders", ORDER)
+        client.publish("other", "IBM")
+        client.flush(timeout=PATIENCE)
+        assert subscription.get(timeout=PATIENCE).json() == ORDER_JSON
+
+
+def test_only_json_can_be_validated() -> None:
+    topic = {"name": "orders", "message_type": "fix", "validate": True}
+    with pytest.raises(quire.ConfigError, match="validate"):
+        quire.Config(transaction_log={"topic": [topic]})
