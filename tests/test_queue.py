@@ -549,6 +549,32 @@ def test_a_client_that_is_full_releases_what_it_never_read(connect: Connect) -> 
     assert counts == {number: 2 if number == 0 else 1 for number in range(40)}
 
 
+def test_a_client_that_is_full_leaves_when_its_server_has_heard_it(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, queue=QUEUES) as process:
+        client = quire.Client(process.url, receive_size_max="64KB")
+        other = quire.Client(process.url)
+        for number in range(40):
+            other.publish("tries", {"n": number, "text": "x" * 60_000})
+        other.flush(PATIENCE)
+        jobs = client.subscribe("TRIED", max_backlog=100)
+        assert jobs.get(PATIENCE).json()["n"] == 0
+        wait_until(lambda: other.queue_stats("TRIED")["TRIED"]["backlog"] > 10)
+        os.kill(process.pid, signal.SIGSTOP)
+        closing = threading.Thread(target=client.close, args=(PATIENCE,))
+        try:
+            closing.start()
+            # The server reads nothing yet, and the client has messages that it did not read.
+            closing.join(0.3)
+            assert closing.is_alive()
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+            closing.join()
+        again = other.subscribe("TRIED", max_backlog=100)
+        counts = [again.get(PATIENCE).delivery_count for _ in range(40)]
+        assert sorted(counts) == [1] * 39 + [2]
+        other.close()
+
+
 def test_random_rolling_restarts_dead_letter_nothing_that_no_handler_saw(connect: Connect) -> None:
     """Fifty programs, one after the other, each with its own way to leave."""
     draw = random.Random(20)

@@ -581,9 +581,11 @@ impl ClientCore {
         }) && !self.wants_confirmation()
     }
 
-    /// Whether the connection should be closed: the client is, and has said all it had to say.
+    /// Whether the connection should be closed now. A server that the client has said goodbye to closes it, when it has read everything
+    /// before the goodbye: a client that closed first, with messages that it did not read, would take back what is still on its way.
     pub fn wants_close(&self) -> bool {
-        matches!(self.state, State::Closed(_)) && self.is_idle()
+        matches!(self.state, State::Closed(_))
+            && !self.connection.as_ref().is_some_and(|connection| connection.is_up())
     }
 
     /// The next thing to hand on.

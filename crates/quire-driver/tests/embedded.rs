@@ -1,5 +1,6 @@
 //! A client and an engine in one process, over a real socket pair and a real journal: what a program does all day.
 
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -7,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use quire_broker::BrokerConfig;
 use quire_client::{ClientConfig, Message, NewMessage, Reconnect, Sequence, State, SubscriptionSpec};
-use quire_command::Code;
+use quire_command::{Code, Reply};
 use quire_driver::client::{Client, FirstContact, Link, Options, Queue, Subscribed, Taken};
 use quire_driver::store::BookmarkStore;
 use quire_driver::{Engine, EngineError};
 use quire_journal::Action;
 use quire_types::Files;
+use quire_wire::Encode;
 
 /// Only a hang takes longer, on the slowest machine.
 const SOON: Duration = Duration::from_secs(120);
@@ -311,6 +313,22 @@ fn a_client_that_may_not_wait_ends_although_nobody_reads_what_it_says() {
     client.begin_close();
     client.close(Duration::ZERO);
     assert!(client.wait_closed(SOON), "the thread goes on");
+}
+
+#[test]
+fn a_server_that_refuses_and_closes_before_it_reads_is_understood() {
+    let link = Link::Embedded(Arc::new(|| {
+        let (ours, mut theirs) = UnixStream::pair()?;
+        let mut frame = Vec::new();
+        Reply::Error { code: Code::NotEntitled, reason: "not you" }.encode(&mut frame);
+        theirs.write_all(&frame)?;
+        Ok(ours)
+    }));
+    let client = Client::start(options(link, "stranger")).unwrap();
+    match client.wait_connected(SOON, false) {
+        Some(FirstContact::Ended(failure)) => assert_eq!(failure.reason, "not you"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -35,9 +35,8 @@ pub(super) fn run(shared: &Shared, links: &[Link]) {
         shared.awake.store(true, Ordering::Release);
         let mut inner = shared.inner.lock();
         let is_hurried = shared.is_hurried.load(Ordering::Acquire);
-        if matches!(inner.core.state(), State::Closed(_))
-            && (is_hurried || wire.as_ref().is_none_or(|wire| inner.core.wants_close() && wire.is_idle()))
-        {
+        let is_closed = matches!(inner.core.state(), State::Closed(_));
+        if is_closed && (is_hurried || wire.is_none() || inner.core.wants_close()) {
             if let Some(wire) = wire.take() {
                 wire.leave(shared);
                 inner.core.handle_disconnected(shared.now());
@@ -142,21 +141,35 @@ fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> Result<(), Stri
             }
             shared.dispatch(&mut inner);
         }
-        progress |= wire.write()?;
-        shared.is_reading.store(is_reading, Ordering::Release);
-        if is_reading && let Some(size) = wire.read(scratch)? {
-            progress = true;
-            let bytes = Bytes::copy_from_slice(&scratch[..size]);
-            let mut inner = shared.inner.lock();
-            inner.heard_at = Some(SystemTime::now());
-            let received = inner.core.handle_received(shared.now(), bytes);
-            shared.dispatch(&mut inner);
-            received.map_err(|error| format!("the server does not speak the protocol: {error}"))?;
+        match wire.write() {
+            Ok(is_written) => progress |= is_written,
+            Err(reason) => {
+                // The server has closed. Why it did may still lie in the socket.
+                while receive(shared, wire, scratch)? {}
+                return Err(reason);
+            }
         }
+        shared.is_reading.store(is_reading, Ordering::Release);
+        progress |= is_reading && receive(shared, wire, scratch)?;
         if !progress {
             return Ok(());
         }
     }
+}
+
+/// Reads once; whether there was anything.
+///
+/// # Errors
+/// The connection is of no use any more: the reason.
+fn receive(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> Result<bool, String> {
+    let Some(size) = wire.read(scratch)? else { return Ok(false) };
+    let bytes = Bytes::copy_from_slice(&scratch[..size]);
+    let mut inner = shared.inner.lock();
+    inner.heard_at = Some(SystemTime::now());
+    let received = inner.core.handle_received(shared.now(), bytes);
+    shared.dispatch(&mut inner);
+    received.map_err(|error| format!("the server does not speak the protocol: {error}"))?;
+    Ok(true)
 }
 
 /// Sleeps until the socket is ready, somebody wakes the thread, or the next timer; not at all when there is something to do.
@@ -170,7 +183,7 @@ fn continue_or_sleep(shared: &Shared, wire: &Option<Wire>, events: &mut Events) 
     let is_closed = matches!(inner.core.state(), State::Closed(_));
     let wake_at = match wire {
         Some(wire) => {
-            if wire.is_idle() && (!inner.core.is_idle() || is_closed) {
+            if (wire.is_idle() && !inner.core.is_idle()) || inner.core.wants_close() {
                 return;
             }
             inner.core.next_timeout()
