@@ -39,6 +39,9 @@ impl fmt::Display for Position {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublisherId(pub u64);
 
+/// Tells names of instances from names of clients, which are hashed without a seed. Part of the file format.
+const INSTANCE_SEED: u64 = 0x6578_6973_7469_6e67;
+
 impl PublisherId {
     /// The publisher with this number.
     pub const fn new(number: u64) -> Self {
@@ -53,6 +56,11 @@ impl PublisherId {
     /// XXH3 of the client name. Never 0, so that no bookmark of a publisher looks like EPOCH or NOW.
     pub fn of_client_name(name: &str) -> Self {
         PublisherId(xxh3_64(name.as_bytes()).max(1))
+    }
+
+    /// The publisher of what an instance records itself, such as `queues`. It is never the publisher of a client, whatever the names.
+    pub fn of_instance(instance: &str, part: &str) -> Self {
+        PublisherId(xxh3_64_with_seed(format!("{part}/{instance}").as_bytes(), INSTANCE_SEED).max(1))
     }
 
     /// The publisher under which an instance records the messages that a client sent without a sequence (seed 004).
@@ -115,6 +123,11 @@ mod tests {
     #[test]
     fn publisher_ids_are_fixed_forever() {
         assert_eq!(PublisherId::of_client_name("loader-1").0, 8_220_254_375_109_304_108);
+        assert_eq!(PublisherId::of_instance("orders-1", "queues").0, 9_279_819_280_624_749_258);
+        assert_ne!(
+            PublisherId::of_instance("orders-1", "queues"),
+            PublisherId::of_client_name("queues/orders-1")
+        );
         assert_ne!(PublisherId::derived(PublisherId(1), "a"), PublisherId::derived(PublisherId(1), "b"));
         assert_ne!(PublisherId::derived(PublisherId(1), "a"), PublisherId::derived(PublisherId(2), "a"));
     }

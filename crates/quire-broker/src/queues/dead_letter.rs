@@ -16,9 +16,6 @@ use crate::context::Context;
 use quire_expression::message_type::MessageType;
 use quire_queue::{Change, ChangeKind, QueueId, Reasons};
 
-/// Publisher ids are derived from the name of the instance and this: no instance has such a name.
-const PUBLISHER_SUFFIX: &str = "|dead letters";
-
 /// What expired and is not published yet.
 pub(super) struct DeadLetters {
     publisher: PublisherId,
@@ -47,8 +44,7 @@ struct Expired {
 
 impl DeadLetters {
     pub fn new(instance: &str, queues: usize) -> Self {
-        let name = format!("{instance}{PUBLISHER_SUFFIX}");
-        let publisher = PublisherId::derived(PublisherId::new(0), &name);
+        let publisher = PublisherId::of_instance(instance, "dead letters");
         DeadLetters { publisher, waiting: VecDeque::new(), counts: vec![0; queues] }
     }
 

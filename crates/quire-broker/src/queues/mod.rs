@@ -112,6 +112,8 @@ pub(super) struct QueueService {
     lease_log: LeaseLog,
     /// The publisher of these records.
     publisher: PublisherId,
+    /// The publisher of these records in format 1: a client with the name of the instance had it, too.
+    former_publisher: PublisherId,
     /// What the engine's clock shows when that of the broker shows zero.
     origin: Option<u64>,
     arena: Arena,
@@ -154,7 +156,8 @@ impl QueueService {
             writers: definitions.iter().map(|_| ChangesWriter::default()).collect(),
             to_log: Vec::new(),
             lease_log: LeaseLog::new(definitions.len()),
-            publisher: PublisherId::derived(PublisherId::new(0), instance),
+            publisher: PublisherId::of_instance(instance, "queues"),
+            former_publisher: PublisherId::of_client_name(instance),
             origin: None,
             arena: Arena::default(),
             all: definitions.into_iter().map(Arc::new).collect(),

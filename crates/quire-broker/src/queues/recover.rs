@@ -173,7 +173,8 @@ impl QueueService {
         &self,
         record: &Record<'a>,
     ) -> Option<(QueueId, impl Iterator<Item = Logged<'a>> + use<'a>)> {
-        if record.kind != RecordKind::Acknowledge || record.publisher != self.publisher {
+        let is_ours = record.publisher == self.publisher || record.publisher == self.former_publisher;
+        if record.kind != RecordKind::Acknowledge || !is_ours {
             return None;
         }
         // The checksums held: what is not a list of changes here was written by another version.

@@ -35,6 +35,20 @@ fn save(pair: &mut Pair) {
     pair.turn();
 }
 
+#[test]
+fn a_client_with_the_name_of_the_instance_is_another_publisher() {
+    let mut pair = with_queues([queue("jobs")]);
+    pair.client(1, "test");
+    pair.client(2, "worker");
+    pair.subscribe(2, &consume(1, "jobs", 100));
+    for sequences in [1..=3, 4..=6] {
+        publish_all(&mut pair, sequences.clone());
+        let messages = pair.take_queued(2);
+        assert_eq!(data(&messages), sequences.map(|n| n.to_string()).collect::<Vec<_>>());
+        pair.settle(2, "jobs", Verdict::Acknowledge, &messages);
+    }
+}
+
 fn forget_points(pair: &Pair) {
     pair.disk.remove(Path::new("journal/queues.ack")).unwrap();
 }
