@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz crash client-crash queue-crash protocol-kills churn peers wheel clean
+.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz crash client-crash queue-crash protocol-kills churn peers docs wheel clean
 
 setup: $(STAMP)
 
@@ -22,7 +22,7 @@ $(STAMP): $(VENV)/bin/python pyproject.toml $(RUST_SOURCES)
 demo: setup
 	$(BIN)/quire demo
 
-test: setup check rust-test bench-build instructions sim python-test spark-test
+test: setup check docs rust-test bench-build instructions sim python-test spark-test
 
 check: setup
 	cargo fmt --all --check
@@ -117,6 +117,11 @@ churn: setup
 peers: setup
 	$(BIN)/python -m pip install --quiet --editable '.[dev,peers]'
 	$(BIN)/python -m benches.peers $(PEERS)
+
+# The site, in target/site. A link that leads nowhere fails it.
+docs: $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet 'mkdocs>=1.6,<2' 'mkdocs-material>=9.7,<10' 'mkdocstrings-python>=2,<3'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 # A wheel for Python 3.11 and newer, and for Linux with glibc 2.17 and newer: zig links against the symbols of that version. Elsewhere: `make
 # wheel WHEEL_OPTIONS=`. The wheel is installed into an empty environment and tried there.

@@ -14,11 +14,11 @@ ROOT = Path(__file__).parent.parent
 
 
 def examples() -> Iterator[tuple[str, str]]:
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         for number, block in enumerate(
             re.findall(r"^```python\n(.*?)^```", path.read_text(), re.S | re.M), start=1
         ):
-            yield f"{path.name}-{number}", block
+            yield f"{path.relative_to(ROOT)}-{number}", block
 
 
 #: Spark gives each of its Python processes ten seconds to start, whatever it is configured with. A busy machine needs longer.
@@ -55,5 +55,5 @@ def run(program: str, directory: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_page_that_the_readme_names_is_there() -> None:
-    for page in re.findall(r"\]\((docs/[a-z-]+\.md)\)", (ROOT / "README.md").read_text()):
+    for page in re.findall(r"\]\((docs/[a-z/-]+\.md)\)", (ROOT / "README.md").read_text()):
         assert (ROOT / page).is_file(), page
