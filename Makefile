@@ -27,8 +27,8 @@ test: setup check docs rust-test bench-build instructions sim python-test spark-
 check: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
-	$(BIN)/ruff format --check python tests benches
-	$(BIN)/ruff check python tests benches
+	$(BIN)/ruff format --check python tests benches examples
+	$(BIN)/ruff check python tests benches examples
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/stubtest quire._quire --allowlist tests/stubtest-allowlist.txt

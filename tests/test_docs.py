@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.spark import SPARK_TOO_SLOW
 
 ROOT = Path(__file__).parent.parent
 
@@ -19,10 +20,6 @@ def examples() -> Iterator[tuple[str, str]]:
             re.findall(r"^```python\n(.*?)^```", path.read_text(), re.S | re.M), start=1
         ):
             yield f"{path.relative_to(ROOT)}-{number}", block
-
-
-#: Spark gives each of its Python processes ten seconds to start, whatever it is configured with. A busy machine needs longer.
-SPARK_TOO_SLOW = "Timed out while waiting for the Python worker to connect back"
 
 
 # Those with Spark start a Java machine.
