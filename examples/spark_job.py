@@ -10,13 +10,11 @@ from __future__ import annotations
 import sys
 
 import quire.spark
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 
 def main(directory: str) -> None:
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", False).getOrCreate()
-    quire.spark.register(spark)
+    spark = quire.spark.session(quiet=True)
     orders = (
         spark.read.format("quire")
         .option("path", directory)
