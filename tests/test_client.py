@@ -11,7 +11,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import pytest
 import quire
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quire._bookmarks import to_text
 from quire._errors import CLASSES, from_code
 from quire._message import datetime_from_ns, to_bytes
 from quire._units import number_text, seconds, size
@@ -646,17 +645,6 @@ def test_durations_and_sizes_take_units() -> None:
     for bad_size in bad_sizes:
         with pytest.raises(quire.ConfigError, match="some_key"):
             size(bad_size, "some_key")
-
-
-def test_bookmarks_take_all_their_forms() -> None:
-    assert to_text("1|2|") == "1|2|"
-    assert to_text(["1|2|", "3|4|"]) == "1|2|,3|4|"
-    east = timezone(timedelta(hours=2))
-    assert to_text(datetime(2015, 1, 2, 14, 35, tzinfo=east)) == "20150102T123500Z"
-    assert to_text(datetime(2015, 1, 2, 12, 35, 0, 5, tzinfo=UTC)) == "20150102T123500.000005Z"
-    for bad in [datetime(2015, 1, 2), [], [1], 5]:
-        with pytest.raises(quire.BadBookmarkError):
-            to_text(bad)  # type: ignore[arg-type]
 
 
 @settings(deadline=None)  # the machine may be busy

@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum
 from typing import Concatenate, Final, Literal, ParamSpec, TypeVar
 
-from quire._bookmarks import Bookmark, to_text
+from quire._bookmarks import Bookmark, message_bookmarks
 from quire._errors import ConfigError
 from quire._filter import FilterArgument, optional_filter_to_core
-from quire._message import Message
 from quire._units import Duration, seconds
 
 _P = ParamSpec("_P")
@@ -93,10 +92,6 @@ def expiration_to_core(expiration: Duration | None) -> int | None:
     return min(result, 2**32 - 1)
 
 
-def bookmark_to_core(bookmark: Bookmark | None) -> str | None:
-    return None if bookmark is None else to_text(bookmark)
-
-
 def delta_to_core(value: Duration | None, key: str) -> timedelta | None:
     """`None` stays what it is: not said."""
     return None if value is None else delta_of(value, key)
@@ -121,19 +116,13 @@ def verdict_to_core(cancel: bool, expire: bool) -> str:
     return "cancel" if cancel else "expire" if expire else "acknowledge"
 
 
-def selection_to_core(
-    bookmarks: str | Message | Iterable[str | Message] | None, filter: FilterArgument | None
-) -> list[str] | str:
+def selection_to_core(bookmarks: Bookmark | None, filter: FilterArgument | None) -> list[str] | str:
     """Bookmarks, or a filter: the one of the two that was given."""
     if (bookmarks is None) == (filter is None):
         raise ConfigError("ack takes bookmarks or a filter (an empty one for every message), one of them")
     if bookmarks is None:
         return optional_filter_to_core(filter) or ""
-    named = [bookmarks] if isinstance(bookmarks, (str, Message)) else bookmarks
-    texts = [each if isinstance(each, str) else each.bookmark or "" for each in named]
-    return [
-        f"{text}|" for joined in texts for each in joined.split(",") if (text := each.strip().rstrip("|"))
-    ]
+    return message_bookmarks(bookmarks, "bookmarks")
 
 
 def timeout_to_core(timeout: Duration | None) -> float | None:

@@ -1,12 +1,18 @@
-"""Where a replay begins: the forms in which a bookmark may be given."""
+"""Where a replay begins or ends: the one reader of bookmarks and times for calls, commands, options of Spark and the configuration.
+
+docs/replay.md lists the forms.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import UTC, datetime
-from typing import Final
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias
 
 from quire._errors import BadBookmarkError
+from quire._message import Message
+from quire._quire import Record
 
 #: The beginning of the log.
 EPOCH: Final = "0"
@@ -16,28 +22,190 @@ NOW: Final = "0|1|"
 #: Never sent.
 MOST_RECENT: Final = "most_recent"
 
-Bookmark = str | datetime | Iterable[str]
+#: A bookmark, a time, or text that stands for one of them.
+Point: TypeAlias = str | datetime | Message | Record
+#: One of them, or several: then the oldest counts.
+Bookmark: TypeAlias = Point | Iterable[Point]
+
+#: That of the server.
+BOOKMARKS_MAX: Final = 4096
+
+_NAMED: Final = {"epoch": EPOCH, "0|0|": EPOCH, "now": NOW, EPOCH: EPOCH, NOW: NOW}
+_BOOKMARK: Final = re.compile(r"([0-9]{1,20})\|([0-9]{1,20})\|")
+_COMPACT_TIME: Final = re.compile(r"[0-9]{8}T[0-9]{6}(?:\.[0-9]{1,9})?Z?")
+#: Text that `datetime` reads and that cannot be a bookmark or a number.
+_ISO_TIME: Final = re.compile(r"[0-9]{4}-?[0-9W].*[-T ].*")
+#: Digits behind the microseconds, which `datetime` drops.
+_FINER: Final = re.compile(r"[0-9][.,][0-9]{6}([0-9]{1,3})")
+
+_UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+#: The first year that a time of the log cannot have.
+_YEAR_END: Final = 2554
+
+_EXPECTED: Final = (
+    'expected "epoch", "now", a bookmark such as "4711|17|", or a time such as "2026-01-31T12:00:00Z"'
+)
 
 
-def to_text(bookmark: Bookmark) -> str:
-    """The text for the wire.
+def point_to_core(point: Point, key: str) -> str:
+    """Returns one bookmark or time as the core reads it. Raises `BadBookmarkError` that names `key`."""
+    match point:
+        case str():
+            return _text_to_core(point.strip(), key)
+        case datetime():
+            if point.tzinfo is None:
+                raise BadBookmarkError(f"the time {point.isoformat()} has no time zone", key=key)
+            return _time_to_core(point, "", key)
+        case Message() | Record():
+            if point.bookmark is None:
+                reason = f"the message on {point.topic!r} has no bookmark, because it was not recorded"
+                raise BadBookmarkError(reason, key=key)
+            return point.bookmark
+        case _:
+            raise _not_a_bookmark(point, key)
 
-    - text as it is: a bookmark, a comma-separated list, or a time such as "20150102T123500Z"
-    - an aware `datetime` (a naive one could mean two moments)
-    - several bookmarks: replay starts after the oldest
-    """
+
+def bookmark_to_core(bookmark: Bookmark, key: str) -> str:
+    """Returns one or several bookmarks or times as the core reads them. Raises `BadBookmarkError` that names `key`."""
+    points: list[Point]
     if isinstance(bookmark, str):
-        return bookmark
-    if isinstance(bookmark, datetime):
-        if bookmark.tzinfo is None:
-            raise BadBookmarkError(f"the time {bookmark.isoformat()} has no time zone")
-        utc = bookmark.astimezone(UTC)
-        fraction = f".{utc.microsecond:06}" if utc.microsecond else ""
-        return f"{utc:%Y%m%dT%H%M%S}{fraction}Z"
+        points = list(bookmark.split(","))
+    elif isinstance(bookmark, (datetime, Message, Record)):
+        points = [bookmark]
+    else:
+        try:
+            points = list(bookmark)
+        except TypeError:
+            points = []
+        if not points:
+            raise _not_a_bookmark(bookmark, key)
+    if len(points) > BOOKMARKS_MAX:
+        raise BadBookmarkError(f"a list of {len(points)} bookmarks, the limit is {BOOKMARKS_MAX}", key=key)
+    return ",".join(point_to_core(point, key) for point in points)
+
+
+def range_to_core(bookmark: Bookmark, key: str) -> str:
+    """As `bookmark_to_core`. Also reads a range, such as "[A:B]", and `MOST_RECENT`."""
+    if not isinstance(bookmark, str):
+        return bookmark_to_core(bookmark, key)
+    text = bookmark.strip()
+    if text == MOST_RECENT:
+        return text
+    if not text.startswith(("[", "(")):
+        return bookmark_to_core(text, key)
+    if text.endswith(("]", ")")):
+        # Times have colons, too: the range is cut at the first colon that leaves two places.
+        inner = text[1:-1]
+        for colon in re.finditer(":", inner):
+            begin = _side_to_core(inner[: colon.start()], bookmark_to_core)
+            end = _side_to_core(inner[colon.end() :], point_to_core)
+            if begin is not None and end is not None:
+                return f"{text[0]}{begin}:{end}{text[-1]}"
+    raise BadBookmarkError(f'{_shown(text)} is not a range such as "[A:B]" of bookmarks or times', key=key)
+
+
+def message_bookmarks(bookmarks: Bookmark, key: str) -> list[str]:
+    """Returns bookmarks of messages, without times and `EPOCH`. Raises `BadBookmarkError` that names `key`."""
+    named = [bookmarks] if isinstance(bookmarks, (str, datetime, Message, Record)) else bookmarks
     try:
-        parts = list(bookmark)
+        points = [part for each in named for part in (each.split(",") if isinstance(each, str) else [each])]
     except TypeError:
-        parts = []
-    if parts and all(isinstance(part, str) for part in parts):
-        return ",".join(parts)
-    raise BadBookmarkError(f"{bookmark!r} is not a bookmark: text, an aware datetime, or a list of bookmarks")
+        raise _not_a_bookmark(bookmarks, key) from None
+    texts = []
+    for point in points:
+        text = point_to_core(point, key)
+        if text in (EPOCH, NOW) or is_time(text):
+            raise BadBookmarkError(
+                f'{_shown(text)} is not the bookmark of a message, such as "4711|17|"', key=key
+            )
+        texts.append(text)
+    return texts
+
+
+def one_message(bookmark: Point, key: str) -> str:
+    """Returns the bookmark of one message. Raises `BadBookmarkError` that names `key`."""
+    names = message_bookmarks(bookmark, key)
+    if len(names) != 1:
+        raise BadBookmarkError(f"{len(names)} bookmarks, where one is expected", key=key)
+    return names[0]
+
+
+def is_time(text: str) -> bool:
+    """Whether text of the core is a time, and not a bookmark."""
+    return _COMPACT_TIME.fullmatch(text) is not None
+
+
+def is_as_in_core(text: str) -> bool:
+    """Whether the core reads this text of bookmarks and times as it is."""
+    parts = [part.strip() for part in text.split(",")]
+    return all(
+        part in (EPOCH, "0|0|") or is_time(part) or _BOOKMARK.fullmatch(part) is not None for part in parts
+    )
+
+
+def time_ns(text: str) -> int | None:
+    """Returns the time in nanoseconds since 1970, which may be below 0; `None` when the text is not a time."""
+    if (found := _read_time(text.strip())) is None:
+        return None
+    moment, finer = found
+    return (moment - _UNIX_EPOCH) // timedelta(microseconds=1) * 1000 + int(finer.ljust(3, "0"))
+
+
+def instant_to_core(ns: int) -> str:
+    """Returns nanoseconds since 1970 as a time that the core reads, to the microsecond."""
+    return _time_to_core(_UNIX_EPOCH + timedelta(microseconds=ns // 1000), "", "time")
+
+
+def _text_to_core(text: str, key: str) -> str:
+    if (named := _NAMED.get(text.lower())) is not None:
+        return named
+    if bookmark := _BOOKMARK.fullmatch(text):
+        if all(int(number) < 2**64 for number in bookmark.groups()):
+            return text
+    elif found := _read_time(text):
+        return _time_to_core(*found, key)
+    raise _not_a_bookmark(text, key)
+
+
+def _read_time(text: str) -> tuple[datetime, str] | None:
+    """The moment, and its digits behind the microseconds. UTC when the text names no zone."""
+    if _COMPACT_TIME.fullmatch(text) is None and _ISO_TIME.fullmatch(text) is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    finer = _FINER.search(text)
+    return moment.replace(tzinfo=moment.tzinfo or UTC), finer[1] if finer else ""
+
+
+def _time_to_core(moment: datetime, finer: str, key: str) -> str:
+    try:
+        utc = moment.astimezone(UTC)
+    except OverflowError:
+        utc = datetime.min  # beyond all that a `datetime` holds
+    if not 1970 <= utc.year < _YEAR_END:
+        reason = f"the time {moment.isoformat()} is not between the years 1970 and {_YEAR_END - 1}"
+        raise BadBookmarkError(reason, key=key)
+    fraction = f".{utc.microsecond:06}{finer}" if utc.microsecond or finer else ""
+    return f"{utc:%Y%m%dT%H%M%S}{fraction}Z"
+
+
+def _side_to_core(text: str, read: Callable[[str, str], str]) -> str | None:
+    """One side of a range, which may be empty; `None` when it is not a place."""
+    try:
+        return read(text, "") if text.strip() else ""
+    except BadBookmarkError:
+        return None
+
+
+def _not_a_bookmark(value: object, key: str) -> BadBookmarkError:
+    if isinstance(value, str):
+        return BadBookmarkError(f"{_shown(value)} is not a bookmark or a time: {_EXPECTED}", key=key)
+    reason = f"expected a bookmark, a time or a Message, or a list of them, got `{type(value).__name__}`"
+    return BadBookmarkError(reason, key=key)
+
+
+def _shown(text: str) -> str:
+    """The text as Python writes it; of a long one the beginning."""
+    return repr(text if len(text) <= 64 else f"{text[:64]}…")

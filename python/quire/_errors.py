@@ -139,6 +139,15 @@ class BadBookmarkError(QuireError):
 
     code = "bad_bookmark"
 
+    def __init__(self, reason: str, *, code: str | None = None, key: str | None = None) -> None:
+        #: The argument or option, such as `bookmark` or `--from`; `None` when the log does not have the bookmark.
+        self.key = key
+        self._reason = reason
+        super().__init__(reason if key is None else f"{key}: {reason}", code=code)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (from_code, (self.code, self._reason, 0, self.key))
+
 
 class NotJournaledError(QuireError):
     """A bookmark subscription, or a publish with a sequence, to a topic that the transaction log does not record."""
@@ -273,7 +282,7 @@ CLASSES: dict[str, type[QuireError]] = {
 def from_code(code: str, reason: str, column: int = 0, key: str | None = None) -> QuireError:
     """The error for a stable code."""
     cls = CLASSES.get(code, InternalError)
-    if issubclass(cls, ConfigError):
+    if issubclass(cls, (ConfigError, BadBookmarkError)):
         return cls(reason, code=code, key=key)
     if issubclass(cls, BadFilterError):
         return cls(reason, code=code, column=column)

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import IO, Any, Final, Literal, Self
 
 from quire import _quire
+from quire._bookmarks import Point, one_message
 from quire._errors import ConfigError, QuireError
 from quire._message import Message, to_bytes
 from quire._units import Duration, seconds
@@ -55,7 +56,7 @@ def message(
     topic: str,
     data: Any,
     *,
-    bookmark: str | None = "1|1|",
+    bookmark: Point | None = "1|1|",
     timestamp: datetime = TIMESTAMP,
     correlation_id: str | None = None,
     sub_id: str = "test",
@@ -68,6 +69,7 @@ def message(
 
     - `topic`: where the message was published
     - `data`: as of `Client.publish`
+    - `bookmark`: of the message, or a `Message` that has it; `None` for a message that was not recorded
     - `queue`: the queue that the message came from; then `Message.topic` is this queue
     - `lease_period`, `delivery_count`, `cancel_count`: of a message that came from a queue
 
@@ -87,7 +89,7 @@ def message(
     return _quire.test_message(
         topic,
         to_bytes(data),
-        bookmark=bookmark,
+        bookmark=None if bookmark is None else one_message(bookmark, "bookmark"),
         timestamp_ns=(timestamp - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000,
         correlation_id=correlation_id or "",
         sub_id=sub_id,

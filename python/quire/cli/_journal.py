@@ -14,6 +14,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 import quire
+from quire._bookmarks import bookmark_to_core, one_message
 from quire.cli import FAILURE
 from quire.cli._output import (
     Format,
@@ -22,7 +23,6 @@ from quire.cli._output import (
     print_raw,
     print_table,
     show_filter_mistake,
-    to_bookmark,
 )
 from quire.server._maintenance import give_up_missing, maintain_directory, maintain_server
 
@@ -154,7 +154,7 @@ def find(
       quire journal find quire-data/journal "4711|17|"
     """
     with _open(directory, archive_directory) as journal:
-        found = journal.find(bookmark)
+        found = journal.find(one_message(bookmark, "BOOKMARK"))
     if json:
         segment, offset = found or (None, None)
         print_json(bookmark=bookmark, segment=segment and segment.path, offset=offset)
@@ -335,11 +335,12 @@ def _dump(
     """Prints records, gives how many."""
     if count is not None and count < 0:
         raise quire.ConfigError(f"{count} is below 0", key="--count")
-    end = None if until is None else to_bookmark(until)
+    after = bookmark_to_core(begin, "--from")
+    end = None if until is None else bookmark_to_core(until, "--until")
     shown = 0
     with journal:
         try:
-            records = journal.records(to_bookmark(begin), until=end, topic=topic, filter=filter)
+            records = journal.records(after, until=end, topic=topic, filter=filter)
         except quire.BadFilterError as error:
             show_filter_mistake(filter, error)
             raise

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
 import quire
+from quire._bookmarks import range_to_core
 from quire.cli._csv import json_rows
-from quire.cli._output import Format, data_of, print_json, print_raw, show_filter_mistake, to_bookmark
+from quire.cli._output import Format, data_of, print_json, print_raw, show_filter_mistake
 from quire.client._worker import refusal_of
 
 #: Seconds that `subscribe` waits for the server, when `--timeout` is not less.
@@ -72,7 +73,7 @@ def subscribe(
         raise quire.ConfigError(f"{count} is below 0", key="--count")
     if timeout is not None and timeout < 0:
         raise quire.ConfigError(f"{timeout:g} is below 0", key="--timeout")
-    begin = None if bookmark is None else to_bookmark(bookmark)
+    begin = None if bookmark is None else range_to_core(bookmark, "--bookmark")
     browses = not ack and begin is None
     connect_timeout = CONNECT_TIMEOUT if timeout is None else min(timeout, CONNECT_TIMEOUT)
     with quire.Client(url, connect_timeout=connect_timeout) as client:

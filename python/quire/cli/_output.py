@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import quire
 from quire import _quire
-from quire._bookmarks import Bookmark
 from quire._units import number_text
 
 if TYPE_CHECKING:
@@ -22,19 +21,6 @@ _WIDTH_MAX = 10_000
 
 #: How messages are printed: an object per line, the data alone, or columns for people.
 Format = Literal["json", "raw", "table"]
-
-
-def to_bookmark(text: str) -> Bookmark:
-    """A place in a log as a person types it: epoch, now, a bookmark, a list of them, or a time, UTC unless it says otherwise."""
-    if named := {"epoch": quire.EPOCH, "now": quire.NOW}.get(text.lower()):
-        return named
-    try:
-        moment = datetime.fromisoformat(text) if "-" in text or "T" in text else None
-    except ValueError:
-        return text
-    if moment is None:
-        return text
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def data_of(message: quire.Message | quire.Record) -> Any:
@@ -117,5 +103,4 @@ __all__ = [
     "print_raw",
     "print_table",
     "show_filter_mistake",
-    "to_bookmark",
 ]

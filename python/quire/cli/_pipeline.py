@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from quire._bookmarks import point_to_core
 from quire._errors import ConfigError, QuireError
 from quire.cli._app import Again, Destination
-from quire.cli._output import print_json, print_table, to_bookmark
+from quire.cli._output import print_json, print_table
 from quire.cli._replay import destination_of
 
 if TYPE_CHECKING:
@@ -328,7 +329,10 @@ def replay(
         Publish everything to this topic instead of its own.
     """
     destination = destination_of(url, into)
-    options = {**_range("starting", from_, "epoch"), **_range("ending", until, "now")}
+    options = {
+        "startingOffsets": point_to_core(from_, "--from"),
+        "endingOffsets": point_to_core(until, "--until"),
+    }
     if topic is not None:
         options["topicPattern" if set(topic) & PATTERN_CHARACTERS else "topics"] = topic
     if filter is not None:
@@ -349,16 +353,6 @@ def replay(
             again=again,
         )
         return _summary("replayed", asdict(done), json)
-
-
-def _range(end: Literal["starting", "ending"], text: str, everything: str) -> dict[str, str]:
-    """The option of a read for one end of the range, as `quire replay` writes it."""
-    if text.lower() == everything:
-        return {}
-    place = to_bookmark(text)
-    if isinstance(place, datetime):
-        return {f"{end}Timestamp": place.isoformat()}
-    return {f"{end}Offsets": str(place)}
 
 
 #: A topic that holds one of these is a pattern.

@@ -14,9 +14,9 @@ from typing import Protocol
 import quire
 from quire import _quire
 from quire._arguments import delta_to_core
-from quire._bookmarks import to_text
+from quire._bookmarks import bookmark_to_core, point_to_core
 from quire.cli import default_url
-from quire.cli._output import show_filter_mistake, to_bookmark
+from quire.cli._output import show_filter_mistake
 from quire.client._again import check_not_again
 
 
@@ -26,6 +26,7 @@ class LogRange:
 
     topic: str | None
     filter: str | None
+    #: As the core reads them.
     begin: str
     until: str
     rate: str | None
@@ -71,8 +72,8 @@ def replay(
     range = LogRange(
         topic=topic,
         filter=filter,
-        begin=begin,
-        until=until,
+        begin=bookmark_to_core(begin, "--from"),
+        until=point_to_core(until, "--until"),
         rate=rate,
         rate_max_gap=rate_max_gap,
         archive_directory=archive_directory,
@@ -152,11 +153,8 @@ def _from_directory(source: str, range: LogRange, persisted: int) -> Iterator[St
         raise quire.ConfigError("--rate-max-gap: it is for a multiple of the original pace, as in --rate 2X")
     pace = None if range.rate is None else _quire.Pace(range.rate, gap)
     with quire.Journal(Path(source), archive_directory=range.archive_directory, read_only=True) as journal:
-        until = None if range.until.lower() == "now" else to_bookmark(range.until)
         total = journal.persisted
-        records = journal.records(
-            to_bookmark(range.begin), until=until, topic=range.topic, filter=range.filter
-        )
+        records = journal.records(range.begin, until=range.until, topic=range.topic, filter=range.filter)
         for record in records:
             if record.kind != "publish":
                 continue
@@ -170,7 +168,7 @@ def _from_directory(source: str, range: LogRange, persisted: int) -> Iterator[St
 
 def _from_server(source: str, range: LogRange, _persisted: int) -> Iterator[Step]:
     """The server keeps the pace. Messages do not tell their positions, so that they are counted."""
-    place = f"({to_text(to_bookmark(range.begin))}:{to_text(to_bookmark(range.until))}]"
+    place = f"({range.begin}:{range.until}]"
     with quire.Client(source) as client:
         subscription = client.subscribe(
             "^" if range.topic is None else range.topic,

@@ -9,13 +9,12 @@ from typing import Any, Final, Literal
 
 from quire._arguments import (
     backlog_to_core,
-    bookmark_to_core,
     check_function,
     check_type,
     delta_to_core,
     timeout_to_core,
 )
-from quire._bookmarks import Bookmark
+from quire._bookmarks import Bookmark, range_to_core
 from quire._errors import ConfigError
 from quire._filter import FilterArgument, optional_filter_to_core
 from quire._message import Message
@@ -79,7 +78,7 @@ class Spec:
             raise ConfigError(reason, key="bookmark_not_found")
         for name, value in {
             "filter": optional_filter_to_core(self.filter),
-            "bookmark": bookmark_to_core(self.bookmark),
+            "bookmark": None if self.bookmark is None else range_to_core(self.bookmark, "bookmark"),
             "max_backlog": backlog_to_core(self.max_backlog),
             "rate": _rate_to_core(self.rate),
             "rate_max_gap": delta_to_core(self.rate_max_gap, "rate_max_gap"),

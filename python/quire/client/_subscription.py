@@ -7,8 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from quire import _quire
-from quire._arguments import bookmark_to_core
-from quire._bookmarks import EPOCH, MOST_RECENT
+from quire._bookmarks import EPOCH, MOST_RECENT, range_to_core
 from quire._errors import ConfigError, DisconnectedError
 from quire._filter import optional_filter_to_core
 from quire.client._reports import SubscriptionHealth
@@ -53,7 +52,9 @@ class SubscriptionBase:
         The bookmark that the subscription began with, when none was processed yet.
         """
         begun_with = EPOCH if self._spec.bookmark == MOST_RECENT else self._spec.bookmark
-        return self._core.most_recent or bookmark_to_core(begun_with)
+        return self._core.most_recent or (
+            None if begun_with is None else range_to_core(begun_with, "bookmark")
+        )
 
     @property
     def bookmark_found(self) -> bool:

@@ -19,7 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from quire._errors import ConfigError
+from quire._bookmarks import bookmark_to_core, is_as_in_core
+from quire._errors import BadBookmarkError, ConfigError
 from quire._filter import MessageType
 from quire.config._locate import keys_of, line_of, place_of
 from quire.config._values import Address, Duration, Size
@@ -27,6 +28,9 @@ from quire.config._values import Address, Duration, Size
 DEFAULT_ADDRESS = "127.0.0.1:9007"
 
 _U32 = 2**32 - 1
+
+#: The words for the ends of the log.
+_POINTS = ("epoch", "now")
 
 
 class _Model(BaseModel):
@@ -181,13 +185,28 @@ class Queue(_Model):
     barrier_expression: str | None = None
     #: Also written `max_queue_depth`.
     target_queue_depth: Annotated[int, Field(ge=1)] | None = None
-    #: `epoch`, `now`, a bookmark or a time.
+    #: `epoch`, `now`, a bookmark or a time (docs/replay.md).
     recovery_point: str | None = None
     #: The topic or queue that gets what expires.
     dead_letter_topic: str | None = None
     file_backed_metadata: Literal["enabled", "disabled"] = "disabled"
     #: The journal also says who held which message, for an audit.
     record_leases: bool = False
+
+    @field_validator("recovery_point", mode="before")
+    @classmethod
+    def _check_recovery_point(cls, value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            point = bookmark_to_core(value, "recovery_point")
+        except BadBookmarkError as error:
+            raise ValueError(error.args[0].removeprefix("recovery_point: ")) from None
+        if not isinstance(value, str):
+            return point
+        # The server keeps the text, and the queue begins anew when it changes: what the core reads stays as it is.
+        word = value.strip().lower()
+        return word if word in _POINTS else value if is_as_in_core(value) else point
 
     @model_validator(mode="before")
     @classmethod

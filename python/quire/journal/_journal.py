@@ -16,12 +16,11 @@ from quire import _quire
 from quire._arguments import (
     AUTO,
     Auto,
-    bookmark_to_core,
     expiration_to_core,
     sequence_to_core,
     timeout_to_core,
 )
-from quire._bookmarks import EPOCH, Bookmark, to_text
+from quire._bookmarks import EPOCH, Bookmark, Point, bookmark_to_core, one_message
 from quire._errors import ConfigError
 from quire._filter import FilterArgument, optional_filter_to_core
 from quire._message import Message, datetime_from_ns, to_bytes
@@ -92,14 +91,14 @@ class JournalReader:
     ) -> Iterator[Message]:
         """The messages after one place and up to another, itself included.
 
-        - `bookmark`, `until`: a bookmark, several of them (the oldest counts), or a time; without `until` what is
-          persistent now
+        - `bookmark`, `until`: a bookmark, a `Message`, a time, several of them (the oldest counts), `"epoch"` or `"now"`;
+          without `until` what is persistent now
         - `topic`: exact, or a regular expression when it holds any of ``^ $ * + ? [ ] ( ) { } | \\``
 
         Raises `BadBookmarkError`, `BadTopicError`, `BadFilterError`, and, when it comes to it, `JournalCorruptError`.
         """
         return self._open_reader().read(
-            to_text(bookmark), bookmark_to_core(until), topic, optional_filter_to_core(filter)
+            *_range_to_core(bookmark, until), topic, optional_filter_to_core(filter)
         )
 
     def read_arrow(
@@ -122,8 +121,7 @@ class JournalReader:
         """
         return read_arrow(
             self._open_reader(),
-            to_text(bookmark),
-            bookmark_to_core(until),
+            *_range_to_core(bookmark, until),
             topic,
             optional_filter_to_core(filter),
             fields,
@@ -140,12 +138,15 @@ class JournalReader:
     ) -> Iterator[Record]:
         """As `read`, but everything as it is stored, also what is no message. A filter leaves messages only."""
         return self._open_reader().records(
-            to_text(bookmark), bookmark_to_core(until), topic, optional_filter_to_core(filter)
+            *_range_to_core(bookmark, until), topic, optional_filter_to_core(filter)
         )
 
-    def find(self, bookmark: str) -> tuple[Segment, int] | None:
-        """The segment that holds the message, and the offset of its batch in bytes; `None` when no segment does."""
-        found = self._open_reader().find(bookmark)
+    def find(self, bookmark: Point) -> tuple[Segment, int] | None:
+        """The segment that holds the message, and the offset of its batch in bytes; `None` when no segment does.
+
+        Raises `BadBookmarkError` for what is not the bookmark of one message, nor a message.
+        """
+        found = self._open_reader().find(one_message(bookmark, "bookmark"))
         return None if found is None else (segment_of(found[0]), found[1])
 
     def segments(self) -> list[Segment]:
@@ -418,6 +419,10 @@ def which_to_core(age: Duration | None, size_max: Size | None) -> tuple[timedelt
         raise ConfigError("either age or size_max says which files", key="age")
     older = None if age is None else timedelta(seconds=seconds(age, "age"))
     return older, None if size_max is None else size(size_max, "size_max")
+
+
+def _range_to_core(bookmark: Bookmark, until: Bookmark | None) -> tuple[str, str | None]:
+    return bookmark_to_core(bookmark, "bookmark"), None if until is None else bookmark_to_core(until, "until")
 
 
 def check_is_journal(directory: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from quire._bookmarks import time_ns
 from quire._errors import BadBookmarkError, ConfigError, QuireError
 from quire._quire import ArrowReader
 from quire.journal._arrow import batches
@@ -169,13 +170,15 @@ def _end(found: ArrowReader, options: ReadOptions, last: int) -> int:
 
 
 def _offset(found: ArrowReader, key: str, text: str, options: ReadOptions, last: int) -> int:
-    """The position that `latest`, `-1000`, `-10 minutes` or a bookmark means."""
+    """The position that `latest`, `-1000`, `-10 minutes`, a time or a bookmark means."""
     if text == LATEST:
         return last
     if text.startswith("-") and (back := whole(text)) is not None:
         return max(last + back, 0)
     if (ago_ns := time_ago_ns(key, text)) is not None:
         return found.position_before(ago_ns)
+    if (instant_ns := time_ns(text)) is not None:
+        return found.position_before(instant_ns)
     if len(options.directories) != 1:
         raise ConfigError(
             f"{key}: a bookmark names a message of one journal, and {len(options.directories)} are read"
@@ -183,18 +186,10 @@ def _offset(found: ArrowReader, key: str, text: str, options: ReadOptions, last:
     try:
         position = found.find(text)
     except BadBookmarkError as error:
-        raise not_an_offset(key, error) from None
+        raise BadBookmarkError(error.reason, code=error.code, key=key) from None
     if position is None:
-        raise BadBookmarkError(f"{key}: the journal in {options.places} does not have {text}")
+        raise BadBookmarkError(f"the journal in {options.places} does not have {text}", key=key)
     return position
-
-
-def not_an_offset(key: str, error: BadBookmarkError) -> BadBookmarkError:
-    """The error with the option before it, and what else the option may be."""
-    return BadBookmarkError(
-        f"{key}: {error.reason}; besides bookmarks there are earliest, latest, numbers such as -1000, and times such as '-10 minutes'",
-        code=error.code,
-    )
 
 
 _readers: OrderedDict[tuple[int, str, str | None, int, int], ArrowReader] = OrderedDict()

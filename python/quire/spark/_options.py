@@ -10,13 +10,14 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from quire import _units
-from quire._errors import ConfigError
+from quire._bookmarks import EPOCH, NOW, point_to_core, time_ns
+from quire._errors import BadBookmarkError, ConfigError
 
 T = TypeVar("T")
 
@@ -57,6 +58,7 @@ class ReadOptions:
     #: `{"names": [...]}`, `{"pattern": ...}` or `{"prefix": ...}`.
     topics: Mapping[str, Any] | None = None
     filter: str | None = None
+    #: `EARLIEST`, `LATEST`, a number such as -1000, `-10 minutes`, or a bookmark or time as the core reads it.
     starting: str = EARLIEST
     ending: str = LATEST
     #: Nanoseconds since 1970; they win over `starting` and `ending`.
@@ -190,8 +192,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         password_file=given.text("passwordFile"),
         topics=_topics(given),
         filter=given.text("filter"),
-        starting=given.text("startingOffsets") or EARLIEST,
-        ending=given.text("endingOffsets") or LATEST,
+        starting=given.offset("startingOffsets", EARLIEST),
+        ending=given.offset("endingOffsets", LATEST),
         starting_ns=given.convert("startingTimestamp", timestamp_ns),
         ending_ns=given.convert("endingTimestamp", timestamp_ns),
         timestamp_strategy=given.one_of("timestampStrategy", "error", "latest"),
@@ -251,12 +253,10 @@ def timestamp_ns(text: str) -> int:
     messages can be, the first or the last that can."""
     if (milliseconds := whole(text)) is not None:
         return min(max(milliseconds * 1_000_000, 0), _NS_MAX)
-    moment = datetime.fromisoformat(text)
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    ns = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
-    # `datetime` drops what is behind the microseconds.
-    finer = re.search(r":\d\d[.,]\d{6}(\d{1,3})", text)
-    return min(max(ns + (int(finer[1].ljust(3, "0")) if finer else 0), 0), _NS_MAX)
+    ns = time_ns(text)
+    if ns is None:
+        raise ValueError('expected a time such as "2026-01-31T12:00:00Z", or milliseconds since 1970')
+    return min(max(ns, 0), _NS_MAX)
 
 
 def whole(text: str) -> int | None:
@@ -331,6 +331,20 @@ class _Given:
             return read(text)
         except (ValueError, OverflowError, ConfigError) as error:
             raise ConfigError(f"{key}: {text!r} cannot be read: {error}") from None
+
+    def offset(self, key: str, default: str) -> str:
+        text = self.text(key)
+        if text is None or text.lower() in (EARLIEST, LATEST):
+            return default if text is None else text.lower()
+        if text.startswith("-"):
+            return text
+        try:
+            point = point_to_core(text, key)
+        except BadBookmarkError as error:
+            raise BadBookmarkError(
+                f"{error.reason}; earliest, latest, a number such as -1000, and a time such as '-10 minutes' are read, too"
+            ) from None
+        return {EPOCH: EARLIEST, NOW: LATEST}.get(point, point)
 
     def count(self, key: str, *, least: int = 1, most: int = _COUNT_MAX) -> int | None:
         text = self.text(key)

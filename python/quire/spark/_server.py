@@ -11,17 +11,16 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
-from quire._bookmarks import EPOCH, NOW, to_text
+from quire._bookmarks import EPOCH, NOW, instant_to_core, time_ns
 from quire._errors import BadBookmarkError, BadFilterError, ConfigError
 from quire._quire import ArrowRange
 from quire.client._blocking import Client, Subscription
 from quire.client._options import Reconnect
 from quire.client._spec import Spec
 from quire.journal._arrow import batches
-from quire.spark._directory import not_an_offset
 from quire.spark._options import EARLIEST, LATEST, PARTITION_BYTES_MIN, ReadOptions, password, time_ago_ns
 from quire.spark._scan import in_filter
 
@@ -180,7 +179,7 @@ class Connection:
         end_ns = self.time_of(range_.end.bookmark) or time.time_ns()
         starts = [range_.start]
         for number in range(1, parts):
-            instant = Place(bookmark_of(begin_ns + (end_ns - begin_ns) * number // parts))
+            instant = Place(instant_to_core(begin_ns + (end_ns - begin_ns) * number // parts))
             found = self.first(ServerRange(instant, range_.end))
             if found is not None and found[0] not in (
                 starts[-1].bookmark,
@@ -234,15 +233,10 @@ def span(connection: Connection, options: ReadOptions) -> ServerRange:
     return ServerRange(start, end)
 
 
-def bookmark_of(ns: int) -> str:
-    """The instant as bookmarks have it, to the microsecond."""
-    return to_text(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=ns // 1000))
-
-
 def _start(connection: Connection, options: ReadOptions, head: Place) -> Place:
     if options.starting_ns is None:
         return _offset(connection, "startingOffsets", options.starting, head)
-    since = Place(bookmark_of(options.starting_ns), is_before=True)
+    since = Place(instant_to_core(options.starting_ns), is_before=True)
     found = connection.first(ServerRange(since, head))
     if found is None and options.timestamp_strategy == "error":
         raise ConfigError(
@@ -264,21 +258,19 @@ def _offset(connection: Connection, key: str, text: str, head: Place) -> Place:
         raise ConfigError(
             f"{key}: a server does not say how many messages it has; give a bookmark or a time, or read the directory"
         )
-    ago_ns = time_ago_ns(key, text)
-    if ago_ns is not None:
-        return _behind(connection, ago_ns, head)
-    try:
-        is_there = connection.has(text)
-    except BadBookmarkError as error:
-        raise not_an_offset(key, error) from None
-    if not is_there:
-        raise BadBookmarkError(f"{key}: the log does not have {text}")
+    instant_ns = time_ago_ns(key, text)
+    if instant_ns is None:
+        instant_ns = time_ns(text)
+    if instant_ns is not None:
+        return _behind(connection, instant_ns, head)
+    if not connection.has(text):
+        raise BadBookmarkError(f"the log does not have {text}", key=key)
     return Place(text)
 
 
 def _behind(connection: Connection, ns: int, head: Place) -> Place:
     """Behind all messages that were taken up to the instant."""
-    found = connection.first(ServerRange(Place(bookmark_of(ns)), head))
+    found = connection.first(ServerRange(Place(instant_to_core(ns)), head))
     return head if found is None else Place(found[0], is_before=True)
 
 

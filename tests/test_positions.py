@@ -1,0 +1,257 @@
+"""Bookmarks and times have the same forms, and the same words of error, in calls, on the command line and as options of Spark."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import quire
+import quire.testing
+from hypothesis import given
+from hypothesis import strategies as st
+from quire._bookmarks import bookmark_to_core, instant_to_core, range_to_core, time_ns
+from quire.cli import USER_MISTAKE, run
+from quire.spark._options import read_options
+from support.waiting import PATIENCE
+
+WORDS = '\'yesterday\' is not a bookmark or a time: expected "epoch", "now", a bookmark such as'
+
+#: What a person may write, and what the core reads.
+FORMS: list[tuple[Any, str]] = [
+    ("epoch", "0"),
+    ("EPOCH", "0"),
+    ("0", "0"),
+    ("0|0|", "0"),
+    ("now", "0|1|"),
+    (quire.NOW, "0|1|"),
+    (" 7|1| ", "7|1|"),
+    ("7|1|,8|4|", "7|1|,8|4|"),
+    (["7|1|", "8|4|"], "7|1|,8|4|"),
+    (quire.testing.message("orders", b"", bookmark="7|3|"), "7|3|"),
+    (["7|1|", quire.testing.message("orders", b"", bookmark="7|3|")], "7|1|,7|3|"),
+    ("20150102T123500Z", "20150102T123500Z"),
+    ("20150102T123500", "20150102T123500Z"),
+    ("20150102T123500.5", "20150102T123500.500000Z"),
+    ("2015-01-02T12:35:00Z", "20150102T123500Z"),
+    ("2015-01-02T14:35+02:00", "20150102T123500Z"),
+    ("2015-01-02 12:35:00.000005", "20150102T123500.000005Z"),
+    ("2015-01-02T12:35:00.123456789Z", "20150102T123500.123456789Z"),
+    ("2015-01-02T12:35:00.000000001Z", "20150102T123500.000000001Z"),
+    ("2015-01-02", "20150102T000000Z"),
+    (datetime(2015, 1, 2, 12, 35, 0, 5, tzinfo=UTC), "20150102T123500.000005Z"),
+    (datetime(2015, 1, 2, 14, 35, tzinfo=timezone(timedelta(hours=2))), "20150102T123500Z"),
+    ((datetime(2015, 1, 2, tzinfo=UTC), "now"), "20150102T000000Z,0|1|"),
+]
+
+#: What is refused, and a part of the reason.
+REFUSED: list[tuple[Any, str]] = [
+    ("yesterday", WORDS),
+    ("", "'' is not a bookmark or a time"),
+    ("7|1", "not a bookmark or a time"),
+    ("-1|2|", "not a bookmark or a time"),
+    ("18446744073709551616|1|", "not a bookmark or a time"),
+    ("7|1|,,8|1|", "'' is not a bookmark or a time"),
+    ("2015-02-30", "'2015-02-30' is not a bookmark or a time"),
+    ("most_recently", "not a bookmark or a time"),
+    ("x" * 1000, "xx…'"),
+    ("1969-12-31T23:00:00Z", "not between the years 1970 and 2553"),
+    (datetime(9999, 1, 1, tzinfo=UTC), "not between the years 1970 and 2553"),
+    (datetime.max.replace(tzinfo=timezone(timedelta(hours=-2))), "not between the years 1970 and 2553"),
+    (datetime(2015, 1, 2), "has no time zone"),
+    (quire.testing.message("orders", b"", bookmark=None), "'orders' has no bookmark"),
+    (["7|1|"] * 4097, "a list of 4097 bookmarks, the limit is 4096"),
+    (5, "expected a bookmark, a time or a Message, or a list of them, got `int`"),
+    ([], "got `list`"),
+    ([1], "got `int`"),
+    (True, "got `bool`"),
+    (b"0", "got `"),
+]
+
+
+@pytest.mark.parametrize(("given_", "expected"), FORMS)
+def test_every_form_becomes_what_the_core_reads(given_: Any, expected: str) -> None:
+    assert bookmark_to_core(given_, "bookmark") == expected
+    assert range_to_core(given_, "bookmark") == expected
+    assert bookmark_to_core(expected, "bookmark") == expected, "what the core reads stays as it is"
+
+
+@pytest.mark.parametrize(("given_", "reason"), REFUSED)
+def test_everything_else_is_an_error_that_names_the_argument(given_: Any, reason: str) -> None:
+    for read in (bookmark_to_core, range_to_core):
+        with pytest.raises(quire.BadBookmarkError) as caught:
+            read(given_, "until")
+        assert caught.value.key == "until"
+        assert str(caught.value).startswith("until: ")
+        assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[0:0|1|]", "[0:0|1|]"),
+        ("[epoch:now]", "[0:0|1|]"),
+        ("(7|1|,8|1|:]", "(7|1|,8|1|:]"),
+        ("[:now)", "[:0|1|)"),
+        ("[2026-01-01T10:30:00Z:2026-01-02]", "[20260101T103000Z:20260102T000000Z]"),
+        ("[2026-01-01T10:30:2026-01-01T11:45:10+01:00)", "[20260101T103000Z:20260101T104510Z)"),
+        ("[20260101T103000Z:7|9|]", "[20260101T103000Z:7|9|]"),
+        ("most_recent", quire.MOST_RECENT),
+    ],
+)
+def test_ranges_have_places_of_every_form_on_both_sides(text: str, expected: str) -> None:
+    assert range_to_core(text, "bookmark") == expected
+    assert range_to_core(expected, "bookmark") == expected
+
+
+@pytest.mark.parametrize("text", ["[", "[]", "[0]", "[0:0", "(0|1|", "[:x]", "[yesterday:]", "[0:0|1|,0]"])
+def test_what_is_no_range_is_refused(text: str) -> None:
+    with pytest.raises(quire.BadBookmarkError, match="is not a range such as"):
+        range_to_core(text, "bookmark")
+
+
+@given(st.text(alphabet="[](){}:|,0123456789TZ-+. epochnw", max_size=40))
+def test_any_text_is_read_or_is_a_bad_bookmark(text: str) -> None:
+    try:
+        core = range_to_core(text, "bookmark")
+    except quire.BadBookmarkError:
+        return
+    assert range_to_core(core, "bookmark") == core
+
+
+@given(st.integers(0, (1 << 63) - 1))
+def test_an_instant_reads_back_to_the_microsecond(ns: int) -> None:
+    assert time_ns(instant_to_core(ns)) == ns // 1000 * 1000
+
+
+def test_the_error_survives_pickle() -> None:
+    with pytest.raises(quire.BadBookmarkError) as caught:
+        bookmark_to_core("yesterday", "until")
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copy), copy.key) == (str(caught.value), "until")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    directory = tmp_path / "journal"
+    with quire.Journal(directory) as log:
+        log.append_many("orders", [b"%d" % number for number in range(1, 6)], publisher="loader")
+        log.flush()
+    return directory
+
+
+def test_the_client_the_journal_and_the_testing_module_refuse_with_the_same_words(journal: Path) -> None:
+    def refused(call: Any) -> str:
+        with pytest.raises(quire.BadBookmarkError) as caught:
+            call()
+        assert caught.value.key == "bookmark"
+        return str(caught.value)
+
+    with quire.Client("memory:positions") as client, quire.Journal(journal, read_only=True) as log:
+        calls = [
+            lambda: client.subscribe("orders", bookmark="yesterday"),
+            lambda: log.read("yesterday"),
+            lambda: log.records("yesterday"),
+            lambda: log.find("yesterday"),
+            lambda: quire.testing.message("orders", b"", bookmark="yesterday"),
+        ]
+        texts = {refused(call) for call in calls}
+        assert len(texts) == 1
+        assert WORDS in texts.pop()
+        with pytest.raises(quire.BadBookmarkError) as caught:
+            log.read(until="yesterday")
+        assert caught.value.key == "until"
+        with pytest.raises(quire.BadBookmarkError, match="bookmarks: 'yesterday' is not a bookmark"):
+            client.ack("orders", ["yesterday"])
+        with pytest.raises(quire.BadBookmarkError, match="bookmarks: '0' is not the bookmark of a message"):
+            client.ack("orders", "epoch")
+
+
+def test_a_replay_begins_at_a_message_a_word_or_a_time(journal: Path) -> None:
+    with quire.Journal(journal, read_only=True) as log:
+        messages = list(log.read("epoch"))
+        assert [message.data for message in log.read(messages[1])] == [b"3", b"4", b"5"]
+        assert [message.data for message in log.read(until=messages[1])] == [b"1", b"2"]
+        assert list(log.read("now")) == []
+        assert len(list(log.read("2026-01-01"))) == 5
+        assert log.find(messages[1]) == log.find(messages[1].bookmark or "")
+
+
+def test_a_subscription_begins_at_a_message() -> None:
+    with quire.Client("memory:positions-2", name="loader") as client:
+        for number in range(1, 6):
+            client.publish("orders", b"%d" % number)
+        client.flush(PATIENCE)
+        with client.subscribe("orders", bookmark="[epoch:now]") as everything:
+            messages = list(everything)
+        with client.subscribe("orders", bookmark=messages[2]) as rest:
+            assert [rest.get(PATIENCE).data for _ in range(2)] == [b"4", b"5"]
+        with client.subscribe("orders", bookmark=[messages[4], messages[3]]) as rest:
+            assert rest.get(PATIENCE).data == b"5"
+
+
+@pytest.mark.parametrize(
+    ("command", "key"),
+    [
+        (["subscribe", "orders", "--url", "memory:", "--bookmark", "yesterday"], "--bookmark"),
+        (["journal", "dump", "JOURNAL", "--from", "yesterday"], "--from"),
+        (["journal", "dump", "JOURNAL", "--until", "yesterday"], "--until"),
+        (["journal", "find", "JOURNAL", "yesterday"], "BOOKMARK"),
+        (["replay", "JOURNAL", "--url", "memory:", "--from", "yesterday"], "--from"),
+        (["replay", "JOURNAL", "--url", "memory:", "--until", "yesterday"], "--until"),
+        (
+            ["pipeline", "replay", "JOURNAL", "--name", "x", "--url", "memory:", "--from", "yesterday"],
+            "--from",
+        ),
+    ],
+)
+def test_the_command_line_refuses_with_the_same_words(
+    command: list[str], key: str, journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([str(journal) if part == "JOURNAL" else part for part in command]) == USER_MISTAKE
+    assert capsys.readouterr().err.startswith(f"quire: {key}: {WORDS}")
+
+
+def test_the_command_line_takes_a_range_of_iso_times(
+    journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"file:{journal}"
+    assert run(["subscribe", "orders", "--url", url, "--bookmark", "[2026-01-01T00:00:00Z:now]"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
+def test_a_recovery_point_takes_the_same_forms_and_keeps_the_text_that_the_server_knows() -> None:
+    def recovery_point(text: object) -> str | None:
+        queue = {"name": "jobs", "message_type": "json", "recovery_point": text}
+        return quire.Config(queue=queue).queue[0].recovery_point
+
+    for text in ("epoch", "now", "0", "7|1|", "20150102T123500", "7|1|,8|4|"):
+        assert recovery_point(text) == text
+    assert recovery_point("Epoch") == "epoch"
+    assert recovery_point("2015-01-02") == "20150102T000000Z"
+    assert recovery_point(datetime(2015, 1, 2, tzinfo=UTC)) == "20150102T000000Z"
+    with pytest.raises(quire.ConfigError, match=r"recovery_point: .*'yesterday' is not a bookmark or a time"):
+        recovery_point("yesterday")
+
+
+def test_spark_takes_the_same_forms_and_its_own_words() -> None:
+    def starting(text: str) -> str:
+        return read_options({"path": "/tmp", "startingOffsets": text}).starting
+
+    assert [starting(text) for text in ("earliest", "EPOCH", "0", "latest", "now")] == [
+        *["earliest"] * 3,
+        *["latest"] * 2,
+    ]
+    assert starting("2026-01-31T12:00:00+01:00") == "20260131T110000Z"
+    assert [starting(text) for text in ("7|1|", "-1000", "-10 minutes")] == ["7|1|", "-1000", "-10 minutes"]
+    with pytest.raises(quire.BadBookmarkError) as caught:
+        starting("yesterday")
+    assert str(caught.value).startswith(f"startingOffsets: {WORDS}")
+    assert "-10 minutes" in str(caught.value)
+    with pytest.raises(
+        quire.ConfigError, match="startingTimestamp: 'yesterday' cannot be read: expected a time"
+    ):
+        read_options({"path": "/tmp", "startingTimestamp": "yesterday"})
+    assert read_options({"path": "/tmp", "startingTimestamp": "1969-01-01"}).starting_ns == 0
