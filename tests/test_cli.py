@@ -123,7 +123,7 @@ def test_a_bad_filter_is_shown_with_a_caret(tmp_path: Path) -> None:
             1,
             "0 of 1 messages came",
         ),
-        (("serve", "--address", "nowhere"), 2, "not an address"),
+        (("serve", "--address", "nowhere"), 2, "--address: expected an address such as"),
         (("nonsense",), 2, "nonsense"),
     ],
 )
@@ -169,9 +169,14 @@ def test_a_configuration_is_checked_without_starting_anything(tmp_path: Path) ->
     bad.write_text("[transaction_log]\njournal_sise = '64MB'\n")
     result = quire("config", "check", str(bad))
     assert result.returncode == 2
-    assert "line 2: transaction_log.journal_sise: unknown key" in result.stderr
+    assert result.stderr.splitlines() == [
+        f'quire: {bad}:2: transaction_log.journal_sise: unknown key; did you mean "journal_size"?'
+    ]
     told = json.loads(quire("config", "check", str(bad), "--json").stdout)
     assert (told["is_sound"], told["line"], told["key"]) == (False, 2, "transaction_log.journal_sise")
+    assert [(mistake["line"], mistake["key"]) for mistake in told["mistakes"]] == [
+        (2, "transaction_log.journal_sise")
+    ]
     told = quire("config", "check", str(good), "--json")
     assert (told.returncode, json.loads(told.stdout)["is_sound"]) == (0, True)
     bad.write_text("[[transaction_log.topic]]\nname = 't'\nmessage_type = 'json'\nfilter = '/a ='\n")

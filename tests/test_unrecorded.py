@@ -90,12 +90,12 @@ def test_the_first_entry_that_names_a_topic_decides(way_in: str, tmp_path: Path)
         ([], "transaction_log.topic", "the list is empty"),
         (
             [{"name": "^", "message_type": "json"}, {"name": "a", "message_type": "json", "recorded": False}],
-            "transaction_log.topic.recorded",
+            "transaction_log.topic[1].recorded",
             '"a" is recorded by the entry "\\^" before it',
         ),
         (
             [{"name": "a", "message_type": "json", "recorded": False, "filter": "/a = 1"}],
-            "transaction_log.topic.filter",
+            "transaction_log.topic[0].filter",
             "recorded = false has no filter",
         ),
     ],

@@ -1,7 +1,7 @@
 """Every error that quire raises.
 
     QuireError
-    ├── ConfigError             a setting or an option that cannot be; `key`, `file` and `line` say which
+    ├── ConfigError             a setting, an option or an argument that is not allowed; `key`, `file` and `line` say which
     │   └── SubscriptionInUseError  the client already has a subscription of this name
     ├── AuthenticationError     user or password were not accepted
     ├── NotEntitledError        the user may not do this
@@ -25,14 +25,14 @@
     ├── StoreCorruptError       a store file is damaged
     └── InternalError           a bug on the side that says so
 
-Timeouts raise the built-in `TimeoutError`. `code` is the stable name of the case (docs/protocol.md section
-5).
+Timeouts raise the built-in `TimeoutError`. `code` is the stable name of the case (docs/reference/errors.md).
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 
 class QuireError(Exception):
@@ -55,7 +55,7 @@ class QuireError(Exception):
 
 
 class ConfigError(QuireError):
-    """A setting or an option that cannot be."""
+    """A setting, an option or an argument that is not allowed."""
 
     code = "bad_option"
 
@@ -67,28 +67,43 @@ class ConfigError(QuireError):
         key: str | None = None,
         file: str | os.PathLike[str] | None = None,
         line: int | None = None,
+        others: Sequence[ConfigError] = (),
     ) -> None:
-        #: The setting or option, as `transaction_log.journal_size`; `None` when it is not one alone. Of several
-        #: mistakes in a file the first.
+        #: The setting or option, as `queue[0].lease_period`; `None` when it is not one alone. Of several mistakes the first.
         self.key = key
         #: The configuration file, when it is one.
         self.file = None if file is None else os.fspath(file)
         #: Its line, from 1.
         self.line = line
         self._reason = reason
-        where = (self.file, None if line is None else f"line {line}", key)
-        super().__init__(": ".join([part for part in where if part is not None] + [reason]), code=code)
+        self._others = tuple(others)
+        place = self.file if self.file is None or line is None else f"{self.file}:{line}"
+        text = ": ".join([*(part for part in (place, key) if part is not None), reason])
+        super().__init__("\n".join([text, *map(str, others)]), code=code)
+
+    @property
+    def mistakes(self) -> tuple[ConfigError, ...]:
+        """Every mistake of a configuration as an error of its own; this error alone when it is the only one."""
+        if not self._others:
+            return (self,)
+        return (ConfigError(self._reason, key=self.key, file=self.file, line=self.line), *self._others)
 
     def __reduce__(self) -> tuple[object, ...]:
-        fields = {"code": self.code, "key": self.key, "file": self.file, "line": self.line}
+        fields = {
+            "code": self.code,
+            "key": self.key,
+            "file": self.file,
+            "line": self.line,
+            "others": self._others,
+        }
         return (_config_error, (type(self), self._reason, fields))
 
 
 class AuthenticationError(QuireError):
-    """User or password were not accepted. The client does not try again."""
+    """The server does not accept the user or the password. The client does not try again."""
 
     code = "authentication_failed"
-    hint = "check user= and password="
+    hint = "check `user` and `password`"
 
 
 class NotEntitledError(QuireError):
@@ -98,14 +113,14 @@ class NotEntitledError(QuireError):
 
 
 class NameInUseError(QuireError):
-    """Another connection holds, or took over, the client name. The client does not come back by itself."""
+    """Another connection holds, or took over, the client name. The client does not connect again."""
 
     code = "name_in_use"
-    hint = "give every running instance a name= of its own"
+    hint = "give every running instance a `name` of its own"
 
 
 class DisconnectedError(QuireError, ConnectionError):
-    """There is no server, or not any more."""
+    """There is no connection to a server."""
 
     code = "shutting_down"
 
@@ -154,8 +169,8 @@ class NotJournaledError(QuireError):
 
     code = "not_journaled"
     hint = (
-        "check the spelling; to record the topic, add it to transaction_log.topic of the server. "
-        "Without it, subscribe without bookmark=, and publish with sequence=None"
+        "check the spelling; to record the topic, add it to `transaction_log.topic` of the server. "
+        "Otherwise subscribe without `bookmark`, and publish with `sequence=None`"
     )
 
 
@@ -184,14 +199,14 @@ class UnknownQueueError(QuireError):
     """No queue has this name."""
 
     code = "unknown_queue"
-    hint = "add a [[queue]] with this name to the server's configuration"
+    hint = "`quire queue ls` lists the queues; to have this one, add it to `queue` in the configuration of the server"
 
 
 class MessageTooLargeError(QuireError):
     """A message is above the limit of the server."""
 
     code = "message_too_large"
-    hint = "raise max_message_size of the server's transport, or publish smaller messages"
+    hint = "raise `transport.max_message_size` of the server, or publish smaller messages"
 
 
 class LimitExceededError(QuireError):
@@ -204,7 +219,7 @@ class StorageFullError(QuireError):
     """A disk is full: that of the server, whose journal takes writes again when there is room, or that of a publish store."""
 
     code = "storage_full"
-    hint = "make room on that disk; a server has to be restarted, and unpersisted publishes are sent again"
+    hint = "make room on that disk; unpersisted publishes are then sent again"
 
 
 class StorageFailedError(QuireError):
@@ -245,38 +260,191 @@ class InternalError(QuireError):
     code = "internal"
 
 
-#: The class for every code that can come over the wire.
-CLASSES: dict[str, type[QuireError]] = {
-    "invalid_frame": ProtocolError,
-    "unsupported_version": ProtocolError,
-    "logon_required": ProtocolError,
-    "duplicate_logon": ProtocolError,
-    "authentication_failed": AuthenticationError,
-    "name_in_use": NameInUseError,
-    "not_entitled": NotEntitledError,
-    "bad_topic": BadTopicError,
-    "bad_filter": BadFilterError,
-    "bad_bookmark": BadBookmarkError,
-    "bookmark_not_found": BadBookmarkError,
-    "not_journaled": NotJournaledError,
-    "bad_option": ConfigError,
-    "unknown_subscription": UnknownSubscriptionError,
-    "subscription_in_use": SubscriptionInUseError,
-    "unknown_queue": UnknownQueueError,
-    "bad_message": BadMessageError,
-    "message_too_large": MessageTooLargeError,
-    "limit_exceeded": LimitExceededError,
-    "storage_full": StorageFullError,
-    "storage_failed": StorageFailedError,
-    "journal_corrupt": JournalCorruptError,
-    "journal_locked": JournalLockedError,
-    "store_locked": StoreLockedError,
-    "store_corrupt": StoreCorruptError,
-    "slow_consumer": DisconnectedError,
-    "heartbeat_timeout": DisconnectedError,
-    "shutting_down": DisconnectedError,
-    "internal": InternalError,
+class Case(NamedTuple):
+    """A stable code: docs/reference/errors.md is made of these."""
+
+    #: Raised for it.
+    cls: type[QuireError]
+    #: What happened.
+    meaning: str
+    #: What the reader of the error can do. Names of options, keys, calls and commands are in backticks, and a test looks for them.
+    advice: str
+
+
+#: Every code, those of the wire first.
+CASES: dict[str, Case] = {
+    "invalid_frame": Case(
+        ProtocolError,
+        "The bytes are not a frame of the protocol.",
+        "Check that the address is that of a quire server. Between a client and a server of quire it is a "
+        "bug: report it.",
+    ),
+    "unsupported_version": Case(
+        ProtocolError,
+        "Client and server speak different versions of the protocol.",
+        "Install the same version on both sides.",
+    ),
+    "logon_required": Case(
+        ProtocolError,
+        "A command came before the logon.",
+        "Does not happen with the clients of quire. In a client of your own, send the logon first.",
+    ),
+    "duplicate_logon": Case(
+        ProtocolError,
+        "A second logon came on one connection.",
+        "Does not happen with the clients of quire. In a client of your own, log on once per connection.",
+    ),
+    "authentication_failed": Case(
+        AuthenticationError,
+        "The server does not accept the user or the password. The client does not try again.",
+        "Correct `user` and `password` of the client.",
+    ),
+    "name_in_use": Case(
+        NameInUseError,
+        "Another connection has, or took over, the client name. The client does not connect again.",
+        "Give each running instance of the program a `name` of its own.",
+    ),
+    "not_entitled": Case(
+        NotEntitledError,
+        "The user may not do this.",
+        "Ask the administrator of the server.",
+    ),
+    "bad_topic": Case(
+        BadTopicError,
+        "A topic is empty, too long, not text, or a pattern that does not compile.",
+        "Correct the topic. For a topic whose name has pattern characters, subscribe to `quire.exact`.",
+    ),
+    "bad_filter": Case(
+        BadFilterError,
+        "A content filter does not parse. `column` says where, from 1.",
+        "Correct the filter at this column. For values in a filter, use parameters or `quire.quote`.",
+    ),
+    "bad_bookmark": Case(
+        BadBookmarkError,
+        "The value is not a bookmark, a list of them, a time or a range. `key` names the argument or option.",
+        "Give one of the forms of [replay.md](../replay.md#where-it-begins-and-ends).",
+    ),
+    "bookmark_not_found": Case(
+        BadBookmarkError,
+        "No bookmark of the list is in the log, and the subscription asked to fail then. Or the next "
+        "records were removed from the log before they were read.",
+        "Set `bookmark_not_found` to begin elsewhere, or begin at `quire.EPOCH`. Keep journal files for "
+        "longer with `remove_after`.",
+    ),
+    "not_journaled": Case(
+        NotJournaledError,
+        "A bookmark subscription on a topic that the transaction log does not record. Or a publish with a "
+        "sequence to a topic that no entry of `transaction_log.topic` names: `flush` raises it.",
+        "Check the spelling of the topic. To record it, add it to `transaction_log.topic`. Otherwise "
+        "subscribe without `bookmark`, and publish with `sequence=None`.",
+    ),
+    "bad_option": Case(
+        ConfigError,
+        "An argument, an option, a key of the configuration, or a combination of them is not allowed. "
+        "`key` names it; for a file also `file` and `line`. `mistakes` has all mistakes of a "
+        "configuration.",
+        "Correct the value as the text says. `quire config check` checks a file, `quire config example` "
+        "prints every key.",
+    ),
+    "unknown_subscription": Case(
+        UnknownSubscriptionError,
+        "The connection has no such subscription.",
+        "Check `sub_id`: the subscription may have ended.",
+    ),
+    "subscription_in_use": Case(
+        SubscriptionInUseError,
+        "The client already has a subscription of this name.",
+        "Give each subscription of a client a `sub_id` of its own, or call `unsubscribe` first.",
+    ),
+    "message_too_large": Case(
+        MessageTooLargeError,
+        "The data of a message is above the limit of the server.",
+        "Raise `transport.max_message_size` of the server, or publish smaller messages.",
+    ),
+    "limit_exceeded": Case(
+        LimitExceededError,
+        "A named limit was reached: of the server, of the sequences of a client name, or of the process "
+        "(open files, threads). The reason says which.",
+        "Raise the limit: those of a connection are keys of `transport`, those of all connections keys of "
+        "`limits`, those of the log keys of `transaction_log`. `quire client ls` shows who uses what.",
+    ),
+    "storage_full": Case(
+        StorageFullError,
+        "The disk of the server is full; reading goes on. Or the disk of the publish store of the client "
+        "is full.",
+        "Make room on that disk. The server then takes publishes again, and clients send unpersisted "
+        "publishes again. `quire journal remove` and `remove_size_max` remove old journal files.",
+    ),
+    "storage_failed": Case(
+        StorageFailedError,
+        "A write or a sync failed. The server takes no more writes until it is started again; reading "
+        "goes on. Or the server has no open file left (the reason says so): it takes publishes again when "
+        "it has one. Or a store file of the client cannot be written.",
+        "Check the disk, then restart the server. Clients send unpersisted publishes again.",
+    ),
+    "journal_corrupt": Case(
+        JournalCorruptError,
+        "The journal is damaged, or the disk cannot read it, at the place that the reason names. Or files "
+        "of it are missing.",
+        "See what is damaged with `quire journal verify`. Restore the file from a copy. To give up files "
+        "that are missing, use `quire journal remove` with `--missing`.",
+    ),
+    "slow_consumer": Case(
+        DisconnectedError,
+        "The server closed the connection, because the client did not take its messages fast enough. Or a "
+        "`live` subscription ended, because the program did not.",
+        "Take messages faster, or use a subscription with `bookmark` and without `live`: its messages "
+        "wait in the log. The limit is `transport.max_client_backlog`.",
+    ),
+    "heartbeat_timeout": Case(
+        DisconnectedError,
+        "Nothing was heard from the other side for two heartbeat intervals.",
+        "The client connects again by itself. Check the network, or raise `heartbeat`.",
+    ),
+    "shutting_down": Case(
+        DisconnectedError,
+        "There is no connection: the server is stopping or cannot be reached, or the client or the "
+        "subscription is closed.",
+        "The client connects again by itself, unless it is closed. Check that the server runs, with "
+        "`quire info`.",
+    ),
+    "internal": Case(
+        InternalError,
+        "A bug on the side that says so.",
+        "Report it, with the text of the error and the log.",
+    ),
+    "unknown_queue": Case(
+        UnknownQueueError,
+        "The server has no queue of this name.",
+        "Check the spelling: `quire queue ls` lists the queues. To have the queue, add it to `queue` in "
+        "the configuration of the server.",
+    ),
+    "bad_message": Case(
+        BadMessageError,
+        "The entry of the topic in `transaction_log.topic` has `validate`, and the message is not JSON. "
+        "It was neither recorded nor delivered; `flush` raises the error.",
+        "Publish JSON on this topic, or remove `validate` from its entry in `transaction_log.topic`.",
+    ),
+    "journal_locked": Case(
+        JournalLockedError,
+        "Another process, or another engine of this process, has the journal open.",
+        "Stop it, or use another directory. To read a journal beside its server, open it with `read_only`.",
+    ),
+    "store_locked": Case(
+        StoreLockedError,
+        "Another process, or another client of this process, has the store file open.",
+        "Give each client a file of its own as `publish_store` and `bookmark_store`.",
+    ),
+    "store_corrupt": Case(
+        StoreCorruptError,
+        "The store file is damaged at the byte that the reason names. Nothing of it was changed "
+        "([stores.md](../stores.md)).",
+        "Restore the file from a copy, or remove it: what was not sent from a publish store is then lost.",
+    ),
 }
+
+#: The class for every code.
+CLASSES: dict[str, type[QuireError]] = {code: case.cls for code, case in CASES.items()}
 
 
 def from_code(code: str, reason: str, column: int = 0, key: str | None = None) -> QuireError:

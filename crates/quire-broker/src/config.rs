@@ -218,6 +218,45 @@ pub struct ConfigError {
     pub reason: String,
 }
 
+/// Every value that cannot be used.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ConfigErrors(Vec<ConfigError>);
+
+impl ConfigErrors {
+    pub(crate) fn push(&mut self, error: ConfigError) {
+        self.0.push(error);
+    }
+
+    /// The value; an error is kept.
+    pub(crate) fn note<T>(&mut self, result: Result<T, ConfigError>) -> Option<T> {
+        result.map_err(|error| self.push(error)).ok()
+    }
+
+    /// The value, unless there are errors.
+    pub(crate) fn none_or<T>(self, value: T) -> Result<T, ConfigErrors> {
+        if self.0.is_empty() { Ok(value) } else { Err(self) }
+    }
+}
+
+impl From<ConfigError> for ConfigErrors {
+    fn from(error: ConfigError) -> Self {
+        ConfigErrors(vec![error])
+    }
+}
+
+/// The first of them.
+impl From<ConfigErrors> for ConfigError {
+    fn from(errors: ConfigErrors) -> Self {
+        errors.0.into_iter().next().unwrap_or_else(|| ConfigError::new("", "no error"))
+    }
+}
+
+impl From<ConfigErrors> for OpenError {
+    fn from(errors: ConfigErrors) -> Self {
+        OpenError::Config(errors.into())
+    }
+}
+
 /// Why there is no broker.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OpenError {
@@ -241,10 +280,26 @@ impl BrokerConfig {
     /// # Errors
     /// [`ConfigError`] for the first key that is unknown, of the wrong kind or out of its range.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
-        let config: BrokerConfig = serde_json::from_str(text)
-            .map_err(|error| ConfigError::new(key_of(&error), error.to_string()))?;
+        let config = Self::unchecked(text)?;
         config.check()?;
         Ok(config)
+    }
+
+    /// What is wrong with a configuration: every mistake, or else what is allowed and probably not meant (nothing is recorded, or messages
+    /// that a queue takes are not). Text that is not a configuration at all is one mistake.
+    pub fn diagnose(text: &str) -> (Vec<ConfigError>, Vec<String>) {
+        let checked = Self::unchecked(text).map_err(ConfigErrors::from).and_then(|config| {
+            config.check()?;
+            config.compile()
+        });
+        match checked {
+            Ok((rules, queues)) => (Vec::new(), warnings(&rules, &queues)),
+            Err(errors) => (errors.0, Vec::new()),
+        }
+    }
+
+    fn unchecked(text: &str) -> Result<Self, ConfigError> {
+        serde_json::from_str(text).map_err(|error| ConfigError::new(key_of(&error), error.to_string()))
     }
 
     /// The part of the configuration that the journal is opened with.
@@ -284,10 +339,11 @@ impl BrokerConfig {
     }
 
     /// Refuses values out of their range. Patterns, message types and filters are checked where they are compiled.
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigErrors> {
         let limits = &self.limits;
         let log = &self.transaction_log;
-        check_name(&self.name)?;
+        let mut errors = ConfigErrors::default();
+        errors.note(check_name(&self.name));
         let ranges = [
             ("transaction_log.journal_size", log.journal_size, JOURNAL_SIZE_MIN, u64::MAX),
             ("transaction_log.preallocated_journal_files", log.preallocated_journal_files.into(), 1, 1024),
@@ -300,18 +356,20 @@ impl BrokerConfig {
             ("limits.max_topics", limits.max_topics.into(), 1, 1 << 26),
             ("limits.sequence_jump_logged", limits.sequence_jump_logged, 1, u64::MAX),
         ];
-        ranges.into_iter().try_for_each(|(key, value, low, high)| check_range(key, value, low, high))?;
+        for (key, value, low, high) in ranges {
+            errors.note(check_range(key, value, low, high));
+        }
         if self.transports.is_empty() || self.transports.len() > TRANSPORTS_MAX {
             let reason = format!("{} transports, not 1 to {TRANSPORTS_MAX}", self.transports.len());
-            return Err(ConfigError::new("transports", reason));
+            errors.push(ConfigError::new("transports", reason));
         }
         for (index, transport) in self.transports.iter().enumerate() {
-            transport.check(&format!("transports[{index}]"))?;
+            transport.check(&format!("transports[{index}]"), &mut errors);
         }
         // However else it is spelled, opening the journal finds out.
         if log.journal_directory.is_some() && log.journal_archive_directory == log.journal_directory {
             let key = "transaction_log.journal_archive_directory";
-            return Err(ConfigError::new(key, "it is the journal directory itself"));
+            errors.push(ConfigError::new(key, "it is the journal directory itself"));
         }
         let maintenance = &log.maintenance;
         let archiving = [
@@ -320,30 +378,24 @@ impl BrokerConfig {
         ];
         let archives = archiving.into_iter().find(|(_, value)| value.is_some());
         if let Some((key, _)) = archives.filter(|_| log.journal_archive_directory.is_none()) {
-            return Err(ConfigError::new(key, "journal_archive_directory does not say where to"));
+            errors.push(ConfigError::new(key, "journal_archive_directory does not say where to"));
         }
-        self.compile().map(drop)
+        if let Err(ConfigErrors(compiling)) = self.compile() {
+            errors.0.extend(compiling);
+        }
+        errors.none_or(())
     }
 
     /// The recording rules and the queues, with their patterns and filters compiled.
-    pub(crate) fn compile(&self) -> Result<(Vec<RecordingRule>, Vec<Definition>), ConfigError> {
+    pub(crate) fn compile(&self) -> Result<(Vec<RecordingRule>, Vec<Definition>), ConfigErrors> {
         let options = self.filter_options();
         let rules = RecordingRule::compile(&self.transaction_log.topics, &options)?;
         let queues = Definition::compile(&self.queues, &rules, &options)?;
         Ok((rules, queues))
     }
-
-    /// What is allowed and probably not meant: nothing is recorded, or messages that a queue takes are not.
-    ///
-    /// # Errors
-    /// [`ConfigError`] for the first bad key.
-    pub fn warnings(&self) -> Result<Vec<String>, ConfigError> {
-        let (rules, queues) = self.compile()?;
-        Ok(warnings(&rules, &queues))
-    }
 }
 
-/// See [`BrokerConfig::warnings`].
+/// See [`BrokerConfig::diagnose`].
 pub(crate) fn warnings(rules: &[RecordingRule], queues: &[Definition]) -> Vec<String> {
     let mut warnings = Vec::new();
     if !rules.iter().any(RecordingRule::records) {
@@ -380,7 +432,7 @@ impl TransportConfig {
         Duration::from_nanos(self.logon_timeout_ns)
     }
 
-    fn check(&self, path: &str) -> Result<(), ConfigError> {
+    fn check(&self, path: &str, errors: &mut ConfigErrors) {
         let subscriptions = self.max_subscriptions_per_connection.into();
         let ranges = [
             ("max_message_size", self.max_message_size.into(), 1, 1 << 30),
@@ -390,8 +442,9 @@ impl TransportConfig {
             ("max_client_backlog", self.max_client_backlog, 1024, u64::MAX),
             ("logon_timeout_ns", self.logon_timeout_ns, 1, u64::MAX),
         ];
-        let mut ranges = ranges.into_iter();
-        ranges.try_for_each(|(key, value, low, high)| check_range(&format!("{path}.{key}"), value, low, high))
+        for (key, value, low, high) in ranges {
+            errors.note(check_range(&format!("{path}.{key}"), value, low, high));
+        }
     }
 }
 

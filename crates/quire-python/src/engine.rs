@@ -299,11 +299,11 @@ impl Shared {
     }
 }
 
-/// Checks a configuration as an engine would, without starting one.
+/// Checks a configuration as an engine would, without starting one: key and reason of every mistake, and warnings when there is none.
 #[pyfunction]
-pub fn check_config(py: Python<'_>, config: &str) -> PyResult<Vec<String>> {
-    let warnings = BrokerConfig::from_json(config).and_then(|config| config.warnings());
-    warnings.map_err(|error| to_python(py, error.into()))
+pub fn check_config(config: &str) -> (Vec<(String, String)>, Vec<String>) {
+    let (errors, warnings) = BrokerConfig::diagnose(config);
+    (errors.into_iter().map(|error| (error.key, error.reason)).collect(), warnings)
 }
 
 /// The exception for what keeps an engine from running.

@@ -70,7 +70,8 @@ def _terminated(number: int, _: object) -> None:
 
 
 def _complain(text: str) -> None:
-    print(f"quire: {text}", file=sys.stderr)
+    for line in text.splitlines() or [""]:
+        print(f"quire: {line}", file=sys.stderr)
 
 
 def default_url() -> str:

@@ -17,7 +17,11 @@ def check(file: Path, *, as_json: bool) -> int:
     except ConfigError as error:
         if not as_json:
             raise
-        print_json(file=str(file), is_sound=False, line=error.line, key=error.key, reason=error.reason)
+        mistakes = [
+            {"line": mistake.line, "key": mistake.key, "reason": mistake._reason}
+            for mistake in error.mistakes
+        ]
+        print_json(file=str(file), is_sound=False, **mistakes[0], mistakes=mistakes)
         return USER_MISTAKE
     journal = str(config.journal_directory)
     if as_json:

@@ -9,8 +9,9 @@ import sys
 import threading
 from pathlib import Path
 
+from quire._errors import ConfigError
 from quire._process import raise_open_files
-from quire.config import Config
+from quire.config import Address, Config
 from quire.server._server import Progress, Server
 
 
@@ -18,6 +19,11 @@ def serve(
     config_file: Path | None, *, address: str | None, data_directory: Path | None, as_json: bool
 ) -> int:
     config = Config() if config_file is None else Config.load(config_file)
+    if address is not None:
+        try:
+            Address.parse(address)
+        except ValueError as error:
+            raise ConfigError(str(error), key="--address") from None
     config = config.replace(address=address, data_directory=data_directory)
     raise_open_files()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)

@@ -30,12 +30,12 @@ def line_of(text: str, place: tuple[str | int, ...]) -> int | None:
                 return number
             elif table == keys[: len(table)]:
                 fallback = number
-        elif (
-            table is not None
-            and (key := re.match(r"\s*([A-Za-z0-9_.\"'-]+?)\s*=", line))
-            and [*table, *key[1].split(".")] == keys
-        ):
-            return number
+        elif table is not None and (key := re.match(r"\s*([A-Za-z0-9_.\"'-]+?)\s*=", line)):
+            path = [*table, *(part.strip("\"'") for part in key[1].split("."))]
+            if path == keys:
+                return number
+            if path == keys[: len(path)]:
+                fallback = number  # an inline table
     return fallback
 
 
@@ -50,6 +50,14 @@ def place_of(key: str) -> tuple[str | int, ...]:
         place.append(names.get(name, str(name)).removesuffix("_ns"))
         place += [int(number)] if number else []
     return tuple(place)
+
+
+def path_text(place: tuple[str | int, ...]) -> str:
+    """A path as errors show it: `queue[0].lease_period`."""
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
 
 
 def keys_of(place: tuple[str | int, ...]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,12 +23,15 @@ from pydantic import (
 from quire._bookmarks import bookmark_to_core, is_as_in_core
 from quire._errors import BadBookmarkError, ConfigError
 from quire._filter import MessageType
-from quire.config._locate import keys_of, line_of, place_of
-from quire.config._values import Address, Duration, Size
+from quire.config._locate import line_of, path_text, place_of
+from quire.config._mistakes import expected, got, refused, together
+from quire.config._values import Address, Duration, Period, Size, duration_between, size_between
 
 DEFAULT_ADDRESS = "127.0.0.1:9007"
 
 _U32 = 2**32 - 1
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 #: The words for the ends of the log.
 _POINTS = ("epoch", "now")
@@ -42,14 +46,14 @@ class Transport(_Model):
 
     name: str = "clients"
     address: str = DEFAULT_ADDRESS
-    max_message_size: Annotated[Size, Field(ge=1024, le=1 << 30)] = 16 << 20
-    max_connections: Annotated[int, Field(ge=1)] = 10_000
-    max_subscriptions_per_connection: Annotated[int, Field(ge=1)] = 1024
+    max_message_size: Annotated[int, size_between("1KB", "1GB")] = 16 << 20
+    max_connections: Annotated[int, Field(ge=1, le=1 << 20)] = 10_000
+    max_subscriptions_per_connection: Annotated[int, Field(ge=1, le=1 << 20)] = 1024
     #: Patterns in the filters of the subscriptions of one connection.
     max_patterns_per_connection: Annotated[int, Field(ge=0, le=1 << 20)] = 1024
     #: Bytes that may wait for a connection with ordinary subscriptions before it is cut off.
-    max_client_backlog: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
-    logon_timeout: Annotated[Duration, Field(gt=0)] = 5.0
+    max_client_backlog: Annotated[int, size_between("64KB")] = 64 << 20
+    logon_timeout: Period = 5.0
 
     @field_validator("address")
     @classmethod
@@ -64,9 +68,9 @@ class Limits(_Model):
     #: Patterns in the filters of all subscriptions.
     max_patterns: Annotated[int, Field(ge=0, le=1 << 20)] = 8192
     #: Bytes that may wait for connections; above it the one for which most waits is cut off.
-    max_waiting: Annotated[Size, Field(ge=64 << 10)] = 1 << 30
+    max_waiting: Annotated[int, size_between("64KB")] = 1 << 30
     #: Bytes of frames that have not arrived whole; the connection that goes beyond is closed.
-    max_unfinished: Annotated[Size, Field(ge=64 << 10)] = 256 << 20
+    max_unfinished: Annotated[int, size_between("64KB")] = 256 << 20
 
 
 class RecordedTopic(_Model):
@@ -87,7 +91,7 @@ class RecordedTopic(_Model):
     @model_validator(mode="after")
     def _check_validate(self) -> RecordedTopic:
         if self.validate_ and self.message_type != "json":
-            raise ValueError(f'validate = true is for message_type = "json", this is {self.message_type!r}')
+            raise ValueError(f'validate = true requires message_type = "json", got {got(self.message_type)}')
         return self
 
 
@@ -95,17 +99,17 @@ class Maintenance(_Model):
     """What becomes of journal files that are full: the age after which, counted from the last message in them, or the
     size that may stay as it is."""
 
-    archive_after: Annotated[Duration, Field(gt=0)] | None = None
-    compress_after: Annotated[Duration, Field(gt=0)] | None = None
+    archive_after: Period | None = None
+    compress_after: Period | None = None
     #: Files that somebody still needs stay.
-    remove_after: Annotated[Duration, Field(gt=0)] | None = None
+    remove_after: Period | None = None
     #: The oldest go to the archive until those outside of it are this large at most.
     archive_size_max: Size | None = None
     #: The oldest are compressed until those that are not are this large at most.
     compress_size_max: Size | None = None
     #: The oldest go until all are this large at most; those that somebody still needs stay.
     remove_size_max: Size | None = None
-    interval: Annotated[Duration, Field(ge=0.01)] = 600.0
+    interval: Annotated[float, duration_between("10ms")] = 600.0
     #: What clients may ask for; without it everything on a loopback address, and anywhere else what loses nothing.
     by_clients: tuple[Literal["archive", "compress", "remove"], ...] | None = None
 
@@ -133,12 +137,12 @@ class TransactionLog(_Model):
 
     journal_directory: Path = Path("journal")
     journal_archive_directory: Path | None = None
-    journal_size: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
-    preallocated_journal_files: Annotated[int, Field(ge=1)] = 2
-    flush_interval: Annotated[Duration, Field(ge=30e-6, le=0.1)] = 0.1
+    journal_size: Annotated[int, size_between("64KB")] = 64 << 20
+    preallocated_journal_files: Annotated[int, Field(ge=1, le=1024)] = 2
+    flush_interval: Annotated[float, duration_between("30us", "100ms")] = 0.1
     durability: Literal["fsync", "os"] = "fsync"
     #: Bytes that may wait to become persistent before publishers are paused.
-    max_unpersisted: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
+    max_unpersisted: Annotated[int, size_between("64KB")] = 64 << 20
     #: Topics that the log may have; a publish to another one is refused. A topic counts until the last journal file that holds
     #: it is removed.
     max_topics: Annotated[int, Field(ge=1, le=1 << 26)] = 100_000
@@ -147,6 +151,14 @@ class TransactionLog(_Model):
     maintenance: Maintenance = Maintenance()
     #: Without an entry every topic is recorded as JSON.
     topic: tuple[RecordedTopic, ...] = (RecordedTopic(name="^", message_type="json"),)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, values: Any) -> Any:
+        # A single table stands for a list of one.
+        if isinstance(values, Mapping) and isinstance(values.get("topic"), (Mapping, RecordedTopic)):
+            return {**values, "topic": (values["topic"],)}
+        return values
 
     @field_validator("topic")
     @classmethod
@@ -169,7 +181,7 @@ class Queue(_Model):
     default_publish_target: str | None = None
     semantics: Literal["at-least-once", "at-most-once"] = "at-least-once"
     fairness_model: Literal["fast", "round-robin", "proportional"] | None = None
-    lease_period: Annotated[Duration, Field(gt=0)] | None = None
+    lease_period: Period | None = None
     leasing: Literal["strict", "sublease"] = "sublease"
     max_backlog: Annotated[int, Field(ge=1, le=_U32)] | None = None
     max_per_subscription_backlog: Annotated[int, Field(ge=1, le=_U32)] | None = None
@@ -177,14 +189,14 @@ class Queue(_Model):
     max_cancels: Annotated[int, Field(ge=0, le=_U32)] | None = None
     #: How long a message waits after its first cancel, its second, and so on; the last one repeats.
     retry_delay: Annotated[tuple[Duration, ...], Field(max_length=100)] = ()
-    expiration: Annotated[Duration, Field(gt=0)] | None = None
+    expiration: Period | None = None
     expiration_model: Literal["message", "queue", "minimum"] = "message"
     #: Only messages that match enter.
     filter: str | None = None
     priority: str | None = None
     barrier_expression: str | None = None
     #: Also written `max_queue_depth`.
-    target_queue_depth: Annotated[int, Field(ge=1)] | None = None
+    target_queue_depth: Annotated[int, Field(ge=1, le=(1 << 63) - 1)] | None = None
     #: `epoch`, `now`, a bookmark or a time (docs/replay.md).
     recovery_point: str | None = None
     #: The topic or queue that gets what expires.
@@ -248,7 +260,7 @@ class Config(_Model):
     and for a file the line.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}$")] = "quire"
+    name: str = "quire"
     #: Relative directories are below it; itself it is below the file that names it, or the working directory.
     data_directory: Path = Path("quire-data")
     #: Where clients connect: one address each, with limits of its own.
@@ -264,7 +276,14 @@ class Config(_Model):
         try:
             super().__init__(**settings)
         except ValidationError as error:
-            raise _refused(error) from error
+            raise refused(error, Config) from error
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        if _NAME.fullmatch(value) is None:
+            raise expected('1 to 100 letters, digits, "-", "_" or ".", not beginning with "."', value)
+        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -292,14 +311,14 @@ class Config(_Model):
         try:
             settings = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise ConfigError(str(error), file=path, line=getattr(error, "lineno", None)) from None
+            raise _not_toml(error, path, text) from None
         try:
             config = cls(**settings)
         except ConfigError as error:
             mistakes = error.__cause__
             if not isinstance(mistakes, ValidationError):
                 raise
-            raise _refused(mistakes, path, text) from None
+            raise refused(mistakes, cls, path, text) from None
         config = config.replace(data_directory=path.parent / config.data_directory)
         config._source = _Source(path, text)
         return config
@@ -311,7 +330,7 @@ class Config(_Model):
             texts = [getattr(transport, kind) for transport in value]
             twice = {text for text in texts if texts.count(text) > 1 and not text.endswith(":0")}
             if twice:
-                raise ValueError(f"two transports have the {kind} {min(twice)!r}")
+                raise ValueError(f"two transports have the {kind} {got(min(twice))}")
         return value
 
     @property
@@ -336,25 +355,33 @@ class Config(_Model):
         return None if directory is None else self.data_directory / directory
 
     def check(self) -> list[str]:
-        """Also checks what only the core knows: filters, patterns, combinations. Raises `ConfigError`.
+        """Also checks what only the core knows: filters, patterns, combinations. Raises `ConfigError` with every mistake.
 
         Returns warnings about settings that are allowed and probably not meant.
         """
         from quire import _quire
 
-        try:
-            return _quire.check_config(self.to_core())
-        except ConfigError as error:
-            raise self.placed(error) from None
+        mistakes, warnings = _quire.check_config(self.to_core())
+        if mistakes:
+            raise together([self._placed(key, reason) for key, reason in mistakes])
+        return warnings
 
     def placed(self, error: ConfigError) -> ConfigError:
-        """A mistake that only the core knows of, with the key as it is written here, and with its file and line."""
+        """The error of an engine that does not start: with every mistake, and the place of each."""
         if not error.key:
             return error
-        place = place_of(error.key)
+        try:
+            self.check()
+        except ConfigError as mistakes:
+            return mistakes
+        return self._placed(error.key, error._reason)
+
+    def _placed(self, key: str, reason: str) -> ConfigError:
+        """A mistake that only the core knows of, with the key as it is written here, and with its file and line."""
+        place = place_of(key)
         source = self._source
         line = line_of(source.text, place)
-        return ConfigError(error._reason, key=".".join(keys_of(place)), file=source.file, line=line)
+        return ConfigError(reason, key=path_text(place) or None, file=source.file, line=line)
 
     def replace(self, *, address: str | None = None, data_directory: str | Path | None = None) -> Config:
         """The same with another data directory, or listening on this address only."""
@@ -427,22 +454,17 @@ def queue_of(settings: Mapping[str, Any]) -> Queue:
     try:
         return Queue(**settings)
     except ValidationError as error:
-        raise _refused(error) from error
+        raise refused(error, Queue) from error
 
 
-def _refused(error: ValidationError, file: Path | None = None, text: str = "") -> ConfigError:
-    """Every mistake with its key, and with its line when there is a text; the first one's are the error's own."""
-    mistakes: list[tuple[str, int | None, str]] = []
-    for mistake in error.errors():
-        if mistake["type"] == "too_short" and mistakes:
-            continue  # an item was refused, and that was said
-        key = ".".join(keys_of(mistake["loc"])) or "configuration"
-        unknown = mistake["type"] == "extra_forbidden"
-        reason = "unknown key" if unknown else mistake["msg"].removeprefix("Value error, ")
-        mistakes.append((key, line_of(text, mistake["loc"]), reason))
-    (key, line, reason), *others = mistakes
-    for other_key, other_line, other in others:
-        reason += "; " + (
-            f"{other_key}: {other}" if other_line is None else f"line {other_line}: {other_key}: {other}"
-        )
-    return ConfigError(reason, key=key, file=file, line=line)
+def _not_toml(error: tomllib.TOMLDecodeError, file: Path, text: str) -> ConfigError:
+    """The mistake with its line, which Python has in the text only."""
+    reason = str(error)
+    line: int | None = None
+    if place := re.search(r" \(at line (\d+), column (\d+)\)$", reason):
+        line = int(place[1])
+        reason = f"{reason[: place.start()]}, at column {place[2]}"
+    elif reason.endswith(" (at end of document)"):
+        line = max(len(text.splitlines()), 1)
+        reason = f"{reason.removesuffix(' (at end of document)')}, at the end of the file"
+    return ConfigError(f"not TOML: {reason[:1].lower()}{reason[1:]}", file=file, line=line)

@@ -8,28 +8,57 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from quire._errors import ConfigError, QuireError
+from quire._errors import ConfigError
 from quire._units import seconds, size
+from quire.config._mistakes import expected
 
 
-def _size(value: object) -> int:
-    try:
-        return size(value, "size")  # type: ignore[arg-type]
-    except ConfigError:
-        raise ValueError(f"{value!r} is not a size: bytes, or text such as '64MB'") from None
+def size_between(low: str, high: str | None = None) -> BeforeValidator:
+    """Reads a size within bounds."""
+    least, most = size(low, "low"), None if high is None else size(high, "high")
+    if most is not None:
+        what = f'a size from {low} to {high} such as "16MB"'
+    else:
+        what = f'a size of at least {low} such as "64MB"' if least else 'a size such as "64MB"'
+
+    def read(value: object) -> int:
+        try:
+            result = size(value, "size")  # type: ignore[arg-type]
+        except ConfigError:
+            raise expected(what, value) from None
+        if result < least or (most is not None and result > most):
+            raise expected(what, value)
+        return result
+
+    return BeforeValidator(read)
 
 
-def _seconds(value: object) -> float:
-    try:
-        return round(seconds(value, "duration"), 9)  # type: ignore[arg-type]
-    except QuireError:
-        raise ValueError(
-            f"{value!r} is not a duration: a timedelta, seconds, or text such as '100ms'"
-        ) from None
+def duration_between(low: str, high: str | None = None, *, is_low_excluded: bool = False) -> BeforeValidator:
+    """Reads a duration within bounds."""
+    least, most = seconds(low, "low"), None if high is None else seconds(high, "high")
+    if most is not None:
+        what = f'a duration from {low} to {high} such as "{high}"'
+    elif is_low_excluded:
+        what = 'a duration above 0 such as "30s"'
+    else:
+        what = f'a duration of at least {low} such as "30s"' if least else 'a duration such as "30s"'
+
+    def read(value: object) -> float:
+        try:
+            result = round(seconds(value, "duration"), 9)  # type: ignore[arg-type]
+        except ConfigError:
+            raise expected(what, value) from None
+        if result < least or (is_low_excluded and result == least) or (most is not None and result > most):
+            raise expected(what, value)
+        return result
+
+    return BeforeValidator(read)
 
 
-Size = Annotated[int, BeforeValidator(_size)]
-Duration = Annotated[float, BeforeValidator(_seconds)]
+Size = Annotated[int, size_between("0")]
+Duration = Annotated[float, duration_between("0")]
+#: A duration above 0.
+Period = Annotated[float, duration_between("0", is_low_excluded=True)]
 
 
 @dataclass(frozen=True)
@@ -56,5 +85,5 @@ class Address:
         host, colon, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not colon or not host or not port.isdecimal() or int(port) > 65535:
-            raise ValueError(f"{text!r} is not an address such as '127.0.0.1:9007'")
+            raise expected('an address such as "127.0.0.1:9007", with a port up to 65535', text)
         return cls(host, int(port))

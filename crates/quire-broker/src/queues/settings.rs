@@ -7,6 +7,7 @@ use quire_journal::{Record, RecordKind, Timestamp};
 use serde::Deserialize;
 
 use crate::ConfigError;
+use crate::config::ConfigErrors;
 use crate::topic::{QueueRoute, Recording, RecordingRule};
 use quire_expression::filter::{Expression, Filter, FilterOptions, MessageContext};
 use quire_expression::message_type::{Arena, MessageType, Value};
@@ -98,22 +99,24 @@ impl Definition {
     /// Checks the settings of all queues, together with what the log records (reference: queues-and-transaction-log V1 to V8).
     ///
     /// # Errors
-    /// [`ConfigError`] for the first bad key.
+    /// [`ConfigErrors`] with every bad key. The queues are compared with each other when each of them can be.
     pub fn compile(
         all: &[QueueSettings],
         rules: &[RecordingRule],
         options: &FilterOptions,
-    ) -> Result<Vec<Definition>, ConfigError> {
+    ) -> Result<Vec<Definition>, ConfigErrors> {
+        let mut errors = ConfigErrors::default();
         if all.len() > queue::QUEUES_MAX {
-            return Err(ConfigError::new(
-                "queues",
-                format!("{} queues, the limit is {}", all.len(), queue::QUEUES_MAX),
-            ));
+            let reason = format!("{} queues, the limit is {}", all.len(), queue::QUEUES_MAX);
+            return Err(ConfigError::new("queues", reason).into());
         }
-        let one = |(index, settings): (usize, &QueueSettings)| settings.compile(index, rules, options);
-        let mut definitions: Vec<Definition> = all.iter().enumerate().map(one).collect::<Result<_, _>>()?;
-        check_together(&mut definitions, rules)?;
-        Ok(definitions)
+        let compiled: Vec<_> = (all.iter().enumerate())
+            .filter_map(|(index, settings)| settings.compile(index, rules, options, &mut errors))
+            .collect();
+        let mut definitions = errors.none_or(compiled)?;
+        let mut errors = ConfigErrors::default();
+        check_together(&mut definitions, rules, &mut errors);
+        errors.none_or(definitions)
     }
 
     /// Whether the record is a message of the queue, its filter apart.
@@ -183,12 +186,14 @@ impl Priority {
 }
 
 impl QueueSettings {
+    /// The queue; `None` after a mistake, which is among the errors then.
     fn compile(
         &self,
         index: usize,
         rules: &[RecordingRule],
         options: &FilterOptions,
-    ) -> Result<Definition, ConfigError> {
+        errors: &mut ConfigErrors,
+    ) -> Option<Definition> {
         let error = |key: &str, reason: String| {
             let name = if self.name.is_empty() { String::new() } else { format!("queue {:?}: ", self.name) };
             ConfigError::new(format!("queues[{index}].{key}"), format!("{name}{reason}"))
@@ -198,34 +203,41 @@ impl QueueSettings {
             Ok(TopicSelector::Pattern(_)) => Err(error(key, format!("{topic:?} is a pattern, not a name"))),
             Err(bad) => Err(error(key, bad.to_string())),
         };
-        let name = exact("name", &self.name)?;
-        let message_type = MessageType::from_name(&self.message_type)
-            .ok_or_else(|| error("message_type", format!("{:?} is not a message type", self.message_type)))?;
-        let selector = match &self.underlying_topic {
-            None => TopicSelector::Name(name.clone()),
-            Some(topic) => {
-                TopicSelector::new(topic).map_err(|bad| error("underlying_topic", bad.to_string()))?
+        let name = errors.note(exact("name", &self.name));
+        let message_type =
+            errors.note(MessageType::from_name(&self.message_type).ok_or_else(|| {
+                error("message_type", format!("{:?} is not a message type", self.message_type))
+            }));
+        let topics = |name: &Arc<str>, message_type: MessageType| {
+            let selector = match &self.underlying_topic {
+                None => TopicSelector::Name(name.clone()),
+                Some(topic) => {
+                    TopicSelector::new(topic).map_err(|bad| error("underlying_topic", bad.to_string()))?
+                }
+            };
+            if !RecordingRule::could_record(rules, &selector) {
+                let reason = format!("the transaction log does not record {:?}", selector.text());
+                return Err(error("underlying_topic", reason));
             }
-        };
-        if !RecordingRule::could_record(rules, &selector) {
-            let reason = format!("the transaction log does not record {:?}", selector.text());
-            return Err(error("underlying_topic", reason));
-        }
-        let publish_target = match (&self.default_publish_target, &selector) {
-            (Some(target), _) => exact("default_publish_target", target)?,
-            (None, TopicSelector::Name(topic)) => topic.clone(),
-            (None, TopicSelector::Pattern(_)) => {
-                let reason = "required, as underlying_topic is a pattern".to_owned();
+            let publish_target = match (&self.default_publish_target, &selector) {
+                (Some(target), _) => exact("default_publish_target", target)?,
+                (None, TopicSelector::Name(topic)) => topic.clone(),
+                (None, TopicSelector::Pattern(_)) => {
+                    let reason = "required, as underlying_topic is a pattern".to_owned();
+                    return Err(error("default_publish_target", reason));
+                }
+            };
+            if !selector.matches(&publish_target) {
+                let reason =
+                    format!("{publish_target:?} is not among the underlying topics {:?}", selector.text());
                 return Err(error("default_publish_target", reason));
             }
+            check_recorded(rules, &publish_target, message_type)
+                .map_err(|reason| error("default_publish_target", reason))?;
+            Ok((selector, publish_target))
         };
-        if !selector.matches(&publish_target) {
-            let reason =
-                format!("{publish_target:?} is not among the underlying topics {:?}", selector.text());
-            return Err(error("default_publish_target", reason));
-        }
-        check_recorded(rules, &publish_target, message_type)
-            .map_err(|reason| error("default_publish_target", reason))?;
+        let topics = name.as_ref().zip(message_type).map(|(name, kind)| topics(name, kind));
+        let topics = topics.and_then(|found| errors.note(found));
         let parse = |key: &str, text: &Option<String>| {
             let parsed = text.as_ref().map(|text| Filter::parse(text, options)).transpose();
             parsed.map_err(|bad| error(key, bad.to_string()))
@@ -239,22 +251,28 @@ impl QueueSettings {
         };
         let dead_letter_topic =
             self.dead_letter_topic.as_ref().map(|topic| exact("dead_letter_topic", topic));
-        let definition = Definition {
-            message_type,
+        let config = self.engine_config();
+        let filter = errors.note(parse("filter", &self.filter));
+        let barrier = errors.note(parse("barrier_expression", &self.barrier_expression));
+        let priority = errors.note(priority.map_err(|bad| error("priority", bad.to_string())));
+        let start = errors.note(start.map_err(|bad| error("recovery_point", bad.to_string())));
+        let dead_letter_topic = errors.note(dead_letter_topic.transpose());
+        errors.note(config.validate().map_err(|bad| error(key_of(&bad), bad.to_string())))?;
+        let (selector, publish_target) = topics?;
+        Some(Definition {
+            message_type: message_type?,
             selector,
             publish_target,
-            filter: parse("filter", &self.filter)?,
-            barrier: parse("barrier_expression", &self.barrier_expression)?,
-            priority: priority.map_err(|bad| error("priority", bad.to_string()))?.map(Priority),
-            recovery_point: (recovery_point, start.map_err(|bad| error("recovery_point", bad.to_string()))?),
-            dead_letter_topic: dead_letter_topic.transpose()?,
+            filter: filter?,
+            barrier: barrier?,
+            priority: priority?.map(Priority),
+            recovery_point: (recovery_point, start?),
+            dead_letter_topic: dead_letter_topic?,
             file_backed_metadata: self.file_backed_metadata,
             state_key: self.state_key(),
-            config: self.engine_config(),
-            name,
-        };
-        definition.config.validate().map_err(|bad| error(key_of(&bad), bad.to_string()))?;
-        Ok(definition)
+            config,
+            name: name?,
+        })
     }
 
     /// See [`Definition::state_key`]. What expressions mean may change with a version.
@@ -296,41 +314,36 @@ impl QueueSettings {
 
 /// What only shows when all queues are known: names, publish targets and dead letters. A queue that gets dead letters is replaced by the
 /// topic that stands for it.
-fn check_together(all: &mut [Definition], rules: &[RecordingRule]) -> Result<(), ConfigError> {
+fn check_together(all: &mut [Definition], rules: &[RecordingRule], errors: &mut ConfigErrors) {
     let named = |all: &[Definition], name: &str| all.iter().position(|other| *other.name == *name);
     for index in 0..all.len() {
         let queue = &all[index];
-        let error = |key: &str, reason: String| {
-            Err(ConfigError::new(
-                format!("queues[{index}].{key}"),
-                format!("queue {:?}: {reason}", queue.name),
-            ))
+        let mut refuse = |key: &str, reason: String| {
+            let reason = format!("queue {:?}: {reason}", queue.name);
+            errors.push(ConfigError::new(format!("queues[{index}].{key}"), reason));
         };
         if named(all, &queue.name) != Some(index) {
-            return error("name", "another queue has the name".to_owned());
+            refuse("name", "another queue has the name".to_owned());
         }
         if named(all, &queue.publish_target).is_some_and(|other| other != index) {
-            let reason = format!("{:?} is another queue", queue.publish_target);
-            return error("default_publish_target", reason);
+            refuse("default_publish_target", format!("{:?} is another queue", queue.publish_target));
         }
         let Some(topic) = &queue.dead_letter_topic else { continue };
         let target = named(all, topic).map_or(topic, |other| &all[other].publish_target).clone();
         if let Err(reason) = check_recorded(rules, &target, MessageType::Json) {
-            return error("dead_letter_topic", reason);
-        }
-        if !Recording::of(rules, &target).records_all() {
+            refuse("dead_letter_topic", reason);
+        } else if !Recording::of(rules, &target).records_all() {
             let reason = format!("the transaction log does not record every message on {target:?}");
-            return error("dead_letter_topic", reason);
+            refuse("dead_letter_topic", reason);
         }
         all[index].dead_letter_topic = Some(target);
     }
     for (index, queue) in all.iter().enumerate() {
         if leads_back(all, index) {
             let reason = format!("queue {:?}: dead letters would come back to the queue", queue.name);
-            return Err(ConfigError::new(format!("queues[{index}].dead_letter_topic"), reason));
+            errors.push(ConfigError::new(format!("queues[{index}].dead_letter_topic"), reason));
         }
     }
-    Ok(())
 }
 
 /// Whether a dead letter of the queue can, over whatever queues, enter it again.

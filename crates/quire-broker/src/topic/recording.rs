@@ -1,5 +1,6 @@
 //! Which messages the transaction log records: by topic and, where an entry says so, by content (seed 003).
 
+use crate::config::ConfigErrors;
 use crate::{ConfigError, RecordedTopic};
 use quire_expression::filter::{Filter, FilterOptions, MessageContext};
 use quire_expression::message_type::MessageType;
@@ -42,39 +43,49 @@ impl RecordingRule {
     /// Compiles the entries of a configuration.
     ///
     /// # Errors
-    /// [`ConfigError`] that names the entry and the key in it.
+    /// [`ConfigErrors`] with every bad key, by entry. The order of the entries is checked when each of them can be.
     pub fn compile(
         topics: &[RecordedTopic],
         options: &FilterOptions,
-    ) -> Result<Vec<RecordingRule>, ConfigError> {
-        let compile = |(index, topic): (usize, &RecordedTopic)| {
-            let error = |key: &str, reason: String| {
-                ConfigError::new(format!("transaction_log.topics[{index}].{key}"), reason)
-            };
-            let selector = TopicSelector::new(&topic.name).map_err(|e| error("name", e.to_string()))?;
-            let message_type = MessageType::from_name(&topic.message_type).ok_or_else(|| {
-                error("message_type", format!("{:?} is not a message type", topic.message_type))
-            })?;
-            let filter = topic
-                .filter
-                .as_ref()
-                .map(|text| Filter::parse(text, options))
-                .transpose()
-                .map_err(|e| error("filter", e.to_string()))?;
-            if filter.is_some() && !topic.recorded {
-                let reason = "an entry with recorded = false has no filter: remove one of the two";
-                return Err(error("filter", reason.to_owned()));
-            }
-            if topic.validate && message_type != MessageType::Json {
-                let reason = "messages of the type json can be validated, others cannot: leave the key out";
-                return Err(error("validate", reason.to_owned()));
-            }
-            let RecordedTopic { recorded: records, validate: validates, .. } = *topic;
-            Ok(RecordingRule { selector, message_type, filter, records, validates })
+    ) -> Result<Vec<RecordingRule>, ConfigErrors> {
+        let mut errors = ConfigErrors::default();
+        let compiled: Vec<_> = (topics.iter().enumerate())
+            .filter_map(|(index, topic)| Self::compile_one(index, topic, options, &mut errors))
+            .collect();
+        let rules = errors.none_or(compiled)?;
+        let mut errors = ConfigErrors::default();
+        check_order(&rules, &mut errors);
+        errors.none_or(rules)
+    }
+
+    /// `None` after a mistake, which is among the errors then.
+    fn compile_one(
+        index: usize,
+        topic: &RecordedTopic,
+        options: &FilterOptions,
+        errors: &mut ConfigErrors,
+    ) -> Option<Self> {
+        let error = |key: &str, reason: String| {
+            ConfigError::new(format!("transaction_log.topics[{index}].{key}"), reason)
         };
-        let rules: Vec<_> = topics.iter().enumerate().map(compile).collect::<Result<_, _>>()?;
-        check_order(&rules)?;
-        Ok(rules)
+        let selector = errors.note(TopicSelector::new(&topic.name).map_err(|e| error("name", e.to_string())));
+        let message_type =
+            errors.note(MessageType::from_name(&topic.message_type).ok_or_else(|| {
+                error("message_type", format!("{:?} is not a message type", topic.message_type))
+            }));
+        let filter = topic.filter.as_ref().map(|text| Filter::parse(text, options)).transpose();
+        let filter = errors.note(filter.map_err(|e| error("filter", e.to_string())));
+        if topic.filter.is_some() && !topic.recorded {
+            let reason = "an entry with recorded = false has no filter: remove one of the two";
+            errors.push(error("filter", reason.to_owned()));
+        }
+        if topic.validate && message_type.is_some_and(|kind| kind != MessageType::Json) {
+            let reason = "messages of the type json can be validated, others cannot: leave the key out";
+            errors.push(error("validate", reason.to_owned()));
+        }
+        let RecordedTopic { recorded: records, validate: validates, .. } = *topic;
+        let (selector, message_type, filter) = (selector?, message_type?, filter?);
+        Some(RecordingRule { selector, message_type, filter, records, validates })
     }
 
     /// Whether it records messages, or says that its topics are unrecorded.
@@ -115,7 +126,7 @@ impl RecordingRule {
 }
 
 /// Refuses a name with `recorded = false` that an entry before it records: it would have no effect.
-fn check_order(rules: &[RecordingRule]) -> Result<(), ConfigError> {
+fn check_order(rules: &[RecordingRule], errors: &mut ConfigErrors) {
     for (index, rule) in rules.iter().enumerate() {
         let TopicSelector::Name(name) = &rule.selector else { continue };
         let before = rules[..index].iter().find(|before| before.selector.matches(name));
@@ -124,10 +135,9 @@ fn check_order(rules: &[RecordingRule]) -> Result<(), ConfigError> {
                 "{name:?} is recorded by the entry {:?} before it: put the entry with recorded = false first",
                 before.selector.text()
             );
-            return Err(ConfigError::new(format!("transaction_log.topics[{index}].recorded"), reason));
+            errors.push(ConfigError::new(format!("transaction_log.topics[{index}].recorded"), reason));
         }
     }
-    Ok(())
 }
 
 impl Recording {
@@ -191,7 +201,7 @@ mod tests {
     }
 
     fn compile(topics: &[RecordedTopic]) -> Result<Vec<RecordingRule>, ConfigError> {
-        RecordingRule::compile(topics, &FilterOptions::default())
+        RecordingRule::compile(topics, &FilterOptions::default()).map_err(ConfigError::from)
     }
 
     fn rules(entries: &[(&str, Option<&str>)]) -> Vec<RecordingRule> {

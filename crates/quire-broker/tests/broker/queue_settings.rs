@@ -119,3 +119,45 @@ fn the_settings_are_read_from_json_by_their_names() {
     let unknown = r#"{"queues": [{"name": "jobs", "message_type": "json", "max_cancel": 3}]}"#;
     assert_eq!(BrokerConfig::from_json(unknown).unwrap_err().key, "max_cancel");
 }
+
+#[test]
+fn a_diagnosis_names_every_mistake_at_once() {
+    let text = r#"{
+        "name": "a b",
+        "transaction_log": {
+            "journal_size": 5,
+            "topics": [
+                {"name": "a(", "message_type": "jsn", "filter": "/a ="},
+                {"name": "b", "message_type": "fix", "validate": true}
+            ]
+        },
+        "transports": [{"max_message_size": 0}]
+    }"#;
+    let (errors, warnings) = BrokerConfig::diagnose(text);
+    let keys: Vec<_> = errors.iter().map(|error| error.key.as_str()).collect();
+    let expected = [
+        "name",
+        "transaction_log.journal_size",
+        "transports[0].max_message_size",
+        "transaction_log.topics[0].name",
+        "transaction_log.topics[0].message_type",
+        "transaction_log.topics[0].filter",
+        "transaction_log.topics[1].validate",
+    ];
+    assert_eq!((keys.as_slice(), warnings.len()), (expected.as_slice(), 0));
+    let queues = r#"{"queues": [
+        {"name": "a", "message_type": "json", "filter": "/a =", "priority": "/a +", "max_backlog": 0},
+        {"name": "b", "message_type": "json", "underlying_topic": "^b"}
+    ]}"#;
+    let keys: Vec<_> = BrokerConfig::diagnose(queues).0.into_iter().map(|error| error.key).collect();
+    let expected = [
+        "queues[0].filter",
+        "queues[0].priority",
+        "queues[0].max_backlog",
+        "queues[1].default_publish_target",
+    ];
+    assert_eq!(keys, expected);
+    assert_eq!(BrokerConfig::diagnose("5").0.len(), 1);
+    let (errors, warnings) = BrokerConfig::diagnose(r#"{"transaction_log": {"topics": []}}"#);
+    assert!(errors.is_empty() && warnings.len() == 1);
+}
