@@ -57,7 +57,7 @@ impl StoreError {
         move |source| StoreError::Io { path: path.to_owned(), source }
     }
 
-    /// The stable name of the case (docs/errors.md).
+    /// The stable name of the case (docs/reference/errors.md).
     pub fn code(&self) -> &'static str {
         match self {
             StoreError::Io { source, .. } => failure_code(source).name(),

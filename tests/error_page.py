@@ -1,0 +1,71 @@
+"""Writes docs/reference/errors.md from the error classes and codes: `python tests/error_page.py`.
+
+`tests/test_errors.py` checks that the page is up to date.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from quire import _errors as errors
+
+PAGE: Final = Path(__file__).parent.parent / "docs/reference/errors.md"
+
+_HEAD: Final = """\
+# Errors
+
+This page is generated from `python/quire/_errors.py` by `python tests/error_page.py`.
+
+Every error is a `quire.QuireError`:
+
+| attribute | is |
+| --- | --- |
+| `code` | the stable name of the case. Programs may compare it |
+| `reason` | what was wrong, with which input |
+| `hint` | what to do about it; empty for some errors. `str(error)` is the reason, with the hint in parentheses |
+| `key` of a `ConfigError` or `BadBookmarkError` | the argument, option or key of the configuration, or `None` |
+| `file`, `line`, `mistakes` of a `ConfigError` | the place in a configuration file, and every mistake in it as an error of its own |
+| `column` of a `BadFilterError` | the place in the filter, from 1 |
+
+A call that takes longer than its `timeout` raises the built-in `TimeoutError`.
+What a client does about each code of the protocol is in [protocol.md](../protocol.md) section 5.
+
+## Classes
+
+```
+"""
+
+_CODES: Final = """\
+```
+
+`DisconnectedError` is also a `ConnectionError`.
+
+## Codes
+
+| code | class | meaning | what to do |
+| --- | --- | --- | --- |
+"""
+
+
+def text() -> str:
+    """Returns the page."""
+    rows = [
+        f"| `{code}` | `{case.cls.__name__}` | {case.meaning} | {case.advice} |\n"
+        for code, case in sorted(errors.CASES.items())
+    ]
+    return "".join([_HEAD, *_tree(errors.QuireError, ""), _CODES, *rows])
+
+
+def _tree(cls: type[BaseException], indent: str) -> list[str]:
+    """The class and those below it, each with the first line of its docstring."""
+    about = (cls.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    lines = [f"{indent}{cls.__name__:<{34 - len(indent)}}{about}\n"]
+    for inner in cls.__subclasses__():
+        if inner.__module__ == errors.__name__:
+            lines += _tree(inner, f"{indent}  ")
+    return lines
+
+
+if __name__ == "__main__":
+    PAGE.write_text(text(), encoding="utf-8")
