@@ -2,7 +2,7 @@
 
     python examples/migrate.py
 
-`source` stands for the consumer of the other broker: any iterator over numbered messages, such as the offsets of a
+`source` represents the consumer of the other broker: any iterator over numbered messages, such as the offsets of a
 partition or the ids of a stream. The offset is the sequence, so a second run adds only what is missing.
 """
 
