@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import quire
+from quire.testing import server
 from support.command_line import quire as command
 from support.command_line import serving, url_of
 from support.waiting import PATIENCE
@@ -178,3 +179,64 @@ def test_a_message_with_the_same_bookmark_in_another_log_is_no_reason_to_refuse(
         result = command("replay", url_of(source), "--url", url_of(target))
         assert result.stdout.startswith("1 messages, "), result.stderr
         assert numbers(url_of(target), "ticks") == [1, 1]
+
+
+def test_a_bookmark_that_is_not_there_fails_a_replay_unless_the_option_says_where_to_begin(
+    tmp_path: Path,
+) -> None:
+    missing = "4711|1|"
+    with serving(tmp_path / "source") as (_, source), serving(tmp_path / "target") as (_, target):
+        filled(url_of(source), 3)
+        journal = str(tmp_path / "source" / "journal")
+        to = ("--url", url_of(target), "--from", missing, "--json")
+        for place in (url_of(source), journal):
+            failed = command("replay", place, *to)
+            assert (failed.returncode, failed.stdout) == (2, ""), failed.stderr
+            assert missing in failed.stderr or "bookmark" in failed.stderr
+            begun = command("replay", place, *to, "--bookmark-not-found", "epoch", "--again")
+            assert begun.returncode == 0, begun.stderr
+            assert json.loads(begun.stdout)["published"] == 3
+            assert "begins with the oldest message" in begun.stderr
+            later = command("replay", place, *to, "--bookmark-not-found", "now")
+            assert json.loads(later.stdout)["published"] == 0, later.stderr
+        assert numbers(url_of(target), "ticks") == [1, 2, 3] * 2
+
+
+def test_a_subscription_of_the_command_line_says_where_it_begins_without_its_bookmark(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, line):
+        url = url_of(line)
+        filled(url, 2)
+        at = ("subscribe", "ticks", "--bookmark", "[4711|1|:now]", "--format", "raw")
+        assert len(command(*at, url=url).stdout.splitlines()) == 2
+        failed = command(*at, "--bookmark-not-found", "fail", url=url)
+        assert (failed.returncode, failed.stdout) == (2, "")
+        later = command(*at, "--bookmark-not-found", "now", url=url)
+        assert (later.returncode, later.stdout) == (0, ""), later.stderr
+        alone = command("subscribe", "ticks", "--bookmark-not-found", "fail", url=url)
+        assert alone.returncode == 2
+        assert "--bookmark-not-found: it requires --bookmark" in alone.stderr
+
+
+def test_what_is_published_to_a_topic_that_is_not_recorded_is_accepted_not_persisted(tmp_path: Path) -> None:
+    topics = [
+        {"name": "prices", "recorded": False, "message_type": "json"},
+        {"name": "^", "message_type": "json"},
+    ]
+    with server(tmp_path / "target", transaction_log={"topic": topics}) as running:
+        url = running.url
+        prices = command("publish", "prices", stdin="1\n2\n", url=url)
+        assert prices.stdout.startswith("2 messages, 2 bytes accepted in "), prices.stderr
+        assert prices.stdout.splitlines()[1:] == [
+            "not persisted, because the server does not record it: prices"
+        ]
+        ticks = command("publish", "ticks", stdin="1\n", url=url)
+        assert ticks.stdout.startswith("1 messages, 1 bytes persisted in ")
+        assert len(ticks.stdout.splitlines()) == 1
+        assert json.loads(command("publish", "prices", "--json", stdin="1\n", url=url).stdout)[
+            "unrecorded"
+        ] == ["prices"]
+        assert (
+            json.loads(command("publish", "ticks", "--json", stdin="1\n", url=url).stdout)["unrecorded"] == []
+        )
+        again = command("replay", url, "--topic", "ticks", "--into", "prices", "--url", url)
+        assert again.stdout.splitlines()[1] == "not persisted, because the server does not record it: prices"

@@ -13,6 +13,7 @@ from uuid import UUID
 import pydantic
 import pytest
 import quire
+import quire.testing
 from support.waiting import PATIENCE
 from support.ways_in import configured
 
@@ -72,16 +73,35 @@ def test_an_encoder_comes_first_for_what_json_does_not_have() -> None:
         quire.Client("memory:", encoder=7)  # type: ignore[arg-type]
 
 
+def itself() -> list[Any]:
+    """A list that contains itself."""
+    data: list[Any] = []
+    data.append(data)
+    return data
+
+
+def nested(depth: int) -> list[Any]:
+    """A list in a list in a list."""
+    data: list[Any] = []
+    for _ in range(depth):
+        data = [data]
+    return data
+
+
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
         (
             {"a": [1, {"b": object()}]},
             TypeError,
-            r"'orders'.*at /a\[1\]/b: object has no form in JSON.*encoder=",
+            r"^data: .*'orders', at /a\[1\]/b: object has no form in JSON.*encoder=",
         ),
         (object(), TypeError, "at its root"),
         ({"a": float("nan")}, ValueError, "at /a"),
+        ("IBM \ud800", ValueError, r"^data: the text on the topic 'orders' is not Unicode, .*'\\ud800'"),
+        ({"a": ["\udfff"]}, ValueError, r"^data: .*at /a\[0\]: text is not Unicode"),
+        (itself(), ValueError, r"^data: .* at its root: .*(itself|Circular)"),
+        (nested(100_000), ValueError, r"^data: .*nested too deeply"),
     ],
 )
 def test_data_without_a_form_in_json_is_an_error_that_names_topic_and_field(
@@ -89,6 +109,38 @@ def test_data_without_a_form_in_json_is_an_error_that_names_topic_and_field(
 ) -> None:
     with quire.Client("memory:") as client, pytest.raises(error, match=message):
         client.publish("orders", data)
+
+
+@pytest.mark.parametrize(
+    ("correlation_id", "message"),
+    [
+        (5, "correlation_id: expected text, got `int`"),
+        (b"x", "correlation_id: expected text, got `bytes`"),
+        ("x" * 256, "correlation_id: expected at most 255 bytes, got 256"),
+        ("ü" * 128, "correlation_id: expected at most 255 bytes, got 256"),
+        ("\ud800", "correlation_id: expected Unicode text"),
+    ],
+)
+async def test_a_correlation_id_is_checked_when_the_call_is_made(
+    correlation_id: Any, message: str, tmp_path: Path
+) -> None:
+    def refused(error: quire.ConfigError) -> None:
+        assert error.key == "correlation_id"
+        assert str(error).startswith(message)
+
+    with quire.Client("memory:") as client, pytest.raises(quire.ConfigError) as caught:
+        client.publish("orders", b"", correlation_id=correlation_id)
+    refused(caught.value)
+    async with quire.AsyncClient("memory:") as asyncio_client:
+        with pytest.raises(quire.ConfigError) as caught:
+            await asyncio_client.publish("orders", b"", correlation_id=correlation_id)
+    refused(caught.value)
+    with quire.Journal(tmp_path / "journal") as journal, pytest.raises(quire.ConfigError) as caught:
+        journal.append("orders", b"", publisher="loader", correlation_id=correlation_id)
+    refused(caught.value)
+    with pytest.raises(quire.ConfigError) as caught:
+        quire.testing.message("orders", b"", correlation_id=correlation_id)
+    refused(caught.value)
 
 
 SETTINGS: dict[str, Any] = {

@@ -84,6 +84,24 @@ def sequence_to_core(sequence: SequenceArgument) -> int | None:
     return sequence
 
 
+#: Bytes of a correlation id: its size has one byte in a frame.
+CORRELATION_SIZE_MAX: Final = 255
+
+
+def correlation_to_core(correlation_id: str | None) -> str | None:
+    """The correlation id of a message. Raises `ConfigError` for what cannot be one."""
+    check_type(correlation_id, str, "correlation_id", optional=True)
+    if correlation_id is None:
+        return None
+    try:
+        size = len(correlation_id.encode())
+    except UnicodeEncodeError:
+        raise ConfigError("expected Unicode text, got a lone surrogate", key="correlation_id") from None
+    if size > CORRELATION_SIZE_MAX:
+        raise ConfigError(f"expected at most {CORRELATION_SIZE_MAX} bytes, got {size}", key="correlation_id")
+    return correlation_id
+
+
 def expiration_to_core(expiration: Duration | None) -> int | None:
     """Whole seconds, rounded up: a message never expires early. 0 = never."""
     if expiration is None:

@@ -33,25 +33,43 @@ def to_bytes(data: Any, encoder: Encoder | None = None, topic: str | None = None
     `encoder` is asked for everything that JSON does not have; without it, dataclasses, pydantic models, times, `Decimal`,
     `UUID`, `Enum`, sets and paths are written as pydantic writes them. Raises `TypeError` or `ValueError`.
     """
+    where = "" if topic is None else f" on the topic {topic!r}"
     match data:
         case bytes():
             return data
         case str():
-            return data.encode()
+            try:
+                return data.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"data: the text{where} is not Unicode, {_surrogate(error)}") from None
         case bytearray() | memoryview():
             return bytes(data)
     if encoder is not None and not isinstance(data, _JSON_TYPES):
         encoded = encoder(data)
         if isinstance(encoded, (bytes, str)):
-            return to_bytes(encoded)
+            return to_bytes(encoded, topic=topic)
         data = encoded
     try:
         return _json(data, encoder)
-    except (TypeError, ValueError) as error:
-        where = "" if topic is None else f" on the topic {topic!r}"
-        path = _path_of(data, encoder)
-        message = f"the data{where} cannot become JSON, at {path or 'its root'}: {error}"
-        raise type(error)(message) from None
+    except (TypeError, ValueError, RecursionError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        try:
+            path = _path_of(data, encoder)
+        except RecursionError:  # nested too deeply, or it contains itself
+            path = ""
+        raise kind(f"data: cannot become JSON{where}, at {path or 'its root'}: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply, or contains itself"
+    return (
+        f"text is not Unicode, {_surrogate(error)}" if isinstance(error, UnicodeEncodeError) else str(error)
+    )
+
+
+def _surrogate(error: UnicodeEncodeError) -> str:
+    return f"because it has the lone surrogate {error.object[error.start]!r}"
 
 
 def _json(data: Any, encoder: Encoder | None) -> bytes:
@@ -81,6 +99,6 @@ def _path_of(data: object, encoder: Encoder | None) -> str:
     for step, value in inner:
         try:
             _json(value, encoder)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             return f"{step}{_path_of(value, encoder)}"
     return ""

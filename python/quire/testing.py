@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import IO, Any, Final, Literal, Self
 
 from quire import _quire
+from quire._arguments import correlation_to_core
 from quire._bookmarks import Point, one_message
 from quire._errors import ConfigError, QuireError
 from quire._message import Message, to_bytes
@@ -73,13 +74,12 @@ def message(
     - `queue`: the queue that the message came from; then `Message.topic` is this queue
     - `lease_period`, `delivery_count`, `cancel_count`: of a message that came from a queue
 
-    `ack`, `cancel` and `expire` of this message send nothing: `verdict` returns what the handler called. Raises `ConfigError`
-    for an argument that no message can have.
+    `ack`, `cancel` and `expire` of this message send nothing: `verdict` returns what the handler called. Raises `ConfigError`,
+    or `BadBookmarkError`, for an argument that no message can have.
     """
     for key, text, limit in (
         ("topic", topic, 1024),
         ("queue", queue, 1024),
-        ("correlation_id", correlation_id, 255),
     ):
         if text is not None and not 1 <= len(text.encode()) <= limit:
             raise ConfigError(f"{text!r} does not have 1 to {limit} bytes", key=key)
@@ -91,7 +91,7 @@ def message(
         to_bytes(data),
         bookmark=None if bookmark is None else one_message(bookmark, "bookmark"),
         timestamp_ns=(timestamp - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000,
-        correlation_id=correlation_id or "",
+        correlation_id=correlation_to_core(correlation_id) or "",
         sub_id=sub_id,
         queue=queue,
         lease_ms=_UNLIMITED_MS if period_ms is None else period_ms,

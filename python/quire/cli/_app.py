@@ -150,6 +150,7 @@ def subscribe(
     url: Url = None,
     filter: str | None = None,
     bookmark: str | None = None,
+    bookmark_not_found: Literal["epoch", "now", "fail"] | None = None,
     live: Annotated[bool, Parameter(negative="")] = False,
     max_backlog: int | None = None,
     ack: Annotated[
@@ -185,6 +186,8 @@ def subscribe(
     bookmark
         Where to begin: epoch, now, a bookmark, a comma-separated list, a time, or a range [A:B] of them, behind which the command
         ends. Without it: what is published from now on.
+    bookmark_not_found
+        Where to begin when the log does not have the bookmark: epoch (the oldest message, the default), now, or fail with an error.
     live
         After the replay, show messages before they are persisted.
     max_backlog
@@ -207,6 +210,7 @@ def subscribe(
         url=url or default_url(),
         filter=filter,
         bookmark=bookmark,
+        bookmark_not_found=bookmark_not_found,
         live=live,
         rate=rate,
         select=select,
@@ -273,6 +277,7 @@ def replay(
     until: Annotated[
         str, Parameter(help="Up to and including this; now = what is there when the command begins.")
     ] = "now",
+    bookmark_not_found: Literal["epoch", "now", "fail"] = "fail",
     rate: str | None = None,
     rate_max_gap: str | None = None,
     into: str | None = None,
@@ -294,6 +299,8 @@ def replay(
         A journal directory (read beside its server, if there is one), or the URL of a server.
     filter
         Only messages that match.
+    bookmark_not_found
+        Where to begin when the source does not have the bookmark of --from: epoch (the oldest message), now, or fail with an error.
     rate
         The fastest pace: 1000 messages or 500KB per second, 2X the original pace. Without it: as fast as it goes.
     rate_max_gap
@@ -315,6 +322,7 @@ def replay(
         filter=filter,
         begin=from_,
         until=until,
+        bookmark_not_found=bookmark_not_found,
         rate=rate,
         rate_max_gap=rate_max_gap,
         into=into,

@@ -12,7 +12,8 @@ from typing import Any, BinaryIO, cast
 import quire
 from quire._bookmarks import range_to_core
 from quire.cli._csv import json_rows
-from quire.cli._output import Format, data_of, print_json, print_raw, show_filter_mistake
+from quire.cli._output import Format, data_of, print_json, print_published, print_raw, show_filter_mistake
+from quire.client._spec import BookmarkNotFound
 from quire.client._worker import refusal_of
 
 #: Seconds that `subscribe` waits for the server, when `--timeout` is not less.
@@ -42,13 +43,13 @@ def publish(
                 count += 1
                 size += len(data)
         client.flush()
-    seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        unrecorded = client._unrecorded_of([topic]) if count else []
     if as_json:
         report = {"published": count, "skipped": skipped, "bytes": size, "seconds": round(seconds, 3)}
-        print(json.dumps(report))
+        print(json.dumps({**report, "unrecorded": unrecorded}))
         return 0
-    each = count / seconds if seconds else 0.0
-    print(f"{count:,} messages, {size:,} bytes persisted in {seconds:.2f} s ({each:,.0f} messages/s)")
+    print_published(count, size, seconds, unrecorded)
     if skipped:
         print(f"{skipped:,} were there already under the name {name}")
     return 0
@@ -60,6 +61,7 @@ def subscribe(
     url: str,
     filter: str | None,
     bookmark: str | None,
+    bookmark_not_found: BookmarkNotFound | None,
     live: bool,
     rate: str | None,
     select: str | None,
@@ -74,6 +76,8 @@ def subscribe(
     if timeout is not None and timeout < 0:
         raise quire.ConfigError(f"{timeout:g} is below 0", key="--timeout")
     begin = None if bookmark is None else range_to_core(bookmark, "--bookmark")
+    if bookmark_not_found is not None and begin is None:
+        raise quire.ConfigError("it requires --bookmark", key="--bookmark-not-found")
     browses = not ack and begin is None
     connect_timeout = CONNECT_TIMEOUT if timeout is None else min(timeout, CONNECT_TIMEOUT)
     with quire.Client(url, connect_timeout=connect_timeout) as client:
@@ -91,6 +95,7 @@ def subscribe(
                 topic,
                 filter=filter,
                 bookmark=begin,
+                bookmark_not_found=bookmark_not_found or "epoch",
                 live=live,
                 rate=rate,
                 select=select,

@@ -42,6 +42,15 @@ def print_raw(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
+def print_published(count: int, size: int, seconds: float, unrecorded: Sequence[str]) -> None:
+    """What was published. Messages on a topic that the server does not record are accepted, not persisted."""
+    done = "accepted" if unrecorded else "persisted"
+    each = count / seconds if seconds else 0.0
+    print(f"{count:,} messages, {size:,} bytes {done} in {seconds:.2f} s ({each:,.0f} messages/s)")
+    if unrecorded:
+        print(f"not persisted, because the server does not record it: {', '.join(unrecorded)}")
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table on a terminal, on its side where it only fits so; in a pipe a line of names and a line per row, separated by tabs."""
     if not sys.stdout.isatty():
@@ -100,6 +109,7 @@ __all__ = [
     "Format",
     "data_of",
     "print_json",
+    "print_published",
     "print_raw",
     "print_table",
     "show_filter_mistake",

@@ -16,8 +16,9 @@ from quire import _quire
 from quire._arguments import delta_to_core
 from quire._bookmarks import bookmark_to_core, point_to_core
 from quire.cli import default_url
-from quire.cli._output import show_filter_mistake
+from quire.cli._output import print_published, show_filter_mistake
 from quire.client._again import check_not_again
+from quire.client._spec import BookmarkNotFound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ class LogRange:
     #: As the core reads them.
     begin: str
     until: str
+    bookmark_not_found: BookmarkNotFound
     rate: str | None
     rate_max_gap: str | None
     archive_directory: Path | None
@@ -57,6 +59,7 @@ def replay(
     filter: str | None,
     begin: str,
     until: str,
+    bookmark_not_found: BookmarkNotFound,
     rate: str | None,
     rate_max_gap: str | None,
     into: str | None,
@@ -74,6 +77,7 @@ def replay(
         filter=filter,
         begin=bookmark_to_core(begin, "--from"),
         until=point_to_core(until, "--until"),
+        bookmark_not_found=bookmark_not_found,
         rate=rate,
         rate_max_gap=rate_max_gap,
         archive_directory=archive_directory,
@@ -81,6 +85,7 @@ def replay(
     started = time.perf_counter()
     count = size = skipped = 0
     last: str | None = None
+    topics: set[str] = set()
     total: int | None = None
     with quire.Client(destination, name=name) as client:
         messages = _from_server if is_server else _from_directory
@@ -93,6 +98,7 @@ def replay(
                         if not count and not again and message.bookmark is not None:
                             bookmark, at = message.bookmark, message.timestamp_ns
                             check_not_again(client, message.topic, bookmark, at, into)
+                        topics.add(message.topic if into is None else into)
                         client.publish(
                             message.topic if into is None else into,
                             message.data,
@@ -110,15 +116,15 @@ def replay(
             show_filter_mistake(filter, error)
             raise
         client.flush()
-    seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        unrecorded = client._unrecorded_of(topics)
     if not count and not skipped:
         print(f"quire: no message with {_sought(topic, filter, begin, until)}", file=sys.stderr)
     if as_json:
         report = {"published": count, "skipped": skipped, "bytes": size, "seconds": round(seconds, 3)}
-        print(json.dumps({**report, "last": last}))
+        print(json.dumps({**report, "last": last, "unrecorded": unrecorded}))
         return 0
-    each = count / seconds if seconds else 0.0
-    print(f"{count:,} messages, {size:,} bytes persisted in {seconds:.2f} s ({each:,.0f} messages/s)")
+    print_published(count, size, seconds, unrecorded)
     if skipped:
         print(f"{skipped:,} were there already")
     if last is not None:
@@ -154,7 +160,8 @@ def _from_directory(source: str, range: LogRange, persisted: int) -> Iterator[St
     pace = None if range.rate is None else _quire.Pace(range.rate, gap)
     with quire.Journal(Path(source), archive_directory=range.archive_directory, read_only=True) as journal:
         total = journal.persisted
-        records = journal.records(range.begin, until=range.until, topic=range.topic, filter=range.filter)
+        begin = _begin_in(journal, range)
+        records = journal.records(begin, until=range.until, topic=range.topic, filter=range.filter)
         for record in records:
             if record.kind != "publish":
                 continue
@@ -166,6 +173,19 @@ def _from_directory(source: str, range: LogRange, persisted: int) -> Iterator[St
             yield record, record.position, total
 
 
+def _begin_in(journal: quire.Journal, range: LogRange) -> str:
+    """Where to begin in a journal that may not have the bookmark."""
+    try:
+        journal.records(range.begin)
+    except quire.BadBookmarkError as error:
+        if range.bookmark_not_found == "fail":
+            raise quire.BadBookmarkError(error.reason, code=error.code, key="--from") from None
+        begins = "with the oldest message" if range.bookmark_not_found == "epoch" else "now"
+        print(f"quire: --from: {error.reason}; the replay begins {begins}", file=sys.stderr)
+        return quire.EPOCH if range.bookmark_not_found == "epoch" else quire.NOW
+    return range.begin
+
+
 def _from_server(source: str, range: LogRange, _persisted: int) -> Iterator[Step]:
     """The server keeps the pace. Messages do not tell their positions, so that they are counted."""
     place = f"({range.begin}:{range.until}]"
@@ -174,6 +194,7 @@ def _from_server(source: str, range: LogRange, _persisted: int) -> Iterator[Step
             "^" if range.topic is None else range.topic,
             filter=range.filter,
             bookmark=place,
+            bookmark_not_found=range.bookmark_not_found,
             rate=range.rate,
             rate_max_gap=range.rate_max_gap,
         )

@@ -12,6 +12,7 @@ from quire._arguments import (
     AUTO,
     SequenceArgument,
     check_type,
+    correlation_to_core,
     expiration_to_core,
     sequence_to_core,
     takes,
@@ -159,7 +160,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
             data if type(data) is bytes else to_bytes(data, self._options.encoder, topic),
             0 if sequence is AUTO else sequence_to_core(sequence),
             None if expiration is None else expiration_to_core(expiration),
-            correlation_id,
+            None if correlation_id is None else correlation_to_core(correlation_id),
             False,
         )
         try:

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -418,6 +418,22 @@ class ClientBase(Generic[S]):
             topics += told["topics"]
             has_more = told["more"]
         return topics
+
+    async def _unrecorded(self, topics: Collection[str]) -> list[str]:
+        """Those of the topics that this client publishes to and that the server does not record, by name."""
+        if not topics:
+            return []
+        names = sorted(topics, key=str.encode)
+        found: list[str] = []
+        # The names that follow this one begin at the first topic, or shortly before it.
+        after, last, has_more = names[0][:-1], names[-1].encode(), True
+        while has_more:
+            told = await self._inspect("topics", after_topic=after)
+            found += [topic["topic"] for topic in told["topics"] if not topic["recorded"]]
+            if has_more := told["more"]:
+                after = told["topics"][-1]["topic"]
+                has_more = after.encode() < last
+        return sorted(set(topics).intersection(found))
 
     async def _all_clients(self) -> list[dict[str, Any]]:
         clients: list[dict[str, Any]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,6 +11,7 @@ from quire._arguments import (
     AUTO,
     SequenceArgument,
     check_type,
+    correlation_to_core,
     expiration_to_core,
     sequence_to_core,
     takes,
@@ -176,7 +177,7 @@ class Client(ClientBase[Subscription]):
             data if type(data) is bytes else to_bytes(data, self._options.encoder, topic),
             0 if sequence is AUTO else sequence_to_core(sequence),
             None if expiration is None else expiration_to_core(expiration),
-            correlation_id,
+            None if correlation_id is None else correlation_to_core(correlation_id),
         )
 
     def flush(self, timeout: Duration | None = None) -> None:
@@ -291,6 +292,10 @@ class Client(ClientBase[Subscription]):
     def _topics(self) -> list[dict[str, Any]]:
         """The topics of the server, by name."""
         return finish(self._all_topics())
+
+    def _unrecorded_of(self, topics: Collection[str]) -> list[str]:
+        """Those of the topics that it published to and that the server does not record."""
+        return finish(self._unrecorded(topics))
 
     def _clients(self) -> list[dict[str, Any]]:
         """The connections of the server, the oldest first."""

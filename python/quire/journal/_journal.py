@@ -16,6 +16,7 @@ from quire import _quire
 from quire._arguments import (
     AUTO,
     Auto,
+    correlation_to_core,
     expiration_to_core,
     sequence_to_core,
     timeout_to_core,
@@ -342,7 +343,7 @@ class Journal(_Maintained):
             publisher=publisher,
             sequence=sequence_to_core(sequence) or None,
             message_type=message_type,
-            correlation_id=correlation_id,
+            correlation_id=correlation_to_core(correlation_id),
             expiration_s=expiration_to_core(expiration),
         )
 
