@@ -37,15 +37,15 @@ def test_every_row_is_json_and_no_cell_changes_its_meaning(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (b"id,v\n1,2\n3,4,5\n", "line 3: a row of 3 cells below a header of 2"),
-        (b"id,v\n1,2\n3,\xff\n", "line 3: not UTF-8: invalid start byte"),
-        (b"id,v\n1,2\n3," + b"x" * 200_000 + b"\n", "line 3: field larger than field limit (131072)"),
+        (b"id,v\n1,2\n3,4,5\n", "3: a row of 3 cells below a header of 2"),
+        (b"id,v\n1,2\n3,\xff\n", "3: not UTF-8: invalid start byte"),
+        (b"id,v\n1,2\n3," + b"x" * 200_000 + b"\n", "3: field larger than field limit (131072)"),
     ],
 )
 def test_a_row_that_is_none_is_named_by_file_and_line(
     tmp_path: Path, content: bytes, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert publish(tmp_path, content) == 2
-    assert capsys.readouterr().err == f"quire: {tmp_path / 'rows.csv'}: {what}\n"
+    assert capsys.readouterr().err == f"quire: {tmp_path / 'rows.csv'}:{what}\n"
     # What stands before it is published.
     assert published(tmp_path / "data") == ['{"id": 1, "v": 2}']
