@@ -111,7 +111,7 @@ def faults(path: Path) -> list[str]:
 
 def files() -> list[Path]:
     """Every file with texts that people read, apart from tests."""
-    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+    pages = list(ROOT.glob("*.md"))
     pages += (ROOT / "docs").rglob("*.md")
     pages += (path for folder in ("python", "examples") for path in (ROOT / folder).rglob("*.py"))
     pages += (path for path in (ROOT / "crates").rglob("*.rs") if "src" in path.parts)
