@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import quire.config
+from pydantic import BaseModel
 from support.spark import SPARK_TOO_SLOW
 
 ROOT = Path(__file__).parent.parent
@@ -54,3 +56,21 @@ def run(program: str, directory: Path) -> subprocess.CompletedProcess[str]:
 def test_every_page_that_the_readme_names_is_there() -> None:
     for page in re.findall(r"\]\((docs/[a-z/-]+\.md)\)", (ROOT / "README.md").read_text()):
         assert (ROOT / page).is_file(), page
+
+
+def test_the_page_of_the_configuration_has_every_key() -> None:
+    page = (ROOT / "docs/reference/configuration.md").read_text()
+    tables: dict[str, tuple[type[BaseModel], set[str]]] = {
+        "Server": (quire.Config, {"transport", "limits", "transaction_log", "queue"}),
+        "`[[transport]]`": (quire.config.Transport, set()),
+        "`[limits]`": (quire.config.Limits, set()),
+        "`[transaction_log]`": (quire.config.TransactionLog, {"topic", "maintenance"}),
+        "`[[transaction_log.topic]]`": (quire.config.RecordedTopic, set()),
+        "`[transaction_log.maintenance]`": (quire.config.Maintenance, set()),
+        "`[[queue]]`": (quire.config.Queue, set()),
+    }
+    sections = dict(section.split("\n", 1) for section in page.split("\n## ")[1:])
+    assert set(sections) == set(tables)
+    for title, (model, tables_below) in tables.items():
+        keys = {field.alias or name for name, field in model.model_fields.items()} - tables_below
+        assert set(re.findall(r"^\| `(\w+)` \|", sections[title], re.M)) == keys, title
