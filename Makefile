@@ -67,7 +67,7 @@ sim:
 #   what a server sends to a client
 #   stores of publishes and of bookmarks
 #   values of messages as columns of Arrow
-#   rows of CSV; requests for the care of journal files and their answers (Python)
+#   rows of CSV; bookmarks, times and ranges as text; requests for the care of journal files and their answers (Python)
 #
 # The names of such tests begin with `any_`. A bounded number of cases is part of `make test`, and so is the configuration. The stores are
 # files: with TMPDIR in memory (/dev/shm) a million of them take minutes, on a disk hours. The last line is a hundredth: an input takes Python milliseconds.

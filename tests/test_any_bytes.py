@@ -12,6 +12,7 @@ import os
 import quire
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from quire._bookmarks import bookmark_to_core, range_to_core, time_ns
 from quire.cli._csv import json_rows
 
 _CASES = os.environ.get("QUIRE_FUZZ_CASES")
@@ -54,3 +55,29 @@ def test_any_bytes_are_rows_with_every_column_or_a_mistake_with_its_line(content
     assert mistake.file == "rows.csv"
     assert mistake.line is not None
     assert count < mistake.line <= len(lines) + 1
+
+
+_POSITIONS = st.one_of(
+    st.text(max_size=40),
+    st.text(alphabet="[](){}:|,0123456789TZW-+. epochnw", max_size=40),
+    st.datetimes().map(str),
+    st.lists(st.sampled_from(["[", "]", "(", ")", ":", ",", "0", "now", "7|1|", "2026-01-31T12:00:00Z"])).map(
+        "".join
+    ),
+)
+
+
+@given(_POSITIONS)
+@many
+def test_any_text_is_a_place_in_the_log_or_a_mistake_that_names_its_argument(text: str) -> None:
+    for read in (bookmark_to_core, range_to_core):
+        try:
+            core = read(text, "bookmark")
+        except quire.BadBookmarkError as error:
+            mistake = error
+        else:
+            # What the core reads stays as it is.
+            assert read(core, "bookmark") == core
+            continue
+        assert mistake.key == "bookmark"
+    time_ns(text)

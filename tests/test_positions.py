@@ -112,15 +112,6 @@ def test_what_is_no_range_is_refused(text: str) -> None:
         range_to_core(text, "bookmark")
 
 
-@given(st.text(alphabet="[](){}:|,0123456789TZ-+. epochnw", max_size=40))
-def test_any_text_is_read_or_is_a_bad_bookmark(text: str) -> None:
-    try:
-        core = range_to_core(text, "bookmark")
-    except quire.BadBookmarkError:
-        return
-    assert range_to_core(core, "bookmark") == core
-
-
 @given(st.integers(0, (1 << 63) - 1))
 def test_an_instant_reads_back_to_the_microsecond(ns: int) -> None:
     assert time_ns(instant_to_core(ns)) == ns // 1000 * 1000

@@ -304,7 +304,7 @@ def test_mistakes_about_queues_are_told(connect: Connect) -> None:
         client.ack("JOBS", "yesterday")
     with pytest.raises(quire.ConfigError, match="one of them"):
         client.ack("JOBS")
-    with pytest.raises(quire.ConfigError, match="exclude"):
+    with pytest.raises(quire.ConfigError, match="expire: it does not go together with cancel"):
         client.ack("JOBS", "1|1|", cancel=True, expire=True)
     with pytest.raises(quire.ConfigError, match="max_backlog"):
         client.subscribe("JOBS", max_backlog=-1)

@@ -78,7 +78,7 @@ def test_a_publish_that_returned_survives_a_kill_at_any_moment(tmp_path: Path) -
 def test_a_file_needs_a_name_and_has_one_owner(tmp_path: Path) -> None:
     store = tmp_path / "publishes"
     with ScriptedServer() as server:
-        with pytest.raises(quire.ConfigError, match="name="):
+        with pytest.raises(quire.ConfigError, match="requires `name`"):
             quire.Client(server.url, publish_store=store)
         first = quire.Client(server.url, name="one", publish_store=quire.PublishStore(store, size_max="1MB"))
         with first, pytest.raises(quire.StoreLockedError):

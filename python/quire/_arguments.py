@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum
@@ -13,6 +14,7 @@ from typing import Concatenate, Final, Literal, ParamSpec, TypeVar
 from quire._bookmarks import Bookmark, message_bookmarks
 from quire._errors import ConfigError
 from quire._filter import FilterArgument, optional_filter_to_core
+from quire._text import check_unicode
 from quire._units import Duration, seconds
 
 _P = ParamSpec("_P")
@@ -66,6 +68,14 @@ def check_type(value: object, kind: type[str | int], key: str, *, optional: bool
     is_whole = hasattr(type(value), "__index__") and not isinstance(value, bool)
     if not (is_whole if kind is int else isinstance(value, kind)):
         raise ConfigError(f"expected {_WORDS[kind]}, got `{type(value).__name__}`", key=key)
+    if isinstance(value, str) and not value.isascii():
+        check_unicode(value, key)
+
+
+def check_path(value: object, key: str, *, optional: bool = False) -> None:
+    """Raises `ConfigError` for what is not the path of a file or directory."""
+    if not (optional and value is None) and not isinstance(value, (str, os.PathLike)):
+        raise ConfigError(f"expected a path, got `{type(value).__name__}`", key=key)
 
 
 def check_function(value: object, key: str) -> None:
@@ -93,10 +103,7 @@ def correlation_to_core(correlation_id: str | None) -> str | None:
     check_type(correlation_id, str, "correlation_id", optional=True)
     if correlation_id is None:
         return None
-    try:
-        size = len(correlation_id.encode())
-    except UnicodeEncodeError:
-        raise ConfigError("expected Unicode text, got a lone surrogate", key="correlation_id") from None
+    size = len(correlation_id.encode())
     if size > CORRELATION_SIZE_MAX:
         raise ConfigError(f"expected at most {CORRELATION_SIZE_MAX} bytes, got {size}", key="correlation_id")
     return correlation_id
@@ -130,14 +137,17 @@ def count_to_core(count: int | None, key: str) -> int | None:
 
 def verdict_to_core(cancel: bool, expire: bool) -> str:
     if cancel and expire:
-        raise ConfigError("cancel and expire exclude each other")
+        raise ConfigError("it does not go together with cancel", key="expire")
     return "cancel" if cancel else "expire" if expire else "acknowledge"
 
 
 def selection_to_core(bookmarks: Bookmark | None, filter: FilterArgument | None) -> list[str] | str:
     """Bookmarks, or a filter: the one of the two that was given."""
     if (bookmarks is None) == (filter is None):
-        raise ConfigError("ack takes bookmarks or a filter (an empty one for every message), one of them")
+        raise ConfigError(
+            "expected bookmarks or a filter, one of them; an empty filter means every message",
+            key="bookmarks",
+        )
     if bookmarks is None:
         return optional_filter_to_core(filter) or ""
     return message_bookmarks(bookmarks, "bookmarks")

@@ -13,6 +13,7 @@ from uuid import UUID
 from quire import _quire
 from quire._errors import ConfigError
 from quire._message import plain, to_bytes
+from quire._text import check_unicode
 
 #: The formats that messages can have (docs/filters.md section 3).
 MessageType = Literal["json", "binary", "nvfix", "fix", "msgpack", "bson", "xml"]
@@ -90,13 +91,20 @@ def quote(value: object) -> str:
 def filter_to_core(filter: FilterArgument) -> str:
     """The text of a filter, with its parameters written into it."""
     match filter:
-        case str():
-            return filter
+        case str() as text:
+            pass
         case Filter():
             return str(filter)
-        case (str() as text, *parameters):
-            return _filled(text, parameters)
-    raise ConfigError(
+        case (str() as template, *parameters):
+            text = _filled(template, parameters)
+        case _:
+            raise _not_a_filter(filter)
+    check_unicode(text, "filter")
+    return text
+
+
+def _not_a_filter(filter: object) -> ConfigError:
+    return ConfigError(
         f"expected text, a quire.Filter or a tuple (text, parameter, ...), got `{type(filter).__name__}`",
         key="filter",
     )

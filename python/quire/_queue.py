@@ -67,6 +67,10 @@ class Queue:
             raise ConfigError(
                 "give the settings as a mapping or as keywords, not beside a whole configuration"
             )
+        given: object = config
+        if not isinstance(given, QueueConfig):
+            reason = f"expected a mapping or a quire.config.Queue, got `{type(given).__name__}`"
+            raise ConfigError(reason, key="config")
         self._config = config
         self._core = _quire.Queue(json.dumps(config.to_core()))
         self._now = 0

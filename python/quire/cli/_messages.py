@@ -90,6 +90,9 @@ def subscribe(
             print(note, file=sys.stderr)
             _show_all(client, topic, filter=filter, order_by=None, top_n=count, style=style)
             return 0
+        required = {"--live": live, "--rate": rate}
+        if begin is None and (lonely := [option for option, value in required.items() if value]):
+            raise quire.ConfigError("it requires --bookmark", key=lonely[0])
         try:
             subscription = client.subscribe(
                 topic,

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -252,6 +252,7 @@ class ClientBase(Generic[S]):
     # Subscribing
 
     async def _enter(self, spec: Spec, *, auto_ack: bool) -> S:
+        spec.check_together()
         handler = spec.on_message
         if handler is not None:
             self._driver.check_handler(handler)
@@ -304,6 +305,9 @@ class ClientBase(Generic[S]):
     ) -> None:
         """Ends the subscriptions with these names; `None`: all of them. Waits for the server until `deadline`; left out, for `timeout`.
         Returns at once without a connection."""
+        names = None if names is None else list(names)
+        for name in names or ():
+            check_type(name, str, "sub_id")
         with self._lock:
             named = list(self._subscriptions) if names is None else names
             ended = [s for name in named if (s := self._subscriptions.pop(name, None)) is not None]
@@ -342,6 +346,8 @@ class ClientBase(Generic[S]):
         self, subscriptions: Iterable[S] | None, paused: bool, timeout: Duration | None
     ) -> None:
         """Those that were named; `None`: all that can be paused."""
+        if subscriptions is not None:
+            subscriptions = list(_pausable(subscriptions))
         core = await self._ready()
         with self._lock:
             known = list(self._subscriptions.values())
@@ -388,6 +394,8 @@ class ClientBase(Generic[S]):
         top_n: int | None,
         timeout: Duration | None,
     ) -> _quire.Subscription:
+        check_type(topic, str, "topic")
+        check_type(order_by, str, "order_by", optional=True)
         count = count_to_core(top_n, "top_n")
         core = await self._ready()
         answers = core.query(topic, optional_filter_to_core(filter), order_by, count)
@@ -395,6 +403,7 @@ class ClientBase(Generic[S]):
         return answers
 
     async def _queue_stats(self, queue: str | None, timeout: Duration | None) -> dict[str, dict[str, Any]]:
+        check_type(queue, str, "queue", optional=True)
         core = await self._ready()
         command = core.queue_stats(queue)
         limit = self._options.command_seconds if timeout is None else timeout_to_core(timeout)
@@ -663,3 +672,19 @@ def _not_flushed(core: _quire.Client) -> TimeoutError:
         return TimeoutError(waiting)
     because = "" if core.last_error is None else f": {core.last_error}"
     return TimeoutError(f"{waiting}, and there is no connection{because}")
+
+
+def _pausable(subscriptions: Iterable[S]) -> Iterator[S]:
+    """The subscriptions. Raises `ConfigError` for what cannot be paused or resumed."""
+    named: object = subscriptions
+    if not isinstance(named, Iterable) or isinstance(named, str):
+        reason = f"expected a list of subscriptions, got `{type(named).__name__}`"
+        raise ConfigError(reason, key="subscriptions")
+    for subscription in subscriptions:
+        if not isinstance(subscription, SubscriptionBase):
+            reason = f"expected subscriptions, got `{type(subscription).__name__}`"
+            raise ConfigError(reason, key="subscriptions")
+        if subscription._spec.bookmark is None or subscription._spec.live:
+            reason = f"{subscription.sub_id!r} cannot be paused: it is live, or has no bookmark"
+            raise ConfigError(reason, key="subscriptions")
+        yield subscription

@@ -9,6 +9,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
+from numbers import Real
 from typing import TYPE_CHECKING, Final, Literal
 
 from quire import _quire
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from quire.config import Config
 
 DEFAULT_CLOSE_TIMEOUT: Final = 10.0
+
+#: Two of these without a word end a connection: below it, a busy machine would.
+HEARTBEAT_MIN: Final = timedelta(milliseconds=10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +43,19 @@ class Reconnect:
     give_up_after: Duration | None = None
 
     def __post_init__(self) -> None:
+        for name in ("factor", "jitter"):
+            number: object = getattr(self, name)
+            if not isinstance(number, Real):
+                reason = f"expected a number, got `{type(number).__name__}`"
+                raise ConfigError(reason, key=f"reconnect.{name}")
         if not (math.isfinite(self.factor) and self.factor >= 1):
             raise ConfigError(f"{self.factor!r} is not a number from 1 up", key="reconnect.factor")
         if not 0 <= self.jitter <= 1:
             raise ConfigError(f"{self.jitter!r} is not between 0 and 1", key="reconnect.jitter")
         for name in ("initial", "maximum", "give_up_after"):
             object.__setattr__(self, name, delta_to_core(getattr(self, name), f"reconnect.{name}"))
+        if self.initial > self.maximum:  # type: ignore[operator]
+            raise ConfigError(f"{self.maximum} is below initial, {self.initial}", key="reconnect.maximum")
 
 
 @dataclass(frozen=True)
@@ -84,7 +95,8 @@ class ClientOptions:
         store = store if isinstance(store, PublishStore) else PublishStore(store)
         if store.path is not None and self.name is None:
             raise ConfigError(
-                "publish_store: a file needs a name=, the same after a restart: the server knows by it what it has"
+                "a file requires `name`, and the name must stay the same after a restart: the server knows by it what it has",
+                key="publish_store",
             )
         if self.name is not None and not _is_name(self.name):
             raise ConfigError("it must have 1 to 255 bytes and no control characters", key="name")
@@ -100,7 +112,9 @@ class ClientOptions:
             )
         reconnect = Reconnect() if self.reconnect is None else self.reconnect
         if not isinstance(reconnect, Reconnect):
-            raise ConfigError(f"{reconnect!r} is no quire.Reconnect", key="reconnect")
+            raise ConfigError(
+                f"expected a quire.Reconnect, got `{type(reconnect).__name__}`", key="reconnect"
+            )
         for name, value in {
             "places": tuple(map(parse_url, self.urls)),
             "publish_store": store,
@@ -112,6 +126,11 @@ class ClientOptions:
             "receive_size_max": size(self.receive_size_max, "receive_size_max"),
         }.items():
             object.__setattr__(self, name, value)
+        if self.heartbeat is not None and self.heartbeat < HEARTBEAT_MIN:  # type: ignore[operator]
+            reason = f"{self.heartbeat} is below {HEARTBEAT_MIN}; None means no heartbeat"
+            raise ConfigError(reason, key="heartbeat")
+        if self.receive_size_max == 0:
+            raise ConfigError("expected at least 1 byte, got 0", key="receive_size_max")
 
     def _check_types(self) -> None:
         """Before anything is done with the arguments: an environment variable that is not set is `None`, for one."""

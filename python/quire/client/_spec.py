@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from decimal import Decimal
 from enum import Enum
+from numbers import Real
 from typing import Any, Final, Literal
 
+from quire import _quire
 from quire._arguments import (
     backlog_to_core,
     check_function,
@@ -83,11 +86,28 @@ class Spec:
             "rate": _rate_to_core(self.rate),
             "rate_max_gap": delta_to_core(self.rate_max_gap, "rate_max_gap"),
             "conflation": delta_to_core(self.conflation, "conflation"),
-            "conflation_key": _fields_to_core(self.conflation_key),
-            "select": _fields_to_core(self.select),
+            "conflation_key": _fields_to_core(self.conflation_key, "conflation_key"),
+            "select": _fields_to_core(self.select, "select"),
             "timeout": timeout_to_core(self.timeout),
         }.items():
             object.__setattr__(self, name, value)
+
+    def check_together(self) -> None:
+        """Raises `ConfigError` for arguments that do not go together."""
+        given = [key for key in ("rate", "live", "fully_durable", "paused") if getattr(self, key)]
+        if self.bookmark_not_found != "epoch":
+            given.append("bookmark_not_found")
+        if self.bookmark is None and given:
+            raise ConfigError("it requires `bookmark`", key=given[0])
+        for key in ("rate", "fully_durable", "paused"):
+            if self.live and key in given:
+                raise ConfigError("it does not go together with `live`", key=key)
+        if self.rate_max_gap is not None and self.rate is None:
+            raise ConfigError('it requires a `rate` such as "2X"', key="rate_max_gap")
+        if (self.conflation is None) != (self.conflation_key is None):
+            keys = ("conflation", "conflation_key")
+            key, other = keys if self.conflation_key is None else keys[::-1]
+            raise ConfigError(f"it requires `{other}`", key=key)
 
     @property
     def options(self) -> int:
@@ -136,9 +156,27 @@ class Change:
 
 def _rate_to_core(rate: Rate | None) -> str | None:
     """A number is messages per second."""
-    return rate if rate is None or isinstance(rate, str) else f"{rate:f}"
+    if rate is None:
+        return None
+    if isinstance(rate, bool) or not isinstance(rate, (str, Real, Decimal)):
+        reason = 'expected messages per second, or text such as "500KB" or "2X"'
+        raise ConfigError(f"{reason}, got `{type(rate).__name__}`", key="rate")
+    text = rate if isinstance(rate, str) else f"{rate:f}"
+    try:
+        _quire.Pace(text, None)
+    except ConfigError as error:
+        raise ConfigError(error.reason.removeprefix("rate: "), key="rate") from None
+    return text
 
 
-def _fields_to_core(fields: str | Iterable[str] | None) -> str | None:
+def _fields_to_core(fields: str | Iterable[str] | None, key: str) -> str | None:
     """One text as on the wire, or its parts."""
-    return fields if fields is None or isinstance(fields, str) else ",".join(fields)
+    if fields is None:
+        return None
+    given: object = fields
+    parts: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    if not parts:
+        raise ConfigError("the list is empty", key=key)
+    for part in parts:
+        check_type(part, str, key)
+    return ",".join(parts)

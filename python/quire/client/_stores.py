@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from quire import _quire
+from quire._arguments import check_path
 from quire._errors import ConfigError
 from quire._units import Size, size
 
@@ -76,6 +77,7 @@ class BookmarkStore:
 
 def absolute(path: str | os.PathLike[str], key: str) -> Path:
     """The file, wherever the program goes later."""
+    check_path(path, key)
     if not os.fspath(path):
         raise ConfigError("the path is empty", key=key)
     return Path(path).expanduser().absolute()

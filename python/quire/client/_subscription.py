@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from quire import _quire
+from quire._arguments import check_type
 from quire._bookmarks import EPOCH, MOST_RECENT, range_to_core
 from quire._errors import ConfigError, DisconnectedError
 from quire._filter import optional_filter_to_core
@@ -72,6 +73,7 @@ class SubscriptionBase:
         spec = change.of(self._spec)
         if change.bookmark is not None and spec.bookmark == MOST_RECENT:
             spec = replace(spec, bookmark=self.most_recent or EPOCH)
+        spec.check_together()
         # Without a bookmark it keeps its place in the log.
         told = replace(spec, bookmark=None if change.bookmark is None else spec.bookmark)
         core = await self._client._ready()
@@ -124,5 +126,6 @@ class CompletedBase:
 
 
 def check_count(max_messages: int) -> None:
+    check_type(max_messages, int, "max_messages")
     if max_messages < 1:
         raise ConfigError(f"{max_messages} is not at least 1", key="max_messages")

@@ -31,7 +31,7 @@ RENEWALS_PER_PERIOD = 3
 def backlog_of(concurrency: int, max_backlog: int | None) -> int:
     """The backlog of a worker: every handler has the next message at hand while it works."""
     if concurrency < 1:
-        raise ConfigError(f"concurrency: {concurrency} is not at least 1")
+        raise ConfigError(f"{concurrency} is not at least 1", key="concurrency")
     return 2 * concurrency if max_backlog is None else max_backlog
 
 

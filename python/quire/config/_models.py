@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from quire._arguments import check_path
 from quire._bookmarks import bookmark_to_core, is_as_in_core
 from quire._errors import BadBookmarkError, ConfigError
 from quire._filter import MessageType
@@ -303,6 +304,7 @@ class Config(_Model):
 
         Raises `ConfigError` with file, line and key, `OSError` when it cannot be read.
         """
+        check_path(path, "path")
         path = Path(path)
         try:
             text = path.read_text(encoding="utf-8")

@@ -16,6 +16,8 @@ from quire import _quire
 from quire._arguments import (
     AUTO,
     Auto,
+    check_path,
+    check_type,
     correlation_to_core,
     expiration_to_core,
     sequence_to_core,
@@ -98,6 +100,7 @@ class JournalReader:
 
         Raises `BadBookmarkError`, `BadTopicError`, `BadFilterError`, and, when it comes to it, `JournalCorruptError`.
         """
+        check_type(topic, str, "topic", optional=True)
         return self._open_reader().read(
             *_range_to_core(bookmark, until), topic, optional_filter_to_core(filter)
         )
@@ -120,6 +123,10 @@ class JournalReader:
 
         Needs `quire[arrow]`.
         """
+        check_type(topic, str, "topic", optional=True)
+        check_type(batch_rows, int, "batch_rows")
+        if not 1 <= batch_rows < 2**31:
+            raise ConfigError(f"{batch_rows} is not between 1 and 2**31 - 1", key="batch_rows")
         return read_arrow(
             self._open_reader(),
             *_range_to_core(bookmark, until),
@@ -138,6 +145,7 @@ class JournalReader:
         filter: FilterArgument | None = None,
     ) -> Iterator[Record]:
         """As `read`, but everything as it is stored, also what is no message. A filter leaves messages only."""
+        check_type(topic, str, "topic", optional=True)
         return self._open_reader().records(
             *_range_to_core(bookmark, until), topic, optional_filter_to_core(filter)
         )
@@ -255,6 +263,9 @@ class Journal(_Maintained):
         read_only: bool = False,
         on_progress: Any = None,
     ) -> None:
+        check_path(directory, "directory")
+        check_path(archive_directory, "archive_directory", optional=True)
+        check_type(preallocated_journal_files, int, "preallocated_journal_files")
         self._directory = Path(directory)
         self._closed = False
         self._writer: _quire.Journal | None = None
@@ -337,6 +348,15 @@ class Journal(_Maintained):
 
         When it raises, those before the one that was refused are appended.
         """
+        check_type(topic, str, "topic")
+        check_type(message_type, str, "message_type")
+        named: object = items
+        if not isinstance(named, Iterable) or isinstance(named, (str, bytes)):
+            raise ConfigError(f"expected a list of data, got `{type(named).__name__}`", key="items")
+        is_id = isinstance(publisher, int) and not isinstance(publisher, bool) and 0 <= publisher < 2**64
+        if not is_id and not isinstance(publisher, str):
+            reason = f"expected a client name or the id of a publisher, got {publisher!r}"
+            raise ConfigError(reason, key="publisher")
         return self._open_writer().append(
             topic,
             [to_bytes(data, topic=topic) for data in items],

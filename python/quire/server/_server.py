@@ -63,6 +63,12 @@ class Server:
     """
 
     def __init__(self, config: Config | None = None, *, on_progress: Progress | None = None) -> None:
+        given: object = config
+        if given is not None and not isinstance(given, Config):
+            reason = (
+                f"expected a quire.Config, got `{type(given).__name__}`; quire.Config.load(path) reads a file"
+            )
+            raise ConfigError(reason, key="config")
         self.config = config if config is not None else Config()
         self._on_progress = on_progress
         self._engine: _quire.Engine | None = None
