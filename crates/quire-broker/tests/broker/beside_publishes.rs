@@ -1,4 +1,4 @@
-//! Replays give way to publishers that wait for each message: docs/replay.md, "What a replay costs the others".
+//! Replays give way to publishers that wait for each message: docs/internals/notes.md, "Replays and single publishes".
 
 use std::time::Duration;
 
