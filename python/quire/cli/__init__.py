@@ -15,7 +15,7 @@ FAILURE = 1
 def main() -> None:
     """Runs the command line of this process."""
     signal.signal(signal.SIGTERM, _terminated)
-    # What the encoding of the terminal does not have is shown as its number.
+    # A character that the encoding of the terminal lacks is shown as its number.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
@@ -38,7 +38,7 @@ def run(arguments: list[str]) -> int:
         _complain(str(error))
         return USER_MISTAKE
     except BrokenPipeError:
-        # Whoever read our output has enough. Python would complain once more when it flushes at the end.
+        # The reader of the output has closed the pipe. Python would report it again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (QuireError, TimeoutError) as error:

@@ -246,7 +246,7 @@ def sow(
     filter
         Only messages that match.
     order_by
-        A field to sort by, DESC behind it for the greatest first.
+        A field to sort by. Add DESC for the greatest first.
     top_n
         The most messages to print.
     format
@@ -296,7 +296,7 @@ def replay(
     Parameters
     ----------
     source
-        A journal directory (read beside its server, if there is one), or the URL of a server.
+        A journal directory (its server may run), or the URL of a server.
     filter
         Only messages that match.
     bookmark_not_found
@@ -306,7 +306,7 @@ def replay(
     rate_max_gap
         With a multiple as rate: the longest wait for the next message, as in 5s.
     into
-        Publish everything to this topic instead of its own.
+        Publish every message to this topic instead of its original topic.
     name
         The publisher's identity at the destination. From a directory the sequences are the positions in the journal, so that under the
         same name a replay that was interrupted goes on where it was, and nothing is there twice.
@@ -346,7 +346,7 @@ def demo(*, directory: Path | None = None, flights: int | None = None, spark: bo
     directory
         Where the journal goes; by default a temporary directory that is removed at the end.
     flights
-        Use only the first so many.
+        Use only this many, from the first.
     spark
         At the end, read the journal with Spark, where it is installed.
     """

@@ -98,7 +98,7 @@ def replay(
     """
     _check(messages, size)
     with quire.Client(url or default_url()) as client:
-        # What others left on the topic is not counted: the replay begins where this one does.
+        # Older messages on the topic are not counted: the replay begins with those of this run.
         with client.subscribe(topic, bookmark=quire.NOW) as subscription:
             _publish(client, topic, 1, size)
             begin = subscription.get(timeout=_PATIENCE).bookmark

@@ -1,7 +1,7 @@
-"""`quire journal`: what the files of a journal hold, and what becomes of old ones.
+"""`quire journal`: shows the files of a journal, and archives, compresses and removes old ones.
 
-Reading locks and changes nothing, so that it is safe beside a running server. Archiving, compressing and removing are done by the server
-that is named by its URL, or that runs on the journal in a directory, if there is one.
+Reading takes no lock and changes nothing, so it is safe while a server runs. Archiving, compressing and removing are done by the server
+that the URL names, or by the server that runs on the directory. Without a server the command does them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ Style = Annotated[Format, Parameter(help="table: columns; json: one object per l
 
 @app.command
 def ls(directory: Directory, /, *, archive_directory: Archive = None, json: Json = False) -> int:
-    """List the segments: what each holds, taken from when to when. With --json also its bookmarks.
+    """List the segments with their sizes, counts and times. With --json also with their bookmarks.
 
     For example:
       quire journal ls quire-data/journal
@@ -253,7 +253,7 @@ def remove(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
-    """Remove old files: their messages are gone. What somebody still needs stays.
+    """Remove old files and their messages. Files that a queue, a subscription or a reader needs stay.
 
     For example:
       quire journal remove quire-data/journal --age 30d --dry-run
@@ -376,7 +376,7 @@ def _print(record: quire.Record, style: Format, *, is_first: bool) -> None:
         return
     if is_first:
         print(f"{'position':>10}  {'time (UTC)':<26}  {'kind':<11}  {'topic':<24}  {'bookmark':<30}  data")
-    # What queues write is for queues: `quire pipeline queue-audit` shows it.
+    # Records of queues are for queues: `quire pipeline queue-audit` shows them.
     kind, size = record.kind, len(record.data)
     text = record.data.decode(errors="replace") if kind == "publish" else f"({size:,} bytes)"
     print(

@@ -1,4 +1,4 @@
-"""What commands print: messages and tables, for people at a terminal, for pipes, and for machines."""
+"""Prints messages and tables, for people at a terminal, for pipes, and for machines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def data_of(message: quire.Message | quire.Record) -> Any:
 
 
 def print_json(**fields: Any) -> None:
-    """One object on a line of its own, at once: whoever reads a pipe shall not wait."""
+    """Prints one object as one line, and flushes: a reader of a pipe gets it at once."""
     print(json.dumps(fields, default=_plain), flush=True)
 
 
@@ -43,7 +43,7 @@ def print_raw(data: bytes) -> None:
 
 
 def print_published(count: int, size: int, seconds: float, unrecorded: Sequence[str]) -> None:
-    """What was published. Messages on a topic that the server does not record are accepted, not persisted."""
+    """Prints how much was published. Messages on a topic that the server does not record are accepted, not persisted."""
     done = "accepted" if unrecorded else "persisted"
     each = count / seconds if seconds else 0.0
     print(f"{count:,} messages, {size:,} bytes {done} in {seconds:.2f} s ({each:,.0f} messages/s)")

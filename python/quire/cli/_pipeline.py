@@ -241,9 +241,9 @@ def queue_audit(
     memory: Memory = "1g",
     json: Json = False,
 ) -> int:
-    """What became of the messages of every queue, who held them, and how long it took.
+    """Report for every queue how its messages were settled, which consumers had them, and how long it took.
 
-    Who held them is known of queues with record_leases.
+    Consumers are known for queues with record_leases.
 
     For example:
       quire pipeline queue-audit quire-data/journal --output queues.html
@@ -326,7 +326,7 @@ def replay(
     rate
         The fastest pace: 1000 messages per second, or 2X, a multiple of the original pace. Without it: as fast as it goes.
     into
-        Publish everything to this topic instead of its own.
+        Publish every message to this topic instead of its original topic.
     """
     destination = destination_of(url, into)
     options = {
@@ -392,11 +392,11 @@ def _spark(master: str | None, memory: str, as_json: bool) -> Iterator[SparkSess
         with _on_signals(lambda number, _: came.append(number)):
             spark = session(master, memory=memory, name="quire pipeline", quiet=True, config=config)
         try:
-            # Spark has set one of its own, which asks Java something in the middle of another question.
+            # Spark has set another handler, which calls Java while a call to Java runs.
             with _on_signals(_interrupted):
                 if came:
                     _interrupted(came[0], None)
-                # What fails is told in one line, in the end, and not in stacks of Java before it.
+                # A failure is reported in one line at the end, without stack traces of Java before it.
                 spark.sparkContext.setLogLevel("OFF")
                 yield spark
         except (KeyboardInterrupt, SystemExit):
@@ -429,7 +429,7 @@ def _on_signals(handler: Callable[[int, Any], object]) -> Iterator[None]:
 
 
 def _interrupted(number: int, _: object) -> None:
-    """Ends the command. What was asked of Java fails by that, about which nobody wants to read."""
+    """Ends the command. Running calls to Java fail then, and their errors are not shown."""
     logging.disable(logging.CRITICAL)
     if number == signal.SIGINT:
         raise KeyboardInterrupt

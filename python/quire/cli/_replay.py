@@ -37,7 +37,7 @@ class LogRange:
 
 
 class Replayed(Protocol):
-    """What messages and records have in common."""
+    """The common attributes of messages and records."""
 
     @property
     def topic(self) -> str: ...
@@ -143,7 +143,7 @@ def destination_of(url: str | None, into: str | None) -> str:
 
 
 def _sought(topic: str | None, filter: str | None, begin: str, until: str) -> str:
-    """What there is none of, in the words of the command line."""
+    """Describes the selection in the words of the command line."""
     options = {"--topic": topic, "--filter": filter, "--from": begin, "--until": until}
     return " ".join(f"{name} {value!r}" for name, value in options.items() if value is not None)
 
@@ -153,7 +153,7 @@ Step = tuple[Replayed | None, int | None, int | None]
 
 
 def _from_directory(source: str, range: LogRange, persisted: int) -> Iterator[Step]:
-    """Publishes with positions as sequences. What the destination has under this name is passed over without waiting."""
+    """Publishes with positions as sequences. Messages that the destination has under this name are skipped without waiting."""
     gap = delta_to_core(range.rate_max_gap, "rate_max_gap")
     if range.rate is None and gap is not None:
         raise quire.ConfigError("--rate-max-gap: it is for a multiple of the original pace, as in --rate 2X")
