@@ -71,7 +71,7 @@ def quote(value: object) -> str:
         case bool():
             return "TRUE" if value else "FALSE"
         case int() if value in _INTEGERS:
-            # In parentheses a sign cannot join what stands before it.
+            # The parentheses keep the sign from joining the text before it.
             return str(value) if value >= 0 else f"({value})"
         case float() if math.isfinite(value):
             return repr(value) if math.copysign(1, value) > 0 else f"({value!r})"

@@ -18,7 +18,7 @@ _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def datetime_from_ns(timestamp_ns: int) -> datetime:
-    """The moment, to the microsecond: what a `datetime` holds."""
+    """The time, to the microsecond, which is the resolution of a `datetime`."""
     return _UNIX_EPOCH + timedelta(microseconds=timestamp_ns // 1000)
 
 
@@ -90,7 +90,7 @@ def plain(value: object) -> Any:
 
 
 def _path_of(data: object, encoder: Encoder | None) -> str:
-    """Where the first value stands that cannot become JSON, as a field of a filter is written."""
+    """The path of the first value that cannot become JSON, written like a field of a filter."""
     inner: Iterable[tuple[object, object]] = ()
     if isinstance(data, dict):
         inner = ((f"/{key}", value) for key, value in data.items())

@@ -56,7 +56,7 @@ def quire_server(
 def quire_server_process(
     request: pytest.FixtureRequest, tmp_path: Path, quire_settings: dict[str, Any]
 ) -> Iterator[ServerProcess]:
-    """A running server in a process of its own that can be killed and started again, its data below `tmp_path` until the test has
+    """A running server in a separate process that can be killed and started again, its data below `tmp_path` until the test has
     passed."""
     from quire.testing import ServerProcess
 

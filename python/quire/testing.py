@@ -1,4 +1,4 @@
-"""Real servers for tests: `server()` in this process, `ServerProcess` in one of its own that can be killed. Messages for tests of
+"""Real servers for tests: `server()` in this process, `ServerProcess` in a separate process that can be killed. Messages for tests of
 handlers: `message()`.
 
 The pytest fixtures `quire_server`, `quire_server_process`, `quire_client` and `quire_async_client` are there wherever quire is installed
@@ -49,7 +49,7 @@ def server(directory: str | os.PathLike[str] | None = None, **settings: Any) -> 
 #: When the messages of `message` were taken, unless a test says otherwise.
 TIMESTAMP: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
-#: What the server says of a lease without end.
+#: The lease period of a lease without end.
 _UNLIMITED_MS: Final = 2**64 - 1
 
 
@@ -106,12 +106,12 @@ def verdict(message: Message) -> Literal["ack", "cancel", "expire"] | None:
 
 
 class ServerProcess:
-    """A server in a process of its own: a context manager that starts it, and ends it with `kill -9`.
+    """A server in a separate process: a context manager that starts it, and ends it with `kill -9`.
 
     The first start chooses a free port of 127.0.0.1, later ones keep it. The process ends with the one that made it.
 
     - `directory`: where its data goes
-    - `environment`: variables of its environment beside those of this process
+    - `environment`: variables of its environment, in addition to those of this process
     - `standard_error`: an open file that its standard error goes to; left out, that of this process
     - `settings`: as of `Config`
     """

@@ -54,7 +54,7 @@ def read_arrow(
 
 
 def batches(scan: ArrowScan, on_skip: Callable[[int, int, str], object]) -> Iterator[pa.RecordBatch]:
-    """The batches of a scan; `on_skip` is told what was left out. Ends with the error that ended the scan."""
+    """Yields the batches of a scan. Calls `on_skip` for records that were left out. Raises the error that ended the scan."""
     import pyarrow as pa
 
     stream: Any = pa.RecordBatchReader.from_stream(scan)

@@ -208,7 +208,7 @@ class _Maintained(JournalReader, ABC):
     ) -> list[Segment]:
         """Removes full files: their messages are gone. The highest sequence of every publisher stays known.
 
-        A file that somebody still needs stays, and so do all younger ones: a queue or a subscription of the running
+        A file that is still needed stays, and so do all younger ones: a queue or a subscription of the running
         server, or an iterator of this process that has not passed it. Arguments and errors as with `archive`; `size_max`
         is what all may have. Returns the files as they were.
         """
@@ -220,7 +220,7 @@ class _Maintained(JournalReader, ABC):
 
     @abstractmethod
     def _maintenance(self) -> _quire.JournalMaintenance | _quire.Engine:
-        """What archives, compresses and removes files."""
+        """Archives, compresses and removes files."""
 
 
 class ServerJournal(_Maintained):
@@ -237,10 +237,10 @@ class ServerJournal(_Maintained):
 class Journal(_Maintained):
     """The journal in a directory: made when it is not there, recovered when it is.
 
-    - `read_only`: nothing is locked or changed; safe beside the process that writes it
+    - `read_only`: nothing is locked or changed; safe while another process writes
     - `archive_directory`: where `archive` moves files, and where the files are that it moved; `None` = where files of this
       journal were archived last
-    - `journal_size`: of one segment; the first segments have 4 MB and grow up to it, a larger record gets a segment of its own
+    - `journal_size`: of one segment; the first segments have 4 MB and grow up to it, a larger record gets its own segment
     - `preallocated_journal_files`: segments made ready before they are needed
     - `flush_interval`: the longest that a record waits for its flush to start (30us to 100ms); an idle disk flushes
       at once

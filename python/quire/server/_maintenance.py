@@ -66,7 +66,7 @@ def maintain_server(
 ) -> Iterator[Segment]:
     """Has a server archive, compress or remove files, and gives each when it is done, with its path on the server's machine.
 
-    Raises `ConfigError` for what cannot be meant, `NotEntitledError` when the server does not let clients do that,
+    Raises `ConfigError` for arguments that do not fit together, `NotEntitledError` when the server does not let clients do that,
     `DisconnectedError` when there is none, or not any more: what was given is done then.
     """
     if not url.startswith(("quire://", "quires://")):

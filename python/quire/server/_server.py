@@ -1,7 +1,7 @@
 """The asyncio server: it moves bytes, the core moves messages.
 
-Everything that arrives during one turn of the event loop goes into the core with one call, which leaves the
-interpreter; what comes back is written with one `write` per connection. No Python runs per message.
+All bytes that arrive during one turn of the event loop go into the core with one call, which releases the interpreter.
+The output is written with one `write` per connection. No Python runs per message.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _SHUTDOWN: Final = 5
 _ADMINISTRATOR_CONNECTED: Final = 6
 _DENIED_CONNECTED: Final = 7
 
-#: Bytes that may wait in a connection's transport before the core is told to feed its replays no further, and
-#: the mark at which it goes on. The loop writes as much of them at once as the system takes, and a publish waits for that: with
-#: four times as much it took twice as long beside a replay, and the replay was no faster.
+#: Bytes that may wait in a connection's transport before the core pauses its replays, and the mark at which it
+#: continues. The loop writes as much of them at once as the system takes, and a publish waits for that: with
+#: four times as much it took twice as long during a replay, and the replay was no faster.
 HIGH_WATER: Final = 256 * 1024
 LOW_WATER: Final = 64 * 1024
-#: Bytes that a turn takes from one connection. An event loop may read 32 times 256 KB from a socket before it goes on, and every other
-#: connection waits while the core keeps them.
+#: Bytes that a turn reads from one connection. An event loop may read 32 times 256 KB from one socket in a turn. The core
+#: would keep them, and every other connection would wait.
 READ_MAX: Final = 1024 * 1024
 #: Seconds that a peer which does not read may hold up the close of its connection.
 CLOSE_GRACE: Final = 2.0
@@ -53,13 +53,13 @@ Progress = Callable[[int, int], None]
 class Server:
     """A quire server.
 
-    As a context manager it runs on a thread of its own; `await server.serve()` runs it on the caller's event
+    As a context manager it runs on a new thread; `await server.serve()` runs it on the caller's event
     loop until `close` is called or the task is cancelled. Either way the journal is recovered before the first
     connection is accepted.
 
-    Raises `ConfigError` for a setting that cannot be, `JournalLockedError` when another process has the
-    journal, `JournalCorruptError` when it is damaged, `OSError` when the address cannot be had, `LimitExceededError` when
-    the system gives the process too few open files or threads.
+    Raises `ConfigError` for an invalid setting, and `OSError` when the address is not available. Raises
+    `JournalLockedError` when another process has the journal, and `JournalCorruptError` when the journal is damaged.
+    Raises `LimitExceededError` when the process may have too few open files or threads.
     """
 
     def __init__(self, config: Config | None = None, *, on_progress: Progress | None = None) -> None:
@@ -126,7 +126,7 @@ class Server:
         return ServerJournal(self._engine)
 
     def start(self) -> Server:
-        """Starts the server on a thread of its own; returns when it accepts connections."""
+        """Starts the server on a new thread. Returns when it accepts connections."""
         if self._thread is not None:
             raise QuireError("the server was started already", code="bad_option")
         thread = threading.Thread(target=self._run, name="quire-server", daemon=True)
@@ -169,7 +169,7 @@ class Server:
         self._loop, self._stop, self._drained = loop, asyncio.Event(), asyncio.Event()
         if self._stop_requested:
             self._stop.set()
-        # Before it opens files of its own, which `SERVER_FILES` counts.
+        # Before the server opens files: `SERVER_FILES` counts them.
         room = self._connections_max()
         async with contextlib.AsyncExitStack() as listening:
             # Before the journal is made: a server whose address is taken leaves nothing on the disk.
@@ -208,7 +208,7 @@ class Server:
                 self._urls = {}
                 if local is not None:
                     local.close()
-                # What the loop still has to say about connections that were cut changes nothing.
+                # The loop may still report connections that were cut. These reports change nothing.
                 self._engine = None
                 # Waits for the disk, not for peers: nothing else is left to do on this loop.
                 engine.close()
@@ -311,7 +311,7 @@ class Server:
         try:
             turn = self._engine.turn(events)
         except QuireError as error:
-            # The rest of the turn's input is lost, so the server must not go on. Connections are cut without another
+            # The rest of the turn's input is lost, so the server must stop. Connections are cut without another
             # word: clients connect again and send what was not acknowledged.
             _log.critical("%s", error)
             self._broken = error
