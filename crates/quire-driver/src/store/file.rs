@@ -1,4 +1,4 @@
-//! What both kinds of store file have in common: the header in two copies, and entries that know their place (docs/stores.md, format).
+//! What both kinds of store file have in common: the header in two copies, and entries that know their place (docs/internals/notes.md, "Format of store files").
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::{FileExt, MetadataExt};
