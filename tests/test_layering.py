@@ -1,4 +1,4 @@
-"""Which part may know which: docs/internals/architecture.md, "Crates" and "Rooms of the broker"."""
+"""Which part may know which: docs/internals/architecture.md, "Crates" and "Modules of the broker"."""
 
 import ast
 import re
