@@ -136,7 +136,7 @@ def test_sizes_intervals_and_directories_are_read(tmp_path: Path) -> None:
         ("name = 5", ["1: name: expected text, got 5"]),
         ("limits = 5", ["1: limits: expected a table, got 5"]),
         ("queue = 5", ["1: queue: expected a list, got 5"]),
-        ("transport = []", ["1: transport: expected at least 1 entries, got 0"]),
+        ("transport = []", ["1: transport: expected a list of at least 1, got 0"]),
         (
             "transaction_log = {durability = 'maybe'}",
             ['1: transaction_log.durability: expected "fsync" or "os", got "maybe"'],

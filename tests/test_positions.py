@@ -241,6 +241,8 @@ def test_spark_takes_the_same_forms_and_its_own_words() -> None:
         starting("yesterday")
     assert str(caught.value).startswith(f"startingOffsets: {WORDS}")
     assert "-10 minutes" in str(caught.value)
+    with pytest.raises(quire.BadBookmarkError, match=r"startingOffsets: '-1\.5' is not a bookmark or a time"):
+        starting("-1.5")
     with pytest.raises(
         quire.ConfigError, match="startingTimestamp: 'yesterday' cannot be read: expected a time"
     ):

@@ -255,8 +255,8 @@ def test_each_transport_listens_on_its_own_address_with_its_own_limits(tmp_path:
 
 def test_two_transports_with_one_name_or_address_are_refused() -> None:
     same = [{"name": "a", "address": "127.0.0.1:9007"}, {"name": "a", "address": "127.0.0.1:9008"}]
-    with pytest.raises(quire.ConfigError, match="two transports have the name 'a'"):
+    with pytest.raises(quire.ConfigError, match='two transports have the name "a"'):
         quire.Config(transport=same)
     same = [{"name": "a", "address": "127.0.0.1:9007"}, {"name": "b", "address": "127.0.0.1:9007"}]
-    with pytest.raises(quire.ConfigError, match=r"two transports have the address '127\.0\.0\.1:9007'"):
+    with pytest.raises(quire.ConfigError, match=r'two transports have the address "127\.0\.0\.1:9007"'):
         quire.Config(transport=same)

@@ -114,9 +114,9 @@ def test_every_unit_of_a_relative_time_is_tested() -> None:
 
 def test_an_unknown_unit_of_a_relative_time_is_named_with_its_option(trades: Path) -> None:
     for unit in ("weeks", "month", "mss", "us s"):
-        options = read_options({"path": str(trades), "startingOffsets": f"-5 {unit}"})
+        given = {"path": str(trades), "startingOffsets": f"-5 {unit}"}
         with pytest.raises(quire.QuireError, match=f"startingOffsets: .*{unit}"):
-            span(str(trades), options)
+            span(str(trades), read_options(given))
 
 
 def test_a_stream_reads_archived_segments(spark: SparkSession, trades: Path, tmp_path: Path) -> None:

@@ -143,6 +143,8 @@ def test_ranges_begin_and_end_where_the_options_say(read: Any, trades: Path) -> 
         100,
     )
     assert positions(startingOffsets="-10 days") == (1, count, count)
+    assert positions(startingOffsets="2000-01-01T00:00:00Z", endingOffsets="now") == (1, count, count)
+    assert positions(startingOffsets="epoch", endingOffsets="2000-01-01") is None
     assert positions(startingTimestamp="2020-01-01T00:00:00Z") == (1, count, count)
     assert positions(endingTimestamp="2020-01-01") is None
     assert positions(startingTimestamp="2100-01-01", timestampStrategy="latest") is None

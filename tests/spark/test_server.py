@@ -95,6 +95,8 @@ def test_ranges_begin_and_end_where_the_options_say(read: Any, server: ServerPro
         range(101, 201)
     )
     assert found(startingOffsets="-10 days") == list(range(1, count + 1))
+    assert found(startingOffsets="2000-01-01T00:00:00Z", endingOffsets="now") == list(range(1, count + 1))
+    assert found(startingOffsets="epoch", endingOffsets="2000-01-01") == []
     assert found(startingTimestamp="2020-01-01", endingTimestamp="2100-01-01") == list(range(1, count + 1))
     assert found(endingTimestamp="2020-01-01") == []
     assert found(startingTimestamp="2100-01-01", timestampStrategy="latest") == []

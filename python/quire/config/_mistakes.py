@@ -105,7 +105,8 @@ def _reason(mistake: ErrorDetails, model: type[BaseModel]) -> str:
     if kind == "value_error":
         return mistake["msg"].removeprefix("Value error, ")
     if kind in _ENTRIES:
-        return f"expected {_ENTRIES[kind].format(**context)} entries, got {context['actual_length']}"
+        count, least_or_most = context["actual_length"], _ENTRIES[kind].format(**context)
+        return f"expected a list of {least_or_most}, got {count}"
     if kind in _EXPECTED:
         # Literals come as 'fsync' or 'os'.
         what = _EXPECTED[kind].format(**context).replace("'", '"')

@@ -168,6 +168,9 @@ _WRITE: tuple[str, ...] = (
 _OF_SPARK = frozenset({"checkpointlocation", "querydescription", "queryname"})
 _FIELD = "field."
 
+#: `-1000`, `-10 minutes`: back from the end. Whether there is such a unit is checked where it is used.
+_BACK = re.compile(r"-[0-9]+|-\s*[0-9]+(?:\.[0-9]+)?\s*[a-z]+")
+
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Reads the options of a source. `ConfigError` names what is wrong."""
@@ -336,7 +339,7 @@ class _Given:
         text = self.text(key)
         if text is None or text.lower() in (EARLIEST, LATEST):
             return default if text is None else text.lower()
-        if text.startswith("-"):
+        if _BACK.fullmatch(text.strip().lower()):
             return text
         try:
             point = point_to_core(text, key)
