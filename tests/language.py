@@ -125,7 +125,13 @@ def counts() -> dict[str, int]:
 
 def main(arguments: list[str]) -> None:
     if arguments == ["--write"]:
-        limits = {name: count for name, count in counts().items() if count}
+        # A limit is never raised. Without the file there is one for every file that has any.
+        old = json.loads(LIMITS.read_text()) if LIMITS.exists() else None
+        limits = {
+            name: limit
+            for name, count in counts().items()
+            if (limit := count if old is None else min(count, old.get(name, 0)))
+        }
         LIMITS.write_text(json.dumps(limits, indent=2) + "\n")
     elif arguments:
         print("\n".join(faults(Path(arguments[0]).resolve())))
