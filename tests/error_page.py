@@ -27,6 +27,7 @@ Every error is a `quire.QuireError`:
 | `key` of a `ConfigError` or `BadBookmarkError` | the argument, option or key of the configuration, or `None` |
 | `file`, `line`, `mistakes` of a `ConfigError` | the place in a configuration file, and every mistake in it as an error of its own |
 | `column` of a `BadFilterError` | the place in the filter, from 1 |
+| `sequence`, `topic` | of the published message that the error is about, where they are known, or `None` |
 
 A call that takes longer than its `timeout` raises the built-in `TimeoutError`.
 What a client does about each code of the protocol is in [protocol.md](../protocol.md) section 5.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -227,3 +228,85 @@ def test_a_server_that_stops_gives_the_reason(tmp_path: Path, caplog: pytest.Log
         wait_until(lambda: "lost the connection" in caplog.text)
         client.close()
     assert "the server is stopping" in caplog.text
+
+
+@pytest.mark.parametrize("call", ["close", "drain"])
+def test_a_client_that_loses_its_connection_while_it_closes_does_not_wait(
+    call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ScriptedServer() as server:
+        server.persists = server.answers_flushes = False
+        client = quire.Client(server.url, reconnect=FAST)
+        client.publish("t", b"1")
+        closing = threading.Thread(target=getattr(client, call), args=(100 * PATIENCE,))
+        closing.start()
+        wait_until(lambda: server.flush_count == 1)
+        server.stop()
+        closing.join(PATIENCE)
+        assert not closing.is_alive()
+        server.start()
+    assert "closed with 1 publishes not persisted" in caplog.text
+
+
+@pytest.mark.parametrize("call", ["close", "drain"])
+async def test_an_asyncio_client_that_loses_its_connection_while_it_closes_does_not_wait(
+    call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ScriptedServer() as server:
+        server.persists = server.answers_flushes = False
+        client = quire.AsyncClient(server.url, reconnect=FAST)
+        await client.publish("t", b"1")
+        closing = asyncio.create_task(getattr(client, call)(100 * PATIENCE))
+        await asyncio.to_thread(wait_until, lambda: server.flush_count == 1)
+        await asyncio.to_thread(server.stop)
+        await asyncio.wait_for(closing, PATIENCE)
+        server.start()
+    assert "closed with 1 publishes not persisted" in caplog.text
+
+
+def test_the_code_of_an_error_says_why_there_is_no_connection(nobody: str) -> None:
+    codes = {nobody: "connection_refused", "quire://no-such-host.invalid:9007": "no_such_host"}
+    for url, code in codes.items():
+        with pytest.raises(quire.DisconnectedError) as refused:
+            quire.Client(url)
+        assert refused.value.code == code
+
+
+def test_calls_on_what_is_closed_have_the_code_closed(url: str) -> None:
+    client = quire.Client(url)
+    subscription = client.subscribe("t")
+    subscription.unsubscribe()
+    calls: list[Callable[[], object]] = [subscription.get]
+    client.close()
+    calls += [
+        lambda: client.publish("t", b"1"),
+        lambda: client.publish_many("t", [b"1"]),
+        lambda: client.publish_receipt("t", b"1"),
+        lambda: client.subscribe("t"),
+        client.flush,
+        client.queue_stats,
+    ]
+    for call in calls:
+        with pytest.raises(quire.DisconnectedError) as caught:
+            call()
+        assert caught.value.code == "closed", call
+
+
+async def test_calls_on_a_closed_asyncio_client_have_the_code_closed(url: str) -> None:
+    unused, used = quire.AsyncClient(url), quire.AsyncClient(url)
+    await used.connect()
+    for client in (unused, used):
+        await client.close()
+        with pytest.raises(quire.DisconnectedError) as caught:
+            await client.publish("t", b"1")
+        assert caught.value.code == "closed"
+
+
+def test_a_call_that_needs_a_connection_has_the_code_disconnected(process: ServerProcess) -> None:
+    client = quire.Client(process.url, reconnect=FAST)
+    process.kill()
+    wait_until(lambda: client.state != "connected")
+    with pytest.raises(quire.DisconnectedError) as caught:
+        client.publish("t", b"1", sequence=None)
+    assert caught.value.code == "disconnected"
+    client.close()

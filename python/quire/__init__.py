@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from quire.client._blocking import Client, Subscription
     from quire.client._driver import Handler
     from quire.client._options import Reconnect
+    from quire.client._publish import Publish
+    from quire.client._receipts import AsyncBatchReceipt, AsyncReceipt, BatchReceipt, Receipt
     from quire.client._reports import DrainReport, Health, ServerInfo, SubscriptionHealth, WorkReport
     from quire.client._spec import Rate
     from quire.client._stores import BookmarkStore, PublishStore
@@ -57,13 +59,16 @@ __all__ = [
     "EPOCH",
     "MOST_RECENT",
     "NOW",
+    "AsyncBatchReceipt",
     "AsyncClient",
+    "AsyncReceipt",
     "AsyncSubscription",
     "AuthenticationError",
     "BadBookmarkError",
     "BadFilterError",
     "BadMessageError",
     "BadTopicError",
+    "BatchReceipt",
     "Bookmark",
     "BookmarkStore",
     "Client",
@@ -88,10 +93,12 @@ __all__ = [
     "NotEntitledError",
     "NotJournaledError",
     "ProtocolError",
+    "Publish",
     "PublishStore",
     "Queue",
     "QuireError",
     "Rate",
+    "Receipt",
     "Reconnect",
     "Record",
     "Segment",
@@ -126,6 +133,11 @@ _LAZY = {
     "Handler": "quire.client._driver",
     "Rate": "quire.client._spec",
     "Size": "quire._units",
+    "AsyncBatchReceipt": "quire.client._receipts",
+    "AsyncReceipt": "quire.client._receipts",
+    "BatchReceipt": "quire.client._receipts",
+    "Publish": "quire.client._publish",
+    "Receipt": "quire.client._receipts",
     "AsyncClient": "quire.client._aio",
     "AsyncSubscription": "quire.client._aio",
     "BookmarkStore": "quire.client._stores",

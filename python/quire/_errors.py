@@ -42,6 +42,10 @@ class QuireError(Exception):
     code: str = "internal"
     #: How to mend it.
     hint: str = ""
+    #: The sequence of the message that the error is about; `None` when it is not about one message.
+    sequence: int | None = None
+    #: The topic of that message, where it is known.
+    topic: str | None = None
 
     def __init__(self, reason: str, *, code: str | None = None) -> None:
         #: What was wrong with what.
@@ -51,7 +55,11 @@ class QuireError(Exception):
         super().__init__(f"{reason} ({self.hint})" if self.hint else reason)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (from_code, (self.code, self.reason, getattr(self, "column", 0)))
+        return (from_code, (self.code, self.reason, getattr(self, "column", 0)), self._state())
+
+    def _state(self) -> dict[str, object]:
+        """The attributes that pickle keeps."""
+        return {"sequence": self.sequence, "topic": self.topic}
 
 
 class ConfigError(QuireError):
@@ -96,7 +104,7 @@ class ConfigError(QuireError):
             "line": self.line,
             "others": self._others,
         }
-        return (_config_error, (type(self), self._reason, fields))
+        return (_config_error, (type(self), self._reason, fields), self._state())
 
 
 class AuthenticationError(QuireError):
@@ -120,9 +128,9 @@ class NameInUseError(QuireError):
 
 
 class DisconnectedError(QuireError, ConnectionError):
-    """There is no connection to a server."""
+    """There is no connection to a server, or the client is closed. `code` says which."""
 
-    code = "shutting_down"
+    code = "disconnected"
 
 
 class ProtocolError(DisconnectedError):
@@ -161,7 +169,7 @@ class BadBookmarkError(QuireError):
         super().__init__(reason if key is None else f"{key}: {reason}", code=code)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (from_code, (self.code, self._reason, 0, self.key))
+        return (from_code, (self.code, self._reason, 0, self.key), self._state())
 
 
 class NotJournaledError(QuireError):
@@ -403,10 +411,34 @@ CASES: dict[str, Case] = {
     ),
     "shutting_down": Case(
         DisconnectedError,
-        "There is no connection: the server is stopping or cannot be reached, or the client or the "
-        "subscription is closed.",
+        "The server is stopping.",
         "The client connects again by itself, unless it is closed. Check that the server runs, with "
         "`quire info`.",
+    ),
+    "disconnected": Case(
+        DisconnectedError,
+        "There is no connection, or the connection was lost before the server answered.",
+        "The client connects again by itself. The log of the client says why the connection was lost.",
+    ),
+    "connection_refused": Case(
+        DisconnectedError,
+        "Nothing listens at the address of the server.",
+        "Check the address, and that the server runs, with `quire info`. With `wait` the client keeps trying.",
+    ),
+    "no_such_host": Case(
+        DisconnectedError,
+        "The host in the URL has no address, or its name could not be looked up.",
+        "Check the spelling of the host in `url`, and the name service of this machine.",
+    ),
+    "closed": Case(
+        DisconnectedError,
+        "The client or the subscription is closed.",
+        "Make a new client, or subscribe again.",
+    ),
+    "not_running": Case(
+        DisconnectedError,
+        "A server of this process was not started, or has stopped.",
+        "Use `quire.Server` as a context manager.",
     ),
     "internal": Case(
         InternalError,

@@ -205,7 +205,7 @@ class ServerProcess:
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None:
-            raise QuireError("the server process is not running", code="shutting_down")
+            raise QuireError("the server process is not running", code="not_running")
         return self._process
 
     def _end(self, number: signal.Signals) -> int:

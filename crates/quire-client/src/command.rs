@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::subscription::Subscriptions;
-use super::{Event, Failure};
-use quire_command::{Acks, Bookmarks, Code, Command, SubscriptionNumbers, Unsubscribe};
+use super::{Event, Failure, FailureCode};
+use quire_command::{Acks, Bookmarks, Command, SubscriptionNumbers, Unsubscribe};
 use quire_wire::Encode;
 
 /// Names a command of this client; never reused.
@@ -41,6 +41,8 @@ enum Waiting {
     Confirm {
         said: u64,
     },
+    /// A flush for a receipt. The answer says that the server has looked at all earlier publishes.
+    Barrier,
 }
 
 #[derive(Debug, Default)]
@@ -84,6 +86,11 @@ impl Commands {
         self.add(Waiting::Confirm { said: self.settled_count })
     }
 
+    /// Answered when the server has looked at everything that was published before. Says nothing about settled messages.
+    pub fn barrier(&mut self) -> CommandId {
+        self.add(Waiting::Barrier)
+    }
+
     pub fn subscribe(&mut self, number: u32, replace: bool) -> CommandId {
         self.add(Waiting::Subscribe { number, replace, reentry: false })
     }
@@ -106,7 +113,7 @@ impl Commands {
                 matches!(command, Waiting::Subscribe { number: entered, .. } if *entered == number);
             if is_entry {
                 let failure =
-                    Failure::new(Code::ShuttingDown, "the subscription was ended before it was entered");
+                    Failure::new(FailureCode::Closed, "the subscription was ended before it was entered");
                 events.push_back(Event::Answered { command: *id, result: Err(failure) });
             }
             !is_entry
@@ -146,18 +153,22 @@ impl Commands {
         let is_flush = |command: &Waiting| matches!(command, Waiting::Flush { .. });
         if self.lost_count > 0 && self.waiting.values().any(is_flush) {
             let failure = lost_settles(std::mem::take(&mut self.lost_count));
-            self.fail_flushes(&failure, events);
+            self.fail_all_that(is_flush, &failure, events);
         }
         self.waiting.retain(|id, command| match command {
-            Waiting::Flush { .. } | Waiting::Subscribe { reentry: false, replace: false, .. } => true,
+            Waiting::Flush { .. }
+            | Waiting::Barrier
+            | Waiting::Subscribe { reentry: false, replace: false, .. } => true,
             Waiting::Subscribe { reentry: true, .. } | Waiting::Confirm { .. } => false,
             Waiting::Unsubscribe { .. } | Waiting::Pause { .. } | Waiting::Subscribe { .. } => {
                 events.push_back(Event::Answered { command: *id, result: Ok(()) });
                 false
             }
             Waiting::Once { query, .. } => {
-                let failure =
-                    Failure::new(Code::ShuttingDown, "the connection was lost before the server answered");
+                let failure = Failure::new(
+                    FailureCode::Disconnected,
+                    "the connection was lost before the server answered",
+                );
                 if let Some(subscription) = query.filter(|query| subscriptions.remove(*query)) {
                     events.push_back(Event::Ended { subscription, failure: Some(failure.clone()) });
                 }
@@ -190,7 +201,7 @@ impl Commands {
         let mut out = Vec::new();
         let CommandId(command) = id;
         match self.waiting.get(&id)? {
-            Waiting::Flush { .. } | Waiting::Confirm { .. } => {
+            Waiting::Flush { .. } | Waiting::Confirm { .. } | Waiting::Barrier => {
                 Command::Flush { command, acks: Acks::PERSISTED }.encode(&mut out)
             }
             Waiting::Subscribe { number, replace, .. } => {
@@ -277,12 +288,22 @@ impl Commands {
 
     /// No publish will be persisted any more.
     pub fn fail_flushes(&mut self, failure: &Failure, events: &mut VecDeque<Event>) {
+        let waits = |command: &Waiting| matches!(command, Waiting::Flush { .. } | Waiting::Barrier);
+        self.fail_all_that(waits, failure, events);
+    }
+
+    fn fail_all_that(
+        &mut self,
+        waits: impl Fn(&Waiting) -> bool,
+        failure: &Failure,
+        events: &mut VecDeque<Event>,
+    ) {
         self.waiting.retain(|id, command| {
-            let is_flush = matches!(command, Waiting::Flush { .. });
-            if is_flush {
+            let fails = waits(command);
+            if fails {
                 events.push_back(Event::Answered { command: *id, result: Err(failure.clone()) });
             }
-            !is_flush
+            !fails
         });
     }
 
@@ -319,5 +340,5 @@ fn put_unsubscribe(subscription: u32, command: u32, acks: Acks, begun: Option<&[
 fn lost_settles(count: u64) -> Failure {
     let reason =
         format!("the connection was lost before {count} settled messages were durable: they may come again");
-    Failure::new(Code::ShuttingDown, reason)
+    Failure::new(FailureCode::Disconnected, reason)
 }

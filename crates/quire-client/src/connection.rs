@@ -173,7 +173,9 @@ impl Connection {
             Reply::Ack(ack) => {
                 let result = match ack.code {
                     Code::Ok => Ok(()),
-                    code => Err(Failure { code, reason: ack.reason.to_owned(), column: ack.detail }),
+                    code => {
+                        Err(Failure { code: code.into(), reason: ack.reason.to_owned(), column: ack.detail })
+                    }
                 };
                 match ack.kind {
                     AckKind::Completed => {

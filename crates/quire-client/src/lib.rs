@@ -24,6 +24,7 @@ mod maintenance;
 mod message;
 mod progress;
 mod queues;
+mod receipt;
 mod reconnect;
 mod resume_position;
 mod room;
@@ -47,6 +48,8 @@ pub use queues::QuerySpec;
 use quire_command::{Code, FailureScope, LoggedOn, Publish, SubscribeOptions};
 use quire_types::time::Instant;
 use quire_wire::{Encode, WireError};
+pub use receipt::{BatchError, Outcome, ReceiptId};
+use receipt::{Receipts, frame_size_max};
 use reconnect::Backoff;
 pub use reconnect::Reconnect;
 pub use resume_position::{LastBookmarks, ResumePosition};
@@ -113,7 +116,7 @@ pub struct NewMessage<'a> {
 #[error("{reason}")]
 pub struct Failure {
     /// The stable code.
-    pub code: Code,
+    pub code: FailureCode,
     /// For a person.
     pub reason: String,
     /// For [`Code::BadFilter`]: where, from 1; else 0.
@@ -121,9 +124,49 @@ pub struct Failure {
 }
 
 impl Failure {
-    pub(crate) fn new(code: Code, reason: impl Into<String>) -> Self {
-        Failure { code, reason: reason.into(), column: 0 }
+    /// A failure without a column.
+    pub fn new(code: impl Into<FailureCode>, reason: impl Into<String>) -> Self {
+        Failure { code: code.into(), reason: reason.into(), column: 0 }
     }
+}
+
+/// The stable code of a failure: one of the wire, or one for a case that only a client meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureCode {
+    /// As a server says it.
+    Wire(Code),
+    /// The client, or the subscription, is closed.
+    Closed,
+    /// There is no connection, or it was lost.
+    Disconnected,
+}
+
+impl FailureCode {
+    /// The stable name, as in `bad_filter`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FailureCode::Wire(code) => code.name(),
+            FailureCode::Closed => "closed",
+            FailureCode::Disconnected => "disconnected",
+        }
+    }
+}
+
+impl From<Code> for FailureCode {
+    fn from(code: Code) -> Self {
+        FailureCode::Wire(code)
+    }
+}
+
+impl PartialEq<Code> for FailureCode {
+    fn eq(&self, code: &Code) -> bool {
+        *self == FailureCode::Wire(*code)
+    }
+}
+
+/// The failure of calls on a client that its user has closed.
+pub(crate) fn closed() -> Failure {
+    Failure::new(FailureCode::Closed, "the client is closed")
 }
 
 /// Why a publish was not taken.
@@ -222,7 +265,14 @@ pub enum Event {
         /// The highest sequence that the server has.
         highest: u64,
     },
-    /// The server refused a publish.
+    /// The outcome of every message of a receipt is known. Reported once.
+    Settled {
+        /// Which receipt.
+        receipt: ReceiptId,
+        /// Which of them are persisted.
+        outcome: Outcome,
+    },
+    /// The server refused a publish that no receipt asks for.
     PublishFailed {
         /// Its sequence, 0 = it had none.
         sequence: u64,
@@ -252,6 +302,7 @@ pub struct ClientCore {
     subscriptions: Subscriptions,
     leases: Leases,
     commands: Commands,
+    receipts: Receipts,
     events: VecDeque<Event>,
 }
 
@@ -278,6 +329,7 @@ impl ClientCore {
             storage_failure: None,
             subscriptions: Subscriptions::default(),
             commands: Commands::default(),
+            receipts: Receipts::default(),
             events: VecDeque::new(),
         }
     }
@@ -340,6 +392,11 @@ impl ClientCore {
         self.store.released()
     }
 
+    /// Why the server takes no publishes for now: its disk is full or has failed.
+    pub fn storage_failure(&self) -> Option<&Failure> {
+        self.storage_failure.as_ref()
+    }
+
     /// Publishes that are kept because they are not known to be persisted.
     pub fn unpersisted_count(&self) -> u64 {
         self.store.count()
@@ -353,47 +410,50 @@ impl ClientCore {
     pub fn publish(&mut self, message: &NewMessage<'_>) -> Result<Option<u64>, PublishError> {
         self.check_open()?;
         self.check_message(message)?;
-        let publish = |sequence| Publish {
-            sequence,
-            expiration_s: message.expiration_s,
-            topic: message.topic.as_bytes(),
-            correlation_id: message.correlation_id,
-            data: message.data,
+        let Some(sequence) = self.next_sequence(message.sequence, self.last_sequence)? else {
+            let after = self.store.end();
+            let mut frame = Vec::new();
+            publish_of(message, 0).encode(&mut frame);
+            return match &mut self.connection {
+                Some(connection) if connection.is_up() => {
+                    connection.queue_bytes(after, &frame);
+                    Ok(None)
+                }
+                _ => Err(Failure::new(
+                    FailureCode::Disconnected,
+                    "not connected, and a publish without a sequence is not kept",
+                )
+                .into()),
+            };
         };
-        let sequence = match message.sequence {
-            Sequence::Auto => self.last_sequence.checked_add(1).ok_or_else(|| self.sequences_end())?,
-            Sequence::Given(0) => {
-                return Err(Failure::new(Code::BadOption, "sequence: 0 is not a sequence number").into());
-            }
-            Sequence::Given(sequence) => sequence,
-            Sequence::None => {
-                let after = self.store.end();
-                let mut frame = Vec::new();
-                publish(0).encode(&mut frame);
-                return match &mut self.connection {
-                    Some(connection) if connection.is_up() => {
-                        connection.queue_bytes(after, &frame);
-                        Ok(None)
-                    }
-                    _ => Err(Failure::new(
-                        Code::ShuttingDown,
-                        "not connected, and a publish without a sequence is not kept",
-                    )
-                    .into()),
-                };
-            }
-        };
-        self.store.check_room(message.topic.len() + message.data.len() + FRAME_SIZE_ALLOWANCE)?;
-        self.store.push(sequence, |out| publish(sequence).encode(out))?;
-        self.last_sequence = self.last_sequence.max(sequence);
+        self.store.check_room(frame_size_max(message))?;
+        self.store_publish(message, sequence)?;
         Ok(Some(sequence))
+    }
+
+    /// The sequence of a message that is published after `last`; `None` when it has none.
+    fn next_sequence(&self, sequence: Sequence, last: u64) -> Result<Option<u64>, PublishError> {
+        match sequence {
+            Sequence::Auto => Ok(Some(last.checked_add(1).ok_or_else(|| self.sequences_end())?)),
+            Sequence::Given(0) => {
+                Err(Failure::new(Code::BadOption, "sequence: 0 is not a sequence number").into())
+            }
+            Sequence::Given(sequence) => Ok(Some(sequence)),
+            Sequence::None => Ok(None),
+        }
+    }
+
+    fn store_publish(&mut self, message: &NewMessage<'_>, sequence: u64) -> Result<(), Failure> {
+        self.store.push(sequence, |out| publish_of(message, sequence).encode(out))?;
+        self.last_sequence = self.last_sequence.max(sequence);
+        Ok(())
     }
 
     /// Asks to be told when every publish so far is persisted, and every message settled for good: [`Event::Answered`]. Goes on over
     /// reconnects, unless settled messages were lost with the connection: leases end with it.
     ///
     /// # Errors
-    /// When the client is closed, or the server's disk takes no more writes; [`Code::ShuttingDown`], once, when settled messages were lost.
+    /// When the client is closed, or the server's disk takes no more writes; [`FailureCode::Disconnected`], once, when settled messages were lost.
     pub fn flush(&mut self) -> Result<CommandId, Failure> {
         self.check_open()?;
         self.send_acknowledgements();
@@ -537,7 +597,7 @@ impl ClientCore {
         }
         if let Some(after) = self.backoff.given_up(now) {
             let failure =
-                Failure::new(Code::ShuttingDown, format!("no server could be reached for {after:?}"));
+                Failure::new(FailureCode::Disconnected, format!("no server could be reached for {after:?}"));
             self.finish(Some(failure));
         }
     }
@@ -590,7 +650,12 @@ impl ClientCore {
 
     /// The next thing to hand on.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        loop {
+            match self.events.pop_front()? {
+                Event::Answered { command, result } if self.answer_barrier(command, &result) => (),
+                event => return Some(event),
+            }
+        }
     }
 
     /// When [`ClientCore::handle_timeout`] must be called at the latest.
@@ -631,7 +696,7 @@ impl ClientCore {
 
     fn check_not_closed(&self) -> Result<(), Failure> {
         match &self.state {
-            State::Closed(None) => Err(Failure::new(Code::ShuttingDown, "the client is closed")),
+            State::Closed(None) => Err(closed()),
             State::Closed(Some(failure)) => Err(failure.clone()),
             _ => Ok(()),
         }
@@ -686,8 +751,7 @@ impl ClientCore {
         if matches!(self.state, State::Closed(_)) {
             return;
         }
-        let told =
-            failure.clone().unwrap_or_else(|| Failure::new(Code::ShuttingDown, "the client is closed"));
+        let told = failure.clone().unwrap_or_else(closed);
         self.commands.fail_all(&told, &mut self.events);
         for subscription in self.subscriptions.clear() {
             self.events.push_back(Event::Ended { subscription, failure: Some(told.clone()) });
@@ -704,6 +768,7 @@ impl ClientCore {
         if self.last_sequence > 0 && highest > self.last_sequence {
             let (own, persisted) = (self.last_sequence, self.persisted);
             self.events.push_back(Event::Overtaken { own, persisted, highest });
+            self.overtake_receipts(highest);
         }
         // What was seen but is not persisted may still come to light: its numbers are taken.
         self.last_sequence = self.last_sequence.max(logged_on.highest_sequence);
@@ -744,6 +809,7 @@ impl ClientCore {
 
     fn persisted_up_to(&mut self, sequence: u64) {
         let released = self.store.released();
+        self.settle_receipts(sequence);
         // Also when another server said as much or more: this one now has what was published again.
         self.store.persisted(sequence);
         if sequence > self.persisted || self.store.released() > released {
@@ -760,10 +826,14 @@ impl ClientCore {
             self.events.push_back(Event::StateChanged);
             return;
         }
+        // Before its sequence counts as acknowledged, which settles its receipt.
+        let failure = self.refuse_receipt(sequence, failure);
         if sequence != 0 {
             self.persisted_up_to(sequence);
         }
-        self.events.push_back(Event::PublishFailed { sequence, failure });
+        if let Some(failure) = failure {
+            self.events.push_back(Event::PublishFailed { sequence, failure });
+        }
     }
 }
 
@@ -777,8 +847,15 @@ struct Instance {
 /// Names of instances that are told apart: far more than a client has addresses.
 const INSTANCES_MAX: usize = 1024;
 
-/// Bytes beside topic and data that a publish frame may take, for the bound of the store.
-const FRAME_SIZE_ALLOWANCE: usize = 300;
+fn publish_of<'a>(message: &NewMessage<'a>, sequence: u64) -> Publish<'a> {
+    Publish {
+        sequence,
+        expiration_s: message.expiration_s,
+        topic: message.topic.as_bytes(),
+        correlation_id: message.correlation_id,
+        data: message.data,
+    }
+}
 
 impl SubscriptionSpec {
     /// An ordinary subscription to a topic.

@@ -144,7 +144,7 @@ fn record_of(message: &Message) -> Result<Record<'_>, ScanFailure> {
     let topic = std::str::from_utf8(message.topic());
     let (Ok(topic), Some(bookmark)) = (topic, message.bookmark()) else {
         let reason = "a message of a replay without bookmark, or whose topic is no text".to_owned();
-        return Err(ScanFailure::Client(Failure { code: Code::InvalidFrame, reason, column: 0 }));
+        return Err(ScanFailure::Client(Failure::new(Code::InvalidFrame, reason)));
     };
     Ok(Record {
         position: Position::ZERO,

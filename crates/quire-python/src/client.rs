@@ -12,15 +12,17 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyList;
 use quire_arrow::Messages;
 use quire_client::{
-    ClientConfig, CommandId, Failure, Message as Received, NewMessage, PublishError, QuerySpec, Reconnect,
-    Sequence, State, SubscriptionSpec,
+    BatchError, ClientConfig, CommandId, Failure, Message as Received, NewMessage, PublishError, QuerySpec,
+    Reconnect, Sequence, State, SubscriptionSpec,
 };
 use quire_command::{Subject, SubscribeOptions};
 use quire_driver::client::{
-    self as driver, FirstContact, HandedTo, Link, NO_SUBSCRIPTION, Options, Queue, Subscribed, Taken,
+    self as driver, FirstContact, Followed, HandedTo, Link, NO_SUBSCRIPTION, Options, Queue, Subscribed,
+    Taken, Waited,
 };
 use quire_journal::Bookmark;
 
@@ -32,6 +34,7 @@ use crate::interpreter;
 use crate::maintenance::{action_of, files_of};
 use crate::message::{Message, Progress};
 use crate::queue::verdict_of;
+use crate::receipt::Receipt;
 use crate::store::BookmarkStore;
 use crate::subscription::{Subscription, Taker};
 
@@ -72,6 +75,26 @@ struct SpecArgument {
     conflation_key: Option<String>,
     select: Option<String>,
 }
+
+/// One message of `publish_many`: topic, data, sequence, expiration in seconds, correlation id.
+#[derive(FromPyObject)]
+struct MessageArgument(String, PyBackedBytes, u64, Option<u32>, Option<String>);
+
+impl MessageArgument {
+    fn message(&self) -> NewMessage<'_> {
+        let MessageArgument(topic, data, sequence, expiration_s, correlation_id) = self;
+        NewMessage {
+            topic,
+            data,
+            sequence: sequence_of(Some(*sequence)),
+            expiration_s: *expiration_s,
+            correlation_id: correlation_id.as_deref().unwrap_or_default().as_bytes(),
+        }
+    }
+}
+
+/// The sequences of a batch, its receipt, and why it was not taken whole: the index of a message, and the error.
+type Batch = (Vec<u64>, Option<Receipt>, Option<(Option<usize>, PyErr)>);
 
 /// The options of a client: `quire.client._options.ClientOptions`, member by member.
 #[derive(FromPyObject)]
@@ -155,10 +178,9 @@ impl Client {
         Ok(Client { handle: Arc::new(handle), handled, handled_progress: Mutex::default(), ready })
     }
 
-    /// Takes a message and gives its sequence. `sequence`: 0 = the next one, `None` = without one. When the store is full it waits, or,
-    /// without `wait`, raises `BlockingIOError`.
-    #[pyo3(signature = (topic, data, sequence=0, expiration_s=None, correlation_id=None, wait=true))]
-    #[allow(clippy::too_many_arguments)] // what a message is
+    /// Takes a message and gives its sequence. `sequence`: 0 = the next one, `None` = without one. Raises `BlockingIOError` when the store is
+    /// full: wait with `wait_room`.
+    #[pyo3(signature = (topic, data, sequence=0, expiration_s=None, correlation_id=None))]
     fn publish(
         &self,
         py: Python<'_>,
@@ -167,33 +189,73 @@ impl Client {
         sequence: Option<u64>,
         expiration_s: Option<u32>,
         correlation_id: Option<&str>,
-        wait: bool,
     ) -> PyResult<Option<u64>> {
         self.handle.check_fork(py)?;
-        let sequence = match sequence {
-            Some(0) => Sequence::Auto,
-            Some(sequence) => Sequence::Given(sequence),
-            None => Sequence::None,
-        };
+        let sequence = sequence_of(sequence);
         let correlation_id = correlation_id.unwrap_or_default().as_bytes();
         let message = NewMessage { topic, data, sequence, expiration_s, correlation_id };
-        let client = self.handle.client();
-        match client.publish(&message) {
-            Err(PublishError::Full { .. }) if wait => interpreter::wait(py, None, |slice| {
-                let seen = client.released();
-                match client.publish(&message) {
-                    Err(PublishError::Full { .. }) => {
-                        client.wait_room(seen, slice);
-                        None
-                    }
-                    result => Some(result),
-                }
-            })?
-            // Not reached: a wait without a bound ends with a result or an exception.
-            .unwrap_or(Ok(None)),
-            result => result,
+        self.handle.client().publish(&message).map_err(|error| errors::refused(py, &error))
+    }
+
+    /// Takes all of the messages, or none of them: topic, data, sequence, expiration and correlation id of each, as in `publish`. Gives
+    /// their sequences, and a receipt when they are followed; with `"announced"`, `settled` gives its number. When one cannot be taken:
+    /// the sequences of those before it that were taken, its index and the error. Raises `BlockingIOError` when the store has no room.
+    fn publish_many(
+        &self,
+        py: Python<'_>,
+        messages: Vec<MessageArgument>,
+        followed: Option<&str>,
+    ) -> PyResult<Batch> {
+        self.handle.check_fork(py)?;
+        let followed = followed.map(|followed| match followed {
+            "announced" => Followed::ByAnnouncement,
+            _ => Followed::ByAsking,
+        });
+        let new: Vec<NewMessage<'_>> = messages.iter().map(MessageArgument::message).collect();
+        match interpreter::outside(py, || self.handle.client().publish_many(&new, followed)) {
+            Ok((sequences, id)) => {
+                let receipt = id.map(|id| Receipt { handle: self.handle.clone(), id });
+                Ok((sequences, receipt, None))
+            }
+            Err(BatchError { error: error @ PublishError::Full { .. }, .. }) => {
+                Err(errors::refused(py, &error))
+            }
+            Err(BatchError { index, taken, error }) => {
+                Ok((taken, None, Some((index, errors::refused(py, &error)))))
+            }
         }
-        .map_err(|error| errors::refused(py, &error))
+    }
+
+    /// Bytes of publishes that were let go of. Read it before the publish that finds the store full.
+    #[getter]
+    fn released(&self) -> u64 {
+        self.handle.client().released()
+    }
+
+    /// Whether, within `timeout` seconds, more than `seen` bytes of publishes were let go of, or no publish is taken any more.
+    #[pyo3(signature = (seen, timeout=None))]
+    fn wait_room(&self, py: Python<'_>, seen: u64, timeout: Option<f64>) -> PyResult<bool> {
+        self.handle.check_fork(py)?;
+        let client = self.handle.client();
+        let found = interpreter::wait(py, interpreter::timeout(timeout), |slice| {
+            client.wait_room(seen, slice).then_some(())
+        })?;
+        Ok(found.is_some())
+    }
+
+    /// The numbers of the announced receipts that were settled, none when `timeout` seconds passed first; `None` when the client has ended
+    /// and all were given.
+    #[pyo3(signature = (timeout=None))]
+    fn settled(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Vec<u64>>> {
+        self.handle.check_fork(py)?;
+        let settled = interpreter::wait(py, interpreter::timeout(timeout), |slice| {
+            match self.handle.client().take_settled(slice) {
+                Some(receipts) => (!receipts.is_empty()).then_some(Some(receipts)),
+                None => Some(None),
+            }
+        })?;
+        let Some(receipts) = settled.unwrap_or_else(|| Some(Vec::new())) else { return Ok(None) };
+        Ok(Some(receipts.iter().map(|receipt| receipt.0).collect()))
     }
 
     /// Takes the rows of a record batch as messages: topic, data, and correlation id or NULL. The first gets the sequence behind `after`, the
@@ -212,7 +274,7 @@ impl Client {
             let taken = interpreter::wait(py, None, |slice| {
                 let seen = client.released();
                 let run = messages.from_row(row, after + 1 + row as u64).take(ROWS_MAX);
-                match client.publish_many(run) {
+                match client.publish_rows(run) {
                     Err(PublishError::Full { .. }) => {
                         client.wait_room(seen, slice);
                         None
@@ -268,6 +330,25 @@ impl Client {
         let answer =
             interpreter::wait(py, timeout, |slice| self.handle.client().wait(CommandId(command), slice))?;
         is_done(py, answer)
+    }
+
+    /// As `wait`; `None` when the connection was lost before.
+    #[pyo3(signature = (command, timeout=None))]
+    fn wait_while_connected(
+        &self,
+        py: Python<'_>,
+        command: u32,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<bool>> {
+        self.handle.check_fork(py)?;
+        let waited = interpreter::wait(py, interpreter::timeout(timeout), |slice| {
+            self.handle.client().wait_while_connected(CommandId(command), slice)
+        })?;
+        match waited {
+            Some(Waited::Answered(answer)) => is_done(py, Some(answer)).map(Some),
+            Some(Waited::Lost) => Ok(None),
+            None => Ok(Some(false)),
+        }
     }
 
     /// Nobody will wait for the command: its answer is not kept.
@@ -525,7 +606,13 @@ impl Client {
 
     #[getter]
     fn last_error(&self) -> Option<String> {
-        self.handle.client().last_error()
+        self.handle.client().last_error().map(|error| error.reason)
+    }
+
+    /// The stable code of `last_error`.
+    #[getter]
+    fn last_error_code(&self) -> Option<&'static str> {
+        self.handle.client().last_error().map(|error| error.code)
     }
 
     #[getter]
@@ -652,6 +739,15 @@ impl From<SpecArgument> for SubscriptionSpec {
             conflation_key: spec.conflation_key,
             select: spec.select,
         }
+    }
+}
+
+/// 0 = the next one, `None` = without one.
+fn sequence_of(sequence: Option<u64>) -> Sequence {
+    match sequence {
+        Some(0) => Sequence::Auto,
+        Some(sequence) => Sequence::Given(sequence),
+        None => Sequence::None,
     }
 }
 

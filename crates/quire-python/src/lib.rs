@@ -17,6 +17,7 @@ mod maintenance;
 mod message;
 mod pace;
 mod queue;
+mod receipt;
 mod store;
 mod subscription;
 
@@ -27,6 +28,7 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     logging::install();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<client::Client>()?;
+    module.add_class::<receipt::Receipt>()?;
     module.add_class::<store::BookmarkStore>()?;
     module.add_class::<subscription::Subscription>()?;
     module.add_class::<message::Message>()?;

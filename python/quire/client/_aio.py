@@ -10,6 +10,7 @@ from typing import Any, Self
 from quire import _quire
 from quire._arguments import (
     AUTO,
+    Auto,
     SequenceArgument,
     check_type,
     correlation_to_core,
@@ -24,6 +25,8 @@ from quire._units import Duration
 from quire.client._base import ClientBase
 from quire.client._loop import Loop
 from quire.client._options import DEFAULT_CLOSE_TIMEOUT, ClientOptions
+from quire.client._publish import Publish, batch_to_core, check_not_empty
+from quire.client._receipts import AsyncBatchReceipt, AsyncReceipt
 from quire.client._reports import DrainReport, ServerInfo, WorkReport
 from quire.client._spec import Change, Spec
 from quire.client._subscription import DEFAULT_BATCH_COUNT, CompletedBase, SubscriptionBase, check_count
@@ -150,8 +153,16 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         sequence: SequenceArgument = AUTO,
         expiration: Duration | None = None,
         correlation_id: str | None = None,
+        on_persisted: Callable[[AsyncReceipt], object] | None = None,
+        timeout: Duration | None = None,
     ) -> int | None:
-        """Sends a message and returns its sequence number. See `Client.publish`."""
+        """Sends a message and returns its sequence number. See `Client.publish`. `on_persisted` is called on the loop, and is a plain
+        function."""
+        if on_persisted is not None:
+            message = Publish(
+                data, topic=topic, sequence=sequence, expiration=expiration, correlation_id=correlation_id
+            )
+            return (await self._publish_one(AsyncReceipt, message, on_persisted, timeout)).sequence
         check_type(topic, str, "topic")
         core = await self._ready()
         send = partial(
@@ -161,13 +172,61 @@ class AsyncClient(ClientBase[AsyncSubscription]):
             0 if sequence is AUTO else sequence_to_core(sequence),
             None if expiration is None else expiration_to_core(expiration),
             None if correlation_id is None else correlation_to_core(correlation_id),
-            False,
         )
         try:
             return send()
         except BlockingIOError:
-            [number] = await self._driver.wait(partial(_unless_full, send))
-            return number
+            return await self._publish_when_room(core, send, timeout, f"publishing to {topic!r}")
+
+    async def publish_receipt(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        sequence: int | Auto = AUTO,
+        expiration: Duration | None = None,
+        correlation_id: str | None = None,
+        on_persisted: Callable[[AsyncReceipt], object] | None = None,
+        timeout: Duration | None = None,
+    ) -> AsyncReceipt:
+        """Sends a message and returns its receipt, which can be awaited. See `Client.publish_receipt`."""
+        message = Publish(
+            data, topic=topic, sequence=sequence, expiration=expiration, correlation_id=correlation_id
+        )
+        return await self._publish_one(AsyncReceipt, message, on_persisted, timeout)
+
+    async def publish_many(
+        self,
+        topic: str | None,
+        items: Iterable[Any],
+        *,
+        expiration: Duration | None = None,
+        correlation_id: str | None = None,
+        on_persisted: Callable[[AsyncBatchReceipt], object] | None = None,
+        timeout: Duration | None = None,
+    ) -> list[int]:
+        """Sends several messages with one call, all or none, and returns their sequence numbers. See `Client.publish_many`."""
+        kind = None if on_persisted is None else AsyncBatchReceipt
+        messages = batch_to_core(topic, items, expiration, correlation_id, self._options.encoder)
+        sequences, _ = await self._publish_all(kind, messages, on_persisted, timeout)
+        return sequences
+
+    async def publish_many_receipt(
+        self,
+        topic: str | None,
+        items: Iterable[Any],
+        *,
+        expiration: Duration | None = None,
+        correlation_id: str | None = None,
+        on_persisted: Callable[[AsyncBatchReceipt], object] | None = None,
+        timeout: Duration | None = None,
+    ) -> AsyncBatchReceipt:
+        """Sends several messages and returns the receipt of all of them, which can be awaited. See `Client.publish_many_receipt`."""
+        messages = batch_to_core(topic, items, expiration, correlation_id, self._options.encoder)
+        check_not_empty(messages)
+        _, receipt = await self._publish_all(AsyncBatchReceipt, messages, on_persisted, timeout)
+        assert receipt is not None
+        return receipt
 
     async def flush(self, timeout: Duration | None = None) -> None:
         """Waits until everything published so far is persisted; goes on over reconnects.
@@ -270,12 +329,12 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         return await self._drain(timeout)
 
     async def close(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> None:
-        """Waits up to `timeout` for pending publishes, then leaves. Leaves at once without a connection, and logs how
-        many publishes are not persisted.
+        """Waits up to `timeout` for pending publishes, then leaves. Leaves at once without a connection, and when it is lost
+        meanwhile. Logs how many publishes are not persisted.
 
         Iterations end. Harmless when it is closed.
         """
-        await self._close_and_log(timeout)
+        await self._close(timeout_to_core(timeout) or 0.0)
 
     async def __aenter__(self) -> Self:
         await self._connect()
@@ -285,11 +344,3 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _unless_full(send: Callable[[], int | None], _timeout: float | None) -> tuple[int | None, ...]:
-    """The sequence of a message that was taken; nothing while the publish store is full."""
-    try:
-        return (send(),)
-    except BlockingIOError:
-        return ()

@@ -33,6 +33,8 @@ from quire._units import Duration
 from quire.client._driver import Driver, Handler, Running
 from quire.client._failures import FailureLog
 from quire.client._options import ClientOptions, generated_name
+from quire.client._publish import CoreMessage, Publish, note_of_batch
+from quire.client._receipts import Following, LoopReceipt, OnPersisted, ReceiptBase, check_on_persisted
 from quire.client._reports import (
     DrainReport,
     Health,
@@ -52,9 +54,11 @@ logger = logging.getLogger("quire.client")
 #: Called with `"connected"`, `"reconnecting"` or `"closed"`.
 StateListener = Callable[[str], object]
 S = TypeVar("S", bound=SubscriptionBase)
+Q = TypeVar("Q", bound=ReceiptBase[Any])
+T = TypeVar("T")
 
 #: Refusals of an `unsubscribe` that change nothing: the server ended the subscription before, so that what was asked for is so.
-ENDED_BEFORE = ("unknown_subscription", "shutting_down")
+ENDED_BEFORE = ("unknown_subscription", "shutting_down", "disconnected", "closed")
 #: Bookmarks in one command; more are said in several.
 BOOKMARKS_PER_COMMAND = 10_000
 
@@ -86,6 +90,8 @@ class ClientBase(Generic[S]):
         self._listening: Running | None = None
         self._workers: set[Worker] = set()
         self._failures = FailureLog()
+        #: The receipts that are announced; made at the first of them.
+        self._following: Following | None = None
         #: A bookmark store that was opened for this client alone, and is closed with it.
         self._own_places: BookmarkStore | None = None
         #: Ends the core when the program does not.
@@ -157,7 +163,7 @@ class ClientBase(Generic[S]):
         self._driver.check()
         if self._started is None:
             if self._is_closed:
-                raise DisconnectedError("the client is closed")
+                raise DisconnectedError("the client is closed", code="closed")
             self._started = self._start_core()
             own_places = self._own_places
             close_stores = _nothing if own_places is None else own_places.close
@@ -201,9 +207,9 @@ class ClientBase(Generic[S]):
             try:
                 is_connected = await self._driver.wait(look, options.connect_seconds)
                 if is_connected is None:
-                    raise options.refused(core.last_error)
+                    raise options.refused(core.last_error, core.last_error_code)
                 if not is_connected:
-                    raise options.not_connected(core.last_error)
+                    raise options.not_connected(core.last_error, core.last_error_code)
             except BaseException:
                 self._leave(core)
                 raise
@@ -240,6 +246,89 @@ class ClientBase(Generic[S]):
         return TimeoutError(f"{doing}: no answer within {limit:g} s{because}")
 
     # Publishing
+
+    async def _publish_when_room(
+        self, core: _quire.Client, publish: Callable[[], T], timeout: Duration | None, doing: str
+    ) -> T:
+        """The result of a publish, as soon as the publish store has room; waits `command_timeout` when `timeout` is `None`."""
+        limit = self._options.command_seconds if timeout is None else timeout_to_core(timeout)
+        deadline = None if limit is None else monotonic() + limit
+        while True:
+            # Read before, so that room that is made in between is not missed.
+            seen = core.released
+            try:
+                return publish()
+            except BlockingIOError:
+                pass
+            left = None if deadline is None else left_until(deadline)
+            if not await self._driver.wait(partial(core.wait_room, seen), left):
+                raise TimeoutError(f"{doing}: {_no_room(core, limit)}; nothing was published")
+
+    async def _publish_one(
+        self, kind: type[Q], message: Publish, on_persisted: OnPersisted | None, timeout: Duration | None
+    ) -> Q:
+        """Publishes one message and follows it."""
+        check_type(message.topic, str, "topic")
+        topic, *_ = core_message = message.to_core(self._options.encoder)
+        _, receipt = await self._publish_batch(
+            [core_message], kind, on_persisted, timeout, f"publishing to {topic!r}"
+        )
+        assert receipt is not None
+        return receipt
+
+    async def _publish_all(
+        self,
+        kind: type[Q] | None,
+        messages: list[CoreMessage],
+        on_persisted: OnPersisted | None,
+        timeout: Duration | None,
+    ) -> tuple[list[int], Q | None]:
+        """Publishes all of the messages or none, and follows them as a receipt of this `kind`."""
+        return await self._publish_batch(
+            messages, kind, on_persisted, timeout, f"publishing {len(messages)} messages"
+        )
+
+    async def _publish_batch(
+        self,
+        messages: list[CoreMessage],
+        kind: type[Q] | None,
+        on_persisted: OnPersisted | None,
+        timeout: Duration | None,
+        doing: str,
+    ) -> tuple[list[int], Q | None]:
+        if on_persisted is not None:
+            check_function(on_persisted, "on_persisted")
+            check_on_persisted(on_persisted)
+        core = await self._ready()
+        following = self._follow(core)
+        is_announced = on_persisted is not None or (kind is not None and issubclass(kind, LoopReceipt))
+        if is_announced:
+            following.start()
+        followed = None if kind is None else "announced" if is_announced else "asked"
+
+        def publish() -> tuple[list[int], Q | None]:
+            with following.lock:
+                sequences, core_receipt, failure = core.publish_many(messages, followed)
+                if failure is not None:
+                    index, error = failure
+                    if len(messages) > 1:
+                        error.add_note(note_of_batch(index, sequences))
+                    raise error
+                if kind is None or core_receipt is None:
+                    return sequences, None
+                named = list(zip(sequences, (topic for topic, *_ in messages), strict=True))
+                receipt = kind(core_receipt, following, named)
+                if is_announced:
+                    following.follow(receipt, on_persisted)
+                return sequences, receipt
+
+        return await self._publish_when_room(core, publish, timeout, doing)
+
+    def _follow(self, core: _quire.Client) -> Following:
+        with self._lock:
+            if self._following is None:
+                self._following = Following(self._driver, core, self._options.command_seconds, self.name)
+            return self._following
 
     async def _flush(self, timeout: Duration | None) -> None:
         core = await self._ready()
@@ -542,12 +631,8 @@ class ClientBase(Generic[S]):
         """Messages of these subscriptions, and of those with handlers, that were received and not processed."""
         return core.handled_count + sum(s._core.outstanding_count for s in subscriptions)
 
-    async def _close_and_log(self, timeout: Duration) -> None:
-        report = await self._close(timeout_to_core(timeout) or 0.0)
-        if report.unpersisted:
-            logger.warning("%r closed with %d publishes not persisted", self, report.unpersisted)
-
     async def _close(self, timeout: float) -> DrainReport:
+        """Waits for what is pending, ends the core, and logs what is not persisted."""
         self._is_closed = True
         core = self._started
         if core is None or self._has_left:
@@ -555,16 +640,28 @@ class ClientBase(Generic[S]):
         # Without a connection there is nothing to wait for: it may come back in hours, or never.
         deadline = monotonic() + (timeout if core.state == "connected" else 0.0)
         try:
-            waiting = core.unpersisted_count or core.unconfirmed_count
-            if core.state == "connected" and waiting:
-                await self._answer(core, core.flush(), timeout)
+            if core.state == "connected" and (core.unpersisted_count or core.unconfirmed_count):
+                is_flushed = await self._flushed_while_connected(core, timeout)
+                if not is_flushed and core.state != "connected":
+                    deadline = monotonic()
         except QuireError as error:
             logger.warning("%r: pending publishes were not persisted: %s", self, error)
         except BaseException:
             # Ctrl-C or a cancellation: the caller does not want to wait.
             await self._end(core, monotonic())
             raise
-        return DrainReport(unpersisted=await self._end(core, deadline))
+        report = DrainReport(unpersisted=await self._end(core, deadline))
+        if report.unpersisted:
+            logger.warning("%r closed with %d publishes not persisted", self, report.unpersisted)
+        return report
+
+    async def _flushed_while_connected(self, core: _quire.Client, timeout: float) -> bool:
+        """Whether everything was persisted in time; false at once when the connection is lost."""
+        command = core.flush()
+        try:
+            return bool(await self._driver.wait(partial(core.wait_while_connected, command), timeout))
+        finally:
+            core.abandon(command)
 
     async def _end(self, core: _quire.Client, deadline: float) -> int:
         """Ends the core; gives how many publishes are not known to be persisted."""
@@ -575,6 +672,8 @@ class ClientBase(Generic[S]):
         if self._handling is not None:
             await self._handling.join(left_until(deadline))
             self._handling.abandon()
+        if self._following is not None:
+            await self._following.join(left_until(deadline))
         self._leave(core)
         return left
 
@@ -662,6 +761,15 @@ def left_until(deadline: float) -> float:
 def moment(seconds: float | None) -> datetime | None:
     """A time of the core."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _no_room(core: _quire.Client, limit: float | None) -> str:
+    """Why a message was not taken in time."""
+    text = f"the publish store had no room within {limit:g} s, because {core.unpersisted_count} publishes are not persisted"
+    if core.state == "connected":
+        return text
+    because = "" if core.last_error is None else f": {core.last_error}"
+    return f"{text} and there is no connection{because}"
 
 
 def _not_flushed(core: _quire.Client) -> TimeoutError:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from quire import _quire
 from quire._arguments import (
     AUTO,
+    Auto,
     SequenceArgument,
     check_type,
     correlation_to_core,
@@ -22,6 +24,8 @@ from quire._message import Message, to_bytes
 from quire._units import Duration
 from quire.client._base import ClientBase
 from quire.client._options import DEFAULT_CLOSE_TIMEOUT, ClientOptions
+from quire.client._publish import Publish, batch_to_core, check_not_empty
+from quire.client._receipts import BatchReceipt, Receipt
 from quire.client._reports import DrainReport, ServerInfo, WorkReport
 from quire.client._spec import BlockingSpec, Change, Spec
 from quire.client._subscription import DEFAULT_BATCH_COUNT, CompletedBase, SubscriptionBase, check_count
@@ -159,6 +163,8 @@ class Client(ClientBase[Subscription]):
         sequence: SequenceArgument = AUTO,
         expiration: Duration | None = None,
         correlation_id: str | None = None,
+        on_persisted: Callable[[Receipt], object] | None = None,
+        timeout: Duration | None = None,
     ) -> int | None:
         """Sends a message and returns its sequence number. Does not wait for persistence; waits when the
         publish store is full.
@@ -168,17 +174,94 @@ class Client(ClientBase[Subscription]):
           duplicate that the server drops);
           `None` sends without one, and then the message is not sent again after a lost connection
         - `expiration`: lifetime in a queue, in whole seconds rounded up; 0 = never expires
+        - `on_persisted`: called with the `Receipt` of the message when it is done: persisted, refused, or lost with the
+          client. It runs on a thread of the client, one call at a time. Its exceptions are logged
+        - `timeout`: how long to wait for room in the publish store, instead of `command_timeout`. After it
+          `TimeoutError` is raised, and the message was not taken
 
         Raises `LimitExceededError` when `AUTO` has used the last number, 2^64 - 1, under this name.
         """
+        if on_persisted is not None:
+            message = Publish(
+                data, topic=topic, sequence=sequence, expiration=expiration, correlation_id=correlation_id
+            )
+            return finish(self._publish_one(Receipt, message, on_persisted, timeout)).sequence
         check_type(topic, str, "topic")
-        return self._core.publish(
+        send = self._core.publish
+        arguments = (
             topic,
             data if type(data) is bytes else to_bytes(data, self._options.encoder, topic),
             0 if sequence is AUTO else sequence_to_core(sequence),
             None if expiration is None else expiration_to_core(expiration),
             None if correlation_id is None else correlation_to_core(correlation_id),
         )
+        try:
+            return send(*arguments)
+        except BlockingIOError:
+            again = partial(send, *arguments)
+            return finish(self._publish_when_room(self._core, again, timeout, f"publishing to {topic!r}"))
+
+    def publish_receipt(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        sequence: int | Auto = AUTO,
+        expiration: Duration | None = None,
+        correlation_id: str | None = None,
+        on_persisted: Callable[[Receipt], object] | None = None,
+        timeout: Duration | None = None,
+    ) -> Receipt:
+        """Sends a message as `publish` does, and returns its receipt.
+
+        `receipt.wait()` returns when the message is persisted, and raises the error with which the server refused it. `flush` does not
+        raise that error, unless the program drops the receipt before.
+        """
+        message = Publish(
+            data, topic=topic, sequence=sequence, expiration=expiration, correlation_id=correlation_id
+        )
+        return finish(self._publish_one(Receipt, message, on_persisted, timeout))
+
+    def publish_many(
+        self,
+        topic: str | None,
+        items: Iterable[Any],
+        *,
+        expiration: Duration | None = None,
+        correlation_id: str | None = None,
+        on_persisted: Callable[[BatchReceipt], object] | None = None,
+        timeout: Duration | None = None,
+    ) -> list[int]:
+        """Sends several messages with one call, and returns their sequence numbers. They are taken all or not at all.
+
+        - `topic`: of the items that do not name their own; `None` when all of them do
+        - `items`: the data of each message, or a `quire.Publish` with options
+        - `on_persisted`: called once with the `BatchReceipt`
+        - `timeout`: how long to wait until the publish store has room for all of them
+
+        An error has a note that says which item it is about.
+        """
+        kind = None if on_persisted is None else BatchReceipt
+        messages = batch_to_core(topic, items, expiration, correlation_id, self._options.encoder)
+        sequences, _ = finish(self._publish_all(kind, messages, on_persisted, timeout))
+        return sequences
+
+    def publish_many_receipt(
+        self,
+        topic: str | None,
+        items: Iterable[Any],
+        *,
+        expiration: Duration | None = None,
+        correlation_id: str | None = None,
+        on_persisted: Callable[[BatchReceipt], object] | None = None,
+        timeout: Duration | None = None,
+    ) -> BatchReceipt:
+        """Sends several messages as `publish_many` does, and returns the receipt of all of them. `items` must not be empty."""
+        messages = batch_to_core(topic, items, expiration, correlation_id, self._options.encoder)
+        check_not_empty(messages)
+        _, receipt = finish(self._publish_all(BatchReceipt, messages, on_persisted, timeout))
+        assert receipt is not None
+        return receipt
 
     def flush(self, timeout: Duration | None = None) -> None:
         """Waits until everything published so far is persisted; goes on over reconnects.
@@ -339,12 +422,12 @@ class Client(ClientBase[Subscription]):
         return finish(self._drain(timeout))
 
     def close(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> None:
-        """Waits up to `timeout` for pending publishes, then leaves. Leaves at once without a connection, and logs how
-        many publishes are not persisted.
+        """Waits up to `timeout` for pending publishes, then leaves. Leaves at once without a connection, and when it is lost
+        meanwhile. Logs how many publishes are not persisted.
 
         Iterations end. Harmless when it is closed.
         """
-        finish(self._close_and_log(timeout))
+        finish(self._close(timeout_to_core(timeout) or 0.0))
 
     def __enter__(self) -> Self:
         return self

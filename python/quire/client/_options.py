@@ -184,16 +184,17 @@ class ClientOptions:
         except ConfigError as error:
             raise error if self.config is None else self.config.placed(error) from None
 
-    def not_connected(self, last_error: str | None) -> Exception:
-        """What to raise when no server let the client in within `connect_timeout`."""
+    def not_connected(self, last_error: str | None, code: str | None) -> Exception:
+        """What to raise when no server let the client in within `connect_timeout`. `code` says why not."""
         if last_error is None:
             return TimeoutError(f"{', '.join(self.urls)} did not answer within {self.connect_seconds:g} s")
-        return DisconnectedError(f"no connection within {self.connect_seconds:g} s: {last_error}; {_CHECK}")
+        reason = f"no connection within {self.connect_seconds:g} s: {last_error}; {_CHECK}"
+        return DisconnectedError(reason, code=code)
 
     @staticmethod
-    def refused(last_error: str | None) -> DisconnectedError:
-        """What to raise when every server was tried once, and none let the client in."""
-        return DisconnectedError(f"no connection: {last_error}; {_CHECK}")
+    def refused(last_error: str | None, code: str | None) -> DisconnectedError:
+        """What to raise when every server was tried once, and none let the client in. `code` says why not."""
+        return DisconnectedError(f"no connection: {last_error}; {_CHECK}", code=code)
 
 
 _CHECK: Final = "check the address, and that the server is running"

@@ -113,5 +113,6 @@ def failure_of_publishes(failed: list[tuple[int, BaseException]]) -> BaseExcepti
         return None
     sequence, error = failed[0]
     if isinstance(error, QuireError):
+        error.sequence = sequence or None
         error.add_note(f"publish {sequence} was refused, and {len(failed) - 1} more since the last flush")
     return error

@@ -87,7 +87,7 @@ class SubscriptionBase:
 
     def _ended(self) -> DisconnectedError:
         """What to raise for a message that will not come."""
-        return DisconnectedError(f"the subscription {self.sub_id!r} is closed")
+        return DisconnectedError(f"the subscription {self.sub_id!r} is closed", code="closed")
 
     @property
     def _is_leased_to_handler(self) -> bool:

@@ -103,7 +103,7 @@ class Server:
         Raises `DisconnectedError` when the server is not running.
         """
         if not self._urls:
-            raise DisconnectedError("the server is not running", code="shutting_down")
+            raise DisconnectedError("the server is not running", code="not_running")
         return dict(self._urls)
 
     @property
@@ -114,7 +114,7 @@ class Server:
     def stats(self) -> dict[str, Any]:
         """Counters since the start, and what there is at the moment."""
         if self._engine is None:
-            raise DisconnectedError("the server is not running", code="shutting_down")
+            raise DisconnectedError("the server is not running", code="not_running")
         stats: dict[str, Any] = json.loads(self._engine.stats())
         return stats
 
@@ -122,7 +122,7 @@ class Server:
     def journal(self) -> ServerJournal:
         """The running journal: to be read, and to have its full files archived, compressed and removed."""
         if self._engine is None:
-            raise DisconnectedError("the server is not running", code="shutting_down")
+            raise DisconnectedError("the server is not running", code="not_running")
         return ServerJournal(self._engine)
 
     def start(self) -> Server:

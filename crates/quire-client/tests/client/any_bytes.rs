@@ -60,6 +60,17 @@ proptest! {
         core.handle_connected(now);
         let _replay = core.subscribe(SubscriptionSpec { bookmark: Some("0".into()), ..SubscriptionSpec::new("orders") });
         let _jobs = core.subscribe(SubscriptionSpec { max_backlog: Some(10), ..SubscriptionSpec::new("jobs") });
+        let message = |sequence| NewMessage { topic: "orders", data: b"{}", sequence, expiration_s: None, correlation_id: b"" };
+        let mut settled = Vec::new();
+        let follow = |core: &mut ClientCore, sequences: &[Sequence]| {
+            let messages: Vec<NewMessage<'_>> = sequences.iter().copied().map(message).collect();
+            core.publish_many(&messages, true).unwrap().1.unwrap()
+        };
+        let receipts = [
+            follow(&mut core, &[Sequence::Auto, Sequence::Given(3)]),
+            follow(&mut core, &[Sequence::Given(2), Sequence::Auto]),
+            follow(&mut core, &[Sequence::Given(1)]),
+        ];
         let mut bytes = if logs_on { frame(0, 7, "") } else { Vec::new() };
         for (which, number, text) in &frames {
             bytes.extend(frame(*which, *number, text));
@@ -73,9 +84,7 @@ proptest! {
         }
         for piece in bytes.chunks(piece) {
             let taken = core.handle_received(now, piece.to_vec().into());
-            while let Some(event) = core.poll_event() {
-                drop(event);
-            }
+            take_settled(&mut core, &mut settled);
             let mut said = Vec::new();
             core.poll_transmit(now, &mut said);
             if taken.is_err() {
@@ -85,5 +94,18 @@ proptest! {
         core.handle_disconnected(now);
         core.handle_connected(now);
         prop_assert!(core.handle_received(now, frame(0, 7, "").into()).is_ok(), "the next connection is not harmed");
+        core.close();
+        core.end_receipts();
+        take_settled(&mut core, &mut settled);
+        settled.sort_unstable();
+        prop_assert_eq!(settled, receipts, "each receipt is settled once");
+    }
+}
+
+fn take_settled(core: &mut ClientCore, settled: &mut Vec<ReceiptId>) {
+    while let Some(event) = core.poll_event() {
+        if let Event::Settled { receipt, .. } = event {
+            settled.push(receipt);
+        }
     }
 }

@@ -31,6 +31,9 @@ pub struct Side {
     pub ended: Vec<(u32, Option<Failure>)>,
     /// How many publishes and subscriptions each logon sent again.
     pub logons: Vec<(u64, usize)>,
+    pub settled: Vec<(ReceiptId, Outcome)>,
+    /// Refused publishes that no receipt asked for.
+    pub refused: Vec<(u64, Failure)>,
 }
 
 pub struct Link {
@@ -122,6 +125,8 @@ impl Link {
             told: Vec::new(),
             ended: Vec::new(),
             logons: Vec::new(),
+            settled: Vec::new(),
+            refused: Vec::new(),
         });
         self.run();
         self.clients.len() - 1
@@ -322,6 +327,8 @@ impl Side {
             Event::Completed { subscription } => self.completed.push(subscription),
             Event::Told { command, json } => self.told.push((command.0, json)),
             Event::Ended { subscription, failure } => self.ended.push((subscription, failure)),
+            Event::Settled { receipt, outcome } => self.settled.push((receipt, outcome)),
+            Event::PublishFailed { sequence, failure } => self.refused.push((sequence, failure)),
             Event::LoggedOn { publish_count, subscription_count } => {
                 self.logons.push((publish_count, subscription_count));
             }

@@ -8,4 +8,5 @@ mod logon;
 mod maintenance;
 mod places;
 mod queues;
+mod receipts;
 mod rooms;

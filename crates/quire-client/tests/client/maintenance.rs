@@ -1,5 +1,6 @@
 //! A client asks its server for journal maintenance: what it is told, and what it knows when the connection breaks.
 
+use quire_client::FailureCode;
 use quire_command::Code;
 use quire_journal::Action;
 use quire_types::Files;
@@ -38,7 +39,7 @@ fn a_connection_that_breaks_is_an_answer_and_nothing_is_asked_again() {
     link.cut(keeper);
     link.run();
     let failure = link.clients[keeper].answers.remove(&command.0).unwrap().unwrap_err();
-    assert_eq!(failure.code, Code::ShuttingDown);
+    assert_eq!(failure.code, FailureCode::Disconnected);
     assert!(failure.reason.contains("before the server answered"), "{failure}");
     link.clients[keeper].core.close();
     assert!(link.clients[keeper].core.maintain(Action::Remove, ALL, false, None).is_err());

@@ -472,7 +472,7 @@ fn by_filter_and_by_bookmark_it_is_answered_once() {
             answers.push((command, result.map_err(|failure| failure.code)));
         }
     }
-    assert_eq!(answers, [(expire, Ok(())), (ack, Err(Code::ShuttingDown))]);
+    assert_eq!(answers, [(expire, Ok(())), (ack, Err(FailureCode::Disconnected))]);
     worker.connect();
     assert!(worker.said().iter().all(|said| said.starts_with("Subscribe")));
 }
@@ -572,10 +572,10 @@ fn a_flush_does_not_promise_what_was_lost_with_the_connection() {
                     answers.push((command, result.unwrap_err().code));
                 }
             }
-            assert_eq!(answers, [(flush, Code::ShuttingDown)]);
+            assert_eq!(answers, [(flush, FailureCode::Disconnected)]);
         } else {
             worker.core.handle_disconnected(worker.now);
-            assert_eq!(worker.core.flush().unwrap_err().code, Code::ShuttingDown);
+            assert_eq!(worker.core.flush().unwrap_err().code, FailureCode::Disconnected);
         }
         assert!(worker.core.flush().is_ok(), "it was said once");
     }

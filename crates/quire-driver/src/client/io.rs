@@ -8,10 +8,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use polling::{Event, Events};
-use quire_client::State;
+use quire_client::{FailureCode, State};
 
-use super::link::{Link, Stream};
-use super::{Inner, Shared};
+use super::link::{ConnectError, Link, Stream};
+use super::{Inner, LastError, Shared};
 
 /// Bytes read at a time: enough for hundreds of messages per system call and lock.
 const READ_SIZE: usize = 512 * 1024;
@@ -41,8 +41,9 @@ pub(super) fn run(shared: &Shared, links: &[Link]) {
                 wire.leave(shared);
                 inner.core.handle_disconnected(shared.now());
             }
-            shared.dispatch(&mut inner);
             inner.core.release_publish_log();
+            inner.core.end_receipts();
+            shared.dispatch(&mut inner);
             inner.is_done = true;
             for queue in inner.shared_queues.drain(..).filter_map(|queue| queue.upgrade()) {
                 queue.close();
@@ -61,7 +62,7 @@ pub(super) fn run(shared: &Shared, links: &[Link]) {
             if let Some(wire) = wire.take() {
                 wire.leave(shared);
             }
-            disconnected(shared, reason);
+            disconnected(shared, FailureCode::Disconnected.name(), reason);
             continue;
         }
         continue_or_sleep(shared, &wire, &mut events);
@@ -79,7 +80,8 @@ fn connect(shared: &Shared, links: &[Link], inner: parking_lot::MutexGuard<'_, I
     shared.inner.lock().address = link.to_string();
     let connected = link.connect(shared.connect_timeout).and_then(|stream| {
         // SAFETY: the socket is removed from the poller in `disconnect`, before it is dropped.
-        unsafe { shared.poller.add(&as_source(&stream), Event::none(SOCKET)) }?;
+        unsafe { shared.poller.add(&as_source(&stream), Event::none(SOCKET)) }
+            .map_err(ConnectError::Connect)?;
         Ok(stream)
     });
     match connected {
@@ -90,18 +92,18 @@ fn connect(shared: &Shared, links: &[Link], inner: parking_lot::MutexGuard<'_, I
             Some(Wire { stream, outgoing: Vec::new(), written: 0 })
         }
         Err(error) => {
-            disconnected(shared, error.to_string());
+            disconnected(shared, error.code(), error.to_string());
             None
         }
     }
 }
 
 /// The connection was lost, or could not be made.
-fn disconnected(shared: &Shared, reason: String) {
+fn disconnected(shared: &Shared, code: &'static str, reason: String) {
     let mut inner = shared.inner.lock();
     let reason = inner.ended_because.take().unwrap_or(reason);
     let before = inner.core.state().clone();
-    inner.last_error = Some(format!("{}: {reason}", inner.address));
+    inner.last_error = Some(LastError { code, reason: format!("{}: {reason}", inner.address) });
     inner.core.handle_disconnected(shared.now());
     match before {
         State::Connecting => inner.failed_attempts += 1,

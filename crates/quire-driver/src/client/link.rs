@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quire_client::FailureCode;
+
 use super::local;
 
 /// Where to connect.
@@ -27,6 +29,30 @@ pub enum Link {
     Embedded(Arc<dyn Fn() -> io::Result<UnixStream> + Send + Sync>),
 }
 
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectError {
+    /// The name of the host has no address, or could not be looked up.
+    #[error("{0}")]
+    Resolve(io::Error),
+    /// There is an address, and no connection to it.
+    #[error("{0}")]
+    Connect(#[from] io::Error),
+}
+
+impl ConnectError {
+    /// The stable name of the case (docs/errors.md).
+    pub fn code(&self) -> &'static str {
+        match self {
+            ConnectError::Resolve(_) => "no_such_host",
+            ConnectError::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                "connection_refused"
+            }
+            ConnectError::Connect(_) => FailureCode::Disconnected.name(),
+        }
+    }
+}
+
 pub(super) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -34,18 +60,20 @@ pub(super) enum Stream {
 
 impl Link {
     /// A connection, ready for non-blocking use.
-    pub(super) fn connect(&self, timeout: Duration) -> io::Result<Stream> {
+    pub(super) fn connect(&self, timeout: Duration) -> Result<Stream, ConnectError> {
         match self {
             Link::Tcp { host, port } => {
-                let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
-                for address in (host.as_str(), *port).to_socket_addrs()? {
+                let no_address = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
+                let mut last = ConnectError::Resolve(no_address);
+                let addresses = (host.as_str(), *port).to_socket_addrs().map_err(ConnectError::Resolve)?;
+                for address in addresses {
                     match TcpStream::connect_timeout(&address, timeout) {
                         Ok(stream) => {
                             stream.set_nodelay(true)?;
                             stream.set_nonblocking(true)?;
                             return Ok(Stream::Tcp(stream));
                         }
-                        Err(error) => last = error,
+                        Err(error) => last = error.into(),
                     }
                 }
                 Err(last)

@@ -68,12 +68,10 @@ impl LogRange {
             Some(Ok(())) => self.question = None,
         }
         match self.queue.take(self.number, 1, Duration::ZERO) {
-            Taken::Nothing => Step::Failed(Failure {
-                code: Code::BookmarkNotFound,
-                reason: "the log ends without the end of the range: it was removed, or this is another log"
-                    .into(),
-                column: 0,
-            }),
+            Taken::Nothing => Step::Failed(Failure::new(
+                Code::BookmarkNotFound,
+                "the log ends without the end of the range: it was removed, or this is another log",
+            )),
             Taken::Messages(messages) => {
                 client.taken(&self.queue);
                 Step::Messages(messages)

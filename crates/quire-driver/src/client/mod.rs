@@ -13,6 +13,7 @@ pub mod local;
 mod log_range;
 mod progress;
 mod queue;
+mod receipts;
 mod room;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -25,10 +26,9 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::{Condvar, Mutex};
 use polling::Poller;
 use quire_client::{
-    self as core, ClientConfig, ClientCore, CommandId, Event, Failure, NewMessage, PublishError, State,
-    SubscriptionSpec,
+    self as core, ClientConfig, ClientCore, CommandId, Event, Failure, FailureCode, NewMessage, PublishError,
+    State, SubscriptionSpec,
 };
-use quire_command::Code;
 use quire_journal::{Action, Bookmark};
 use quire_types::Files;
 
@@ -38,6 +38,8 @@ pub use log_range::{LogRange, Step};
 use progress::Instances;
 pub use progress::{HandedTo, Progress};
 pub use queue::{NO_SUBSCRIPTION, Queue, Taken};
+pub use receipts::Followed;
+use receipts::Receipts;
 use room::{Full, Room};
 
 /// How a [`Client`] is made.
@@ -114,6 +116,24 @@ struct Shared {
     link_count: usize,
 }
 
+/// How a wait for an answer ended that needs a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// The command was answered.
+    Answered(Result<(), Failure>),
+    /// The connection was lost before.
+    Lost,
+}
+
+/// Why there is no connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastError {
+    /// The stable code (docs/errors.md).
+    pub code: &'static str,
+    /// For a person: the address, and what was wrong.
+    pub reason: String,
+}
+
 /// How the first attempts to connect went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FirstContact {
@@ -144,10 +164,11 @@ struct Inner {
     heard_at: Option<SystemTime>,
     /// Refused publishes that nobody has taken yet, the latest ones.
     failed_publishes: VecDeque<(u64, Failure)>,
+    receipts: Receipts,
     /// The last states that the client came into, each with its number among all.
     states: VecDeque<(u64, State)>,
     /// Why the last attempt to connect failed, or the connection was lost.
-    last_error: Option<String>,
+    last_error: Option<LastError>,
     /// What the server gave as its reason for ending the connection.
     ended_because: Option<String>,
     /// Attempts to connect that failed before the first logon.
@@ -205,6 +226,7 @@ impl Client {
                 shared_queues: Vec::new(),
                 heard_at: None,
                 failed_publishes: VecDeque::new(),
+                receipts: Receipts::default(),
                 states: VecDeque::from([(1, State::Connecting)]),
                 last_error: None,
                 ended_because: None,
@@ -250,7 +272,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::publish`], for the first that is not taken, when none was.
-    pub fn publish_many<'a>(
+    pub fn publish_rows<'a>(
         &self,
         messages: impl Iterator<Item = NewMessage<'a>>,
     ) -> Result<(usize, Option<u64>), PublishError> {
@@ -268,17 +290,16 @@ impl Client {
         Ok((count, last))
     }
 
-    /// Waits until more than `seen` was let go of, so that the publish store may have room again; false when `timeout` passed first.
+    /// Waits until more than `seen` was let go of, so that the publish store may have room again, or no publish is taken any more; false when
+    /// `timeout` passed first.
     /// Read `seen` with [`Client::released`] before the publish that found the store full: what is let go of in between is then not missed.
     pub fn wait_room(&self, seen: u64, timeout: Duration) -> bool {
-        let mut inner = self.shared.inner.lock();
-        let deadline = Instant::now() + timeout;
-        while inner.core.released() == seen && !matches!(inner.core.state(), State::Closed(_)) {
-            if self.shared.changed.wait_until(&mut inner, deadline).timed_out() {
-                return false;
-            }
-        }
-        true
+        let found = |inner: &mut Inner| {
+            let core = &inner.core;
+            let is_refused = matches!(core.state(), State::Closed(_)) || core.storage_failure().is_some();
+            (is_refused || core.released() != seen).then_some(())
+        };
+        self.wait_for(timeout, found).is_some()
     }
 
     /// The bookmark up to which a bookmark subscription has received what it matches, or was told that there is nothing more.
@@ -443,6 +464,14 @@ impl Client {
         self.wait_for(timeout, |inner| inner.answers.remove(&command))
     }
 
+    /// As [`wait`](Self::wait), for callers that do not wait for a new connection.
+    pub fn wait_while_connected(&self, command: CommandId, timeout: Duration) -> Option<Waited> {
+        self.wait_for(timeout, |inner| match inner.answers.remove(&command) {
+            Some(answer) => Some(Waited::Answered(answer)),
+            None => (*inner.core.state() != State::Connected).then_some(Waited::Lost),
+        })
+    }
+
     /// Waits until the client was logged on or ended for good, or, unless `keeps_trying`, every address was tried once; `None` when
     /// `timeout` passed first.
     pub fn wait_connected(&self, timeout: Duration, keeps_trying: bool) -> Option<FirstContact> {
@@ -472,8 +501,8 @@ impl Client {
         self.wait_for(timeout, found).unwrap_or_default()
     }
 
-    /// Why the last attempt to connect failed.
-    pub fn last_error(&self) -> Option<String> {
+    /// Why the last attempt to connect failed, or the connection was lost.
+    pub fn last_error(&self) -> Option<LastError> {
         self.shared.inner.lock().last_error.clone()
     }
 
@@ -538,8 +567,9 @@ impl Client {
     /// Ends the client for good, and gives `reason` for it from now on.
     pub fn fail(&self, reason: String) {
         let mut inner = self.shared.inner.lock();
-        inner.last_error = Some(reason.clone());
-        inner.core.fail(Failure { code: Code::ShuttingDown, reason, column: 0 });
+        let failure = Failure::new(FailureCode::Closed, reason);
+        inner.last_error = Some(LastError { code: failure.code.name(), reason: failure.reason.clone() });
+        inner.core.fail(failure);
         drop(inner);
         self.shared.alarm();
     }
@@ -563,6 +593,9 @@ impl Client {
         let mut inner = self.shared.inner.lock();
         let left = inner.core.unpersisted_count();
         inner.core.release_publish_log();
+        // Acknowledgements that may still come change nothing.
+        inner.core.end_receipts();
+        self.shared.dispatch(&mut inner);
         drop(inner);
         self.shared.is_hurried.store(true, Ordering::Release);
         self.shared.alarm();
@@ -704,12 +737,8 @@ impl Shared {
                         None => (),
                     }
                 }
-                Event::PublishFailed { sequence, failure } => {
-                    if inner.failed_publishes.len() == FAILED_PUBLISHES_MAX {
-                        inner.failed_publishes.pop_front();
-                    }
-                    inner.failed_publishes.push_back((sequence, failure));
-                }
+                Event::PublishFailed { sequence, failure } => inner.note_failed_publish(sequence, failure),
+                Event::Settled { receipt, outcome } => inner.settle(receipt, outcome),
                 Event::LoggedOn { publish_count, subscription_count } => {
                     if let Some(lost_at) = inner.lost_at.take() {
                         log::info!(
@@ -746,6 +775,9 @@ impl Shared {
                 ),
                 Event::StateChanged => {
                     inner.note_state();
+                    if inner.core.storage_failure().is_some() {
+                        inner.announce_unsettled();
+                    }
                     let mut known = self.instances.lock();
                     let count = known.len();
                     known.extend_from_slice(&inner.core.instances()[count..]);
@@ -769,5 +801,5 @@ impl Shared {
 
 /// What a client says that its user has closed.
 fn closed() -> Failure {
-    Failure { code: Code::ShuttingDown, reason: "the client is closed".into(), column: 0 }
+    Failure::new(FailureCode::Closed, "the client is closed")
 }

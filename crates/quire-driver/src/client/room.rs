@@ -136,7 +136,7 @@ impl Inner {
         let Some(feed) = self.feeds.remove(&number) else { return };
         let reason = "its messages were not taken as fast as they came, and a live subscription cannot wait: \
                       subscribe again behind the last message";
-        feed.end(number, Some(Failure { code: Code::SlowConsumer, reason: reason.into(), column: 0 }));
+        feed.end(number, Some(Failure::new(Code::SlowConsumer, reason)));
         // Fails only when the client is closed, which ends it, too.
         if let Ok(command) = self.core.unsubscribe(number) {
             self.abandoned.insert(command);
@@ -145,13 +145,13 @@ impl Inner {
 }
 
 impl Shared {
-    /// Whether the socket is read now. While a flush waits, twice the room is used; when that is full, too, the flush fails.
+    /// Whether the socket is read now. While a flush or a receipt waits, twice the room is used; when that is full, too, the flush fails.
     pub(super) fn is_reading(&self, inner: &mut Inner) -> bool {
         if inner.make_room() {
             return true;
         }
         inner.core.handle_unread(self.now());
-        if !inner.core.awaits_flush() {
+        if !inner.core.awaits_flush() && !inner.core.awaits_receipt() {
             return false;
         }
         if self.room.size() / 2 < self.room.size_max {

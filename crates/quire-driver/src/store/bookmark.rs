@@ -110,7 +110,7 @@ impl BookmarkStore {
     pub fn keep(&self, sub_id: &str, resumes: bool) -> Result<(Keeper, Option<ResumePosition>), Failure> {
         if sub_id.len() > SUB_ID_SIZE_MAX {
             let reason = format!("sub_id: {} bytes, the limit is {SUB_ID_SIZE_MAX}", sub_id.len());
-            return Err(Failure { code: Code::BadOption, reason, column: 0 });
+            return Err(Failure::new(Code::BadOption, reason));
         }
         let mut state = self.0.lock();
         state.check()?;
@@ -218,7 +218,7 @@ impl State {
     fn check(&self) -> Result<(), Failure> {
         if self.is_closed {
             let reason = "the bookmark store is closed".to_owned();
-            return Err(Failure { code: Code::BadOption, reason, column: 0 });
+            return Err(Failure::new(Code::BadOption, reason));
         }
         self.failure.clone().map_or(Ok(()), Err)
     }

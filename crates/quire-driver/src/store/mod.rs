@@ -70,7 +70,7 @@ impl StoreError {
 
 /// What a user is told when a write to a store fails.
 fn failure(path: &Path, error: &io::Error) -> Failure {
-    Failure { code: failure_code(error), reason: format!("{}: {error}", path.display()), column: 0 }
+    Failure::new(failure_code(error), format!("{}: {error}", path.display()))
 }
 
 fn failure_code(error: &io::Error) -> Code {

@@ -1,0 +1,95 @@
+"""The items of a batch, and the form that the core takes them in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+from quire._arguments import (
+    AUTO,
+    SequenceArgument,
+    check_type,
+    correlation_to_core,
+    expiration_to_core,
+    sequence_to_core,
+)
+from quire._errors import ConfigError, QuireError
+from quire._message import Encoder, to_bytes
+from quire._units import Duration
+
+#: Topic, data, sequence (0: the next one), expiration in seconds, correlation id.
+CoreMessage = tuple[str, bytes, int, int | None, str | None]
+
+
+@dataclass(frozen=True)
+class Publish:
+    """An item of `publish_many` with options. An option that is left out is that of the call."""
+
+    data: Any
+    _: KW_ONLY
+    topic: str | None = None
+    sequence: SequenceArgument = AUTO
+    expiration: Duration | None = None
+    correlation_id: str | None = None
+
+    def to_core(self, encoder: Encoder | None) -> CoreMessage:
+        """Raises `ConfigError`, and `TypeError` or `ValueError` for data that cannot become JSON."""
+        topic: object = self.topic
+        if topic is None:
+            raise ConfigError("it is left out in the call and in the item", key="topic")
+        check_type(topic, str, "topic")
+        correlation_id = correlation_to_core(self.correlation_id)
+        sequence = sequence_to_core(self.sequence)
+        if sequence is None:
+            raise ConfigError(
+                "a message without a sequence is not acknowledged, so it cannot be followed or be part of a batch",
+                key="sequence",
+            )
+        assert isinstance(topic, str)
+        data = to_bytes(self.data, encoder, topic)
+        return topic, data, sequence, expiration_to_core(self.expiration), correlation_id
+
+
+def batch_to_core(
+    topic: str | None,
+    items: Iterable[object],
+    expiration: Duration | None,
+    correlation_id: str | None,
+    encoder: Encoder | None,
+) -> list[CoreMessage]:
+    """The items of a batch. An error has a note that says which item it is about."""
+    check_type(topic, str, "topic", optional=True)
+    given: object = items
+    if isinstance(given, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(given, Iterable):
+        raise ConfigError(f"expected a list of messages, got `{type(given).__name__}`", key="items")
+    messages = []
+    for index, item in enumerate(items):
+        item = item if isinstance(item, Publish) else Publish(item)
+        whole = Publish(
+            item.data,
+            topic=topic if item.topic is None else item.topic,
+            sequence=item.sequence,
+            expiration=expiration if item.expiration is None else item.expiration,
+            correlation_id=correlation_id if item.correlation_id is None else item.correlation_id,
+        )
+        try:
+            messages.append(whole.to_core(encoder))
+        except (QuireError, TypeError, ValueError) as error:
+            error.add_note(f"item {index} of the batch; nothing was published")
+            raise
+    return messages
+
+
+def check_not_empty(messages: list[CoreMessage]) -> None:
+    """Raises `ConfigError` for a batch of which there would be nothing to wait for."""
+    if not messages:
+        raise ConfigError("the list is empty", key="items")
+
+
+def note_of_batch(index: int | None, taken: list[int]) -> str:
+    """The note of an error about a batch that was not taken whole."""
+    item = "the batch" if index is None else f"item {index} of the batch"
+    if not taken:
+        return f"{item}; nothing was published"
+    return f"{item}; the {len(taken)} items before it were published, with the sequences {taken[0]} to {taken[-1]}"
