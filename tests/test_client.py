@@ -24,7 +24,7 @@ from quire._message import datetime_from_ns, to_bytes
 from quire._units import number_text, seconds, size
 from quire.client._links import parse_url
 from support.scripted_server import NAME_IN_USE, TIMESTAMP_NS, ScriptedServer
-from support.waiting import PATIENCE
+from support.waiting import PATIENCE, wait_until
 from support.ways_in import everywhere, url_of
 
 FAST = quire.Reconnect(initial=0.01, maximum=0.05, jitter=0.0)
@@ -312,7 +312,7 @@ def test_batches_are_bounded_in_order_and_empty_after_the_timeout(client: quire.
         client.publish("orders", b"%d" % n)
     client.flush(PATIENCE)
     subscription = client.subscribe("orders", bookmark=quire.EPOCH)
-    assert subscription.completed.wait(PATIENCE)
+    wait_until(lambda: subscription._core.outstanding_count == 100)
     sizes, data = [], []
     for batch in subscription.batches(30, timeout=0):
         if not batch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
 import random
@@ -446,14 +445,8 @@ def test_a_worker_that_stops_finishes_what_it_handles_and_returns_the_rest(conne
 def dead_letters(client: quire.Client) -> list[int]:
     """The numbers in the dead letters, when all of them are published."""
     client.flush(PATIENCE)
-    letters = client.subscribe("dead", bookmark=quire.EPOCH, completed=True)
-    assert letters.completed.wait(PATIENCE)
-    found: list[int] = []
-    with contextlib.suppress(TimeoutError):
-        while True:
-            found.append(letters.get(0).json()["message"]["n"])
-    letters.unsubscribe()
-    return found
+    with client.subscribe("dead", bookmark=f"[{quire.EPOCH}:{quire.NOW}]") as letters:
+        return [letter.json()["message"]["n"] for letter in letters]
 
 
 def test_workers_that_are_drained_leave_what_they_only_fetched_without_a_count(connect: Connect) -> None:

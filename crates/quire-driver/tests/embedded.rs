@@ -90,7 +90,10 @@ fn take(client: &Client, queue: &Queue, number: u32, count: usize) -> Vec<Messag
     while messages.len() < count {
         assert!(Instant::now() < deadline, "{} of {count} messages came", messages.len());
         match queue.take(number, count - messages.len(), Duration::from_secs(1)) {
-            Taken::Messages(more) => messages.extend(more),
+            Taken::Messages(more) => {
+                queue.handed(more.len() as u64);
+                messages.extend(more);
+            }
             Taken::Nothing => (),
             Taken::Ended(failure) => panic!("ended: {failure:?}"),
         }

@@ -6,7 +6,7 @@ use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
@@ -53,6 +53,8 @@ pub struct Client {
     handle: Arc<Handle>,
     /// Where the messages of all subscriptions with a handler stand in the order in which they arrived.
     handled: Arc<Queue>,
+    /// Messages of the last `handled_batch`, which the handlers have not all returned from.
+    in_hand_count: AtomicU64,
     handled_progress: Mutex<HashMap<u32, Arc<Progress>>>,
     ready: Arc<Ready>,
 }
@@ -175,7 +177,13 @@ impl Client {
         client.set_on_ready(Some(Arc::new(move || its_ready.tell())));
         let handled = client.shared_queue();
         let handle = Handle::new(client);
-        Ok(Client { handle: Arc::new(handle), handled, handled_progress: Mutex::default(), ready })
+        Ok(Client {
+            handle: Arc::new(handle),
+            handled,
+            handled_progress: Mutex::default(),
+            in_hand_count: AtomicU64::new(0),
+            ready,
+        })
     }
 
     /// Takes a message and gives its sequence. `sequence`: 0 = the next one, `None` = without one. Raises `BlockingIOError` when the store is
@@ -527,7 +535,7 @@ impl Client {
         number_of(py, self.handle.client().set_paused(&numbers, paused))
     }
 
-    /// Messages of the subscriptions with a handler, none when `timeout` seconds passed first or `handled_ended` has something, `None` when
+    /// Messages of the subscriptions with a handler, which have returned from those of the last call; none when `timeout` seconds passed first or `handled_ended` has something, `None` when
     /// the client has ended and all were taken.
     #[pyo3(signature = (count_max, timeout=None))]
     fn handled_batch<'py>(
@@ -537,6 +545,10 @@ impl Client {
         timeout: Option<f64>,
     ) -> PyResult<Option<Bound<'py, PyList>>> {
         self.handle.check_fork(py)?;
+        let client = self.handle.client();
+        if self.handled.handed(self.in_hand_count.swap(0, Ordering::AcqRel)) {
+            client.announce();
+        }
         let taken = interpreter::wait(py, interpreter::timeout(timeout), |slice| {
             match self.handled.take(NO_SUBSCRIPTION, count_max, slice) {
                 Taken::Messages(messages) => Some(Some(messages)),
@@ -545,7 +557,8 @@ impl Client {
             }
         })?;
         let Some(messages) = taken.unwrap_or_else(|| Some(Vec::new())) else { return Ok(None) };
-        self.handle.client().taken(&self.handled);
+        client.taken(&self.handled);
+        self.in_hand_count.store(messages.len() as u64, Ordering::Release);
         let by_number = self.handled_progress.lock();
         let mut handed = Vec::with_capacity(messages.len());
         for run in runs(messages) {

@@ -85,7 +85,7 @@ impl Subscription {
         self.queue.is_completed(self.number)
     }
 
-    /// Whether the replay has caught up within `timeout` seconds; `None` when the client has ended before.
+    /// Whether the program was handed the whole replay within `timeout` seconds; `None` when the client has ended before.
     #[pyo3(signature = (timeout=None))]
     fn wait_completed(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let ready = |slice| {
@@ -147,10 +147,14 @@ impl Subscription {
                     None => return Ok(None),
                 };
             }
+            let handed_count = ready.len() as u64;
             // Those that were released are with another consumer.
             ready.retain(|message| message.lease().is_none_or(|lease| lease.begin()));
             // Nothing is left of them when all were processed in an earlier life, or released.
             let handed = self.progress.hand_out(ready, HandedTo::Loop);
+            if self.queue.handed(handed_count) {
+                self.handle.client().announce();
+            }
             if !handed.is_empty() {
                 return Ok(Some(handed));
             }

@@ -55,7 +55,7 @@ class AsyncSubscription(SubscriptionBase):
 
     def __init__(self, client: AsyncClient, core: _quire.Subscription, spec: Spec, sub_id: str) -> None:
         super().__init__(client, core, spec, sub_id)
-        #: An event: the replay has caught up with what the log held as it was made.
+        #: An event: the program was handed the whole replay, up to what the log held as it was made.
         self.completed = AsyncCompleted(client, core)
 
     async def __aiter__(self) -> AsyncIterator[Message]:

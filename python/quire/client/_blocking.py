@@ -51,7 +51,7 @@ class Subscription(SubscriptionBase):
 
     def __init__(self, client: Client, core: _quire.Subscription, spec: Spec, sub_id: str) -> None:
         super().__init__(client, core, spec, sub_id)
-        #: An event: the replay has caught up with what the log held as it was made.
+        #: An event: the program was handed the whole replay, up to what the log held as it was made.
         self.completed = Completed(core)
 
     def __iter__(self) -> Iterator[Message]:

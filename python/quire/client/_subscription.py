@@ -115,7 +115,10 @@ class SubscriptionBase:
 
 
 class CompletedBase:
-    """An event: the replay of a subscription has caught up with what the log held as it was made."""
+    """An event: the program was handed the last message of the replay, which has caught up with what the log held as it was made.
+
+    With a handler: the handler returned from that message.
+    """
 
     def __init__(self, core: _quire.Subscription) -> None:
         self._core = core

@@ -50,7 +50,7 @@ impl LogRange {
                 State::Closed(failure) => Step::Failed(failure.unwrap_or_else(closed)),
                 _ => Step::Ended,
             },
-            Taken::Nothing if self.queue.is_completed(self.number) => self.look_for_the_end(client, timeout),
+            Taken::Nothing if self.queue.is_caught_up(self.number) => self.look_for_the_end(client, timeout),
             Taken::Nothing => Step::Nothing,
         }
     }

@@ -541,6 +541,11 @@ impl Client {
         *self.shared.on_ready.lock() = on_ready;
     }
 
+    /// Calls `on_ready`, and wakes whatever waits: something changed that the client's thread did not do.
+    pub fn announce(&self) {
+        self.shared.announce();
+    }
+
     /// Room was made in a queue: call it after taking messages, so that subscriptions that wait for it go on.
     pub fn taken(&self, queue: &Queue) {
         if queue.is_awaited() {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -17,6 +17,10 @@ pub struct Queue {
     room: Arc<Room>,
     /// A subscription that feeds it waits for room.
     is_full: AtomicBool,
+    /// Messages that were taken, and that the program was not handed yet.
+    ahead_count: AtomicU64,
+    /// A replay was completed, and the program was not handed its last message when that was last looked at.
+    is_completing: AtomicBool,
 }
 
 #[derive(Default)]
@@ -27,12 +31,21 @@ struct QueueState {
     /// Messages that ever came, and that were taken.
     pushed_count: u64,
     taken_count: u64,
-    completed: Vec<u32>,
+    completed: Vec<Completed>,
     ended: HashMap<u32, Ended>,
     /// The client is: nothing more will come for anybody.
     is_closed: bool,
     /// Somebody waits: worth a wake-up.
     waiters: usize,
+}
+
+/// The end of a replay.
+struct Completed {
+    number: u32,
+    /// How many messages had come to the queue by then.
+    behind: u64,
+    /// Whether [`Queue::handed`] gave it.
+    is_passed: bool,
 }
 
 /// The end of a subscription.
@@ -65,18 +78,27 @@ const MESSAGE_OVERHEAD_SIZE: usize = 128;
 
 impl Queue {
     pub(super) fn new(room: Arc<Room>) -> Self {
-        Queue { state: Mutex::default(), changed: Condvar::new(), room, is_full: AtomicBool::new(false) }
+        Queue {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            room,
+            is_full: AtomicBool::new(false),
+            ahead_count: AtomicU64::new(0),
+            is_completing: AtomicBool::new(false),
+        }
     }
 
-    /// Takes up to `count_max` messages of the subscription `number`'s queue, waiting up to `timeout` for the first.
+    /// Takes up to `count_max` messages of the subscription `number`'s queue, waiting up to `timeout` for the first. They do not go beyond
+    /// the end of a replay that has completed. Say with [`Queue::handed`] when the program was handed them.
     pub fn take(&self, number: u32, count_max: usize, timeout: Duration) -> Taken {
         let mut state = self.state.lock();
         let mut deadline = None;
         loop {
             if !state.messages.is_empty() {
-                let count = count_max.min(state.messages.len());
+                let count = count_max.min(state.messages.len()).min(state.count_to_next_completed());
                 let messages: Vec<Message> = state.messages.drain(..count).collect();
                 state.taken_count += messages.len() as u64;
+                self.ahead_count.fetch_add(messages.len() as u64, Ordering::AcqRel);
                 let before = state.size;
                 state.size -= messages.iter().map(size_of_message).sum::<usize>();
                 self.room.changed(before, state.size);
@@ -122,16 +144,43 @@ impl Queue {
         self.state.lock().messages.len()
     }
 
-    /// Whether the replay of the subscription has caught up with the live stream.
-    pub fn is_completed(&self, number: u32) -> bool {
-        self.state.lock().completed.contains(&number)
+    /// The program was handed `count` of the messages that were taken. True when the last message of a replay was among them: the caller
+    /// then wakes what waits for that.
+    pub fn handed(&self, count: u64) -> bool {
+        self.ahead_count.fetch_sub(count, Ordering::AcqRel);
+        if !self.is_completing.load(Ordering::Acquire) {
+            return false;
+        }
+        let mut state = self.state.lock();
+        let handed_count = self.handed_count(&state);
+        let mut is_passed = false;
+        for completed in state.completed.iter_mut().filter(|completed| completed.behind <= handed_count) {
+            is_passed |= !std::mem::replace(&mut completed.is_passed, true);
+        }
+        if state.completed.iter().all(|completed| completed.is_passed) {
+            self.is_completing.store(false, Ordering::Release);
+        }
+        self.wake(&state);
+        is_passed
     }
 
-    /// Waits until it has; false when `timeout` passed first or the subscription ended.
+    /// Whether the replay of the subscription has caught up with the live stream, as far as it was received.
+    pub(super) fn is_caught_up(&self, number: u32) -> bool {
+        self.state.lock().completed_of(number).is_some()
+    }
+
+    /// Whether the replay of the subscription has caught up with the live stream, and the program was handed all of it.
+    pub fn is_completed(&self, number: u32) -> bool {
+        self.has_completed(&self.state.lock(), number)
+    }
+
+    /// Waits until it has; false when `timeout` passed first or the subscription ended before it had caught up.
     pub fn wait_completed(&self, number: u32, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let mut state = self.state.lock();
-        while !state.completed.contains(&number) && state.end_of(number).is_none() {
+        while !self.has_completed(&state, number)
+            && (state.completed_of(number).is_some() || state.end_of(number).is_none())
+        {
             state.waiters += 1;
             let timed_out = self.changed.wait_until(&mut state, deadline).timed_out();
             state.waiters -= 1;
@@ -139,7 +188,16 @@ impl Queue {
                 break;
             }
         }
-        state.completed.contains(&number)
+        self.has_completed(&state, number)
+    }
+
+    fn has_completed(&self, state: &QueueState, number: u32) -> bool {
+        state.completed_of(number).is_some_and(|completed| completed.behind <= self.handed_count(state))
+    }
+
+    /// Messages that the program was handed.
+    fn handed_count(&self, state: &QueueState) -> u64 {
+        state.taken_count - self.ahead_count.load(Ordering::Acquire)
     }
 
     pub(super) fn push(&self, messages: Vec<Message>) {
@@ -154,7 +212,9 @@ impl Queue {
 
     pub(super) fn complete(&self, number: u32) {
         let mut state = self.state.lock();
-        state.completed.push(number);
+        let behind = state.pushed_count;
+        state.completed.push(Completed { number, behind, is_passed: false });
+        self.is_completing.store(true, Ordering::Release);
         self.wake(&state);
     }
 
@@ -176,7 +236,7 @@ impl Queue {
     /// Nobody will ask about a subscription any more.
     pub fn forget(&self, number: u32) {
         let mut state = self.state.lock();
-        state.completed.retain(|other| *other != number);
+        state.completed.retain(|completed| completed.number != number);
         if let Some(ended) = state.ended.get_mut(&number) {
             ended.is_forgotten = true;
         }
@@ -212,6 +272,17 @@ impl QueueState {
     /// How the subscription ended, if it has, or the client.
     fn end_of(&self, number: u32) -> Option<Option<Failure>> {
         self.ended.get(&number).map(|ended| ended.failure.clone()).or(self.is_closed.then_some(None))
+    }
+
+    fn completed_of(&self, number: u32) -> Option<&Completed> {
+        self.completed.iter().find(|completed| completed.number == number)
+    }
+
+    /// How many messages may be taken that do not go beyond the end of a replay.
+    fn count_to_next_completed(&self) -> usize {
+        let ahead =
+            self.completed.iter().filter_map(|completed| completed.behind.checked_sub(self.taken_count));
+        ahead.filter(|count| *count > 0).min().map_or(usize::MAX, |count| count as usize)
     }
 
     fn has_passed(&self) -> bool {
