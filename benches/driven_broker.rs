@@ -88,6 +88,7 @@ impl Bench {
             expiration_s: None,
             topic: topic.as_bytes(),
             correlation_id: b"",
+            headers: quire_types::Headers::NONE,
             data,
         };
         Command::Publish(publish).encode(bytes);

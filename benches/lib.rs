@@ -14,6 +14,7 @@ pub fn context(message_type: MessageType, data: &[u8]) -> MessageContext<'_> {
         topic: "orders",
         bookmark: None,
         correlation_id: b"",
+        headers: quire_types::Headers::NONE,
         timestamp: Timestamp(0),
         now: Timestamp(0),
     }

@@ -18,6 +18,7 @@ fn frames(data_size: usize) -> (Vec<u8>, u64) {
             expiration_s: None,
             topic: b"orders",
             correlation_id: b"",
+            headers: quire_types::Headers::NONE,
             data: &data,
         };
         Command::Publish(publish).encode(&mut bytes);

@@ -89,6 +89,7 @@ impl Bench {
                 expiration_s: None,
                 topic: b"jobs",
                 correlation_id: b"",
+                headers: quire_types::Headers::NONE,
                 data: &data,
             };
             Command::Publish(publish).encode(&mut bytes);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
@@ -35,12 +36,18 @@ class Filter:
         self._text = filter_to_core(filter)
         self._core = _quire.Filter(self._text, allow_backtracking)
 
-    def matches(self, data: Any, message_type: MessageType = "json") -> bool:
-        """Whether a message with this data matches: bytes, text, or anything JSON-serialisable.
+    def matches(
+        self,
+        data: Any,
+        message_type: MessageType = "json",
+        *,
+        headers: Mapping[str, str | bytes] | None = None,
+    ) -> bool:
+        """Whether a message with this data and these headers matches: bytes, text, or anything JSON-serialisable.
 
         Data that is not of its type matches no filter that reads fields.
         """
-        return self._core.matches(to_bytes(data), message_type)
+        return self._core.matches(to_bytes(data), message_type, headers)
 
     @property
     def fields(self) -> list[str]:

@@ -1,6 +1,6 @@
 """The compiled core. Nobody imports it directly."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from os import PathLike
 from pathlib import Path
@@ -14,6 +14,7 @@ from quire.client._spec import Spec
 __version__: str
 
 def forked() -> None: ...
+def check_headers(headers: Mapping[str, str | bytes]) -> None: ...
 def local_socket_name(directory: str | PathLike[str]) -> str: ...
 def runs_locally(directory: str | PathLike[str]) -> bool: ...
 def check_config(config: str) -> tuple[list[tuple[str, str]], list[str]]: ...
@@ -24,7 +25,7 @@ class Message:
     """One received message: a range of the receive buffer.
 
     It supports the buffer protocol: `memoryview(message)` is its data, uncopied. Two messages are equal when their topic, bookmark,
-    timestamp, correlation id and data are. A message that was pickled is a copy: it has all attributes, and cannot be settled.
+    timestamp, correlation id, headers and data are. A message that was pickled is a copy: it has all attributes, and cannot be settled.
     """
 
     @property
@@ -59,6 +60,9 @@ class Message:
     @property
     def correlation_id(self) -> str | None:
         """As published."""
+    @property
+    def headers(self) -> dict[str, str | bytes]:
+        """The headers as published, in a new dictionary at each use: names and their values, text or bytes. Empty without headers."""
     @property
     def sow_key(self) -> str | None:
         """The key in a last-value topic; `None` for messages of the log and of queues, which have none."""
@@ -130,6 +134,7 @@ def test_message(
     bookmark: str | None,
     timestamp_ns: int,
     correlation_id: str,
+    headers: Mapping[str, str | bytes] | None,
     sub_id: str,
     queue: str | None,
     lease_ms: int,
@@ -210,10 +215,11 @@ class Client:
         sequence: int | None = 0,
         expiration_s: int | None = None,
         correlation_id: str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
     ) -> int | None: ...
     def publish_many(
         self,
-        messages: Sequence[tuple[str, bytes, int, int | None, str | None]],
+        messages: Sequence[tuple[str, bytes, int, int | None, str | None, Mapping[str, str | bytes] | None]],
         followed: str | None,
     ) -> tuple[list[int], Receipt | None, tuple[int | None, BaseException] | None]: ...
     @property
@@ -318,7 +324,7 @@ class Turn:
 @final
 class Filter:
     def __new__(cls, text: str, allow_backtracking: bool) -> Filter: ...
-    def matches(self, data: bytes, message_type: str) -> bool: ...
+    def matches(self, data: bytes, message_type: str, headers: Mapping[str, str | bytes] | None) -> bool: ...
     @property
     def fields(self) -> list[str]: ...
 
@@ -345,6 +351,7 @@ class Journal:
         message_type: str,
         correlation_id: str | None,
         expiration_s: int | None,
+        headers: Mapping[str, str | bytes] | None = None,
     ) -> list[str | None]: ...
     def flush(self, timeout: float | None = None) -> bool: ...
     @property
@@ -427,6 +434,9 @@ class Record:
     def topic(self) -> str: ...
     @property
     def correlation_id(self) -> str | None: ...
+    @property
+    def headers(self) -> dict[str, str | bytes]:
+        """The headers as published: names and their values, text or bytes. Empty without headers."""
     @property
     def expiration_s(self) -> int | None:
         """Lifetime in a queue in seconds, 0 = never expires; `None` = not said."""

@@ -60,6 +60,7 @@ def message(
     bookmark: Point | None = "1|1|",
     timestamp: datetime = TIMESTAMP,
     correlation_id: str | None = None,
+    headers: Mapping[str, str | bytes] | None = None,
     sub_id: str = "test",
     queue: str | None = None,
     lease_period: Duration | None = None,
@@ -69,7 +70,7 @@ def message(
     """Returns a message for the test of a handler, without a server. Two calls with the same arguments give equal messages.
 
     - `topic`: where the message was published
-    - `data`: as of `Client.publish`
+    - `data`, `headers`: as of `Client.publish`
     - `bookmark`: of the message, or a `Message` that has it; `None` for a message that was not recorded
     - `queue`: the queue that the message came from; then `Message.topic` is this queue
     - `lease_period`, `delivery_count`, `cancel_count`: of a message that came from a queue
@@ -92,6 +93,7 @@ def message(
         bookmark=None if bookmark is None else one_message(bookmark, "bookmark"),
         timestamp_ns=(timestamp - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000,
         correlation_id=correlation_to_core(correlation_id) or "",
+        headers=headers,
         sub_id=sub_id,
         queue=queue,
         lease_ms=_UNLIMITED_MS if period_ms is None else period_ms,

@@ -290,3 +290,41 @@ def test_a_publish_that_stops_anywhere_is_completed_once(
     _sink._publish(options, "spark/query", batch, [], 3 << 32)
     _sink._publish(options, "spark/query", batch, [], 3 << 32)
     assert written(tmp_path / "j") == list(range(100))
+
+
+def test_headers_are_written_read_and_copied(spark: SparkSession, tmp_path: Path) -> None:
+    sql = "SELECT 't' AS topic, to_json(struct(id)) AS data, IF(id = 1, NULL, map('n', CAST(id AS STRING))) AS headers"
+    frame = spark.sql(f"{sql} FROM range(0, 3, 1, 1)")
+    frame.write.format("quire").mode("append").save(str(tmp_path / "a"))
+    read = spark.read.format("quire").option("includeHeaders", "true").load(str(tmp_path / "a"))
+    assert dict(read.dtypes)["headers"] == "map<string,binary>"
+    found = [row.headers for row in read.orderBy("position").collect()]
+    assert found == [{"n": bytearray(b"0")}, None, {"n": bytearray(b"2")}]
+    assert read.where("CAST(headers['n'] AS STRING) = '2'").count() == 1
+    assert "headers" not in spark.read.format("quire").load(str(tmp_path / "a")).columns
+    # A frame that was read is written as it is, its bytes and all.
+    raw = read.selectExpr("topic", "data", "map('raw', unhex('ff00')) AS headers")
+    raw.write.format("quire").mode("append").save(str(tmp_path / "b"))
+    quire.spark.replay(spark, str(tmp_path / "a"), f"file:{tmp_path / 'c'}", name="copy")
+    with (
+        quire.Journal(tmp_path / "b", read_only=True) as b,
+        quire.Journal(tmp_path / "c", read_only=True) as c,
+    ):
+        assert [message.headers for message in b.read()] == [{"raw": b"\xff\x00"}] * 3
+        assert [message.headers for message in c.read()] == [{"n": "0"}, {}, {"n": "2"}]
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ("map('', 'x')", "a name has 1 to 255"),
+        ("map('a', CAST(NULL AS STRING))", "must be text or bytes"),
+        ("map('a', 1)", "column headers: it is map<string,int>"),
+    ],
+)
+def test_headers_that_no_message_can_have_fail_the_write(
+    spark: SparkSession, tmp_path: Path, headers: str, reason: str
+) -> None:
+    frame = rows(spark, 3).selectExpr("*", f"{headers} AS headers")
+    with pytest.raises(PySparkException, match=reason):
+        frame.write.format("quire").mode("append").save(str(tmp_path / "j"))

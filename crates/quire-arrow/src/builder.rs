@@ -7,12 +7,13 @@ use arrow_array::builder::{
     BinaryBuilder, BooleanBuilder, Date32Builder, Float32Builder, Float64Builder, Int8Builder, Int16Builder,
     Int32Builder, Int64Builder, StringBuilder, TimestampMicrosecondBuilder,
 };
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StructArray};
-use arrow_schema::{FieldRef, Fields};
+use arrow_array::{Array, ArrayRef, MapArray, RecordBatch, RecordBatchOptions, StructArray};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::{Field, FieldRef, Fields};
 use quire_expression::message_type::{MessageType, Value as Read};
-use quire_journal::{PublisherId, Record};
+use quire_journal::{Headers, PublisherId, Record};
 
-use crate::column::{Column, Content};
+use crate::column::{Column, Content, header_fields};
 use crate::event::Event;
 use crate::field::Value;
 use crate::plan::Compiled;
@@ -177,7 +178,7 @@ impl Table {
     pub fn append(&mut self, compiled: &Compiled, rows: &[Row<'_>]) {
         self.row_count += rows.len();
         // What is made from numbers comes on top, and is small beside a row of a table.
-        self.size += rows.iter().map(|row| row.record.data.len() + row.record.topic.len()).sum::<usize>();
+        self.size += rows.iter().map(|row| size_of_row(&row.record)).sum::<usize>();
         for (builder, column) in self.builders.iter_mut().zip(&compiled.columns) {
             builder.append(&column.content, rows, &mut self.room);
         }
@@ -192,6 +193,11 @@ impl Table {
     }
 }
 
+/// Bytes of what the record itself brings into a row.
+fn size_of_row(record: &Record<'_>) -> usize {
+    record.data.len() + record.topic.len() + record.headers().as_bytes().len()
+}
+
 enum Builder {
     Boolean(BooleanBuilder),
     Byte(Int8Builder),
@@ -204,6 +210,7 @@ enum Builder {
     Date(Date32Builder),
     Text(StringBuilder),
     Bytes(BinaryBuilder),
+    Headers(HeadersBuilder),
     Struct(Vec<Builder>, Fields),
 }
 
@@ -219,6 +226,7 @@ impl Builder {
                 Attribute::Deliveries | Attribute::Cancels => Builder::Int(Int32Builder::new()),
                 Attribute::Timestamp => Builder::timestamp(),
                 Attribute::DataBinary => Builder::Bytes(BinaryBuilder::new()),
+                Attribute::Headers => Builder::Headers(HeadersBuilder::default()),
                 _ => Builder::Text(StringBuilder::new()),
             },
             Content::Constant(_) => Builder::Text(StringBuilder::new()),
@@ -249,6 +257,12 @@ impl Builder {
             (Content::Struct(columns), Builder::Struct(builders, _)) => {
                 for (builder, column) in builders.iter_mut().zip(columns) {
                     builder.append(&column.content, rows, room);
+                }
+            }
+            (Content::Attribute(Attribute::Headers), Builder::Headers(builder)) => {
+                for Row { record, event, .. } in rows {
+                    // What a queue says has no headers.
+                    builder.append(if event.is_none() { record.headers() } else { Headers::NONE });
                 }
             }
             (Content::Attribute(Attribute::DataBinary), Builder::Bytes(bytes)) => {
@@ -319,6 +333,7 @@ impl Builder {
                 _ => None,
             }),
             Builder::Bytes(builder) => builder.append_null(),
+            Builder::Headers(builder) => builder.append(Headers::NONE),
             Builder::Struct(builders, _) => builders.iter_mut().for_each(|builder| builder.push(None)),
         }
     }
@@ -345,11 +360,43 @@ impl Builder {
                 *builder = BinaryBuilder::with_capacity(row_count, array.value_data().len());
                 Arc::new(array)
             }
+            Builder::Headers(builder) => Arc::new(builder.finish()?),
             Builder::Struct(builders, fields) => {
                 let arrays = finish_all(builders, fields, row_count)?;
                 Arc::new(StructArray::try_new(fields.clone(), arrays, None)?)
             }
         })
+    }
+}
+
+/// A column of headers: a map in each row, NULL where there are none.
+#[derive(Default)]
+struct HeadersBuilder {
+    names: StringBuilder,
+    values: BinaryBuilder,
+    /// Headers of each row.
+    counts: Vec<usize>,
+}
+
+impl HeadersBuilder {
+    fn append(&mut self, headers: Headers<'_>) {
+        let mut count = 0;
+        for (name, value) in headers.iter() {
+            self.names.append_value(name);
+            self.values.append_value(value.as_bytes());
+            count += 1;
+        }
+        self.counts.push(count);
+    }
+
+    fn finish(&mut self) -> Result<MapArray, ScanError> {
+        let counts = std::mem::take(&mut self.counts);
+        let present = counts.iter().map(|count| *count > 0).collect();
+        let columns: Vec<ArrayRef> = vec![Arc::new(self.names.finish()), Arc::new(self.values.finish())];
+        let entries = StructArray::try_new(header_fields(), columns, None)?;
+        let field = Arc::new(Field::new("entries", entries.data_type().clone(), false));
+        let offsets = OffsetBuffer::from_lengths(counts);
+        Ok(MapArray::try_new(field, offsets, entries, Some(present), false)?)
     }
 }
 

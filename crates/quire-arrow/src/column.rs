@@ -1,5 +1,7 @@
 //! Columns as they are read: each knows its Arrow type and where its value is found.
 
+use std::sync::Arc;
+
 use arrow_schema::{DataType, Field, Fields};
 
 use quire_expression::message_type::FieldId;
@@ -38,6 +40,15 @@ impl Column {
     }
 }
 
+/// The name and the value of a header, as Spark calls the parts of a map.
+pub(crate) fn header_fields() -> Fields {
+    vec![Field::new("key", DataType::Utf8, false), Field::new("value", DataType::Binary, true)].into()
+}
+
+pub(crate) fn headers_type() -> DataType {
+    DataType::Map(Arc::new(Field::new("entries", DataType::Struct(header_fields()), false)), false)
+}
+
 impl Attribute {
     fn data_type(self) -> DataType {
         match self {
@@ -46,6 +57,7 @@ impl Attribute {
             Attribute::FirstPosition | Attribute::LastPosition => DataType::Int64,
             Attribute::Deliveries | Attribute::Cancels => DataType::Int32,
             Attribute::DataBinary => DataType::Binary,
+            Attribute::Headers => headers_type(),
             Attribute::Bookmark
             | Attribute::Topic
             | Attribute::Publisher

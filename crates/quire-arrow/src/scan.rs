@@ -314,7 +314,7 @@ impl Matcher {
             return false;
         }
         for (attribute, predicate) in &compiled.attribute_predicates {
-            if *attribute != Attribute::DataBinary
+            if !matches!(attribute, Attribute::DataBinary | Attribute::Headers)
                 && !predicate.holds(attribute_value(*attribute, record, &mut self.texts, event))
             {
                 return false;
@@ -330,6 +330,7 @@ impl Matcher {
                 topic: record.topic,
                 bookmark: Some(record.bookmark()),
                 correlation_id: record.correlation_id,
+                headers: record.headers(),
                 timestamp: record.timestamp,
                 now: compiled.now,
             };

@@ -108,6 +108,8 @@ pub enum Attribute {
     Kind,
     /// As published.
     CorrelationId,
+    /// As published: names and values as bytes; those of a text are UTF-8. NULL when there are none.
+    Headers,
     /// `json`, `binary`.
     MessageType,
     /// The message as text; null where it is not UTF-8.

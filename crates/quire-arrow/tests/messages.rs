@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use arrow_array::builder::{BinaryBuilder, MapBuilder, MapFieldNames, StringBuilder};
 use arrow_array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray};
 use arrow_schema::DataType;
 use quire_arrow::{Messages, MessagesError};
 use quire_client::{NewMessage, Sequence};
+use quire_journal::HeaderValue;
 
 const COUNT: usize = 5;
 
@@ -22,7 +24,7 @@ fn correlation_ids() -> ArrayRef {
 }
 
 fn rows(columns: Vec<ArrayRef>) -> RecordBatch {
-    let names = ["topic", "data", "correlation_id"];
+    let names = ["topic", "data", "correlation_id", "headers"];
     RecordBatch::try_from_iter_with_nullable(
         names.into_iter().zip(columns).map(|(name, column)| (name, column, true)),
     )
@@ -59,6 +61,44 @@ fn a_slice_has_the_rows_of_the_slice() {
     let messages = Messages::new(&slice).unwrap();
     let found: Vec<_> = messages.from_row(0, 1).map(|message| told(&message)).collect();
     assert_eq!(found, [expected(2, 1), expected(3, 2)]);
+}
+
+/// A column with these headers in each row.
+fn headers(rows: &[&[(&str, &[u8])]]) -> ArrayRef {
+    let names = MapFieldNames { entry: "entries".into(), key: "key".into(), value: "value".into() };
+    let mut map = MapBuilder::new(Some(names), StringBuilder::new(), BinaryBuilder::new());
+    for row in rows {
+        for (name, value) in *row {
+            map.keys().append_value(name);
+            map.values().append_value(value);
+        }
+        map.append(!row.is_empty()).unwrap();
+    }
+    Arc::new(map.finish())
+}
+
+#[test]
+fn a_fourth_column_has_the_headers_of_each_row() {
+    let all: [&[(&str, &[u8])]; COUNT] =
+        [&[], &[("trace", b"abc"), ("raw", b"\xff")], &[], &[("a", b"")], &[("n", b"5")]];
+    let columns = || vec![topics(), data(), correlation_ids(), headers(&all)];
+    for (batch, wanted) in [(rows(columns()), &all[..]), (rows(columns()).slice(1, 3), &all[1..4])] {
+        let messages = Messages::new(&batch).unwrap();
+        for (message, wanted) in messages.from_row(0, 1).zip(wanted) {
+            let mut found: Vec<_> =
+                message.headers.iter().map(|(name, value)| (name, value.as_bytes())).collect();
+            found.sort_by_key(|(name, _)| wanted.iter().position(|(other, _)| other == name));
+            assert_eq!(found, wanted.to_vec());
+        }
+    }
+    let messages = rows(columns());
+    let messages = Messages::new(&messages).unwrap();
+    let second = messages.from_row(1, 1).next().unwrap().headers;
+    assert_eq!(second.get(b"trace"), Some(HeaderValue::Text("abc")));
+    assert_eq!(second.get(b"raw"), Some(HeaderValue::Bytes(b"\xff")));
+    let twice = headers(&[&[], &[], &[("a", b"1"), ("a", b"2")], &[], &[]]);
+    let error = Messages::new(&rows(vec![topics(), data(), correlation_ids(), twice])).err().unwrap();
+    assert_eq!(error.to_string(), "the headers of row 2: the name \"a\" occurs twice");
 }
 
 #[test]

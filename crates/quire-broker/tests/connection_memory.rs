@@ -44,8 +44,14 @@ impl Driver {
         let mut bytes = Vec::new();
         Command::Logon(Logon { version: 1, client_name, ..Logon::default() }).encode(&mut bytes);
         if let Some(sequence) = sequence {
-            let publish =
-                Publish { sequence, expiration_s: None, topic: b"t", correlation_id: b"", data: b"x" };
+            let publish = Publish {
+                sequence,
+                expiration_s: None,
+                topic: b"t",
+                correlation_id: b"",
+                headers: quire_types::Headers::NONE,
+                data: b"x",
+            };
             Command::Publish(publish).encode(&mut bytes);
         }
         self.broker.handle(

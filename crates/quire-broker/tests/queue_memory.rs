@@ -52,8 +52,14 @@ fn small_messages_that_are_written_one_by_one_do_not_fill_the_memory() {
     turn(Input::Received { connection, bytes: &bytes });
     let before = allocated();
     for sequence in 1..=150_000 {
-        let publish =
-            Publish { sequence, expiration_s: None, topic: b"jobs", correlation_id: b"", data: b"{}" };
+        let publish = Publish {
+            sequence,
+            expiration_s: None,
+            topic: b"jobs",
+            correlation_id: b"",
+            headers: quire_types::Headers::NONE,
+            data: b"{}",
+        };
         bytes.clear();
         Command::Publish(publish).encode(&mut bytes);
         turn(Input::Received { connection, bytes: &bytes });

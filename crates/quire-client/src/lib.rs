@@ -35,7 +35,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quire_types::Bookmark;
+use quire_types::{Bookmark, Headers};
 
 pub use command::CommandId;
 use command::Commands;
@@ -109,6 +109,8 @@ pub struct NewMessage<'a> {
     pub expiration_s: Option<u32>,
     /// Handed on as it is, at most 255 bytes; empty = none.
     pub correlation_id: &'a [u8],
+    /// Handed on as they are.
+    pub headers: Headers<'a>,
 }
 
 /// Why something did not work out, and the text for a person.
@@ -853,6 +855,7 @@ fn publish_of<'a>(message: &NewMessage<'a>, sequence: u64) -> Publish<'a> {
         expiration_s: message.expiration_s,
         topic: message.topic.as_bytes(),
         correlation_id: message.correlation_id,
+        headers: message.headers,
         data: message.data,
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quire_types::{Bookmark, PublisherId, Timestamp};
+use quire_types::{Bookmark, Headers, PublisherId, Timestamp};
 
 use super::lease::Lease;
 use quire_command as command;
@@ -48,7 +48,7 @@ impl Message {
         let behind = message.topic.len() + message.correlation_id.len() + message.data.len();
         let head = Head {
             subscription: message.subscription,
-            // The fixed parts and the name of a queue, which is a topic: about a thousand bytes at most.
+            // The fixed parts, the name of a queue, which is a topic, and the headers: about 34,000 bytes at most.
             topic_start: (body.len() - behind) as u16,
             topic_size: message.topic.len() as u16,
             correlation_size: message.correlation_id.len() as u8,
@@ -90,6 +90,7 @@ impl Message {
             queued: self.lease.as_ref().map(|lease| lease.queued()),
             topic: self.source_topic(),
             correlation_id: self.correlation_id(),
+            headers: self.headers(),
             data: self.data(),
         };
         message_body(&message)
@@ -116,6 +117,11 @@ impl Message {
     pub fn correlation_id(&self) -> &[u8] {
         let start = usize::from(self.head.topic_start) + usize::from(self.head.topic_size);
         &self.body[start..start + usize::from(self.head.correlation_size)]
+    }
+
+    /// As published. Read from the frame at each call, so that a message without headers pays nothing for them.
+    pub fn headers(&self) -> Headers<'_> {
+        decode_message(&self.body).map_or(Headers::NONE, |message| message.headers)
     }
 
     /// The data.

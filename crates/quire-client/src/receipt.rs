@@ -257,8 +257,8 @@ impl Receipts {
 
 /// The most bytes that a message takes as a frame.
 pub(super) fn frame_size_max(message: &NewMessage<'_>) -> usize {
-    message.topic.len() + message.data.len() + FRAME_SIZE_ALLOWANCE
+    message.topic.len() + message.headers.as_bytes().len() + message.data.len() + FRAME_SIZE_ALLOWANCE
 }
 
-/// The bytes of a publish frame without topic and data, at most.
+/// The bytes of a publish frame without topic, headers and data, at most.
 const FRAME_SIZE_ALLOWANCE: usize = 300;

@@ -1,7 +1,7 @@
 //! What a client sends.
 
 use crate::packed::{BatchItems, Bookmarks, SubscriptionNumbers};
-use quire_types::{Action, Files, Verdict};
+use quire_types::{Action, Files, Headers, Verdict};
 
 /// Anything that a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +72,8 @@ pub struct Publish<'a> {
     pub topic: &'a [u8],
     /// Handed on as it is; empty = none.
     pub correlation_id: &'a [u8],
+    /// Handed on as they are.
+    pub headers: Headers<'a>,
     /// The message.
     pub data: &'a [u8],
 }

@@ -2,6 +2,7 @@
 
 use crate::code::Code;
 use crate::packed::SubscriptionNumbers;
+use quire_types::Headers;
 
 /// Anything that a server says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +104,8 @@ pub struct Message<'a> {
     pub topic: &'a [u8],
     /// As published; empty = none.
     pub correlation_id: &'a [u8],
+    /// As published.
+    pub headers: Headers<'a>,
     /// The message.
     pub data: &'a [u8],
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use quire_journal::{
-    Appended, Attributes, Bookmark, FileMaintenance, Journal, JournalError, NewRecord, Options, Position,
-    Progress, PublisherId, Reader, RecordKind, Recovery,
+    Appended, AttributesBuffer, Bookmark, FileMaintenance, Headers, Journal, JournalError, NewAttributes,
+    NewRecord, Options, Position, Progress, PublisherId, Reader, RecordKind, Recovery,
 };
 
 use crate::clock::Clock;
@@ -38,6 +38,8 @@ pub struct Head<'a> {
     pub publisher: PublisherId,
     /// Handed on; at most 255 bytes.
     pub correlation_id: &'a [u8],
+    /// Their headers.
+    pub headers: Headers<'a>,
     /// Lifetime in seconds, 0 = never expires; `None` = not said.
     pub expiration_s: Option<u32>,
 }
@@ -74,6 +76,8 @@ impl SharedJournal {
         data: impl IntoIterator<Item = &'a [u8]>,
         bookmarks: &mut Vec<Option<Bookmark>>,
     ) -> Result<(), JournalError> {
+        let mut attributes = AttributesBuffer::default();
+        attributes.encode(&NewAttributes { headers: head.headers, ..NewAttributes::default() })?;
         let mut inner = self.inner.lock();
         let Inner { journal, unpersisted_size_max, half } = inner.as_mut().ok_or(JournalError::Closed)?;
         // The journal would keep it until there is room. Whoever appends is to know at once.
@@ -103,7 +107,7 @@ impl SharedJournal {
                 topic: head.topic,
                 correlation_id: head.correlation_id,
                 expiration_s: head.expiration_s,
-                attributes: Attributes::NONE,
+                attributes: attributes.attributes(),
                 data,
             };
             bookmarks.push(match journal.append(&record) {

@@ -66,6 +66,7 @@ fn publish(client: &Client, topic: &str, data: &str) -> Option<u64> {
         sequence: Sequence::Auto,
         expiration_s: None,
         correlation_id: b"",
+        headers: quire_types::Headers::NONE,
     };
     client.publish(&message).unwrap()
 }

@@ -34,6 +34,7 @@ fn evaluation_asks_for_no_memory() {
             topic: "orders",
             bookmark: None,
             correlation_id: b"",
+            headers: quire_types::Headers::NONE,
             timestamp: Timestamp(0),
             now: Timestamp(0),
         };

@@ -33,13 +33,16 @@ pub use disk::{Disk, File, MemoryDisk, RealDisk};
 pub use error::{JournalError, limit_reached};
 pub use maintenance::files::{FileMaintenance, Which};
 pub use paged::{Array, Block, Memory, PageFile};
-pub use quire_types::{Action, Bookmark, BookmarkError, Position, PublisherId, Timestamp, TimestampError};
+pub use quire_types::{
+    Action, Bookmark, BookmarkError, HeaderValue, Headers, HeadersBuffer, HeadersError, Position,
+    PublisherId, Timestamp, TimestampError,
+};
 pub use read::cursor::{AllTopics, Batch, Cursor, Records, TopicFilter};
 pub use read::plan::BlockRange;
 pub use read::reader::{Place, Reader, SegmentInfo, SegmentState};
 pub use read::verify::Damage;
 pub use record::attributes::{
-    Attributes, AttributesBuffer, Instance, InstancePath, InstancePathBuffer, Origin, Source,
+    Attributes, AttributesBuffer, Instance, InstancePath, InstancePathBuffer, NewAttributes, Origin, Source,
 };
 pub use record::deleted::{BadDeletedKeys, DeletedKeys, put_deleted_key};
 pub use record::{NewRecord, Record, RecordKind};

@@ -12,7 +12,7 @@ use quire_client::{Failure, Message};
 use quire_command::Code;
 use quire_driver::client::{LogRange, Step};
 use quire_expression::message_type::MessageType;
-use quire_journal::{Attributes, Position, Record, RecordKind};
+use quire_journal::{AttributesBuffer, NewAttributes, Position, Record, RecordKind};
 
 use crate::arrow::{ArrowScan, ScanFailure, plan};
 use crate::client::Handle;
@@ -104,8 +104,9 @@ impl Received {
         while !self.collector.is_full() {
             match self.range.take(self.handle.client(), TAKEN_MAX, SLICE) {
                 Step::Messages(messages) => {
+                    let mut buffer = AttributesBuffer::default();
                     for message in &messages {
-                        self.collector.add(&record_of(message)?);
+                        self.collector.add(&record_of(message, &mut buffer)?);
                     }
                 }
                 Step::Nothing => (),
@@ -140,12 +141,14 @@ impl crate::arrow::Batches for Received {
 }
 
 /// The message as a record. A server says neither the position in its log nor the type of the message: of the fields those of JSON are read.
-fn record_of(message: &Message) -> Result<Record<'_>, ScanFailure> {
+fn record_of<'a>(message: &'a Message, buffer: &'a mut AttributesBuffer) -> Result<Record<'a>, ScanFailure> {
     let topic = std::str::from_utf8(message.topic());
     let (Ok(topic), Some(bookmark)) = (topic, message.bookmark()) else {
         let reason = "a message of a replay without bookmark, or whose topic is no text".to_owned();
         return Err(ScanFailure::Client(Failure::new(Code::InvalidFrame, reason)));
     };
+    let headers = NewAttributes { headers: message.headers(), ..NewAttributes::default() };
+    let attributes = buffer.encode(&headers).map_err(|error| ScanFailure::Scan(error.into()))?;
     Ok(Record {
         position: Position::ZERO,
         kind: RecordKind::Publish,
@@ -156,7 +159,7 @@ fn record_of(message: &Message) -> Result<Record<'_>, ScanFailure> {
         topic,
         correlation_id: message.correlation_id(),
         expiration_s: None,
-        attributes: Attributes::NONE,
+        attributes,
         data: message.data(),
     })
 }

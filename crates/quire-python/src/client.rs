@@ -24,12 +24,13 @@ use quire_driver::client::{
     self as driver, FirstContact, Followed, HandedTo, Link, NO_SUBSCRIPTION, Options, Queue, Subscribed,
     Taken, Waited,
 };
-use quire_journal::Bookmark;
+use quire_journal::{Bookmark, HeadersBuffer};
 
 use crate::arrow_rows::ArrowRows;
 use crate::embedded::LinkArgument;
 use crate::errors;
 use crate::fork;
+use crate::headers;
 use crate::interpreter;
 use crate::maintenance::{action_of, files_of};
 use crate::message::{Message, Progress};
@@ -78,19 +79,24 @@ struct SpecArgument {
     select: Option<String>,
 }
 
-/// One message of `publish_many`: topic, data, sequence, expiration in seconds, correlation id.
+/// One message of `publish_many`: topic, data, sequence, expiration in seconds, correlation id, headers.
 #[derive(FromPyObject)]
-struct MessageArgument(String, PyBackedBytes, u64, Option<u32>, Option<String>);
+struct MessageArgument(String, PyBackedBytes, u64, Option<u32>, Option<String>, Option<Py<PyAny>>);
 
 impl MessageArgument {
-    fn message(&self) -> NewMessage<'_> {
-        let MessageArgument(topic, data, sequence, expiration_s, correlation_id) = self;
+    fn headers(&self, py: Python<'_>) -> PyResult<HeadersBuffer> {
+        headers::from_python(py, self.5.as_ref().map(|headers| headers.bind(py)))
+    }
+
+    fn message<'a>(&'a self, headers: &'a HeadersBuffer) -> NewMessage<'a> {
+        let MessageArgument(topic, data, sequence, expiration_s, correlation_id, _) = self;
         NewMessage {
             topic,
             data,
             sequence: sequence_of(Some(*sequence)),
             expiration_s: *expiration_s,
             correlation_id: correlation_id.as_deref().unwrap_or_default().as_bytes(),
+            headers: headers.as_headers(),
         }
     }
 }
@@ -188,7 +194,8 @@ impl Client {
 
     /// Takes a message and gives its sequence. `sequence`: 0 = the next one, `None` = without one. Raises `BlockingIOError` when the store is
     /// full: wait with `wait_room`.
-    #[pyo3(signature = (topic, data, sequence=0, expiration_s=None, correlation_id=None))]
+    #[pyo3(signature = (topic, data, sequence=0, expiration_s=None, correlation_id=None, headers=None))]
+    #[allow(clippy::too_many_arguments)] // what a message is
     fn publish(
         &self,
         py: Python<'_>,
@@ -197,15 +204,18 @@ impl Client {
         sequence: Option<u64>,
         expiration_s: Option<u32>,
         correlation_id: Option<&str>,
+        headers: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Option<u64>> {
         self.handle.check_fork(py)?;
         let sequence = sequence_of(sequence);
         let correlation_id = correlation_id.unwrap_or_default().as_bytes();
-        let message = NewMessage { topic, data, sequence, expiration_s, correlation_id };
+        let headers = headers::from_python(py, headers)?;
+        let headers = headers.as_headers();
+        let message = NewMessage { topic, data, sequence, expiration_s, correlation_id, headers };
         self.handle.client().publish(&message).map_err(|error| errors::refused(py, &error))
     }
 
-    /// Takes all of the messages, or none of them: topic, data, sequence, expiration and correlation id of each, as in `publish`. Gives
+    /// Takes all of the messages, or none of them: topic, data, sequence, expiration, correlation id and headers of each, as in `publish`. Gives
     /// their sequences, and a receipt when they are followed; with `"announced"`, `settled` gives its number. When one cannot be taken:
     /// the sequences of those before it that were taken, its index and the error. Raises `BlockingIOError` when the store has no room.
     fn publish_many(
@@ -219,7 +229,9 @@ impl Client {
             "announced" => Followed::ByAnnouncement,
             _ => Followed::ByAsking,
         });
-        let new: Vec<NewMessage<'_>> = messages.iter().map(MessageArgument::message).collect();
+        let headers = messages.iter().map(|message| message.headers(py)).collect::<PyResult<Vec<_>>>()?;
+        let new: Vec<NewMessage<'_>> =
+            messages.iter().zip(&headers).map(|(message, headers)| message.message(headers)).collect();
         match interpreter::outside(py, || self.handle.client().publish_many(&new, followed)) {
             Ok((sequences, id)) => {
                 let receipt = id.map(|id| Receipt { handle: self.handle.clone(), id });

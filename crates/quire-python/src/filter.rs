@@ -6,6 +6,7 @@ use quire_expression::filter::{Filter as CoreFilter, FilterError, FilterOptions,
 use quire_journal::Timestamp;
 
 use crate::errors;
+use crate::headers;
 use crate::journal::message_type_of;
 
 /// A parsed content filter; see `docs/filters.md`.
@@ -24,7 +25,14 @@ impl Filter {
     }
 
     /// Whether a message with this data matches. Data that is not of its type matches no filter that reads fields.
-    fn matches(&self, py: Python<'_>, data: PyBackedBytes, message_type: &str) -> PyResult<bool> {
+    fn matches(
+        &self,
+        py: Python<'_>,
+        data: PyBackedBytes,
+        message_type: &str,
+        headers: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
+        let headers = headers::from_python(py, headers)?;
         let message_type = message_type_of(py, message_type)?;
         Ok(self.filter.matches(&MessageContext {
             message_type,
@@ -32,6 +40,7 @@ impl Filter {
             topic: "",
             bookmark: None,
             correlation_id: b"",
+            headers: headers.as_headers(),
             timestamp: Timestamp::default(),
             now: Timestamp::default(),
         }))

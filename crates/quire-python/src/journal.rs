@@ -13,6 +13,7 @@ use quire_journal::{Durability, JournalError, Options, Position, Progress, Publi
 use crate::engine::journal_code;
 use crate::errors;
 use crate::fork::Handle;
+use crate::headers;
 use crate::interpreter;
 use crate::journal_reader::JournalReader;
 use crate::maintenance::JournalMaintenance;
@@ -73,7 +74,7 @@ impl Journal {
     }
 
     /// Appends, and gives one bookmark for each of `data`, `None` for a duplicate; waits only when the disk is far behind.
-    #[pyo3(signature = (topic, data, *, publisher, sequence, message_type, correlation_id, expiration_s))]
+    #[pyo3(signature = (topic, data, *, publisher, sequence, message_type, correlation_id, expiration_s, headers=None))]
     #[allow(clippy::too_many_arguments)] // keywords on the other side
     fn append(
         &self,
@@ -85,14 +86,17 @@ impl Journal {
         message_type: &str,
         correlation_id: Option<&str>,
         expiration_s: Option<u32>,
+        headers: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Vec<Option<String>>> {
         self.handle.check_fork(py)?;
         let message_type = message_type_of(py, message_type)?;
+        let headers = headers::from_python(py, headers)?;
         let head = Head {
             topic,
             message_type: message_type.code(),
             publisher: publisher.into(),
             correlation_id: correlation_id.unwrap_or_default().as_bytes(),
+            headers: headers.as_headers(),
             expiration_s,
         };
         let journal = self.handle.value();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 use quire_client::Message as Received;
 use quire_driver::Clock;
 use quire_driver::client::HandedTo;
@@ -18,6 +18,7 @@ use quire_journal::{
 use quire_scan::{LogRange, Scan, ScanError, bounds};
 
 use crate::errors;
+use crate::headers;
 use crate::interpreter;
 use crate::journal::to_python;
 use crate::message::{Message, Progress, datetime_from_ns};
@@ -311,6 +312,11 @@ impl Record {
     fn correlation_id(&self) -> Option<String> {
         let id = &self.correlation_id;
         (!id.is_empty()).then(|| String::from_utf8_lossy(id).into_owned())
+    }
+
+    #[getter]
+    fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        headers::to_python(py, self.attributes().headers())
     }
 
     #[getter]

@@ -9,6 +9,7 @@ mod engine;
 mod errors;
 mod filter;
 mod fork;
+mod headers;
 mod interpreter;
 mod journal;
 mod journal_reader;
@@ -52,6 +53,7 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(embedded::runs_locally, module)?)?;
     module.add_function(wrap_pyfunction!(engine::check_config, module)?)?;
     module.add_function(wrap_pyfunction!(filter::caret, module)?)?;
+    module.add_function(wrap_pyfunction!(headers::check_headers, module)?)?;
     module.add_function(wrap_pyfunction!(message::copy_message, module)?)?;
     module.add_function(wrap_pyfunction!(message::test_message, module)?)?;
     module.add_function(wrap_pyfunction!(fork::forked, module)?)

@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyBufferError, PyResourceWarning};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 use quire_client::{Cause, Failure, Lease, Message as Received};
 use quire_command as command;
 use quire_driver::client::{self as driver, HandedTo};
@@ -20,11 +20,12 @@ use quire_types::Verdict;
 
 use crate::client::Handle;
 use crate::errors;
+use crate::headers;
 
 /// One received message: a range of the receive buffer.
 ///
 /// It supports the buffer protocol: `memoryview(message)` is its data, uncopied. Two messages are equal when their topic, bookmark, timestamp,
-/// correlation id and data are. A message that was pickled is a copy: it has all attributes, and cannot be settled.
+/// correlation id, headers and data are. A message that was pickled is a copy: it has all attributes, and cannot be settled.
 #[pyclass(frozen, module = "quire", name = "Message")]
 pub struct Message {
     received: Received,
@@ -287,6 +288,12 @@ impl Message {
         (!id.is_empty()).then(|| String::from_utf8_lossy(id).into_owned())
     }
 
+    /// The headers as published, in a new dictionary at each use: names and their values, text or bytes. Empty without headers.
+    #[getter]
+    fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        headers::to_python(py, self.received.headers())
+    }
+
     /// The key in a last-value topic; `None` for messages of the log and of queues, which have none.
     #[getter]
     fn sow_key(&self) -> Option<&'static str> {
@@ -453,6 +460,7 @@ impl Message {
         let (mine, others) = (&self.received, &other.received);
         self.identity() == other.identity()
             && mine.correlation_id() == others.correlation_id()
+            && mine.headers() == others.headers()
             && mine.data() == others.data()
     }
 
@@ -536,7 +544,7 @@ pub fn copy_message(py: Python<'_>, body: &[u8], command: &str, sub_id: String) 
 
 /// A message for the test of a handler.
 #[pyfunction]
-#[pyo3(signature = (topic, data, *, bookmark, timestamp_ns, correlation_id, sub_id, queue, lease_ms, delivery_count, cancel_count))]
+#[pyo3(signature = (topic, data, *, bookmark, timestamp_ns, correlation_id, headers, sub_id, queue, lease_ms, delivery_count, cancel_count))]
 #[allow(clippy::too_many_arguments)] // the fields of a message
 pub fn test_message(
     py: Python<'_>,
@@ -545,6 +553,7 @@ pub fn test_message(
     bookmark: Option<&str>,
     timestamp_ns: u64,
     correlation_id: &str,
+    headers: Option<&Bound<'_, PyAny>>,
     sub_id: String,
     queue: Option<&str>,
     lease_ms: u64,
@@ -568,6 +577,7 @@ pub fn test_message(
         position: 0,
         queue: Some(queue.as_bytes()),
     });
+    let headers = headers::from_python(py, headers)?;
     let message = command::Message {
         subscription: 0,
         bookmark,
@@ -575,6 +585,7 @@ pub fn test_message(
         queued,
         topic: topic.as_bytes(),
         correlation_id: correlation_id.as_bytes(),
+        headers: headers.as_headers(),
         data,
     };
     let received = Received::alone(&message)

@@ -15,6 +15,7 @@ pub fn message_of<'a>(record: &Record<'a>, subscription: u32) -> Message<'a> {
         queued: None,
         topic: record.topic.as_bytes(),
         correlation_id: record.correlation_id,
+        headers: record.headers(),
         data: record.data,
     }
 }
@@ -27,6 +28,7 @@ pub fn context_of<'a>(record: &Record<'a>, now: Timestamp) -> Option<MessageCont
         topic: record.topic,
         bookmark: Some(record.bookmark()),
         correlation_id: record.correlation_id,
+        headers: record.headers(),
         timestamp: record.timestamp,
         now,
     })

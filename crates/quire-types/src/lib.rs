@@ -1,15 +1,19 @@
-//! The values that every part of quire names: positions and bookmarks, times, what becomes of a message and of a journal file.
+//! The values that every part of quire names: positions and bookmarks, headers, times, what becomes of a message and of a journal file.
 //!
 //! This crate imports nothing of quire, so that the journal, the wire protocol and the engines need not know each other to speak of
 //! the same message.
 
 mod bookmark;
+mod headers;
 mod maintenance;
 pub mod time;
 mod timestamp;
 mod verdict;
 
 pub use bookmark::{Bookmark, BookmarkError, Position, PublisherId};
+pub use headers::{
+    HEADER_NAME_SIZE_MAX, HEADERS_MAX, HEADERS_SIZE_MAX, HeaderValue, Headers, HeadersBuffer, HeadersError,
+};
 pub use maintenance::{Action, Files};
 pub use timestamp::{Timestamp, TimestampError};
 pub use verdict::Verdict;

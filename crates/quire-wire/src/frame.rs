@@ -4,6 +4,7 @@
 //! bytes, before anything is buffered for it, and never copies a frame that arrived whole.
 
 use quire_command::Code;
+use quire_types::Headers;
 
 /// Bytes of a frame's `length` field.
 pub const LENGTH_SIZE: usize = 4;
@@ -11,7 +12,7 @@ pub const LENGTH_SIZE: usize = 4;
 /// The largest frame before logon: room for every field of a logon, and no more for a stranger.
 pub const LOGON_FRAME_SIZE_MAX: usize = 64 * 1024;
 
-/// What a frame may hold beside the data of a message: topic, correlation id, fixed fields, and the fields of a command except its filter.
+/// What a frame may hold beside the data of a message: topic, correlation id, headers, fixed fields, and the fields of a command except its filter.
 pub const FRAME_OVERHEAD_MAX: usize = 128 * 1024;
 
 /// Why bytes are not a frame of this protocol. The fault of the peer.
@@ -307,6 +308,20 @@ impl<'a> Body<'a> {
     pub(super) fn bad(&self, field: &'static str) -> WireError {
         WireError::Malformed { frame: self.frame, field }
     }
+}
+
+/// Appends headers with their size before them.
+pub(super) fn put_headers(out: &mut Vec<u8>, headers: Headers<'_>) {
+    // The limits of headers keep the size far below its 16 bits.
+    out.extend_from_slice(&(headers.as_bytes().len() as u16).to_le_bytes());
+    out.extend_from_slice(headers.as_bytes());
+}
+
+/// Takes headers that a flag announced: at least one.
+pub(super) fn take_headers<'a>(body: &mut Body<'a>) -> Result<Headers<'a>, WireError> {
+    let size = body.u16("headers size")?;
+    let headers = Headers::from_bytes(body.bytes(size.into(), "headers size")?);
+    headers.filter(|headers| !headers.is_empty()).ok_or_else(|| body.bad("headers"))
 }
 
 #[cfg(test)]

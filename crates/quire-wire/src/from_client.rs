@@ -1,12 +1,15 @@
 //! Frames that go from a client to a server (protocol.md section 3).
 
-use super::frame::{Body, Decode, Encode, Fields, FromBody, RawFrame, WireError, put_field, put_frame};
+use super::frame::{
+    Body, Decode, Encode, Fields, FromBody, RawFrame, WireError, put_field, put_frame, put_headers,
+    take_headers,
+};
 use quire_command::{
     Acks, BatchItems, Bookmarks, CLIENT_NAME_SIZE_MAX, CORRELATION_SIZE_MAX, Command, Extend, Logon,
     Maintain, Publish, PublishBatch, Query, Settle, Subject, Subscribe, SubscribeOptions,
     SubscriptionNumbers, Unsubscribe, put_batch_item,
 };
-use quire_types::TOPIC_SIZE_MAX;
+use quire_types::{Headers, TOPIC_SIZE_MAX};
 
 /// The first field of a logon, so that a stray peer is told apart at once.
 pub const MAGIC: [u8; 4] = *b"QUIR";
@@ -29,6 +32,7 @@ pub(super) const MAINTAIN: u8 = 15;
 const INSPECT: u8 = 16;
 
 const FLAG_EXPIRATION: u8 = 1;
+const FLAG_HEADERS: u8 = 2;
 
 impl<'a> Decode<'a> for Command<'a> {
     fn decode(frame: RawFrame<'a>) -> Result<Self, WireError> {
@@ -136,11 +140,15 @@ impl Encode for Publish<'_> {
 /// Topic and correlation id must be within their limits; the client checks them.
 fn put_publish_head(out: &mut Vec<u8>, head: &Publish<'_>) {
     debug_assert!(head.topic.len() <= TOPIC_SIZE_MAX && head.correlation_id.len() <= CORRELATION_SIZE_MAX);
-    out.push(if head.expiration_s.is_some() { FLAG_EXPIRATION } else { 0 });
+    let expires = if head.expiration_s.is_some() { FLAG_EXPIRATION } else { 0 };
+    out.push(expires | if head.headers.is_empty() { 0 } else { FLAG_HEADERS });
     out.push(head.correlation_id.len() as u8);
     out.extend_from_slice(&(head.topic.len() as u16).to_le_bytes());
     out.extend_from_slice(&head.expiration_s.unwrap_or(0).to_le_bytes());
     out.extend_from_slice(&head.sequence.to_le_bytes());
+    if !head.headers.is_empty() {
+        put_headers(out, head.headers);
+    }
     out.extend_from_slice(head.topic);
     out.extend_from_slice(head.correlation_id);
 }
@@ -159,14 +167,17 @@ fn take_publish_head<'a>(frame: &'static str, body: &'a [u8]) -> Result<(Publish
     let topic_size = body.u16("head")?;
     let expiration_s = body.u32("head")?;
     let sequence = body.u64("head")?;
-    if flags & !FLAG_EXPIRATION != 0 {
-        return Err(body.bad("flags"));
-    }
+    let headers = match flags & !FLAG_EXPIRATION {
+        0 => Headers::NONE,
+        FLAG_HEADERS => take_headers(&mut body)?,
+        _ => return Err(body.bad("flags")),
+    };
     let topic = body.bytes(topic_size.into(), "topic size")?;
     let correlation_id = body.bytes(correlation_size.into(), "correlation size")?;
     let expiration_s = (flags & FLAG_EXPIRATION != 0).then_some(expiration_s);
-    Ok((Publish { sequence, expiration_s, topic, correlation_id, data: &[] }, body))
+    Ok((Publish { sequence, expiration_s, topic, correlation_id, headers, data: &[] }, body))
 }
+
 impl<'a> FromBody<'a> for PublishBatch<'a> {
     fn from_body(body: &'a [u8]) -> Result<Self, WireError> {
         let (head, body) = take_publish_head("publish_batch", body)?;

@@ -2,10 +2,12 @@
 
 use super::frame::{
     Body, Decode, Encode, Fields, FromBody, LENGTH_SIZE, RawFrame, WireError, put_field, put_frame,
+    put_headers, take_headers,
 };
 use quire_command::{
     Ack, AckKind, Code, FailureScope, LeaseEnd, LoggedOn, Message, Queued, Reply, SubscriptionNumbers,
 };
+use quire_types::Headers;
 
 const LOGGED_ON: u8 = 64;
 const ACK: u8 = 65;
@@ -23,6 +25,7 @@ const JOURNAL_FILE: u8 = 75;
 const FLAG_BOOKMARK: u8 = 1;
 const FLAG_QUEUED: u8 = 2;
 const FLAG_QUEUE_NAME: u8 = 4;
+const FLAG_HEADERS: u8 = 8;
 
 /// Bytes of a `message` before its topic.
 const HEAD_SIZE: usize = 32;
@@ -158,32 +161,44 @@ pub fn copy_bookmark(from: &[u8], to: &mut [u8]) {
 
 impl Encode for Message<'_> {
     fn encode(&self, out: &mut Vec<u8>) {
-        let size = message_size(self);
-        out.reserve(LENGTH_SIZE + size);
-        put_message_head(out, self, size);
+        put_message_head(self, self.data.len(), out);
         out.extend_from_slice(self.data);
     }
 }
 
 /// Appends the frame of a message without the data, which belongs right behind it.
 pub fn encode_without_data(message: &Message<'_>, out: &mut Vec<u8>) {
-    let size = message_size(message);
-    out.reserve(LENGTH_SIZE + size - message.data.len());
-    put_message_head(out, message, size);
+    put_message_head(message, 0, out);
 }
 
-/// Bytes of the frame behind its length.
-fn message_size(message: &Message<'_>) -> usize {
+/// Appends everything before the data of a message, of which `data_size` bytes follow.
+#[inline]
+fn put_message_head(message: &Message<'_>, data_size: usize, out: &mut Vec<u8>) {
+    match message.headers.is_empty() {
+        true => put_head::<false>(message, data_size, out),
+        false => put_head_with_headers(message, data_size, out),
+    }
+}
+
+/// Apart from [`put_message_head`], so that a message without headers costs one comparison.
+#[cold]
+#[inline(never)]
+fn put_head_with_headers(message: &Message<'_>, data_size: usize, out: &mut Vec<u8>) {
+    put_head::<true>(message, data_size, out);
+}
+
+#[inline(always)]
+fn put_head<const HEADERS: bool>(message: &Message<'_>, data_size: usize, out: &mut Vec<u8>) {
     let queued_size = |queued: Queued<'_>| QUEUED_SIZE + queued.queue.map_or(0, |queue| 2 + queue.len());
-    1 + HEAD_SIZE
+    // Bytes of the frame behind its length.
+    let size = 1
+        + HEAD_SIZE
         + message.queued.map_or(0, queued_size)
+        + if HEADERS { 2 + message.headers.as_bytes().len() } else { 0 }
         + message.topic.len()
         + message.correlation_id.len()
-        + message.data.len()
-}
-
-/// Appends everything before the data of a frame of this size.
-fn put_message_head(out: &mut Vec<u8>, message: &Message<'_>, size: usize) {
+        + message.data.len();
+    out.reserve(LENGTH_SIZE + size - message.data.len() + data_size);
     let (publisher, sequence) = message.bookmark.unwrap_or((0, 0));
     let queued_flags =
         |queued: Queued<'_>| FLAG_QUEUED | if queued.queue.is_some() { FLAG_QUEUE_NAME } else { 0 };
@@ -191,8 +206,9 @@ fn put_message_head(out: &mut Vec<u8>, message: &Message<'_>, size: usize) {
     let mut head = [0; LENGTH_SIZE + 1 + HEAD_SIZE];
     head[0..4].copy_from_slice(&(size as u32).to_le_bytes());
     head[4] = MESSAGE;
-    head[5] =
-        if message.bookmark.is_some() { FLAG_BOOKMARK } else { 0 } | message.queued.map_or(0, queued_flags);
+    head[5] = if message.bookmark.is_some() { FLAG_BOOKMARK } else { 0 }
+        | message.queued.map_or(0, queued_flags)
+        | if HEADERS { FLAG_HEADERS } else { 0 };
     head[6] = message.correlation_id.len() as u8;
     head[7..9].copy_from_slice(&(message.topic.len() as u16).to_le_bytes());
     head[9..13].copy_from_slice(&message.subscription.to_le_bytes());
@@ -202,6 +218,9 @@ fn put_message_head(out: &mut Vec<u8>, message: &Message<'_>, size: usize) {
     out.extend_from_slice(&head);
     if let Some(queued) = &message.queued {
         put_queued(out, queued);
+    }
+    if HEADERS {
+        put_headers(out, message.headers);
     }
     out.extend_from_slice(message.topic);
     out.extend_from_slice(message.correlation_id);
@@ -219,22 +238,40 @@ pub fn message_body(message: &Message<'_>) -> Vec<u8> {
 /// # Errors
 /// [`WireError::Malformed`] when it is none.
 pub fn decode_message(body: &[u8]) -> Result<Message<'_>, WireError> {
+    match body.first() {
+        Some(flags) if flags & FLAG_HEADERS != 0 => decode_with_headers(body),
+        _ => decode::<false>(body),
+    }
+}
+
+/// Apart from [`decode_message`], so that a message without headers costs one comparison.
+#[cold]
+#[inline(never)]
+fn decode_with_headers(body: &[u8]) -> Result<Message<'_>, WireError> {
+    decode::<true>(body)
+}
+
+#[inline(always)]
+fn decode<const HEADERS: bool>(body: &[u8]) -> Result<Message<'_>, WireError> {
     let mut body = Body::new("message", body);
     let [flags, correlation_size] = body.array("head")?;
     let topic_size = body.u16("head")?;
     let subscription = body.u32("head")?;
     let (publisher, sequence) = (body.u64("head")?, body.u64("head")?);
     let timestamp_ns = body.u64("head")?;
-    let queued = match flags & !FLAG_BOOKMARK {
+    let known = if HEADERS { FLAG_BOOKMARK | FLAG_HEADERS } else { FLAG_BOOKMARK };
+    let queued = match flags & !known {
         0 => None,
         FLAG_QUEUED => Some(take_queued(&mut body, false)?),
         flags if flags == FLAG_QUEUED | FLAG_QUEUE_NAME => Some(take_queued(&mut body, true)?),
         _ => return Err(body.bad("flags")),
     };
+    let headers = if HEADERS { take_headers(&mut body)? } else { Headers::NONE };
     let topic = body.bytes(topic_size.into(), "topic size")?;
     let correlation_id = body.bytes(correlation_size.into(), "correlation size")?;
     let bookmark = (flags & FLAG_BOOKMARK != 0).then_some((publisher, sequence));
-    Ok(Message { subscription, bookmark, timestamp_ns, queued, topic, correlation_id, data: body.rest() })
+    let data = body.rest();
+    Ok(Message { subscription, bookmark, timestamp_ns, queued, topic, correlation_id, headers, data })
 }
 
 fn put_queued(out: &mut Vec<u8>, queued: &Queued<'_>) {

@@ -4,7 +4,7 @@
 //! fail here. A frame that is new goes into the list below, and its bytes, checked by hand against docs/protocol.md, into the file.
 
 use quire_command::*;
-use quire_types::{Action, Files, Verdict};
+use quire_types::{Action, Files, Headers, Verdict};
 use quire_wire::*;
 
 /// Keys in the file: `client/` or `server/`, the frame, and a variant after a dot.
@@ -12,6 +12,7 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
     let numbers = SubscriptionNumbers::from_bytes(&[1, 0, 0, 0, 7, 1, 0, 0]).unwrap();
     let bookmarks = Bookmarks::from_bytes(&[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]).unwrap();
     let publish = Publish {
+        headers: Headers::NONE,
         sequence: 0x0102_0304_0506_0708,
         expiration_s: None,
         topic: b"orders",
@@ -67,6 +68,7 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
             "publish.all",
             Command::Publish(Publish { expiration_s: Some(60), correlation_id: b"c-1", ..publish }),
         ),
+        ("publish.headers", Command::Publish(Publish { headers: headers(), ..publish })),
         ("publish_batch", Command::PublishBatch(batch)),
         ("subscribe.least", Command::Subscribe(subscribe.clone())),
         (
@@ -176,6 +178,7 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
 
 fn server_frames() -> Vec<(&'static str, Reply<'static>)> {
     let message = Message {
+        headers: Headers::NONE,
         subscription: 1,
         bookmark: None,
         timestamp_ns: 0x0102_0304_0506_0708,
@@ -252,6 +255,7 @@ fn server_frames() -> Vec<(&'static str, Reply<'static>)> {
                 ..message
             }),
         ),
+        ("message.headers", Reply::Message(Message { headers: headers(), ..message })),
         ("error", Reply::Error { code: Code::SlowConsumer, reason: "too slow" }),
         ("heartbeat", Reply::Heartbeat),
         (
@@ -286,6 +290,11 @@ fn server_frames() -> Vec<(&'static str, Reply<'static>)> {
         ),
         ("journal_file", Reply::JournalFile { command: 1, json: "{}" }),
     ]
+}
+
+/// One header: the size of its name, its name, text, the size of its value, its value.
+fn headers() -> Headers<'static> {
+    Headers::from_bytes(b"\x05trace\0\x03\0abc").unwrap()
 }
 
 /// The name of the frame; a frame that is new does not compile before it is named here, and is then missed below.

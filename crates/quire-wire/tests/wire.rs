@@ -5,11 +5,28 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use quire_command::*;
 use quire_types::Verdict;
-use quire_types::{Action, Files};
+use quire_types::{Action, Files, HeaderValue, Headers, HeadersBuffer};
 use quire_wire::*;
 
 fn text(size_max: usize) -> impl Strategy<Value = String> {
     vec(any::<char>(), 0..size_max / 4).prop_map(String::from_iter)
+}
+
+/// None, or some of text and some of bytes.
+fn headers() -> impl Strategy<Value = HeadersBuffer> {
+    let values = (any::<bool>(), "[a-zß]{0,9}");
+    proptest::collection::btree_map("[a-z.-]{1,9}", values, 0..5).prop_map(|headers| {
+        let value = |is_text: bool, text| match is_text {
+            true => HeaderValue::Text(text),
+            false => HeaderValue::Bytes(str::as_bytes(text)),
+        };
+        HeadersBuffer::new(headers.iter().map(|(name, (is_text, text))| (&**name, value(*is_text, text))))
+            .unwrap()
+    })
+}
+
+fn trace() -> Headers<'static> {
+    Headers::from_bytes(b"\x05trace\0\x03\0abc").unwrap()
 }
 
 fn one_frame(bytes: &[u8]) -> RawFrame<'_> {
@@ -35,18 +52,23 @@ proptest! {
     #[test]
     fn a_publish_survives_the_wire(
         sequence: u64, expiration_s: Option<u32>, topic in text(1024), correlation in vec(any::<u8>(), 0..256), data in vec(any::<u8>(), 0..4096),
+        headers in headers(),
     ) {
         client_round_trip(&Command::Publish(Publish {
-            sequence, expiration_s, topic: topic.as_bytes(), correlation_id: &correlation, data: &data,
+            sequence, expiration_s, topic: topic.as_bytes(), correlation_id: &correlation, headers: headers.as_headers(), data: &data,
         }));
     }
 
     #[test]
-    fn a_batch_survives_the_wire_with_its_numbering(first in 0u64..1 << 60, datas in vec(vec(any::<u8>(), 0..64), 1..40)) {
-        let head = Publish { sequence: first, expiration_s: None, topic: b"orders", correlation_id: b"", data: b"" };
+    fn a_batch_survives_the_wire_with_its_numbering(
+        first in 0u64..1 << 60, datas in vec(vec(any::<u8>(), 0..64), 1..40), headers in headers(),
+    ) {
+        let headers = headers.as_headers();
+        let head = Publish { sequence: first, expiration_s: None, topic: b"orders", correlation_id: b"", headers, data: b"" };
         let mut bytes = Vec::new();
         put_publish_batch(&mut bytes, &head, |out| datas.iter().for_each(|data| put_batch_item(out, data)));
         let Command::PublishBatch(batch) = Command::decode(one_frame(&bytes)).unwrap() else { panic!("another frame") };
+        prop_assert!(batch.messages().all(|publish| publish.headers == headers));
         let got: Vec<_> = batch.messages().map(|publish| (publish.sequence, publish.data.to_vec())).collect();
         let want: Vec<_> =
             (0..).zip(&datas).map(|(i, data)| (if first == 0 { 0 } else { first + i }, data.clone())).collect();
@@ -73,12 +95,14 @@ proptest! {
     fn a_message_survives_the_wire(
         subscription: u32, bookmark: Option<(u64, u64)>, timestamp_ns: u64, topic in text(1024), correlation in vec(any::<u8>(), 0..256),
         data in vec(any::<u8>(), 0..4096), queued: Option<(u64, u32, u32, u64)>, queue in proptest::option::of(text(1024)),
+        headers in headers(),
     ) {
         let queue = queue.as_deref().map(str::as_bytes);
         let queued =
             queued.map(|(lease_ms, deliveries, cancels, position)| Queued { lease_ms, deliveries, cancels, position, queue });
         server_round_trip(&Reply::Message(Message {
-            subscription, bookmark, timestamp_ns, queued, topic: topic.as_bytes(), correlation_id: &correlation, data: &data,
+            subscription, bookmark, timestamp_ns, queued, topic: topic.as_bytes(), correlation_id: &correlation, headers: headers.as_headers(),
+            data: &data,
         }));
     }
 
@@ -156,9 +180,9 @@ proptest! {
     }
 
     #[test]
-    fn any_byte_of_a_frame_may_change_and_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..24) {
+    fn any_byte_of_a_frame_may_change_and_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..25) {
         let logon = Logon { version: 1, client_name: "loader", user: Some("u"), ..Logon::default() };
-        let publish = Publish { sequence: 7, expiration_s: Some(1), topic: b"orders", correlation_id: b"c", data: b"{}" };
+        let publish = Publish { sequence: 7, expiration_s: Some(1), topic: b"orders", correlation_id: b"c", headers: trace(), data: b"{}" };
         let subscribe = Subscribe { command: 1, topic: "orders", filter: Some("/a = 1"), ..Subscribe::default() };
         let mut bytes = Vec::new();
         let (acks, subscriptions) = (Acks::PROCESSED, SubscriptionNumbers::from_bytes(&TWO[..8]).unwrap());
@@ -187,6 +211,7 @@ proptest! {
             19 => Reply::LeaseLost { subscription: 4, reason: LeaseEnd::Expired, publisher: 8, sequence: 9 }.encode(&mut bytes),
             20 => Reply::ResumePosition { publisher: 8, sequence: 9, subscriptions }.encode(&mut bytes),
             21 => Reply::JournalFile { command: 3, json: "{}" }.encode(&mut bytes),
+            23 => Message { headers: trace(), ..QUEUED }.encode(&mut bytes),
             22 => Command::Inspect { command: 3, subject: Subject::Clients { after: 4 } }.encode(&mut bytes),
             _ => Command::Unsubscribe(Unsubscribe { command: 3, acks: Acks::PROCESSED, subscription: 4, begun: None }).encode(&mut bytes),
         }
@@ -224,6 +249,7 @@ const QUEUED: Message<'static> = Message {
     queued: Some(Queued { lease_ms: u64::MAX, deliveries: 2, cancels: 1, position: 9, queue: Some(b"jobs") }),
     topic: b"work",
     correlation_id: b"c",
+    headers: Headers::NONE,
     data: b"{}",
 };
 

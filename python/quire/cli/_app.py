@@ -113,6 +113,7 @@ def publish(
     url: Url = None,
     name: str | None = None,
     rate: float | None = None,
+    header: Annotated[list[str] | None, Parameter(negative="")] = None,
     csv: Annotated[
         bool, Parameter(negative="", help="The file is CSV with a header: each row becomes a JSON object.")
     ] = False,
@@ -123,6 +124,7 @@ def publish(
     For example:
       quire publish orders orders.jsonl
       quire publish orders orders.jsonl --name orders.jsonl
+      quire publish orders orders.jsonl --header source=import --header run=7
       quire publish flights flights.csv --csv --rate 1000
       echo '{"qty": 1}' | quire publish orders
 
@@ -137,10 +139,21 @@ def publish(
         publishes only the lines that are not there yet.
     rate
         Messages per second, at most.
+    header
+        A header of every message, as name=value. May be given several times.
     """
     from quire.cli._messages import publish as run
 
-    return run(topic, file, url=url or default_url(), name=name, rate=rate, as_csv=csv, as_json=json)
+    return run(
+        topic,
+        file,
+        url=url or default_url(),
+        name=name,
+        rate=rate,
+        as_csv=csv,
+        as_json=json,
+        headers=header or [],
+    )
 
 
 @app.command

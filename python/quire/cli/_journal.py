@@ -19,6 +19,7 @@ from quire.cli import FAILURE
 from quire.cli._output import (
     Format,
     data_of,
+    headers_of,
     print_json,
     print_raw,
     print_table,
@@ -364,6 +365,7 @@ def _print(record: quire.Record, style: Format, *, is_first: bool) -> None:
             bookmark=record.bookmark,
             timestamp=record.timestamp,
             correlation_id=record.correlation_id,
+            headers=headers_of(record),
             expiration_s=record.expiration_s,
             key=None if record.key is None else record.key.decode(errors="replace"),
             deleted_keys=keys,

@@ -12,7 +12,15 @@ from typing import Any, BinaryIO, cast
 import quire
 from quire._bookmarks import range_to_core
 from quire.cli._csv import json_rows
-from quire.cli._output import Format, data_of, print_json, print_published, print_raw, show_filter_mistake
+from quire.cli._output import (
+    Format,
+    data_of,
+    headers_of,
+    print_json,
+    print_published,
+    print_raw,
+    show_filter_mistake,
+)
 from quire.client._spec import BookmarkNotFound
 from quire.client._worker import refusal_of
 
@@ -21,10 +29,19 @@ CONNECT_TIMEOUT = 10.0
 
 
 def publish(
-    topic: str, file: str, *, url: str, name: str | None, rate: float | None, as_csv: bool, as_json: bool
+    topic: str,
+    file: str,
+    *,
+    url: str,
+    name: str | None,
+    rate: float | None,
+    as_csv: bool,
+    as_json: bool,
+    headers: list[str],
 ) -> int:
     if rate is not None and rate <= 0:
         raise quire.ConfigError(f"{rate:g} is not above 0", key="--rate")
+    given = _headers(headers)
     started = time.perf_counter()
     count = size = skipped = 0
     with _opened(file) as (source, total), quire.Client(url, name=name) as client:
@@ -39,7 +56,7 @@ def publish(
                     continue
                 if rate is not None:
                     _wait_until(started + count / rate)
-                client.publish(topic, data, sequence=quire.AUTO if name is None else number)
+                client.publish(topic, data, sequence=quire.AUTO if name is None else number, headers=given)
                 count += 1
                 size += len(data)
         client.flush()
@@ -53,6 +70,19 @@ def publish(
     if skipped:
         print(f"{skipped:,} were there already under the name {name}")
     return 0
+
+
+def _headers(options: list[str]) -> dict[str, str] | None:
+    """The headers of options such as `trace=abc`; `None` without options, so that a message without headers costs nothing."""
+    headers: dict[str, str] = {}
+    for option in options:
+        name, separator, value = option.partition("=")
+        if not separator or not name:
+            raise quire.ConfigError(f"expected name=value, got {option!r}", key="--header")
+        if name in headers:
+            raise quire.ConfigError(f"the name {name!r} is given twice", key="--header")
+        headers[name] = value
+    return headers or None
 
 
 def subscribe(
@@ -170,11 +200,13 @@ def print_message(message: quire.Message, style: Format, *, is_first: bool) -> N
         return
     if style == "json":
         source = {} if message.queue is None else {"source_topic": message.source_topic}
+        headers = {"headers": headers_of(message)} if message.headers else {}
         print_json(
             topic=message.topic,
             **source,
             bookmark=message.bookmark,
             timestamp=message.timestamp,
+            **headers,
             data=data_of(message),
         )
         return

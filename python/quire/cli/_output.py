@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -29,6 +30,14 @@ def data_of(message: quire.Message | quire.Record) -> Any:
         return json.loads(message.data)
     except ValueError:
         return message.data.decode(errors="replace")
+
+
+def headers_of(message: quire.Message | quire.Record) -> dict[str, Any]:
+    """The headers for JSON: text as it is, bytes in base64 under a key that says so."""
+    return {
+        name: value if isinstance(value, str) else {"base64": base64.b64encode(value).decode()}
+        for name, value in message.headers.items()
+    }
 
 
 def print_json(**fields: Any) -> None:
@@ -108,6 +117,7 @@ def _pretty(value: object) -> str:
 __all__ = [
     "Format",
     "data_of",
+    "headers_of",
     "print_json",
     "print_published",
     "print_raw",

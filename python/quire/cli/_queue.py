@@ -191,7 +191,13 @@ def redrive(
                     continue
                 topic, data = found
                 with quire.Client(place, name=f"redrive {queue} {letter.bookmark}") as publisher:
-                    publisher.publish(to or topic, data, sequence=1, correlation_id=letter.correlation_id)
+                    publisher.publish(
+                        to or topic,
+                        data,
+                        sequence=1,
+                        correlation_id=letter.correlation_id,
+                        headers=letter.headers,
+                    )
                     publisher.flush()
                 letter.ack()
                 done += 1

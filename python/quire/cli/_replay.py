@@ -49,6 +49,8 @@ class Replayed(Protocol):
     def timestamp_ns(self) -> int: ...
     @property
     def correlation_id(self) -> str | None: ...
+    @property
+    def headers(self) -> dict[str, str | bytes]: ...
 
 
 def replay(
@@ -105,6 +107,7 @@ def replay(
                             sequence=quire.AUTO if position is None else position,
                             expiration=getattr(message, "expiration_s", None),
                             correlation_id=message.correlation_id,
+                            headers=message.headers,
                         )
                         count += 1
                         size += len(message.data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -153,6 +153,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         sequence: SequenceArgument = AUTO,
         expiration: Duration | None = None,
         correlation_id: str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
         on_persisted: Callable[[AsyncReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> int | None:
@@ -160,7 +161,12 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         function."""
         if on_persisted is not None:
             message = Publish(
-                data, topic=topic, sequence=sequence, expiration=expiration, correlation_id=correlation_id
+                data,
+                topic=topic,
+                sequence=sequence,
+                expiration=expiration,
+                correlation_id=correlation_id,
+                headers=headers,
             )
             return (await self._publish_one(AsyncReceipt, message, on_persisted, timeout)).sequence
         check_type(topic, str, "topic")
@@ -172,6 +178,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
             0 if sequence is AUTO else sequence_to_core(sequence),
             None if expiration is None else expiration_to_core(expiration),
             None if correlation_id is None else correlation_to_core(correlation_id),
+            headers,
         )
         try:
             return send()
@@ -186,12 +193,18 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         sequence: int | Auto = AUTO,
         expiration: Duration | None = None,
         correlation_id: str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
         on_persisted: Callable[[AsyncReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> AsyncReceipt:
         """Sends a message and returns its receipt, which can be awaited. See `Client.publish_receipt`."""
         message = Publish(
-            data, topic=topic, sequence=sequence, expiration=expiration, correlation_id=correlation_id
+            data,
+            topic=topic,
+            sequence=sequence,
+            expiration=expiration,
+            correlation_id=correlation_id,
+            headers=headers,
         )
         return await self._publish_one(AsyncReceipt, message, on_persisted, timeout)
 
@@ -202,12 +215,13 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         *,
         expiration: Duration | None = None,
         correlation_id: str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
         on_persisted: Callable[[AsyncBatchReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> list[int]:
         """Sends several messages with one call, all or none, and returns their sequence numbers. See `Client.publish_many`."""
         kind = None if on_persisted is None else AsyncBatchReceipt
-        messages = batch_to_core(topic, items, expiration, correlation_id, self._options.encoder)
+        messages = batch_to_core(topic, items, expiration, correlation_id, headers, self._options.encoder)
         sequences, _ = await self._publish_all(kind, messages, on_persisted, timeout)
         return sequences
 
@@ -218,11 +232,12 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         *,
         expiration: Duration | None = None,
         correlation_id: str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
         on_persisted: Callable[[AsyncBatchReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> AsyncBatchReceipt:
         """Sends several messages and returns the receipt of all of them, which can be awaited. See `Client.publish_many_receipt`."""
-        messages = batch_to_core(topic, items, expiration, correlation_id, self._options.encoder)
+        messages = batch_to_core(topic, items, expiration, correlation_id, headers, self._options.encoder)
         check_not_empty(messages)
         _, receipt = await self._publish_all(AsyncBatchReceipt, messages, on_persisted, timeout)
         assert receipt is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -163,6 +163,7 @@ class Client(ClientBase[Subscription]):
         sequence: SequenceArgument = AUTO,
         expiration: Duration | None = None,
         correlation_id: str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
         on_persisted: Callable[[Receipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> int | None:
@@ -174,6 +175,8 @@ class Client(ClientBase[Subscription]):
           duplicate that the server drops);
           `None` sends without one, and then the message is not sent again after a lost connection
         - `expiration`: lifetime in a queue, in whole seconds rounded up; 0 = never expires
+        - `headers`: names with text or bytes, at most 64; a name has 1 to 255 bytes, and all names and values
+          together at most 32,768. Filters read them as ``HEADER('name')``
         - `on_persisted`: called with the `Receipt` of the message when it is done: persisted, refused, or lost with the
           client. It runs on a thread of the client, one call at a time. Its exceptions are logged
         - `timeout`: how long to wait for room in the publish store, instead of `command_timeout`. After it
@@ -183,7 +186,12 @@ class Client(ClientBase[Subscription]):
         """
         if on_persisted is not None:
             message = Publish(
-                data, topic=topic, sequence=sequence, expiration=expiration, correlation_id=correlation_id
+                data,
+                topic=topic,
+                sequence=sequence,
+                expiration=expiration,
+                correlation_id=correlation_id,
+                headers=headers,
             )
             return finish(self._publish_one(Receipt, message, on_persisted, timeout)).sequence
         check_type(topic, str, "topic")
@@ -194,6 +202,7 @@ class Client(ClientBase[Subscription]):
             0 if sequence is AUTO else sequence_to_core(sequence),
             None if expiration is None else expiration_to_core(expiration),
             None if correlation_id is None else correlation_to_core(correlation_id),
+            headers,
         )
         try:
             return send(*arguments)
@@ -209,6 +218,7 @@ class Client(ClientBase[Subscription]):
         sequence: int | Auto = AUTO,
         expiration: Duration | None = None,
         correlation_id: str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
         on_persisted: Callable[[Receipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> Receipt:
@@ -218,7 +228,12 @@ class Client(ClientBase[Subscription]):
         raise that error, unless the program drops the receipt before.
         """
         message = Publish(
-            data, topic=topic, sequence=sequence, expiration=expiration, correlation_id=correlation_id
+            data,
+            topic=topic,
+            sequence=sequence,
+            expiration=expiration,
+            correlation_id=correlation_id,
+            headers=headers,
         )
         return finish(self._publish_one(Receipt, message, on_persisted, timeout))
 
@@ -229,6 +244,7 @@ class Client(ClientBase[Subscription]):
         *,
         expiration: Duration | None = None,
         correlation_id: str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
         on_persisted: Callable[[BatchReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> list[int]:
@@ -242,7 +258,7 @@ class Client(ClientBase[Subscription]):
         An error has a note that says which item it is about.
         """
         kind = None if on_persisted is None else BatchReceipt
-        messages = batch_to_core(topic, items, expiration, correlation_id, self._options.encoder)
+        messages = batch_to_core(topic, items, expiration, correlation_id, headers, self._options.encoder)
         sequences, _ = finish(self._publish_all(kind, messages, on_persisted, timeout))
         return sequences
 
@@ -253,11 +269,12 @@ class Client(ClientBase[Subscription]):
         *,
         expiration: Duration | None = None,
         correlation_id: str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
         on_persisted: Callable[[BatchReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> BatchReceipt:
         """Sends several messages as `publish_many` does, and returns the receipt of all of them. `items` must not be empty."""
-        messages = batch_to_core(topic, items, expiration, correlation_id, self._options.encoder)
+        messages = batch_to_core(topic, items, expiration, correlation_id, headers, self._options.encoder)
         check_not_empty(messages)
         _, receipt = finish(self._publish_all(BatchReceipt, messages, on_persisted, timeout))
         assert receipt is not None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
+from quire import _quire
 from quire._arguments import (
     AUTO,
     SequenceArgument,
@@ -18,8 +19,8 @@ from quire._errors import ConfigError, QuireError
 from quire._message import Encoder, to_bytes
 from quire._units import Duration
 
-#: Topic, data, sequence (0: the next one), expiration in seconds, correlation id.
-CoreMessage = tuple[str, bytes, int, int | None, str | None]
+#: Topic, data, sequence (0: the next one), expiration in seconds, correlation id, headers.
+CoreMessage = tuple[str, bytes, int, int | None, str | None, Mapping[str, str | bytes] | None]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Publish:
     sequence: SequenceArgument = AUTO
     expiration: Duration | None = None
     correlation_id: str | None = None
+    headers: Mapping[str, str | bytes] | None = None
 
     def to_core(self, encoder: Encoder | None) -> CoreMessage:
         """Raises `ConfigError`, and `TypeError` or `ValueError` for data that cannot become JSON."""
@@ -48,7 +50,9 @@ class Publish:
             )
         assert isinstance(topic, str)
         data = to_bytes(self.data, encoder, topic)
-        return topic, data, sequence, expiration_to_core(self.expiration), correlation_id
+        if self.headers is not None:
+            _quire.check_headers(self.headers)
+        return topic, data, sequence, expiration_to_core(self.expiration), correlation_id, self.headers
 
 
 def batch_to_core(
@@ -56,6 +60,7 @@ def batch_to_core(
     items: Iterable[object],
     expiration: Duration | None,
     correlation_id: str | None,
+    headers: Mapping[str, str | bytes] | None,
     encoder: Encoder | None,
 ) -> list[CoreMessage]:
     """The items of a batch. An error has a note that says which item it is about."""
@@ -72,6 +77,7 @@ def batch_to_core(
             sequence=item.sequence,
             expiration=expiration if item.expiration is None else item.expiration,
             correlation_id=correlation_id if item.correlation_id is None else item.correlation_id,
+            headers=headers if item.headers is None else item.headers,
         )
         try:
             messages.append(whole.to_core(encoder))

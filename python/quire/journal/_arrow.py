@@ -23,6 +23,7 @@ ATTRIBUTES = (
     "sequence",
     "kind",
     "correlation_id",
+    "headers",
     "message_type",
     "data",
 )

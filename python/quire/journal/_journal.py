@@ -310,6 +310,7 @@ class Journal(_Maintained):
         message_type: str = "json",
         expiration: Duration | None = None,
         correlation_id: str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
     ) -> str | None:
         """Appends one message and hands it to the disk; gives its bookmark, `None` for a duplicate.
 
@@ -319,6 +320,7 @@ class Journal(_Maintained):
         - `publisher`: a client name, or the id that it has in bookmarks
         - `sequence`: `AUTO` counts on from the highest of the publisher; a number not above it is a duplicate
         - `expiration`: lifetime in a queue, in whole seconds rounded up; 0 = never expires
+        - `headers`: as of `Client.publish`
 
         Raises `ConfigError` for what cannot be recorded, `LimitExceededError` after the last number of the
         publisher, 2^64 - 1, `StorageFullError` or `StorageFailedError` when the journal takes no more writes.
@@ -331,6 +333,7 @@ class Journal(_Maintained):
             message_type=message_type,
             expiration=expiration,
             correlation_id=correlation_id,
+            headers=headers,
         )[0]
 
     def append_many(
@@ -343,6 +346,7 @@ class Journal(_Maintained):
         message_type: str = "json",
         expiration: Duration | None = None,
         correlation_id: str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
     ) -> list[str | None]:
         """As `append` for each of `items`, in order; the second one has the number after `sequence`, and so on.
 
@@ -365,6 +369,7 @@ class Journal(_Maintained):
             message_type=message_type,
             correlation_id=correlation_to_core(correlation_id),
             expiration_s=expiration_to_core(expiration),
+            headers=headers,
         )
 
     def flush(self, timeout: Duration | None = None) -> None:

@@ -20,6 +20,9 @@ ATTRIBUTES = (
 #: What the events of queues have on top.
 EVENT_ATTRIBUTES = "first_position bigint, last_position bigint, deliveries int, cancels int, reasons string, consumer string"
 
+#: What a read with `includeHeaders` has on top.
+HEADER_ATTRIBUTES = "headers map<string,binary>"
+
 #: What only the log itself says.
 NOT_FROM_A_SERVER = frozenset({"position", "message_type"})
 
@@ -57,7 +60,8 @@ def ddl(options: ReadOptions) -> str:
     if options.url is not None:
         known = [column for column in ATTRIBUTES.split(", ") if column.split()[0] not in NOT_FROM_A_SERVER]
         attributes = ", ".join(known)
-    return ", ".join(part for part in (attributes, events, options.fields) if part)
+    headers = HEADER_ATTRIBUTES if options.includes_headers else None
+    return ", ".join(part for part in (attributes, headers, events, options.fields) if part)
 
 
 def sources(schema: t.StructType, options: ReadOptions) -> list[dict[str, Any]]:
@@ -84,7 +88,7 @@ def source(
             return None
         columns.append(found)
         inner = found.dataType
-    if not columns or isinstance(inner, t.StructType):
+    if not columns or isinstance(inner, t.StructType | t.MapType):
         return None
     if len(columns) == 1:
         read = _column(columns[0], options)
@@ -147,7 +151,9 @@ def _parts(definitions: str) -> list[str]:
 
 def _attributes(options: ReadOptions) -> dict[str, str]:
     """The type of every attribute that a message has for these options, by its name."""
-    return _types(ATTRIBUTES) | (_types(EVENT_ATTRIBUTES) if options.includes_events else {})
+    events = _types(EVENT_ATTRIBUTES) if options.includes_events else {}
+    headers = _types(HEADER_ATTRIBUTES) if options.includes_headers else {}
+    return _types(ATTRIBUTES) | events | headers
 
 
 def _column(column: t.StructField, options: ReadOptions) -> dict[str, Any]:

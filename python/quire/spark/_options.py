@@ -80,6 +80,7 @@ class ReadOptions:
     #: Path of a column, in lower case, in the data when it is not its name.
     field_paths: Mapping[str, str] = field(default_factory=dict)
     includes_events: bool = False
+    includes_headers: bool = False
     #: Conditions of Spark are taken, for all uses of the frame that come after.
     takes_conditions: bool = False
 
@@ -149,6 +150,7 @@ _READ: tuple[str, ...] = (
     "batchBytes",
     "fields",
     "includeQueueEvents",
+    "includeHeaders",
     "pushConditions",
 )
 _WRITE: tuple[str, ...] = (
@@ -212,6 +214,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         fields=given.text("fields"),
         field_paths=given.prefixed(),
         includes_events=includes_events,
+        includes_headers=given.flag("includeHeaders", False),
         takes_conditions=given.flag("pushConditions", False),
     )
 

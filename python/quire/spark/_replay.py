@@ -59,10 +59,10 @@ def replay(
     Raises `BadBookmarkError` when messages of the range were removed from the journal since the replay was stopped.
     """
     wait = _pace(pace)
-    options = {**(options or {}), **job_options(archive_directory, skip_lost)}
+    options = {**(options or {}), **job_options(archive_directory, skip_lost), "includeHeaders": "true"}
     schema = (
         "position long, timestamp_ns long, topic string, kind string, correlation_id string, data binary, "
-        "bookmark string"
+        "bookmark string, headers map<string,binary>"
     )
     frame = (
         spark.read.format("quire").schema(schema).options(**options).load(journal).where("kind = 'publish'")
@@ -76,11 +76,28 @@ def replay(
                 check_not_again(client, row.topic, row.bookmark, row.timestamp_ns, topic)
             wait(count, row.timestamp_ns)
             client.publish(
-                topic or row.topic, bytes(row.data), sequence=row.position, correlation_id=row.correlation_id
+                topic or row.topic,
+                bytes(row.data),
+                sequence=row.position,
+                correlation_id=row.correlation_id,
+                headers=_headers(row.headers),
             )
             count += 1
         client.flush(timeout=flush_timeout)
     return Replayed(count, time.monotonic() - begun, lost)
+
+
+def _headers(column: Mapping[str, bytearray] | None) -> dict[str, str | bytes] | None:
+    """The headers of a row. Spark does not tell text from bytes: a value that is UTF-8 becomes text."""
+    if column is None:
+        return None
+    headers: dict[str, str | bytes] = {}
+    for name, value in column.items():
+        try:
+            headers[name] = value.decode()
+        except UnicodeDecodeError:
+            headers[name] = bytes(value)
+    return headers
 
 
 def _lost(options: ReadOptions, done: int) -> int:

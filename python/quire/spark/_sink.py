@@ -12,6 +12,7 @@ from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
 from quire._errors import BadTopicError, ConfigError, QuireError
+from quire._quire import check_headers
 from quire.client._blocking import Client
 from quire.spark._failures import hiding_traceback
 from quire.spark._options import WriteOptions, password
@@ -129,7 +130,7 @@ def _check_name(name: str, options: str) -> None:
 def _check_columns(schema: t.StructType, options: WriteOptions) -> None:
     types = {
         name: schema.fields[place].dataType.simpleString()
-        for name in ("data", "correlation_id", *(("topic",) if options.topic is None else ()))
+        for name in ("data", "correlation_id", "headers", *(("topic",) if options.topic is None else ()))
         if (place := _place(schema.names, name)) is not None
     }
     if types.get("data") not in ("string", "binary"):
@@ -145,6 +146,10 @@ def _check_columns(schema: t.StructType, options: WriteOptions) -> None:
         raise BadTopicError(f"topic: a topic has up to {TOPIC_SIZE_MAX} bytes")
     if types.get("correlation_id", "string") != "string":
         raise ConfigError(f"column correlation_id: it is {types['correlation_id']}, not text")
+    if types.get("headers", "map<string,binary>") not in ("map<string,binary>", "map<string,string>"):
+        raise ConfigError(
+            f"column headers: it is {types['headers']}, not map<string,binary> or map<string,string>"
+        )
 
 
 def _place(names: Sequence[str], name: str) -> int | None:
@@ -162,7 +167,12 @@ def _stage(options: WriteOptions, sink: str, batch: str, iterator: Iterator[pa.R
 
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
-    wanted = [("topic", pa.string()), ("data", pa.binary()), ("correlation_id", pa.string())]
+    wanted = [
+        ("topic", pa.string()),
+        ("data", pa.binary()),
+        ("correlation_id", pa.string()),
+        ("headers", pa.map_(pa.string(), pa.binary())),
+    ]
     schema = pa.schema(wanted)
 
     def columns() -> Iterator[pa.RecordBatch]:
@@ -184,7 +194,7 @@ def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType, options: WriteOp
     if place is None:
         return pa.nulls(rows.num_rows, kind)
     column = rows.column(place).cast(kind)
-    if column.null_count and name != "correlation_id":
+    if column.null_count and name not in ("correlation_id", "headers"):
         raise (BadTopicError if name == "topic" else ConfigError)(f"column {name}: a row has NULL there")
     if name == "topic":
         _check_sizes(
@@ -193,6 +203,9 @@ def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType, options: WriteOp
             TOPIC_SIZE_MAX,
             BadTopicError(f"column topic: a row has none, or one of more than {TOPIC_SIZE_MAX} bytes"),
         )
+    elif name == "headers":
+        for row in column.filter(column.is_valid()):
+            check_headers(dict(row.as_py()))
     elif name == "correlation_id":
         _check_sizes(
             column,

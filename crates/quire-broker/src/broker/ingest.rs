@@ -5,7 +5,8 @@
 
 use quire_command::Message;
 use quire_journal::{
-    Appended, Attributes, Bookmark, NewRecord, Position, PublisherId, RecordKind, Timestamp,
+    Appended, Attributes, Bookmark, Headers, NewAttributes, NewRecord, Position, PublisherId, RecordKind,
+    Timestamp,
 };
 
 use super::Broker;
@@ -25,6 +26,7 @@ pub(super) struct Submission<'a> {
     pub sequence: u64,
     pub topic: TopicId,
     pub correlation_id: &'a [u8],
+    pub headers: Headers<'a>,
     pub expiration_s: Option<u32>,
     pub data: &'a [u8],
 }
@@ -45,6 +47,7 @@ impl Submission<'_> {
             topic,
             bookmark,
             correlation_id: self.correlation_id,
+            headers: self.headers,
             timestamp,
             now: timestamp,
         }
@@ -78,7 +81,8 @@ impl Broker {
     #[inline]
     pub(super) fn ingest(&mut self, submission: Submission<'_>) -> Ingested {
         // Whatever changes the bytes of messages does it here: everything below sees what is recorded.
-        let Submission { origin, publisher, topic, correlation_id, expiration_s, data, .. } = submission;
+        let Submission { origin, publisher, topic, correlation_id, headers, expiration_s, data, .. } =
+            submission;
         let timestamp = self.cx.log.stamp(self.cx.now.wall);
         let sequence = match submission.sequence {
             0 => self.cx.log.next_sequence(publisher),
@@ -93,6 +97,17 @@ impl Broker {
             if origin == Origin::Client && self.cx.log.failure.is_some() {
                 return Ingested::Refused;
             }
+            let attributes = match headers.is_empty() {
+                true => Attributes::NONE,
+                false => match self.attributes.encode(&NewAttributes { headers, ..NewAttributes::default() })
+                {
+                    Ok(attributes) => attributes,
+                    Err(error) => {
+                        self.cx.fail(&error);
+                        return Ingested::Refused;
+                    }
+                },
+            };
             let record = NewRecord {
                 kind: RecordKind::Publish,
                 message_type: message_type.code(),
@@ -102,7 +117,7 @@ impl Broker {
                 topic: &known.name,
                 correlation_id,
                 expiration_s,
-                attributes: Attributes::NONE,
+                attributes,
                 data,
             };
             match self.cx.log.append(&record) {
@@ -129,6 +144,7 @@ impl Broker {
                 queued: None,
                 topic: name.as_bytes(),
                 correlation_id,
+                headers,
                 data,
             };
             self.ordinary.serve_published(&mut self.cx, topic, &context, &message, is_queue);
@@ -143,13 +159,14 @@ impl Broker {
     pub(super) fn publish_dead_letters(&mut self) {
         for _ in 0..DEAD_LETTERS_PER_TURN_MAX {
             let Some(letter) = self.queues.next_dead_letter(&mut self.cx) else { return };
-            let DeadLetter { publisher, topic, correlation_id, data } = letter;
+            let DeadLetter { publisher, topic, correlation_id, headers, data } = letter;
             let submission = Submission {
                 origin: Origin::Service,
                 publisher,
                 sequence: 0,
                 topic: self.cx.topics.intern(&topic),
                 correlation_id: &correlation_id,
+                headers: headers.as_headers(),
                 expiration_s: None,
                 data: &data,
             };

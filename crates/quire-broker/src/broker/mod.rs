@@ -36,7 +36,7 @@ use crate::{
     Access, BrokerConfig, ConfigError, ConnectionId, ConnectionStats, Event, Input, OpenError, Output, Page,
     QueueFigures, ReadDone, ServerStats, Stats, Stopwatch, Timer, TransportId,
 };
-use quire_journal::{Journal, JournalError, Position, Progress};
+use quire_journal::{AttributesBuffer, Journal, JournalError, Position, Progress};
 
 use crate::admin::Requester;
 use crate::bookmarks::Bookmarks;
@@ -65,6 +65,8 @@ pub struct Broker {
     bookmarks: Bookmarks,
     tail: Tail,
     ordinary: Ordinary,
+    /// The attributes of the message that is being recorded.
+    attributes: AttributesBuffer,
 }
 
 impl Broker {
@@ -103,6 +105,7 @@ impl Broker {
             maintenance: MaintenanceService::new(&mut cx),
             searches: Searches::default(),
             ordinary: Ordinary::default(),
+            attributes: AttributesBuffer::default(),
             cx,
         };
         broker.queues.recover(&mut broker.cx, on_progress)?;

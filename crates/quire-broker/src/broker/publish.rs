@@ -64,6 +64,7 @@ impl Broker {
             sequence: publish.sequence,
             topic,
             correlation_id: publish.correlation_id,
+            headers: publish.headers,
             expiration_s: publish.expiration_s,
             data: publish.data,
         };

@@ -44,6 +44,7 @@ impl SharedMessage {
             bookmark: message.bookmark.and(context.bookmark),
             timestamp: context.timestamp,
             correlation_id: context.correlation_id.into(),
+            headers: context.headers.into(),
             data: context.data.into(),
             is_queue,
         };
@@ -99,7 +100,7 @@ impl Ordinary {
         let (session, select) = (subscription.session, subscription.select.clone());
         // The subscriptions of a session share the message.
         let is_first = kept.last_session.replace(session) != Some(session);
-        let charge = KEPT_OVERHEAD + if is_first { kept.message.data.len() } else { 0 };
+        let charge = KEPT_OVERHEAD + if is_first { kept.message.size() } else { 0 };
         let waiting = self.deferred.by_subscription.entry(id).or_default();
         let message = kept.message.clone();
         waiting.questions.push_back(Question { subscription: id, message, filter, select, charge });
@@ -205,6 +206,7 @@ impl Ordinary {
             queued: None,
             topic: message.topic.as_bytes(),
             correlation_id: &message.correlation_id,
+            headers: message.headers.as_headers(),
             data,
         };
         cx.deliver_published(id, &message.context(), &frame, message.is_queue, None);

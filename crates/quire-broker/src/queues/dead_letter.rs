@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use quire_journal::{Position, PublisherId, Record, RecordKind};
+use quire_journal::{HeadersBuffer, Position, PublisherId, Record, RecordKind};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
@@ -29,6 +29,7 @@ pub(crate) struct DeadLetter {
     pub publisher: PublisherId,
     pub topic: Arc<str>,
     pub correlation_id: Vec<u8>,
+    pub headers: HeadersBuffer,
     /// JSON (docs/queues.md section 9).
     pub data: Vec<u8>,
 }
@@ -102,6 +103,7 @@ impl QueueService {
             publisher: self.dead_letters.publisher,
             topic: definition.dead_letter_topic.clone()?,
             data: envelope(&definition.name, &expired, record.as_ref(), size_max),
+            headers: record.map_or_else(HeadersBuffer::default, |record| record.headers().into()),
             correlation_id: record.map_or_else(Vec::new, |record| record.correlation_id.to_vec()),
         })
     }

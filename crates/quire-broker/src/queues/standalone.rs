@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use quire_journal::{Position, Timestamp};
+use quire_journal::{Headers, Position, Timestamp};
 use slab::Slab;
 
 use super::settings::{Definition, QueueSettings};
@@ -326,6 +326,7 @@ fn context(message_type: MessageType, data: &[u8]) -> MessageContext<'_> {
         topic: "",
         bookmark: None,
         correlation_id: b"",
+        headers: Headers::NONE,
         timestamp,
         now: timestamp,
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quire_journal::{Bookmark, Timestamp};
+use quire_journal::{Bookmark, HeadersBuffer, Timestamp};
 
 use crate::subscription::SubscriptionId;
 use quire_expression::filter::{EVALUATION_EFFORT_MAX, Filter, MessageContext};
@@ -18,12 +18,18 @@ pub(crate) struct OwnedMessage {
     pub(crate) bookmark: Option<Bookmark>,
     pub(crate) timestamp: Timestamp,
     pub(crate) correlation_id: Box<[u8]>,
+    pub(crate) headers: HeadersBuffer,
     pub(crate) data: Box<[u8]>,
     /// The topic is the name of a queue.
     pub(crate) is_queue: bool,
 }
 
 impl OwnedMessage {
+    /// Bytes of data and headers.
+    pub(crate) fn size(&self) -> usize {
+        self.data.len() + self.headers.as_headers().as_bytes().len()
+    }
+
     /// What a filter may look at.
     pub(crate) fn context(&self) -> MessageContext<'_> {
         MessageContext {
@@ -32,6 +38,7 @@ impl OwnedMessage {
             topic: &self.topic,
             bookmark: self.bookmark,
             correlation_id: &self.correlation_id,
+            headers: self.headers.as_headers(),
             timestamp: self.timestamp,
             now: self.timestamp,
         }

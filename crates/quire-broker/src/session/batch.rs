@@ -1,6 +1,7 @@
 //! What is left of a batch when the slice of its connection is over.
 
 use quire_command::{Publish, PublishBatch};
+use quire_types::HeadersBuffer;
 
 /// The messages of a batch that a slice had no time for.
 pub(crate) struct RestOfBatch {
@@ -8,6 +9,7 @@ pub(crate) struct RestOfBatch {
     expiration_s: Option<u32>,
     topic: Box<[u8]>,
     correlation_id: Box<[u8]>,
+    headers: HeadersBuffer,
     items: Vec<u8>,
     /// Of the items, done.
     done_size: usize,
@@ -20,6 +22,7 @@ impl RestOfBatch {
             expiration_s: batch.head.expiration_s,
             topic: batch.head.topic.into(),
             correlation_id: batch.head.correlation_id.into(),
+            headers: batch.head.headers.into(),
             items: batch.items.bytes().to_vec(),
             done_size: 0,
         }
@@ -37,6 +40,7 @@ impl RestOfBatch {
             expiration_s: self.expiration_s,
             topic: &self.topic,
             correlation_id: &self.correlation_id,
+            headers: self.headers.as_headers(),
             data: b"",
         };
         PublishBatch::of_checked(head, &self.items[self.done_size..])

@@ -401,6 +401,7 @@ pub fn publish<'a>(sequence: u64, topic: &'a str, data: &'a str) -> Publish<'a> 
         expiration_s: None,
         topic: topic.as_bytes(),
         correlation_id: b"",
+        headers: quire_types::Headers::NONE,
         data: data.as_bytes(),
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use quire_broker::{BrokerConfig, QueueSettings};
 use quire_command::*;
 use quire_types::time::Instant;
+use quire_types::{HeaderValue, HeadersBuffer};
 use quire_wire::*;
 
 use super::pair::*;
@@ -105,6 +106,25 @@ fn a_large_batch_goes_on_where_its_slice_ended_in_order_and_once() {
         _ => None,
     });
     assert!((1..=10_001).all(|sequence| sequences.next() == Some(sequence)));
+}
+
+#[test]
+fn every_message_of_a_large_batch_has_the_headers_of_the_batch() {
+    let mut pair = with_stopwatch(config());
+    pair.client(1, "greedy");
+    let mut frame = Vec::new();
+    let headers = HeadersBuffer::new([("trace", HeaderValue::Text("abc"))]).unwrap();
+    let head = Publish { headers: headers.as_headers(), ..publish(1, "orders", "") };
+    put_publish_batch(&mut frame, &head, |out| (0..10_000).for_each(|_| put_batch_item(out, b"")));
+    pair.send_bytes(1, &frame);
+    pair.one_turn();
+    assert!(pair.broker.stats().appended < 1_000, "the rest of the batch waits");
+    pair.turn();
+    let filter = Some("HEADER('trace') = 'abc'");
+    pair.subscribe(1, &Subscribe { filter, ..replay(1, "orders", "0") });
+    pair.turn();
+    let is_message = |said: &Said| matches!(said, Said::Message { .. });
+    assert_eq!(pair.take(1).iter().filter(|said| is_message(said)).count(), 10_000);
 }
 
 #[test]

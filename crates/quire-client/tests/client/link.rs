@@ -150,6 +150,7 @@ impl Link {
             sequence: Sequence::Auto,
             expiration_s: None,
             correlation_id: b"",
+            headers: quire_types::Headers::NONE,
         };
         self.clients[client].core.publish(&message).unwrap().unwrap()
     }

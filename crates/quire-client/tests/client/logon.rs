@@ -47,6 +47,7 @@ fn what_the_server_has_already_does_not_fill_the_store() {
                 sequence: Sequence::Given(sequence),
                 expiration_s: None,
                 correlation_id: b"",
+                headers: quire_types::Headers::NONE,
             };
             let publish = |link: &mut Link| link.clients[publisher].core.publish(&message);
             if let Err(PublishError::Full { .. }) = publish(&mut link) {
@@ -71,6 +72,7 @@ fn publish_next(link: &mut Link, client: usize) -> Result<Option<u64>, PublishEr
         sequence: Sequence::Auto,
         expiration_s: None,
         correlation_id: b"",
+        headers: quire_types::Headers::NONE,
     };
     link.clients[client].core.publish(&message)
 }
@@ -86,6 +88,7 @@ fn after_the_last_sequence_a_publish_is_an_error() {
         sequence: Sequence::Given(u64::MAX - 1),
         expiration_s: None,
         correlation_id: b"",
+        headers: quire_types::Headers::NONE,
     };
     link.clients[publisher].core.publish(&last).unwrap();
     assert_eq!(publish_next(&mut link, publisher).unwrap(), Some(u64::MAX));
@@ -130,6 +133,7 @@ fn a_client_is_told_that_another_program_has_published_under_its_name() {
         sequence: Sequence::Auto,
         expiration_s: None,
         correlation_id: b"",
+        headers: quire_types::Headers::NONE,
     };
     // An earlier program of the name is no surprise.
     assert_eq!(log_on(&mut core, 3), None);

@@ -149,6 +149,7 @@ fn message(subscription: u32, sequence: u64, queued: Queued<'_>) -> command::Mes
         queued: Some(queued),
         topic: b"orders",
         correlation_id: b"c",
+        headers: quire_types::Headers::NONE,
         data: b"{}",
     }
 }

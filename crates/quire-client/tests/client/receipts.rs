@@ -15,7 +15,14 @@ const RECONNECT: Duration = Duration::from_secs(60);
 const REFUSED: &str = "no\ntopic";
 
 fn message(topic: &'static str, sequence: Sequence) -> NewMessage<'static> {
-    NewMessage { topic, data: b"{}", sequence, expiration_s: None, correlation_id: b"" }
+    NewMessage {
+        topic,
+        data: b"{}",
+        sequence,
+        expiration_s: None,
+        correlation_id: b"",
+        headers: quire_types::Headers::NONE,
+    }
 }
 
 /// Publishes and follows a batch; gives its sequences and its receipt.

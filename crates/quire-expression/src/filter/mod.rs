@@ -24,7 +24,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
-use quire_types::{Bookmark, Timestamp};
+use quire_types::{Bookmark, Headers, Timestamp};
 
 use crate::message_type::{Arena, FieldId, FieldPlan, MessageType, Step, Truth, Value};
 use evaluate::Evaluation;
@@ -99,6 +99,8 @@ pub struct MessageContext<'a> {
     pub bookmark: Option<Bookmark>,
     /// As published; empty when there is none.
     pub correlation_id: &'a [u8],
+    /// As published.
+    pub headers: Headers<'a>,
     /// When this instance took it.
     pub timestamp: Timestamp,
     /// The time of the evaluation.

@@ -10,7 +10,7 @@ mod reading;
 
 use quire_expression::filter::*;
 use quire_expression::message_type::MessageType;
-use quire_types::Timestamp;
+use quire_types::{Headers, Timestamp};
 
 /// A filter that must parse.
 fn parsed(text: &str) -> Filter {
@@ -21,6 +21,7 @@ fn parsed(text: &str) -> Filter {
 /// A message on topic `orders`, one second after 1970 began.
 fn message(message_type: MessageType, data: &[u8]) -> MessageContext<'_> {
     MessageContext {
+        headers: Headers::NONE,
         message_type,
         data,
         topic: "orders",

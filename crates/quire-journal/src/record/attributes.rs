@@ -1,11 +1,13 @@
-//! What a record holds besides its fixed fields: the key of the message, and where the record came from (`docs/journal-format.md`,
+//! What a record holds besides its fixed fields: the key of the message, where the record came from, and headers (`docs/journal-format.md`,
 //! *Attributes*). A record without them pays no byte.
 
 use crate::error::JournalError;
 use crate::record::{Bookmark, Position};
+use quire_types::Headers;
 
 const KEY: u8 = 1;
 const SOURCE: u8 = 2;
+const HEADERS: u8 = 3;
 
 /// The most bytes that the attributes of one record take: their size is 16-bit on disk.
 pub(crate) const ATTRIBUTES_SIZE_MAX: usize = u16::MAX as usize;
@@ -134,7 +136,7 @@ pub struct Origin<'a> {
 pub struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// Those of a record that was published here, without a key.
+    /// Those of a record that has none.
     pub const NONE: Attributes<'static> = Attributes(&[]);
 
     /// The attributes in these bytes; `None` when they are not what a record can hold.
@@ -145,6 +147,7 @@ impl<'a> Attributes<'a> {
             let is_whole = match number {
                 KEY => !value.is_empty(),
                 SOURCE => split_source(value).is_some(),
+                HEADERS => Headers::from_bytes(value).is_some_and(|headers| !headers.is_empty()),
                 _ => false,
             };
             if !is_whole || number <= before {
@@ -177,6 +180,19 @@ impl<'a> Attributes<'a> {
         Some(Source { instance, position: (position > 0).then_some(Position(position)) })
     }
 
+    /// The headers of the message.
+    #[inline]
+    pub fn headers(self) -> Headers<'a> {
+        if self.0.is_empty() { Headers::NONE } else { self.find_headers() }
+    }
+
+    /// Apart from [`Self::headers`], so that a record without attributes costs one comparison.
+    #[cold]
+    #[inline(never)]
+    fn find_headers(self) -> Headers<'a> {
+        self.value(HEADERS).and_then(Headers::from_bytes).unwrap_or_default()
+    }
+
     fn value(self, wanted: u8) -> Option<&'a [u8]> {
         let mut rest = self.0;
         while let Some((number, value, after)) = split_attribute(rest) {
@@ -204,42 +220,53 @@ fn split_source(value: &[u8]) -> Option<(u64, InstancePath<'_>)> {
     Some((position, path))
 }
 
+/// What the attributes of a record are to say.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NewAttributes<'a> {
+    /// The key of the message in its last-value topic; empty = none.
+    pub key: &'a [u8],
+    /// The position of the record in the log of the instance that sent it. Only with a path.
+    pub position: Option<Position>,
+    /// The instances that the record passed; empty = it was published here.
+    pub path: InstancePath<'a>,
+    /// The headers of the message.
+    pub headers: Headers<'a>,
+}
+
 /// Makes attributes, one record's after the other's.
 #[derive(Clone, Debug, Default)]
 pub struct AttributesBuffer(Vec<u8>);
 
 impl AttributesBuffer {
-    /// The attributes of one record. An empty `key` is none, and an empty `path` says that the record was published here. `position` is
-    /// that of the record in the log of the instance that sent it.
+    /// The attributes of one record.
     ///
     /// # Errors
     /// [`JournalError::BadOption`] when all of them together take more than 65,535 bytes.
-    pub fn encode(
-        &mut self,
-        key: &[u8],
-        position: Option<Position>,
-        path: InstancePath<'_>,
-    ) -> Result<Attributes<'_>, JournalError> {
+    pub fn encode(&mut self, new: &NewAttributes<'_>) -> Result<Attributes<'_>, JournalError> {
+        let NewAttributes { key, position, path, headers } = *new;
         let bytes = &mut self.0;
         bytes.clear();
         if !key.is_empty() {
-            bytes.push(KEY);
-            put_number(bytes, key.len() as u64);
+            put_head(bytes, KEY, key.len());
             bytes.extend_from_slice(key);
         }
         if !path.is_empty() {
             let position = position.unwrap_or(Position::ZERO).0;
-            bytes.push(SOURCE);
-            put_number(bytes, (number_size(position) + path.0.len()) as u64);
+            put_head(bytes, SOURCE, number_size(position) + path.0.len());
             put_number(bytes, position);
             bytes.extend_from_slice(path.0);
         }
+        if !headers.is_empty() {
+            put_head(bytes, HEADERS, headers.as_bytes().len());
+            bytes.extend_from_slice(headers.as_bytes());
+        }
         if bytes.len() > ATTRIBUTES_SIZE_MAX {
             let reason = format!(
-                "{} bytes of attributes ({} of the key, {} of the path), the limit is {ATTRIBUTES_SIZE_MAX}",
+                "{} bytes of attributes ({} of the key, {} of the path, {} of the headers), the limit is {ATTRIBUTES_SIZE_MAX}",
                 bytes.len(),
                 key.len(),
-                path.0.len()
+                path.0.len(),
+                headers.as_bytes().len()
             );
             bytes.clear();
             return Err(JournalError::BadOption { option: "attributes", reason });
@@ -251,6 +278,12 @@ impl AttributesBuffer {
     pub fn attributes(&self) -> Attributes<'_> {
         Attributes(&self.0)
     }
+}
+
+/// Appends what stands before the value of an attribute.
+fn put_head(bytes: &mut Vec<u8>, number: u8, size: usize) {
+    bytes.push(number);
+    put_number(bytes, size as u64);
 }
 
 /// Appends a number as LEB128.

@@ -4,7 +4,7 @@ pub(crate) mod attributes;
 pub(crate) mod deleted;
 
 use quire_types::Timestamp;
-pub use quire_types::{Bookmark, Position, PublisherId};
+pub use quire_types::{Bookmark, Headers, Position, PublisherId};
 
 use crate::record::attributes::{Attributes, InstancePath, Origin, Source};
 use crate::record::deleted::DeletedKeys;
@@ -67,7 +67,7 @@ pub struct NewRecord<'a> {
     pub correlation_id: &'a [u8],
     /// Lifetime in seconds, 0 = never expires; `None` = not said.
     pub expiration_s: Option<u32>,
-    /// Its key, and where it came from; [`Attributes::NONE`] for a message without a key that was published here.
+    /// Its key, where it came from, and its headers; [`Attributes::NONE`] for a message with none of them.
     pub attributes: Attributes<'a>,
     /// The message; of a delete the list of its keys ([`put_deleted_key`](crate::put_deleted_key)).
     pub data: &'a [u8],
@@ -94,7 +94,7 @@ pub struct Record<'a> {
     pub correlation_id: &'a [u8],
     /// As published.
     pub expiration_s: Option<u32>,
-    /// Its key, and where it came from.
+    /// Its key, where it came from, and its headers.
     pub attributes: Attributes<'a>,
     /// The message; of a delete the list of its keys.
     pub data: &'a [u8],
@@ -109,6 +109,12 @@ impl<'a> Record<'a> {
     /// The key of the message in its last-value topic, if it has one.
     pub fn key(&self) -> Option<&'a [u8]> {
         self.attributes.key()
+    }
+
+    /// The headers of the message.
+    #[inline]
+    pub fn headers(&self) -> Headers<'a> {
+        self.attributes.headers()
     }
 
     /// Where the record was published.

@@ -156,7 +156,7 @@ mod tests {
         let disk = MemoryDisk::new(1 << 20);
         let files = Arc::new(OpenFiles::new(Arc::new(disk.clone()), false));
         let header =
-            SegmentHeader { version: 2, number: 0, first: Position(1), size: 1, previous: 0, table: 0 };
+            SegmentHeader { version: 3, number: 0, first: Position(1), size: 1, previous: 0, table: 0 };
         let all: Vec<_> = (0..3 * OPEN_MAX)
             .map(|number| {
                 let path = Path::new("journal").join(number.to_string());

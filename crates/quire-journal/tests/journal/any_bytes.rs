@@ -50,8 +50,15 @@ fn kept_journal() -> Snapshot {
     let long: Vec<u8> = (0..60_800u32).map(|n| (n % 97) as u8).collect();
     let (mut path, mut buffer) = (InstancePathBuffer::default(), AttributesBuffer::default());
     path.push(Instance { name: "west-1", group: "west" }).unwrap();
+    let headers = HeadersBuffer::new([("trace", HeaderValue::Text("abc"))]).unwrap();
     for (sequence, data) in (1..).zip([b"one", &long[..], b"three", &long, b"five", &long, b"seven"]) {
-        let attributes = buffer.encode(b"key", Some(Position::new(sequence)), path.as_path()).unwrap();
+        let new = NewAttributes {
+            key: b"key",
+            position: Some(Position::new(sequence)),
+            path: path.as_path(),
+            headers: headers.as_headers(),
+        };
+        let attributes = buffer.encode(&new).unwrap();
         journal.append(&NewRecord { attributes, ..record(sequence, "topic", data) }).unwrap();
         journal.flush(SOON).unwrap();
     }

@@ -1,6 +1,7 @@
 //! What a record holds besides its fixed fields, against a slow model that writes the format as its page says; and what the format does
 //! not define is refused.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,6 +23,8 @@ struct Model {
     position: Option<u64>,
     /// Name and group.
     path: Vec<(String, String)>,
+    /// Name, whether the value is text, and the value.
+    headers: BTreeMap<String, (bool, String)>,
 }
 
 impl Model {
@@ -40,7 +43,28 @@ impl Model {
             }
             bytes.extend(attribute(2, value));
         }
+        if !self.headers.is_empty() {
+            let mut list = Vec::new();
+            for (name, (is_text, value)) in &self.headers {
+                list.extend(text(name));
+                list.push(u8::from(!is_text));
+                list.extend((value.len() as u16).to_le_bytes());
+                list.extend(value.as_bytes());
+            }
+            bytes.extend(attribute(3, list));
+        }
         bytes
+    }
+
+    fn headers(&self) -> HeadersBuffer {
+        HeadersBuffer::new(self.headers.iter().map(|(name, (is_text, value))| {
+            let value = match is_text {
+                true => HeaderValue::Text(value),
+                false => HeaderValue::Bytes(value.as_bytes()),
+            };
+            (name.as_str(), value)
+        }))
+        .unwrap()
     }
 
     fn path(&self) -> InstancePathBuffer {
@@ -52,7 +76,14 @@ impl Model {
     }
 
     fn encode<'a>(&self, buffer: &'a mut AttributesBuffer) -> Attributes<'a> {
-        buffer.encode(&self.key, self.position.map(Position::new), self.path().as_path()).unwrap()
+        let (path, headers) = (self.path(), self.headers());
+        let new = NewAttributes {
+            key: &self.key,
+            position: self.position.map(Position::new),
+            path: path.as_path(),
+            headers: headers.as_headers(),
+        };
+        buffer.encode(&new).unwrap()
     }
 
     fn check(&self, attributes: Attributes<'_>) {
@@ -60,6 +91,7 @@ impl Model {
         let path: Vec<_> = attributes.path().instances().collect();
         let expected: Vec<_> = self.path.iter().map(|(name, group)| Instance { name, group }).collect();
         assert_eq!(path, expected);
+        assert_eq!(attributes.headers(), self.headers().as_headers());
         let position = self.position.map(Position::new);
         assert_eq!(attributes.source(), path.last().map(|instance| Source { instance: *instance, position }));
     }
@@ -75,11 +107,9 @@ fn model() -> impl Strategy<Value = Model> {
     ];
     let position =
         prop::option::of((0u32..63).prop_map(|bits| (1u64 << bits) + (u64::from(bits) * 77) % (1 << bits)));
-    (key, position, prop::collection::vec(instance, 0..6)).prop_map(|(key, position, path)| Model {
-        key,
-        position,
-        path,
-    })
+    let headers = prop::collection::btree_map("[a-zß]{1,9}", (any::<bool>(), "[a-z😀]{0,9}"), 0..4);
+    (key, position, prop::collection::vec(instance, 0..6), headers)
+        .prop_map(|(key, position, path, headers)| Model { key, position, path, headers })
 }
 
 proptest! {
@@ -112,8 +142,10 @@ proptest! {
                 let mut again = AttributesBuffer::default();
                 let key = attributes.key().unwrap_or_default();
                 let position = attributes.source().and_then(|source| source.position);
-                let again = again.encode(key, position, path).unwrap();
+                let headers = attributes.headers();
+                let again = again.encode(&NewAttributes { key, position, path, headers }).unwrap();
                 prop_assert_eq!((again.key(), again.source()), (attributes.key(), attributes.source()));
+                prop_assert_eq!(again.headers(), headers);
             }
             let keys: Vec<_> = DeletedKeys::new(&bytes).collect();
             prop_assert!(keys.len() <= bytes.len());
@@ -139,6 +171,10 @@ proptest! {
     }
 }
 
+fn attributes_of<'a>(key: &'a [u8], position: Option<Position>, path: InstancePath<'a>) -> NewAttributes<'a> {
+    NewAttributes { key, position, path, ..NewAttributes::default() }
+}
+
 fn path_of(names: &[(&str, &str)]) -> InstancePathBuffer {
     let mut path = InstancePathBuffer::default();
     for (name, group) in names {
@@ -151,7 +187,8 @@ fn path_of(names: &[(&str, &str)]) -> InstancePathBuffer {
 fn a_received_record_says_its_origin_its_source_and_its_path() {
     let path = path_of(&[("west-1", "west"), ("hub", "hub")]);
     let mut buffer = AttributesBuffer::default();
-    let attributes = buffer.encode(b"4711", Some(Position::new(300)), path.as_path()).unwrap();
+    let attributes =
+        buffer.encode(&attributes_of(b"4711", Some(Position::new(300)), path.as_path())).unwrap();
     let disk = MemoryDisk::new(64 << 20);
     let (mut journal, _) = open_on(&disk).unwrap();
     journal.append(&record(1, "orders", b"local")).unwrap();
@@ -195,7 +232,7 @@ fn first_batch(records: &[NewRecord<'_>]) -> Vec<u8> {
 fn the_bytes_of_a_record_are_those_of_the_format() {
     let path = path_of(&[("east-1", "east")]);
     let mut buffer = AttributesBuffer::default();
-    let attributes = buffer.encode(b"k7", Some(Position::new(300)), path.as_path()).unwrap();
+    let attributes = buffer.encode(&attributes_of(b"k7", Some(Position::new(300)), path.as_path())).unwrap();
     let new = NewRecord {
         kind: RecordKind::Publish,
         message_type: 3,
@@ -229,6 +266,20 @@ fn the_bytes_of_a_record_are_those_of_the_format() {
     ]
     .concat();
     assert_eq!(first_batch(&[NewRecord { attributes, ..new }]), expected);
+    let list = HeadersBuffer::new([("trace", HeaderValue::Text("abc"))]).unwrap();
+    let with_headers = NewAttributes { headers: list.as_headers(), ..NewAttributes::default() };
+    let attributes = buffer.encode(&with_headers).unwrap();
+    let expected = [
+        &[64, 0, 0, 0, 1, 3, 6, 0, 2, 1, 14, 0, 60, 0, 0, 0][..],
+        &local[16..48],
+        &[3, 12, 5],
+        b"trace",
+        &[0, 3, 0],
+        b"abc",
+        b"{}",
+    ]
+    .concat();
+    assert_eq!(first_batch(&[NewRecord { attributes, ..new }]), expected);
     let mut keys = Vec::new();
     put_deleted_key(&mut keys, b"k7");
     put_deleted_key(&mut keys, b"k8");
@@ -257,10 +308,14 @@ fn attributes_and_keys_beyond_their_limits_are_refused() {
     }
     let mut buffer = AttributesBuffer::default();
     // A number of one byte, a size of three, and the key.
-    assert!(buffer.encode(&[b'k'; 65_531], None, InstancePath::EMPTY).is_ok());
-    let (name, reason) = option(buffer.encode(&[b'k'; 65_532], None, InstancePath::EMPTY).unwrap_err());
+    assert!(buffer.encode(&attributes_of(&[b'k'; 65_531], None, InstancePath::EMPTY)).is_ok());
+    let (name, reason) =
+        option(buffer.encode(&attributes_of(&[b'k'; 65_532], None, InstancePath::EMPTY)).unwrap_err());
     assert_eq!(name, "attributes");
-    assert_eq!(reason, "65536 bytes of attributes (65532 of the key, 0 of the path), the limit is 65535");
+    assert_eq!(
+        reason,
+        "65536 bytes of attributes (65532 of the key, 0 of the path, 0 of the headers), the limit is 65535"
+    );
 
     let (mut journal, _) = open_on(&MemoryDisk::new(64 << 20)).unwrap();
     let delete = NewRecord { kind: RecordKind::Delete, ..record(1, "orders", b"\x05key") };
@@ -278,7 +333,7 @@ fn changed(at: usize, byte: u8) -> MemoryDisk {
     let (mut journal, _) = open_on(&disk).unwrap();
     let path = path_of(&[("east-1", "east")]);
     let mut buffer = AttributesBuffer::default();
-    let attributes = buffer.encode(b"key", None, path.as_path()).unwrap();
+    let attributes = buffer.encode(&attributes_of(b"key", None, path.as_path())).unwrap();
     journal.append(&NewRecord { attributes, ..record(1, "orders", b"{}") }).unwrap();
     journal.flush(SOON).unwrap();
     std::mem::forget(journal);
@@ -300,7 +355,7 @@ fn what_the_format_does_not_define_is_damage_and_never_a_torn_tail() {
         (23, 1, "the batch has a flag that this version does not define"),
         (64 + 4, 5, "a record has a kind that this version does not define"),
         (64 + 9, 3, "a record has a flag that this version does not define"),
-        (64 + 40 + 6 + 1, 3, "a record has attributes that this version does not define"),
+        (64 + 40 + 6 + 1, 4, "a record has attributes that this version does not define"),
     ];
     for (at, byte, expected) in cases {
         let disk = changed(at, byte);
@@ -344,8 +399,8 @@ fn a_segment_of_a_later_version_is_refused_by_its_name_and_version() {
     journal.close().unwrap();
     let segment = Path::new(MEMORY).join("quire.0000000000.journal");
     let mut bytes = disk.read(&segment).unwrap();
-    assert_eq!(bytes[8..12], [2, 0, 0, 0]);
-    for version in [3u32, 0, u32::MAX] {
+    assert_eq!(bytes[8..12], [3, 0, 0, 0]);
+    for version in [4u32, 0, u32::MAX] {
         bytes[8..12].copy_from_slice(&version.to_le_bytes());
         repair_segment_header(&mut bytes);
         disk.open(&segment).unwrap().write_at(&bytes, 0).unwrap();
@@ -353,7 +408,7 @@ fn a_segment_of_a_later_version_is_refused_by_its_name_and_version() {
         assert_eq!(
             error.to_string(),
             format!(
-                "{}: journal format version {version}; this build reads versions 1 and 2",
+                "{}: journal format version {version}; this build reads versions 1, 2 and 3",
                 segment.display()
             )
         );

@@ -4,6 +4,7 @@
 //! - `journal-v1-clients-v2`: all files are named alike, and `clients.ack` says where the log begins
 //! - `journal-v1-queues`: as before, with `queues.ack` and the state of a queue
 //! - `journal-v2`: of format version 2, with keys, paths and deletes, and with sidecar files
+//! - `journal-v3`: of format version 3, with headers
 //!
 //! The newest directory was made by `QUIRE_MAKE_GOLDEN=1 cargo test -p quire-journal golden`. No directory is made again for the same version
 //! of the format: a change after which this fails needs another version (`docs/journal-format.md`).
@@ -19,8 +20,16 @@ use crate::support::*;
 const RECORDS: u64 = 950;
 
 /// And the version of their segments.
-const DIRECTORIES: [(&str, u8); 4] =
-    [("journal-v1", 1), ("journal-v1-clients-v2", 1), ("journal-v1-queues", 1), ("journal-v2", 2)];
+const DIRECTORIES: [(&str, u8); 5] = [
+    ("journal-v1", 1),
+    ("journal-v1-clients-v2", 1),
+    ("journal-v1-queues", 1),
+    ("journal-v2", 2),
+    ("journal-v3", NEWEST),
+];
+
+/// The version that this build writes.
+const NEWEST: u8 = 3;
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
@@ -51,7 +60,18 @@ fn expected(version: u8, sequence: u64) -> Expected {
         path.push(Instance { name: "hub", group: "hub" }).unwrap();
     }
     let position = (!sequence.is_multiple_of(8)).then_some(Position::new(sequence + 1000));
-    expected.attributes.encode(key.as_bytes(), position, path.as_path()).unwrap();
+    let (text, bytes) = (format!("trace-{sequence}"), sequence.to_le_bytes());
+    let headers = [("trace", HeaderValue::Text(&text)), ("größe", HeaderValue::Bytes(&bytes))];
+    let headers = match sequence % 20 {
+        0 | 3.. => HeadersBuffer::default(),
+        number => HeadersBuffer::new(headers.into_iter().take(number as usize)).unwrap(),
+    };
+    let new = NewAttributes { key: key.as_bytes(), position, path: path.as_path(), ..Default::default() };
+    let new = match version {
+        2 => new,
+        _ => NewAttributes { headers: headers.as_headers(), ..new },
+    };
+    expected.attributes.encode(&new).unwrap();
     if is_delete(version, sequence) {
         expected.data.clear();
         (1..sequence % 5 + 2)
@@ -87,7 +107,7 @@ fn make(directory: &Path) {
     let (mut journal, _) =
         Journal::open(directory.join("journal"), &options(directory), &mut |_| ()).unwrap();
     for sequence in 1..=RECORDS {
-        journal.append(&new_record(2, sequence, &expected(2, sequence))).unwrap();
+        journal.append(&new_record(NEWEST, sequence, &expected(NEWEST, sequence))).unwrap();
         if sequence.is_multiple_of(10) {
             journal.flush(SOON).unwrap();
         }
@@ -190,19 +210,19 @@ fn is_read_and_written_on(golden: &Path, version: u8) {
     assert!(recovery.was_clean && !recovery.sequences_lost);
     assert_eq!((recovery.records, recovery.indexes_rebuilt, recovery.cut), (RECORDS, 0, None));
     check(&journal.reader(), version);
-    let held = expected(2, RECORDS);
-    let last = new_record(2, RECORDS, &held);
+    let held = expected(NEWEST, RECORDS);
+    let last = new_record(NEWEST, RECORDS, &held);
     assert_eq!(journal.append(&last).unwrap(), Appended::Duplicate { highest: RECORDS });
     let elsewhere = Reader::open_read_only(directory.path().join("journal")).unwrap();
     // As many as take another file.
     for sequence in RECORDS + 1..=2 * RECORDS {
-        let held = expected(2, sequence);
-        let next = new_record(2, sequence, &held);
+        let held = expected(NEWEST, sequence);
+        let next = new_record(NEWEST, sequence, &held);
         assert_eq!(journal.append(&next).unwrap(), Appended::Recorded(Position::new(sequence)));
     }
     journal.flush(SOON).unwrap();
     let newest = journal.reader().segments().pop().unwrap();
-    assert_eq!(fs::read(&newest.path).unwrap()[8], 2);
+    assert_eq!(fs::read(&newest.path).unwrap()[8], NEWEST);
     assert!(newest.number > 4 && newest.path.file_name().unwrap().to_str().unwrap().starts_with("quire."));
     elsewhere.refresh().unwrap();
     assert_eq!(elsewhere.persisted(), Position::new(2 * RECORDS));
@@ -251,13 +271,13 @@ fn the_newest_segment_of_version_1_is_sealed_before_anything_is_written() {
             || Journal::open(directory.path().join("journal"), &options(directory.path()), &mut |_| ());
         let (mut journal, recovery) = open().unwrap();
         assert_eq!((recovery.was_clean, recovery.cut.is_some()), (!torn, torn));
-        journal.append(&new_record(2, RECORDS + 1, &expected(2, RECORDS + 1))).unwrap();
+        journal.append(&new_record(NEWEST, RECORDS + 1, &expected(NEWEST, RECORDS + 1))).unwrap();
         journal.flush(SOON).unwrap();
         let segments = journal.reader().segments();
         let [.., sealed, active] = &segments[..] else { panic!("{segments:?}") };
         assert_eq!((&sealed.path, sealed.state), (&newest, SegmentState::Sealed));
         assert_eq!((active.number, active.count), (sealed.number + 1, 1));
-        assert_eq!(fs::read(&active.path).unwrap()[8], 2);
+        assert_eq!(fs::read(&active.path).unwrap()[8], NEWEST);
         // Nothing was added to the old one; a torn tail was cut.
         let after = fs::read(&newest).unwrap();
         let batches_end = before.windows(4).rposition(|bytes| bytes == b"QBAT").unwrap();
@@ -285,7 +305,7 @@ fn a_segment_of_version_1_keeps_its_version_when_it_is_compressed_and_archived()
     assert_eq!(maintenance.archive(Which::All).unwrap().len(), 2);
     let segments = journal.reader().segments();
     let versions: Vec<u8> = segments.iter().map(|segment| fs::read(&segment.path).unwrap()[8]).collect();
-    assert_eq!(versions, [1, 1, 1, 1, 1, 2]);
+    assert_eq!(versions, [1, 1, 1, 1, 1, NEWEST]);
     check(&journal.reader(), 1);
 }
 
@@ -302,7 +322,7 @@ fn an_empty_segment_of_version_1_is_sealed_and_times_are_found_behind_it() {
         let (mut journal, recovery) = open().unwrap();
         let records = recovery.records;
         let sequence = 2 * RECORDS + round;
-        journal.append(&new_record(2, sequence, &expected(2, sequence))).unwrap();
+        journal.append(&new_record(NEWEST, sequence, &expected(NEWEST, sequence))).unwrap();
         journal.flush(SOON).unwrap();
         let reader = journal.reader();
         let segment = reader.segments().into_iter().find(|segment| segment.number == first).unwrap();

@@ -135,7 +135,9 @@ impl Pair {
         let mut passed = InstancePathBuffer::default();
         path.iter().for_each(|name| passed.push(Instance { name, group: "all" }).unwrap());
         let mut buffer = AttributesBuffer::default();
-        let attributes = buffer.encode(&key, None, passed.as_path()).unwrap();
+        let attributes = buffer
+            .encode(&NewAttributes { key: &key, path: passed.as_path(), ..NewAttributes::default() })
+            .unwrap();
         let record = NewRecord {
             kind: RecordKind::Publish,
             message_type: 1,

@@ -295,6 +295,7 @@ impl Publisher {
                 sequence: Sequence::Auto,
                 expiration_s: None,
                 correlation_id: b"",
+                headers: quire_types::Headers::NONE,
             };
             match core.publish(&message) {
                 Ok(Some(sequence)) => {

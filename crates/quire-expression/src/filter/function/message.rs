@@ -45,6 +45,12 @@ pub fn correlation_id<'a>(evaluation: &Evaluation<'a>, _arguments: &'a [Node]) -
     Value::text(evaluation.message.correlation_id)
 }
 
+/// The value of the header with this name. NULL when the message has no such header.
+pub fn header<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<'a> {
+    let Some(name) = evaluation.text(&arguments[0]) else { return Value::Null };
+    evaluation.message.headers.get(name).map_or(Value::Null, |value| Value::text(value.as_bytes()))
+}
+
 /// For what is published and replayed there is no stored record to ask: it is now.
 pub fn last_updated<'a>(evaluation: &Evaluation<'a>, _arguments: &'a [Node]) -> Value<'a> {
     Value::float(time::seconds(evaluation.message.now))

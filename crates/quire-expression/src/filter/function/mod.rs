@@ -88,6 +88,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     function("AS_BOOLEAN", 1..=1, message::as_boolean),
     function("MESSAGE_SIZE", 0..=0, message::message_size),
     function("CORRELATION_ID", 0..=0, message::correlation_id),
+    function("HEADER", 1..=1, message::header),
     function("LAST_UPDATED", 0..=0, message::last_updated),
     function("BOOKMARK", 0..=0, message::bookmark),
     function("TOPIC_NAME", 0..=0, message::topic_name),
