@@ -198,7 +198,7 @@ pub enum LostCause {
     Settled,
 }
 
-/// What happened between a message and a consumer, of a queue that records its leases (docs/queues.md section 15).
+/// What happened between a message and a consumer, of a queue that records its leases (docs/queues.md section 13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseEvent {
     /// The queue.

@@ -1,8 +1,8 @@
 //! Queues: who gets which message, for how long, and what happens when it comes back.
 //!
 //! **What for.** A queue is a view over the log: it holds positions and states, never data (seed 000). [`Queues`] decides for all queues
-//! of an instance together, because a subscription that matches several queues has one backlog for all of them (seed 001). The rules, and
-//! where each comes from, are in `docs/queues.md`.
+//! of an instance together, because a subscription that matches several queues has one backlog for all of them. The rules are in
+//! `docs/queues.md`.
 //!
 //! **What it promises.** A message is with one subscription at a time. At-least-once: it comes back until it is acknowledged or expired.
 //! At-most-once: it is delivered once or never. Order is log order, or priority and then log order, for every subscription by itself.

@@ -1,4 +1,4 @@
-//! Who held what goes into the log (docs/queues.md section 15): one record per queue and turn, which goes with the next thing that is
+//! Who held what goes into the log (docs/queues.md section 13): one record per queue and turn, which goes with the next thing that is
 //! written anyway. It is a trace: nothing waits for it, and nothing is rebuilt from it.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The queue service: the engine (`quire_queue`) between the log and the connections (docs/queues.md section 7).
+//! The queue service: the engine (`quire_queue`) between the log and the connections (docs/internals/queue-engine.md).
 //!
 //! The engine decides which subscription gets which message. [`QueueService`] gives it messages from the log and sends its deliveries to
 //! sessions. It owns the state of all queues; each call gets what the parts of a broker share as a [`Context`]. The run loop calls:

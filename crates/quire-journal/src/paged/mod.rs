@@ -1,5 +1,5 @@
 //! Memory for the states of queues: the heap, or a file that is mapped, which the system writes out when memory is short and keeps in
-//! memory otherwise (`file_backed_metadata`; seed 000, reference: queues-and-transaction-log Y11, docs/queues.md section 6).
+//! memory otherwise (`file_backed_metadata`, docs/queues.md section 6).
 //!
 //! **What it promises.** Whoever holds a [`Block`] or an [`Array`] cannot tell where it lies. When the file can grow no further, what
 //! is new lies on the heap, and [`Memory::take_failure`] says why, once.
