@@ -393,10 +393,14 @@ impl Client {
     /// # Errors
     /// See [`ClientCore::unsubscribe`].
     pub fn unsubscribe(&self, number: u32) -> Result<CommandId, Failure> {
-        let command = self.command(|core| core.unsubscribe(number))?;
-        if let Some(feed) = self.shared.inner.lock().feeds.remove(&number) {
+        let mut inner = self.shared.inner.lock();
+        let command = inner.core.unsubscribe(number)?;
+        // Under the same lock: a full subscription keeps the thread from reading, and the answer has to be read.
+        if let Some(feed) = inner.feeds.remove(&number) {
             feed.queue.end(number, None);
         }
+        drop(inner);
+        self.shared.wake();
         Ok(command)
     }
 
