@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import quire
 import quire.config
+from support.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +136,29 @@ CALLS: list[tuple[Callable[[Any], object], str, str]] = [
     (lambda c: c.subscribe("a").batches("5"), "max_messages", "expected a whole number, got `str`"),
     (lambda c: c.subscribe("a").replace(live=True), "live", "it requires `bookmark`"),
 ]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c, s: c.publish("orders", b"", timeout="soon"),
+        lambda c, s: c.flush("soon"),
+        lambda c, s: c.unsubscribe("kept", timeout="soon"),
+        lambda c, s: c.pause([s], timeout="soon"),
+        lambda c, s: c.ack("Q", "1|1|", timeout="soon"),
+        lambda c, s: c.sow("Q", timeout="soon"),
+        lambda c, s: c.queue_stats(timeout="soon"),
+        lambda c, s: c.server_info(timeout="soon"),
+        lambda c, s: s.replace(topic="trades", timeout="soon"),
+    ],
+)
+def test_a_call_with_a_wrong_timeout_does_nothing(call: Callable[[Any, Any], object]) -> None:
+    with quire.Client("memory:timeouts", name="publisher") as client:
+        kept = client.subscribe("orders", bookmark="epoch", sub_id="kept")
+        refused(lambda: call(client, kept), "timeout", "'soon' is not a duration")
+        assert client.publish("orders", b"1") == client.persisted + 1, "nothing was published before"
+        assert kept.get(PATIENCE).data == b"1"
+        client.flush(PATIENCE)
 
 
 @pytest.mark.parametrize(("call", "key", "reason"), CALLS)

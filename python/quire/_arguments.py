@@ -153,6 +153,11 @@ def selection_to_core(bookmarks: Bookmark | None, filter: FilterArgument | None)
     return message_bookmarks(bookmarks, "bookmarks")
 
 
+def check_timeout(timeout: Duration | None) -> None:
+    """Raises `ConfigError` for what is not a duration, before anything is sent."""
+    timeout_to_core(timeout)
+
+
 def timeout_to_core(timeout: Duration | None) -> float | None:
     return None if timeout is None else seconds(timeout, "timeout")
 

@@ -12,6 +12,7 @@ from quire._arguments import (
     AUTO,
     Auto,
     SequenceArgument,
+    check_timeout,
     check_type,
     correlation_to_core,
     expiration_to_core,
@@ -170,6 +171,8 @@ class AsyncClient(ClientBase[AsyncSubscription]):
             )
             return (await self._publish_one(AsyncReceipt, message, on_persisted, timeout)).sequence
         check_type(topic, str, "topic")
+        if timeout is not None:
+            check_timeout(timeout)
         core = await self._ready()
         send = partial(
             core.publish,

@@ -19,6 +19,7 @@ from quire import _quire
 from quire._arguments import (
     backlog_to_core,
     check_function,
+    check_timeout,
     check_type,
     count_to_core,
     selection_to_core,
@@ -331,6 +332,7 @@ class ClientBase(Generic[S]):
             return self._following
 
     async def _flush(self, timeout: Duration | None) -> None:
+        check_timeout(timeout)
         core = await self._ready()
         if not await self._answer(core, core.flush(), timeout_to_core(timeout)):
             raise _not_flushed(core)
@@ -394,6 +396,7 @@ class ClientBase(Generic[S]):
     ) -> None:
         """Ends the subscriptions with these names; `None`: all of them. Waits for the server until `deadline`; left out, for `timeout`.
         Returns at once without a connection."""
+        check_timeout(timeout)
         names = None if names is None else list(names)
         for name in names or ():
             check_type(name, str, "sub_id")
@@ -435,6 +438,7 @@ class ClientBase(Generic[S]):
         self, subscriptions: Iterable[S] | None, paused: bool, timeout: Duration | None
     ) -> None:
         """Those that were named; `None`: all that can be paused."""
+        check_timeout(timeout)
         if subscriptions is not None:
             subscriptions = list(_pausable(subscriptions))
         core = await self._ready()
@@ -463,6 +467,7 @@ class ClientBase(Generic[S]):
         timeout: Duration | None,
     ) -> None:
         check_type(topic, str, "topic")
+        check_timeout(timeout)
         verdict = verdict_to_core(cancel, expire)
         selected = selection_to_core(bookmarks, filter)
         core = await self._ready()
@@ -484,6 +489,7 @@ class ClientBase(Generic[S]):
         timeout: Duration | None,
     ) -> _quire.Subscription:
         check_type(topic, str, "topic")
+        check_timeout(timeout)
         check_type(order_by, str, "order_by", optional=True)
         count = count_to_core(top_n, "top_n")
         core = await self._ready()
@@ -493,6 +499,7 @@ class ClientBase(Generic[S]):
 
     async def _queue_stats(self, queue: str | None, timeout: Duration | None) -> dict[str, dict[str, Any]]:
         check_type(queue, str, "queue", optional=True)
+        check_timeout(timeout)
         core = await self._ready()
         command = core.queue_stats(queue)
         limit = self._options.command_seconds if timeout is None else timeout_to_core(timeout)
@@ -553,6 +560,7 @@ class ClientBase(Generic[S]):
         timeout: Duration | None = None,
     ) -> dict[str, Any]:
         """One answer of the server about itself: JSON as in docs/protocol.md, `stats`."""
+        check_timeout(timeout)
         core = await self._ready()
         command = core.inspect(subject, after_connection, after_topic)
         limit = self._options.command_seconds if timeout is None else timeout_to_core(timeout)

@@ -12,6 +12,7 @@ from quire._arguments import (
     AUTO,
     Auto,
     SequenceArgument,
+    check_timeout,
     check_type,
     correlation_to_core,
     expiration_to_core,
@@ -195,6 +196,8 @@ class Client(ClientBase[Subscription]):
             )
             return finish(self._publish_one(Receipt, message, on_persisted, timeout)).sequence
         check_type(topic, str, "topic")
+        if timeout is not None:
+            check_timeout(timeout)
         send = self._core.publish
         arguments = (
             topic,

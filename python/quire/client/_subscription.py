@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from quire import _quire
-from quire._arguments import check_type
+from quire._arguments import check_timeout, check_type
 from quire._bookmarks import EPOCH, MOST_RECENT, range_to_core
 from quire._errors import ConfigError, DisconnectedError
 from quire._filter import optional_filter_to_core
@@ -70,6 +70,7 @@ class SubscriptionBase:
 
     async def _replace(self, change: Change) -> None:
         """When the server refuses, nothing has changed."""
+        check_timeout(change.timeout)
         spec = change.of(self._spec)
         if change.bookmark is not None and spec.bookmark == MOST_RECENT:
             spec = replace(spec, bookmark=self.most_recent or EPOCH)
