@@ -168,6 +168,17 @@ def test_redrive_stops_at_a_message_that_is_no_dead_letter(url: str) -> None:
     assert depth(url, "JOBS") == 5
 
 
+def test_redrive_leaves_the_letter_of_an_unreadable_message_and_continues(url: str) -> None:
+    letter = {"queue": "JOBS", "position": 3, "reason": ["max_deliveries"], "deliveries": 2, "cancels": 0}
+    with quire.Client(url) as client:
+        client.publish("dead", letter)
+        client.flush(PATIENCE)
+    left = run("queue", "redrive", "DEAD", url=url)
+    assert left.returncode == 1
+    assert left.stdout == "0 dead letters of DEAD put back, 1 hold no message\n"
+    assert [data for data, _ in deliveries(url, "DEAD")] == [letter]
+
+
 class Silence:
     """A subscription and its client as `redrive` sees them: what comes, `None` for nothing in time, and whether the filter has
     yet to look at some messages then."""

@@ -43,6 +43,8 @@ class Terminal:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 text=True,
+                # Tests that run in the background ignore Ctrl-C, and a shell could not undo that.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     def expect(self, lines: list[str]) -> None:

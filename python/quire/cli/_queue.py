@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
@@ -222,14 +222,21 @@ def _next(client: quire.Client, letters: quire.Subscription, queue: str) -> quir
             has_seen_all = client.queue_stats(queue)[queue]["catching_up"] == 0
 
 
-def _content(letter: quire.Message) -> tuple[str, bytes] | None:
-    """The topic and data that a dead letter holds (docs/queues.md section 9); `None`: the message was too large for it.
+#: The members of the dead letter of a message that could not be read.
+UNREADABLE: Final = {"queue", "position", "reason", "deliveries", "cancels"}
 
-    Raises `QuireError` for a message that is no dead letter."""
+
+def _content(letter: quire.Message) -> tuple[str, bytes] | None:
+    """Returns the topic and data in a dead letter (docs/queues.md section 9), or `None` for a letter without its message: the
+    message was too large for the letter, or could not be read.
+
+    Raises `QuireError` for a message that is not a dead letter."""
     try:
         envelope: Any = letter.json()
     except ValueError:
         envelope = None
+    if isinstance(envelope, dict) and envelope.keys() == UNREADABLE:
+        return None
     # Letters in older journals name it `topic`.
     topic = envelope.get("source_topic", envelope.get("topic")) if isinstance(envelope, dict) else None
     if not isinstance(topic, str) or "reason" not in envelope:
