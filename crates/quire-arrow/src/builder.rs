@@ -261,7 +261,7 @@ impl Builder {
             }
             (Content::Attribute(Attribute::Headers), Builder::Headers(builder)) => {
                 for Row { record, event, .. } in rows {
-                    // What a queue says has no headers.
+                    // An event of a queue has no headers.
                     builder.append(if event.is_none() { record.headers() } else { Headers::NONE });
                 }
             }

@@ -1,16 +1,9 @@
-//! Headers: what a message carries beside its data, as names with values.
+//! The headers of a message: names with text or bytes.
 //!
-//! Everything that keeps or hands on headers uses one list of bytes: frames of the protocol, records of the log, and the memory of client and
-//! server. The list has the headers in the order of their names, each name once, so two messages have the same headers exactly when
-//! their lists are equal.
+//! Frames of the protocol, records of the log, client and server all use the same list of bytes. It has the headers in the order of their
+//! names, each name once. So two messages have the same headers exactly when their lists are equal.
 //!
-//! | part of a header | |
-//! | --- | --- |
-//! | 1 byte | bytes of the name, 1 to 255 |
-//! | | name, UTF-8, no control characters |
-//! | 1 byte | 0: the value is text (UTF-8), 1: it is bytes |
-//! | 2 bytes | bytes of the value, little endian |
-//! | | value |
+//! `docs/protocol.md` has the layout of a list (section 3, `publish`).
 
 /// The most headers of a message: enough for tracing, routing and a schema, few enough to be searched one after the other.
 pub const HEADERS_MAX: usize = 64;

@@ -20,7 +20,7 @@ ATTRIBUTES = (
 #: What the events of queues have on top.
 EVENT_ATTRIBUTES = "first_position bigint, last_position bigint, deliveries int, cancels int, reasons string, consumer string"
 
-#: What a read with `includeHeaders` has on top.
+#: The column that a read with `includeHeaders` adds.
 HEADER_ATTRIBUTES = "headers map<string,binary>"
 
 #: What only the log itself says.

@@ -220,7 +220,7 @@ fn split_source(value: &[u8]) -> Option<(u64, InstancePath<'_>)> {
     Some((position, path))
 }
 
-/// What the attributes of a record are to say.
+/// Input of [`AttributesBuffer::encode`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewAttributes<'a> {
     /// The key of the message in its last-value topic; empty = none.
@@ -280,7 +280,7 @@ impl AttributesBuffer {
     }
 }
 
-/// Appends what stands before the value of an attribute.
+/// Appends the number and the size of an attribute, which precede its value.
 fn put_head(bytes: &mut Vec<u8>, number: u8, size: usize) {
     bytes.push(number);
     put_number(bytes, size as u64);
