@@ -27,7 +27,7 @@ const SPARE_SIZE_MIN: usize = 128;
 /// Outboxes share data of at least this many bytes: every part of what is sent costs the driver as much as a copy of 2 KiB.
 const SHARED_SIZE_MIN: usize = 4 * 1024;
 
-/// And the copies that this saves have at least so many bytes: with 16 KiB for two connections nothing is gained.
+/// Sharing saves copies of at least this many bytes. With 16 KiB for two connections it gains nothing.
 const SAVED_SIZE_MIN: usize = 32 * 1024;
 
 /// Used buffers for the next turn's output.

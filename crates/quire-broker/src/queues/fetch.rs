@@ -27,7 +27,7 @@ const REFILL_COUNT_MAX: u64 = 64 * 1024;
 const RECENT_SIZE_MAX: usize = 32 * 1024 * 1024;
 
 /// Bytes that a batch takes besides its records: its header, its entry here and its allocations, as the allocator rounds them up. A publish
-/// that is written alone is a batch of its own.
+/// that is written alone is one batch.
 const BATCH_OVERHEAD: usize = 384;
 
 /// Batches of the log in memory, each checked when it was read, with the offsets of its records.

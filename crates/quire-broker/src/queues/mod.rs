@@ -262,7 +262,7 @@ impl LogConsumer for QueueService {
         Consumed::default()
     }
 
-    /// What was just written is at hand for those who get it.
+    /// Keeps the records that were just written, so that deliveries do not read them from the disk.
     fn on_batch(&mut self, batch: &Batch) {
         if self.any() {
             self.recent.add(batch.clone(), None);
@@ -276,8 +276,8 @@ impl LogConsumer for QueueService {
         }
     }
 
-    /// Journal files from there on are kept, whoever removes files: in this process because the service's own cursor stands there,
-    /// elsewhere because `queues.ack` says so.
+    /// Journal files from this position on are kept. In this process the cursor of the service keeps them, in another process
+    /// `queues.ack` does.
     fn needed_from(&self, _: &Context) -> Option<Position> {
         let saved = self.saving.saved.as_ref()?;
         saved.iter().min().map(|settled| settled.next())

@@ -281,7 +281,7 @@ impl Outstanding {
         }
     }
 
-    /// Forgets those that are in nobody's hands any more, when they have become many.
+    /// Forgets the bookmarks of messages that are no longer delivered, when there are many of them.
     pub fn sweep(&mut self, outstanding_count: usize, is_out: impl Fn(Position) -> bool) {
         if self.bookmarks.len() > 2 * outstanding_count + SLACK {
             self.bookmarks.retain(|position, bookmark| {

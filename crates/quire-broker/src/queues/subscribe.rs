@@ -51,7 +51,7 @@ impl QueueService {
         }
     }
 
-    /// The engine, and the one who answers its questions.
+    /// The engine, and the callbacks that answer its questions.
     pub(super) fn answers(&mut self, now: Timestamp) -> (&mut Queues, Answers<'_>) {
         let QueueService { engine, filters, recent, unreadable, .. } = self;
         (engine, Answers { filters, recent, unreadable, missing: Vec::new(), now })
