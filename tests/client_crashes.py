@@ -112,7 +112,10 @@ def client_crash_rounds(directory: Path, rounds: int, seed: int) -> int:
         }
         for _ in range(rounds):
             publisher.listen(dice.randrange(1, _ANSWERS_MAX))
-            consumer.listen(dice.randrange(1, _ANSWERS_MAX) if consumer.taken < publisher.published else 1)
+            # A publisher of which nobody reads stops when its pipe is full, and then nothing more comes to the consumer.
+            while publisher.published <= consumer.taken:
+                publisher.listen(1)
+            consumer.listen(min(dice.randrange(1, _ANSWERS_MAX), publisher.published - consumer.taken))
             chosen = dice.sample(list(parts), dice.choice([1, 1, 2, 3]))
             victims = [part for name, part in parts.items() if name in chosen]
             for part in victims:

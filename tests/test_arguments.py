@@ -156,7 +156,8 @@ def test_a_call_with_a_wrong_timeout_does_nothing(call: Callable[[Any, Any], obj
     with quire.Client("memory:timeouts", name="publisher") as client:
         kept = client.subscribe("orders", bookmark="epoch", sub_id="kept")
         refused(lambda: call(client, kept), "timeout", "'soon' is not a duration")
-        assert client.publish("orders", b"1") == client.persisted + 1, "nothing was published before"
+        persisted = client.persisted
+        assert client.publish("orders", b"1") == persisted + 1, "nothing was published before"
         assert kept.get(PATIENCE).data == b"1"
         client.flush(PATIENCE)
 
