@@ -170,7 +170,8 @@ class AsyncClient(ClientBase[AsyncSubscription]):
                 headers=headers,
             )
             return (await self._publish_one(AsyncReceipt, message, on_persisted, timeout)).sequence
-        check_type(topic, str, "topic")
+        if type(topic) is not str or not topic.isascii():  # see `Client.publish`
+            check_type(topic, str, "topic")
         if timeout is not None:
             check_timeout(timeout)
         core = await self._ready()
