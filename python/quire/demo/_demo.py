@@ -72,7 +72,7 @@ def run(directory: Path | None, count: int | None, spark: bool) -> int:
         console.print(
             f"look around: quire serve --data-directory {directory}; quire subscribe {TOPIC} --bookmark epoch"
         )
-    console.print("next: README.md for twenty lines of Python, `quire --help` for the commands")
+    console.print("next: README.md for twelve lines of Python, `quire --help` for the commands")
     return 0 if results.is_sound and jobs.is_sound and is_right else 1
 
 
