@@ -1,8 +1,8 @@
 //! The share of a turn that one connection's commands get, and one kind of work gets.
 //!
-//! A turn must be short, whatever one peer sends: everybody else waits for its end. So the commands of a connection run for one slice
-//! at a time; what is left of its bytes waits, and goes on in a later turn, in which all connections that wait so take turns within one
-//! common budget. The passes over the log and over replays have budgets of their own, and go on in the next turn too.
+//! A turn must be short, because every other connection waits for its end. So the commands of a connection run for one slice at a time.
+//! The rest of its bytes waits for a later turn. In that turn all waiting connections share one budget. The passes over the log and over
+//! replays have separate budgets, and also continue in the next turn.
 //!
 //! How long something took is told by the stopwatch that the driver lends ([`Broker::set_stopwatch`]). A broker without one has no budgets.
 
@@ -144,7 +144,7 @@ impl Context {
     }
 
     pub(crate) fn wait_for_slice(&mut self, id: SessionId) {
-        // What stalls it already ends later, with a slice of its own.
+        // A session that is stalled already gets a slice when that stall ends.
         if self.session(id).takes_commands() {
             self.stall(id, Stall::Waiting);
             self.slices.waiting.push_back(id);

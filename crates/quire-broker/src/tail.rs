@@ -25,10 +25,10 @@ pub(crate) struct Consumed {
 
 /// A part of the broker that follows the log.
 pub(crate) trait LogConsumer {
-    /// Whether it wants any record at present. What nobody wants is not read.
+    /// Whether it needs records now. Records that no consumer needs are not read.
     fn is_following(&self, cx: &Context) -> bool;
 
-    /// There are records that nobody was handed yet.
+    /// There are records that no consumer has received yet.
     fn on_news(&mut self) {}
 
     /// The nearest position above [`Log::served`](super::context::Log::served) behind which it has something to do.

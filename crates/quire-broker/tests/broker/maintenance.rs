@@ -195,7 +195,7 @@ fn what_waits_is_dropped_with_its_connection_and_what_is_under_way_is_finished()
     assert!(work(&mut pair));
     assert!(matches!(&pair.take(4)[..], [Said::JournalFile { command: 1, .. }, Said::Ack { .. }]));
     assert!(!work(&mut pair), "nobody else waits");
-    // Numbers of connections are not used again: who comes later is not taken for who was there before.
+    // Numbers of connections are not used again, so a new connection is never confused with an old one.
     pair.client(5, "fifth");
     assert_eq!(take(&mut pair, 5, Action::Compress, ALL, false).len(), 1);
 }

@@ -1,4 +1,4 @@
-//! The commands of one connection run a slice at a time; nobody else waits for all of them (docs/internals/architecture.md). The stopwatch of these
+//! The commands of one connection run a slice at a time, so other connections do not wait for all of them. The stopwatch of these
 //! tests moves by a fixed step each time it is read.
 
 use std::sync::Arc;
