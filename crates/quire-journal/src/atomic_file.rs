@@ -14,7 +14,7 @@ pub(crate) fn write(disk: &dyn Disk, path: &Path, mut bytes: Vec<u8>) -> Result<
     replace(disk, path, "writing", &bytes)
 }
 
-/// Writes the parts, one behind the other, and their checksum, without a copy of them.
+/// Writes the parts, one after the other, and their checksum, without a copy of them.
 pub(crate) fn write_parts(disk: &dyn Disk, path: &Path, parts: &[&[u8]]) -> Result<(), JournalError> {
     let checksum = parts.iter().fold(0, |checksum, part| crc32c::crc32c_append(checksum, part)).to_le_bytes();
     let mut all: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();

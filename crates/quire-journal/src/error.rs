@@ -1,4 +1,4 @@
-//! What can go wrong with a journal, and whose fault it is.
+//! The errors of a journal. Each says whose fault it is: that of the caller, the disk, or quire.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::segment::open_files::is_out_of_files;
 /// The limit that open files run into, as every error names it.
 const OPEN_FILES: &str = "the number of open files that the process may have (ulimit -n)";
 
-/// An error of the journal. Cheap to clone: a poisoned journal gives the same one to everybody who asks.
+/// An error of the journal. Cheap to clone: a poisoned journal gives the same error to every caller.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum JournalError {
     /// Another process, or another journal of this one, has the directory.
@@ -23,11 +23,11 @@ pub enum JournalError {
     Full {
         /// The file.
         path: PathBuf,
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
         /// Size of the file that had no room, when it was one that was being made.
         needed_bytes: Option<u64>,
-        /// What the file system had left then, when it says so.
+        /// Free space of the file system at that time, when the system reports it.
         free_bytes: Option<u64>,
     },
     /// The process, or the system, has as many open files as it may have. The writer of a journal tries again until that is over.
@@ -38,7 +38,7 @@ pub enum JournalError {
     OutOfFiles {
         /// The file.
         path: PathBuf,
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
     },
     /// The system refused an operation.
@@ -46,9 +46,9 @@ pub enum JournalError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
-        /// What the system said.
+        /// The reason that the system gave.
         reason: String,
     },
     /// The disk does not give back what was written: a bad sector, for instance. The bytes may be readable later, or elsewhere.
@@ -58,7 +58,7 @@ pub enum JournalError {
         path: PathBuf,
         /// Where in the file reading failed, in bytes.
         offset: u64,
-        /// What the system said.
+        /// The reason that the system gave.
         reason: String,
     },
     /// Bytes that were synced are not what was written.
@@ -130,7 +130,7 @@ pub enum JournalError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A record without a number of its own, after the last number of its publisher.
+    /// A record was appended without a sequence, and its publisher has used the last one.
     #[error(
         "sequence: publisher {publisher} has used the last number, {}; append under another publisher",
         u64::MAX
@@ -209,7 +209,7 @@ fn missing_files(directory: &Path, first: Option<u32>, last: Option<u32>, archiv
 pub fn limit_reached(error: &io::Error) -> Option<&'static str> {
     match error.kind() {
         io::ErrorKind::OutOfMemory => Some("the memory that the process may have (ulimit -v)"),
-        // What a call for a thread says, whichever of both is missing.
+        // The system gives this error for a new thread in both cases.
         io::ErrorKind::WouldBlock => {
             Some("the number of threads (ulimit -u) or the memory (ulimit -v) that the process may have")
         }

@@ -1,7 +1,7 @@
 //! The bytes of a segment: its header, batches and records (`docs/journal-format.md`).
 //!
-//! No length is believed before the checksum of the header that holds it was checked, and a header's checksum covers the segment number
-//! and its own place, so zeros, a recycled file or a misplaced block never look like data (reliability J6).
+//! A length is used only after the checksum of its header was checked. The checksum of a header covers the segment number and the place of
+//! the header. So zeros, a recycled file or a misplaced block never look like data.
 
 use crate::record::attributes::Attributes;
 use crate::record::{NewRecord, Position, PublisherId, Record, RecordKind};
@@ -45,7 +45,7 @@ const FLAG_EXPIRATION: u8 = 1;
 /// The largest record, in bytes with its header: sizes are 32-bit on disk.
 pub(crate) const RECORD_SIZE_MAX: usize = 1 << 30;
 
-/// The largest body of a batch, in bytes: one record that is larger than the target makes a batch of its own.
+/// The largest body of a batch, in bytes. A record that is larger than the target size gets a separate batch.
 pub(crate) const BATCH_BODY_MAX: usize = RECORD_SIZE_MAX;
 
 /// Positions end here: far beyond what a log can hold, and so far below the end of the numbers that adding a count cannot overflow.
@@ -123,7 +123,7 @@ impl SegmentHeader {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
-    /// Checksum of this header: what the next batch names as the one before.
+    /// Checksum of this header. The next batch contains it as `previous`.
     pub checksum: u32,
     pub body_checksum: u32,
     pub body_size: u32,
@@ -266,7 +266,7 @@ fn make_room(body: &mut Vec<u8>, size: usize) {
     }
 }
 
-/// A record as it lies in a body, its topic not yet known to be text.
+/// A record as it is in a body. Its topic was not yet checked to be UTF-8.
 pub(crate) struct RawRecord<'a> {
     head: &'a [u8; RECORD_HEADER_SIZE],
     kind: RecordKind,
@@ -347,7 +347,7 @@ pub(crate) fn fault_of(header: &BatchHeader, mut body: &[u8]) -> &'static str {
     "the batch does not hold the records that it counts"
 }
 
-/// What follows the record at the front of `body`, when it is known that there is one.
+/// The bytes after the record at the front of `body`. The caller knows that there is a record.
 #[inline]
 pub(crate) fn skip_record(body: &[u8]) -> Option<&[u8]> {
     body.get((u32_at(body.first_chunk::<RECORD_HEADER_SIZE>()?, 0) as usize).max(RECORD_HEADER_SIZE)..)

@@ -1,4 +1,4 @@
-//! What the writer and the readers of one journal share.
+//! The state that the writer and the readers of one journal share.
 
 use std::collections::VecDeque;
 use std::io;
@@ -115,13 +115,13 @@ impl Log {
         }
     }
 
-    /// No more writes: nothing that is not persistent now ever will be. The first reason stands.
+    /// Ends writing: a record that is not persistent now never will be. The first reason is kept.
     pub fn poison(&self, error: JournalError) {
         let _ = self.failure.set(error);
         self.wake();
     }
 
-    /// Nothing is written until [`Log::resume`]; whoever waits is told. The last reason stands.
+    /// Interrupts writing until [`Log::resume`], and wakes the waiting threads. The last reason is kept.
     pub fn halt(&self, error: JournalError) {
         if self.stall.lock().replace(error).is_none() {
             self.wake();
@@ -163,8 +163,8 @@ impl Log {
         segment.seal();
     }
 
-    /// Writes what belongs beside a sealed segment. Neither file is needed to open the journal again: an index is made again, and the
-    /// log knows the sequences of its segments.
+    /// Writes the index of a sealed segment, and `clients.ack`. Neither file is needed to open the journal again: an index can be rebuilt,
+    /// and the log knows the sequences of its segments.
     pub fn write_sealed(&self, segment: &Segment) -> Result<(), JournalError> {
         let _one_at_a_time = self.writing_sidecars.lock();
         // It may have been archived or removed meanwhile.
@@ -203,7 +203,7 @@ impl Log {
         clients.write(&*self.disk, &self.directory)
     }
 
-    /// The segment stands for the one with its number from now on.
+    /// Replaces the segment that has the same number.
     pub fn replace(&self, segment: &Arc<Segment>) {
         let mut segments = self.segments.write();
         let first = segments.first().map_or(0, |first| first.number);

@@ -1,7 +1,7 @@
 //! The highest sequence of every publisher, and which sealed segment holds which sequences.
 //!
-//! The first is kept beside the journal as `clients.ack`, so that it survives the removal of old segments (seed 004, reference:
-//! queues-and-transaction-log 2.3 P12), together with where the log begins and how far it reaches. The second keeps finding a bookmark independent of the number of segments.
+//! The first is kept next to the journal as `clients.ack`, so that it survives the removal of old segments. The file also contains where
+//! the log begins and how far it reaches. The second makes the cost of finding a bookmark independent of the number of segments.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ use crate::sidecar::{self, FoundSidecar, SidecarHead};
 /// The highest sequence of every publisher.
 pub(crate) type Highest = FxHashMap<PublisherId, u64>;
 
-/// What the log knows of its publishers, the active segment apart.
+/// The highest sequences of the publishers of the log, without the active segment.
 #[derive(Debug, Default)]
 pub(crate) struct Publishers {
     /// From `clients.ack` and removed segments, as far as no other segment says better.
@@ -57,7 +57,7 @@ impl Publishers {
         }
     }
 
-    /// The oldest segment is removed: what it says stays known.
+    /// The oldest segment is removed. Its highest sequences stay known.
     pub fn forget(&mut self, number: u32) {
         let before = &mut self.before;
         self.sealed.retain(|publisher, segments| {
@@ -69,7 +69,7 @@ impl Publishers {
         });
     }
 
-    /// What `clients.ack` is to say, now that `durable` is on stable storage.
+    /// The new content of `clients.ack`, after everything up to `durable` reached stable storage.
     pub fn file(&mut self, active: Option<&Index>, durable: Position) -> ClientsFile {
         self.durable = self.durable.max(durable);
         ClientsFile { durable: self.durable, beginning: Some(self.beginning), highest: self.highest(active) }
@@ -109,7 +109,7 @@ pub(crate) fn clients_path(directory: &Path) -> PathBuf {
     directory.join(FILE_NAME)
 }
 
-/// What `clients.ack` says.
+/// The content of `clients.ack`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientsFile {
     /// A position that was on stable storage when the file was written.

@@ -1,7 +1,7 @@
-//! Sidecar files: what a part of quire keeps beside the log (`docs/journal-format.md`, *Sidecar files*).
+//! Sidecar files: data that a part of quire keeps next to the log (`docs/journal-format.md`, *Sidecar files*).
 //!
-//! A sidecar file has a name, a version, the position of the log that it stands for, and the first position of the log that its owner
-//! still needs. The journal knows these and checks them; what the content means is known by its owner.
+//! A sidecar file has a name, a version, the position up to which it covers the log, and the first position of the log that its owner still
+//! needs. The journal knows these and checks them. Only the owner knows the meaning of the content.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -26,12 +26,12 @@ const EXTENSIONS: [&str; 3] = ["ack", "state", "place"];
 /// Bytes that are read at a time to check a file.
 const READ_SIZE: usize = 256 * 1024;
 
-/// What a sidecar file says besides its content.
+/// The head of a sidecar file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SidecarHead {
     /// Of the content.
     pub version: u32,
-    /// The content stands for the log up to here.
+    /// The content covers the log up to here.
     pub position: Position,
     /// The first position of the log that the owner needs; `None` = it needs nothing of the log.
     pub needs: Option<Position>,
@@ -44,7 +44,7 @@ pub enum FoundSidecar {
     Missing,
     /// A checksum does not match, or the file has another name in it.
     Damaged,
-    /// What it says, and its content.
+    /// Its head and its content.
     Whole(SidecarHead, Vec<u8>),
     /// It is of a build that had no sidecar files: everything in it but its checksum, which matches.
     Older(Vec<u8>),
@@ -117,11 +117,11 @@ impl Sidecars {
     }
 }
 
-/// Reads the content of a sidecar file bit by bit, so that nobody needs memory for the whole of it. The read that comes to its end fails
+/// Reads the content of a sidecar file in pieces, so that no reader needs memory for the whole content. The read that reaches the end fails
 /// when the checksum does not match.
 pub struct SidecarReader {
     file: Box<dyn File>,
-    /// Where the next read begins, and where the checksum stands.
+    /// Where the next read begins, and the place of the checksum.
     offset: u64,
     end: u64,
     checksum: u32,
@@ -222,7 +222,8 @@ fn needs_of(disk: &dyn Disk, path: &Path) -> Vec<Position> {
     }
 }
 
-/// What `queues.ack` of version 1 says: for each queue the size of two texts, a position up to which nothing is needed, and the texts.
+/// The positions up to which nothing is needed, from `queues.ack` of version 1. It has for each queue the size of two texts, the position,
+/// and the texts.
 fn older_needs(bytes: &[u8]) -> Option<Vec<Position>> {
     let mut rest = atomic_file::checked(bytes)?.strip_prefix(b"QUIREQUE\x01\0\0\0")?;
     let mut needs = Vec::new();
@@ -291,7 +292,7 @@ fn encode_head(name: &str, head: SidecarHead) -> Option<Vec<u8>> {
 /// The head of a file, the name in it, and its size; `None` when the file is older than sidecar files.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidData`] when its checksum does not match; what cannot be read.
+/// [`io::ErrorKind::InvalidData`] when its checksum does not match. Otherwise the error of the disk.
 fn read_head(file: &dyn File) -> io::Result<Option<(SidecarHead, String, usize)>> {
     let mut bytes = Vec::new();
     file.read_at(&mut bytes, HEAD_SIZE.min(usize::try_from(file.size()?).unwrap_or(HEAD_SIZE)), 0)?;

@@ -1,7 +1,8 @@
 //! Where files live: the one door to the file system, so that a simulated disk can stand in for it.
 //!
-//! [`RealDisk`] is the machine's file system, [`MemoryDisk`] keeps files in memory for `memory:` engines and tests. Both hold the same
-//! contract: every reader of the file sees at once what `write_at` wrote; what `sync` returned for survives a power cut.
+//! [`RealDisk`] is the file system of the machine. [`MemoryDisk`] keeps files in memory for `memory:` engines and tests. Both hold the same
+//! contract: every reader of the file sees at once the bytes that `write_at` wrote, and the bytes survive a power cut once `sync` has
+//! returned.
 //!
 //! No file is mapped: a disk that cannot read a mapped page, or a mapped file that another process shortens, ends the process with a
 //! signal. A call that reads returns an error.
@@ -58,7 +59,7 @@ pub trait Disk: Send + Sync {
 pub trait File: Send + Sync {
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Writes all of the parts, one behind the other, from `offset` on.
+    /// Writes all of the parts, one after the other, from `offset` on.
     fn write_parts_at(&self, parts: &mut [io::IoSlice<'_>], mut offset: u64) -> io::Result<()> {
         for part in parts {
             self.write_at(part, offset)?;
@@ -73,7 +74,8 @@ pub trait File: Send + Sync {
     /// Appends `size` bytes of the file, from `offset` on, to `buffer`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] when the file ends before; what the disk cannot read. The buffer may have got a part of the bytes.
+    /// [`io::ErrorKind::UnexpectedEof`] when the file ends too early, and the error of a disk that cannot read. The buffer may have got a
+    /// part of the bytes.
     fn read_at(&self, buffer: &mut Vec<u8>, size: usize, offset: u64) -> io::Result<()>;
     /// Asks the disk to read these bytes into memory, and does not wait for it. A hint: without it, each byte is read when it is asked
     /// for.

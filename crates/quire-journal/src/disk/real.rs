@@ -25,7 +25,7 @@ impl Disk for RealDisk {
 
     fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>> {
         let file = fs::File::open(path)?;
-        // A hint: without it the system may read many MiB around each place, and whoever waits for the same disk waits for them too.
+        // A hint: without it the system may read many MiB around each place, and every other user of the disk waits for these reads.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         Ok(Box::new(file))
     }
@@ -150,7 +150,7 @@ impl File for fs::File {
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            // SAFETY: so many bytes behind the length were just read, and the capacity reaches further.
+            // SAFETY: the system has just written `read` bytes after the length, and they are within the capacity.
             unsafe { buffer.set_len(buffer.len() + read) };
             offset += read as u64;
         }

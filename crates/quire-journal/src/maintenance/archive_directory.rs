@@ -17,7 +17,7 @@ const VERSION: u32 = 3;
 const OLDER_MAGIC: [u8; 8] = *b"QUIREARC";
 const OLDER_HEAD_SIZE: usize = 12;
 
-/// What `archive.place` says.
+/// The content of `archive.place`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Noted {
     /// The archive directory, absolute.
@@ -128,7 +128,7 @@ fn path_of(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(bytes))
 }
 
-/// What the path means wherever the next process is started.
+/// The path in a form that does not depend on the directory in which the next process starts.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

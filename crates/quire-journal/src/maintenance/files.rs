@@ -1,9 +1,9 @@
 //! Archiving, compressing and removing sealed segments: of a running journal, from any thread, and of a stopped one.
 //!
-//! One segment after the other, the oldest first, so that the log never has a gap; the active one is never touched. At every step there is
-//! exactly one valid copy of each segment (reference: queues-and-transaction-log G1 to G10): a new file is complete and durable before
-//! the old one goes, and a crash between leaves a file that the next start puts right. Readers go on: those who are in a segment keep
-//! the file that they have open, the next ones get the new one.
+//! Segments are processed one after the other, the oldest first, so that the log never has a gap. The active segment is never touched. At
+//! every step there is exactly one valid copy of each segment: a new file is complete and durable before the old one is removed. A crash in
+//! between leaves a file that the next start repairs. Readers continue: a reader that is in a segment keeps the file that it has open, and
+//! later readers get the new file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use crate::segment::{Segment, index_path, read_header};
 use crate::{atomic_file, sidecar};
 use quire_types::{Action, Timestamp};
 
-/// Which sealed segments are meant. Always the oldest: a segment that is not meant, or must stay, keeps all behind it.
+/// Selects sealed segments, always the oldest. A segment that is not selected, or must stay, keeps all later segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     /// Those to which nothing was written after the instant.
@@ -34,7 +34,7 @@ pub enum Which {
     /// As many as it takes for the rest to be this large at most, in bytes: of the files in the journal directory when archiving, of
     /// those not compressed when compressing, of all when removing.
     Beyond {
-        /// What may stay.
+        /// The size that may stay, in bytes.
         size_max: u64,
     },
     /// Every sealed one.
@@ -56,7 +56,7 @@ impl Which {
 #[derive(Clone)]
 pub struct FileMaintenance {
     log: Arc<Log>,
-    /// Of a stopped journal: nobody opens it meanwhile.
+    /// The lock of a stopped journal. It prevents that another process opens the journal meanwhile.
     _lock: Option<Arc<dyn Send + Sync>>,
 }
 
@@ -68,7 +68,7 @@ impl FileMaintenance {
     /// Takes a stopped journal, until the value is dropped; recovers it first, as a start would.
     ///
     /// # Errors
-    /// [`JournalError::Locked`] when a server has it: ask that server. What cannot be recovered.
+    /// [`JournalError::Locked`] when a server has the journal open: ask that server. Otherwise the error of the recovery.
     pub fn open_stopped(
         directory: impl AsRef<Path>,
         archive: Option<&Path>,
@@ -90,7 +90,8 @@ impl FileMaintenance {
     /// first one, if that is known, and the last one; `None` when no segment is missing.
     ///
     /// # Errors
-    /// [`JournalError::Locked`] when a server has it. [`JournalError::Missing`] when no segment is left. What cannot be recovered.
+    /// [`JournalError::Locked`] when a server has the journal open. [`JournalError::Missing`] when no segment is left. Otherwise the error
+    /// of the recovery.
     pub fn give_up_missing(
         directory: impl AsRef<Path>,
         archive: Option<&Path>,
@@ -111,7 +112,7 @@ impl FileMaintenance {
     /// Whether segments are archived to `directory`, however that is spelled.
     ///
     /// # Errors
-    /// [`JournalError::BadOption`] when they are archived elsewhere, or nowhere. What the system refuses.
+    /// [`JournalError::BadOption`] when segments are archived to another directory, or not at all. Otherwise the error of the system.
     pub fn check_archives_to(&self, directory: &Path) -> Result<(), JournalError> {
         let archive = self.log.archive.as_deref();
         if let Some(archive) = archive {
@@ -144,9 +145,8 @@ impl FileMaintenance {
         self.take(Action::Compress, which, None)
     }
 
-    /// Removes segments, up to the one that holds `needed` or anything behind it, that a reader of this process has not passed, or that
-    /// the owner of a sidecar file needs.
-    /// Gives those that were removed, as they were.
+    /// Removes segments, up to the first one that must stay. A segment must stay when it holds `needed` or a later position, when a reader
+    /// of this process has not passed it, or when the owner of a sidecar file needs it. Returns the removed segments, as they were.
     ///
     /// # Errors
     /// As [`FileMaintenance::take_next`]; segments that were taken before stay taken.
@@ -166,9 +166,8 @@ impl FileMaintenance {
     /// Takes one segment, the oldest that is meant; `None` when there is none, or it must stay. `needed` counts for removing only.
     ///
     /// # Errors
-    /// [`JournalError::BadOption`] when archiving without an archive directory (reference: queues-and-transaction-log G11), when that is
-    /// the journal directory, or when something else has the place of the segment there. [`JournalError::Closed`] when the journal is. What
-    /// the system refuses.
+    /// [`JournalError::BadOption`] when archiving without an archive directory, when that is the journal directory, or when another file
+    /// has the place of the segment there. [`JournalError::Closed`] when the journal is closed. Otherwise the error of the system.
     pub fn take_next(
         &self,
         action: Action,
@@ -200,7 +199,7 @@ impl FileMaintenance {
         sidecar::needs(&*self.log.disk, &self.log.directory).into_iter().min()
     }
 
-    /// What the action would take if it began now.
+    /// The segments that the action would take if it began now.
     pub fn plan(&self, action: Action, which: Which, needed: Option<Position>) -> Vec<SegmentInfo> {
         let reader = Reader::new(self.log.clone());
         self.chosen(action, which, needed).iter().map(|segment| reader.info(segment)).collect()
@@ -215,7 +214,7 @@ impl FileMaintenance {
         };
         let sizes = segments.iter().filter(|segment| concerned(segment)).map(|segment| segment.file_size);
         let mut size: u64 = sizes.sum();
-        // What sidecar files need is kept also where no broker runs.
+        // The segments that sidecar files need are also kept when no broker runs.
         let needed = [needed, self.needed()].into_iter().flatten().min();
         let pins = self.log.pins.hold();
         let mut chosen = Vec::new();
@@ -314,13 +313,13 @@ impl FileMaintenance {
         Ok(true)
     }
 
-    /// The name of the file is about to go, or to be that of another one: whoever is in the segment reads on.
+    /// Keeps the file open for the readers of the segment. Its name is about to be removed, or to be that of another file.
     fn keep_open(&self, segment: &Segment) -> Result<(), JournalError> {
         let kept = segment.file.keep_open();
         kept.map_err(|error| JournalError::io(&segment.path, "opening the segment", &error))
     }
 
-    /// The file at `path` stands for the segment from now on.
+    /// Makes the file at `path` the file of the segment from now on.
     fn switch(&self, segment: &Segment, path: PathBuf) -> Result<Arc<Segment>, JournalError> {
         self.keep_open(segment)?;
         let file = self.log.disk.open_read_only(&path);
@@ -331,7 +330,7 @@ impl FileMaintenance {
         Ok(segment)
     }
 
-    /// Removes what is not part of the log any more; what fails is tried again before anything else is done.
+    /// Removes the files that are no longer part of the log. A failed removal is tried again before any other action.
     fn discard_doomed(&self) -> Result<(), JournalError> {
         let mut doomed = self.log.doomed.lock();
         while let Some(path) = doomed.front() {
@@ -341,7 +340,7 @@ impl FileMaintenance {
         Ok(())
     }
 
-    /// Removes the file that nobody needs any more, and makes that durable: the next one must not go before it.
+    /// Removes a file that the log no longer needs, and makes that durable, because the next one must not be removed earlier.
     fn discard(&self, path: &Path) -> Result<(), JournalError> {
         let disk = &*self.log.disk;
         let _nobody_writes_an_index = self.log.writing_sidecars.lock();

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use super::Memory;
 
-/// Values that can be copied, one behind the other in a [`Memory`]: as a `Vec`, which a memory cannot be given to. 24 bytes.
+/// Values that can be copied, one after the other in a [`Memory`]. It is used like a `Vec`, which cannot use a [`Memory`]. 24 bytes.
 pub struct Array<T: Copy> {
     /// Room for `capacity` values, of which `len` are written; dangling when there is no room.
     values: NonNull<T>,
@@ -19,7 +19,7 @@ pub struct Array<T: Copy> {
 /// The smallest room that is made, in bytes.
 const ROOM_MIN: usize = 8;
 
-// SAFETY: an array owns its values and shares them with nobody; the memory it gives back to has a lock.
+// SAFETY: an array owns its values and does not share them. The memory to which it returns its space has a lock.
 unsafe impl<T: Copy + Send> Send for Array<T> {}
 // SAFETY: as above; a shared array only gives out shared values.
 unsafe impl<T: Copy + Sync> Sync for Array<T> {}
@@ -31,7 +31,7 @@ impl<T: Copy> Array<T> {
         Array { values: NonNull::dangling(), len: 0, capacity: 0, memory: memory.clone() }
     }
 
-    /// Room for so many values.
+    /// Room for `capacity` values.
     pub fn with_capacity(capacity: usize, memory: &Memory) -> Self {
         let mut array = Array::new(memory);
         if capacity > 0 {
@@ -50,19 +50,19 @@ impl<T: Copy> Array<T> {
         self.capacity as usize
     }
 
-    /// Puts values behind the others.
+    /// Appends values.
     #[inline]
     pub fn extend_from_slice(&mut self, values: &[T]) {
         let len = self.len as usize;
         if values.len() > self.capacity as usize - len {
             self.make_room(values.len());
         }
-        // SAFETY: there is room for them behind the others, and nobody else has this array.
+        // SAFETY: there is room for the values after the last one, and this call has the only reference to the array.
         unsafe { self.values.as_ptr().add(len).copy_from_nonoverlapping(values.as_ptr(), values.len()) };
         self.len += values.len() as u32;
     }
 
-    /// Puts a value before the one at `index`, or behind the last.
+    /// Puts a value before the one at `index`, or after the last one.
     pub fn insert(&mut self, index: usize, value: T) {
         let len = self.len as usize;
         assert!(index <= len, "no place {index} among {len}");
@@ -78,7 +78,7 @@ impl<T: Copy> Array<T> {
         self.len += 1;
     }
 
-    /// Takes out the value at `index`; those behind it move up.
+    /// Takes out the value at `index`. The later values move up.
     pub fn remove(&mut self, index: usize) {
         let len = self.len as usize;
         self.copy_within(index + 1..len, index);
@@ -90,7 +90,7 @@ impl<T: Copy> Array<T> {
         self.len = self.len.min(u32::try_from(len).unwrap_or(u32::MAX));
     }
 
-    /// Makes room for so many more values, and no others, if there is none.
+    /// Makes room for exactly `more` more values, if there is none.
     pub fn reserve_exact(&mut self, more: usize) {
         let needed = self.len as usize + more;
         if needed > self.capacity as usize {

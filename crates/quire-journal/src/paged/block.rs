@@ -13,7 +13,7 @@ pub struct Block<T> {
     memory: Memory,
 }
 
-// SAFETY: a block owns its value and shares it with nobody; the memory it gives back to has a lock.
+// SAFETY: a block owns its value and does not share it. The memory to which it returns its space has a lock.
 unsafe impl<T: Send> Send for Block<T> {}
 // SAFETY: as above; a shared block only gives out shared values.
 unsafe impl<T: Sync> Sync for Block<T> {}
@@ -43,7 +43,7 @@ impl<T> Deref for Block<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the block owns a value that was written; who borrows it borrows the block.
+        // SAFETY: the block owns a value that was written. A borrow of the value borrows the block.
         unsafe { self.value.as_ref() }
     }
 }

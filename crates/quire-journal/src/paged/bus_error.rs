@@ -1,7 +1,7 @@
 //! What is said when the disk cannot give back a page of a mapped file: the system then ends the process with SIGBUS, without a word.
 //!
-//! The handler writes one line, gives SIGBUS back to whoever had it before, and returns: the same access then ends the process as it
-//! would have without the handler. It says nothing of addresses that are not ours.
+//! The handler writes one line, restores the previous handler of SIGBUS, and returns. The same access then ends the process as it would
+//! have without the handler. The handler writes nothing for addresses outside of our mappings.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,7 +45,7 @@ impl Drop for Watch {
     }
 }
 
-/// What handled SIGBUS before. Written once, before the handler is installed.
+/// The previous handler of SIGBUS. Written once, before the handler is installed.
 static mut BEFORE: std::mem::MaybeUninit<libc::sigaction> = std::mem::MaybeUninit::uninit();
 
 fn install() {

@@ -1,8 +1,8 @@
 //! Memory for the states of queues: the heap, or a file that is mapped, which the system writes out when memory is short and keeps in
 //! memory otherwise (`file_backed_metadata`, docs/queues.md section 6).
 //!
-//! **What it promises.** Whoever holds a [`Block`] or an [`Array`] cannot tell where it lies. When the file can grow no further, what
-//! is new lies on the heap, and [`Memory::take_failure`] says why, once.
+//! **What it promises.** The holder of a [`Block`] or an [`Array`] cannot tell where it is. When the file can grow no further, new values
+//! are on the heap, and [`Memory::take_failure`] reports the reason once.
 //!
 //! **How it works.** The file (`page_file.rs`) is one mapping, of which as much may be used as is allocated on the disk: a page of a
 //! file with holes for which the disk has no room would end the process. `pool.rs` divides it into blocks. All bookkeeping of it is on
@@ -52,7 +52,7 @@ impl Memory {
         self.0.as_ref()?.take_failure()
     }
 
-    /// Asks the system to write out what lies in the file and to forget it, as it does by itself when memory is short: for tests.
+    /// Asks the system to write out the pages of the file and to forget them, as it does itself when memory is short: for tests.
     ///
     /// # Errors
     /// What the system refuses.
@@ -70,7 +70,7 @@ impl Memory {
         NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout))
     }
 
-    /// Gives a place another size; what fits in it stays.
+    /// Gives a place another size. The bytes that fit are kept.
     ///
     /// # Safety
     /// The place is from [`allocate`](Self::allocate) or this, of this memory, with the size and alignment `old`; `size` is not 0 and,

@@ -9,12 +9,12 @@ use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 
 use super::bus_error::Watch;
 
-/// What the file is called before its name goes.
+/// The name of the file, until it is removed.
 const NAME: &str = "queues.paging";
 
-/// Space in a file that has no name. It is nobody's after a crash, and nobody can shorten it under the mapping, which would be a bus
-/// error; `df` counts it, `ls` does not show it. What remains is a disk that cannot read a page: that is a bus error, and
-/// `bus_error.rs` says so.
+/// Space in a file that has no name. The system frees it after a crash. No other process can shorten it under the mapping, which would be a
+/// bus error. `df` counts it, and `ls` does not show it. One cause of a bus error remains: a disk that cannot read a page. `bus_error.rs`
+/// reports it.
 pub struct PageFile {
     map: MmapRaw,
     file: fs::File,
@@ -28,7 +28,7 @@ impl PageFile {
     /// What the system refuses.
     pub fn create(directory: &Path, size_max: usize) -> io::Result<Self> {
         let path = directory.join(NAME);
-        // One that is there is in nobody's use: it got no further than this.
+        // An existing file is not in use: its process ended before it removed the name.
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => (),
@@ -61,7 +61,7 @@ impl PageFile {
         Ok(rustix::io::retry_on_intr(grow)?)
     }
 
-    /// Gives back everything behind `size`, which nobody uses.
+    /// Returns the space after `size`, which is not in use.
     pub(super) fn shrink(&self, size: u64) -> io::Result<()> {
         self.file.set_len(size)
     }
@@ -93,7 +93,7 @@ mod tests {
         if let Some(directory) = std::env::var_os(DIRECTORY) {
             let file = PageFile::create(Path::new(&directory), 1 << 20).unwrap();
             file.grow(0, 1 << 20).unwrap();
-            // To whoever reads it, a page that is not there any more is one that the disk cannot read.
+            // For a reader, a page that no longer exists is a page that the disk cannot read.
             file.shrink(0).unwrap();
             // SAFETY: it is mapped; the system ends the process.
             unsafe { file.base().as_ptr().read_volatile() };

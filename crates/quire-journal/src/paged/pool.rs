@@ -14,12 +14,12 @@ use super::page_file::PageFile;
 
 /// The file grows by this much: rarely enough that asking the disk costs nothing, little enough for a queue that is nearly empty.
 const EXTENT_SIZE: u64 = 4 * 1024 * 1024;
-/// Blocks of one size in a row; what a size that is hardly used wastes at most.
+/// Size of a row of blocks of one size. A rarely used size wastes at most this much.
 const RUN_SIZE: usize = 32 * 1024;
 /// The largest alignment.
 const ALIGN_MAX: usize = 16;
 
-/// The sizes of blocks: a quarter of a power of two apart, so that a fifth is wasted at most. What is larger lies on the heap.
+/// The sizes of blocks: a quarter of a power of two apart, so that at most a fifth is wasted. Larger values are on the heap.
 const SIZES: [usize; 28] = [
     16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280,
     1536, 1792, 2048, 2560, 3072, 3584, 4096,
@@ -40,7 +40,7 @@ struct State {
     unused: BTreeSet<u32>,
     /// For each of [`SIZES`], the runs that have a free place.
     open: [BTreeSet<u32>; SIZES.len()],
-    /// Why the file grows no further. It is not tried again: what comes back is used.
+    /// Why the file grows no further. Growing is not tried again; freed blocks are used again.
     failure: Option<Failure>,
 }
 
@@ -91,7 +91,7 @@ impl Pool {
     pub fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         let class = class_of(layout)?;
         let offset = self.state.lock().take(class, &self.file)?;
-        // SAFETY: a run lies within the size of the file, which lies within the mapping.
+        // SAFETY: a run is within the size of the file, which is within the mapping.
         Some(unsafe { self.file.base().add(offset) })
     }
 
@@ -187,7 +187,7 @@ impl State {
         self.failure.is_none().then_some(())
     }
 
-    /// Gives back what lies behind the last run, but for an extent, so that a state that goes up and down does not ask the disk each time.
+    /// Returns the space after the last run, except for one extent, so that a state that grows and shrinks does not ask the disk each time.
     fn shrink(&mut self, file: &PageFile) {
         let size_new = self.used().next_multiple_of(EXTENT_SIZE) + EXTENT_SIZE;
         // When it cannot be shortened it stays as long as it is, and is used again.

@@ -58,20 +58,20 @@ impl Cursor {
         Cursor { log, after: pin.after(), place: None, wanted: Wanted::default(), reads: Reads::AHEAD, pin }
     }
 
-    /// Reads from the disk little more than what it gives out: for a reader beside others that wait for the same disk, or one that wants
-    /// few records of many.
+    /// Reads little more from the disk than it returns. For a reader that runs while others wait for the same disk, or that wants few of
+    /// many records.
     pub fn sparingly(mut self) -> Self {
         self.reads = Reads::sparingly(READ_STEP);
         self
     }
 
-    /// As [`Cursor::sparingly`], and asks the disk for `step` bytes at a time, 256 KiB where nothing else was said: a sync of somebody else
-    /// waits behind what was asked for before it.
+    /// As [`Cursor::sparingly`], and reads `step` bytes from the disk at a time instead of 256 KiB. The reason: a sync of another thread
+    /// waits for the reads that were requested before it.
     pub fn set_read_step(&mut self, step: usize) {
         self.reads = Reads::sparingly(step);
     }
 
-    /// Gives back what it holds of the log, and goes on after `after`, which lies in the batch that it gave last.
+    /// Returns its buffers to the log, and continues after `after`, which is in the batch that it returned last.
     pub fn rest_at(&mut self, after: Position) {
         if let Some(place) = &mut self.place {
             if after < self.after {
@@ -163,7 +163,7 @@ impl Cursor {
 
     fn locate(&mut self, wants: &dyn TopicFilter) -> Result<Option<CursorPlace>, JournalError> {
         let next = self.after.next();
-        // Whoever reads in a segment has passed those before it.
+        // A reader in a segment has passed the earlier segments.
         self.pin.move_to(self.after);
         let Some(segment) = self.log.segment_at(next) else { return Ok(None) };
         let (segment, file) = self.log.reach(segment)?;
@@ -235,7 +235,7 @@ impl Batch {
         self.last
     }
 
-    /// Where it lies.
+    /// The place of the batch.
     pub fn place(&self) -> Place {
         Place { path: self.segment.path.clone(), offset: self.offset }
     }

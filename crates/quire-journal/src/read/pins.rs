@@ -1,4 +1,4 @@
-//! What readers have not passed yet, so that it is not removed under them (reference: queues-and-transaction-log G3).
+//! The positions that readers have not passed yet, so that their segments are not removed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::record::Position;
 
-/// How many readers have passed a position and nothing behind it.
+/// For each position: the number of readers that have passed it and no later one.
 #[derive(Debug, Default)]
 pub(crate) struct Pins(Mutex<BTreeMap<Position, usize>>);
 
 impl Pins {
-    /// Keeps everything behind the position that `after` names, which is asked while nothing can be removed.
+    /// Keeps everything after the position that `after` returns. `after` is called while nothing can be removed.
     pub fn pin(self: &Arc<Self>, after: impl FnOnce() -> Position) -> Pin {
         let mut counts = self.0.lock();
         let after = after();
@@ -36,7 +36,7 @@ impl HeldPins<'_> {
     }
 }
 
-/// Keeps what is behind a position from being removed, until it is dropped.
+/// Prevents that records after a position are removed, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Pin {
     pins: Arc<Pins>,

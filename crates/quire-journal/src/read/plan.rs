@@ -1,4 +1,4 @@
-//! What a reader would have to read, from the indexes alone: how work over the log is cut into parts before any of it is done.
+//! The data that a reader would have to read, from the indexes alone. It divides work over the log into parts before the work begins.
 
 use std::ops::ControlFlow;
 
@@ -6,7 +6,7 @@ use crate::read::cursor::TopicFilter;
 use crate::read::reader::Reader;
 use crate::record::Position;
 
-/// A run of records that is read as one: the part of a block that lies in the range.
+/// A run of records that is read as a unit: the part of a block that is within the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRange {
     /// The first position in it.
@@ -18,7 +18,7 @@ pub struct BlockRange {
 }
 
 impl Reader {
-    /// Shows the ranges from behind `after` up to `limit` that hold a wanted topic, oldest first, until `each` breaks. Reads no record.
+    /// Shows the ranges after `after`, up to `limit`, that hold a wanted topic, oldest first, until `each` breaks. Reads no record.
     ///
     /// A segment that is being written to knows its topics only as far as this reader has followed it.
     pub fn for_each_block_range(

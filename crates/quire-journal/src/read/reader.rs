@@ -36,7 +36,7 @@ struct Shared {
     reopening: Mutex<()>,
 }
 
-/// Where a record lies.
+/// The place of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The file.
@@ -45,16 +45,16 @@ pub struct Place {
     pub offset: u64,
 }
 
-/// What can be done with a segment, and by whom.
+/// The state of a segment, which decides the possible actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentState {
     /// It is being written to.
     Active,
     /// It is full.
     Sealed,
-    /// It lies in the archive directory.
+    /// It is in the archive directory.
     Archived,
-    /// It is compressed, wherever it lies.
+    /// It is compressed, in either directory.
     Compressed,
 }
 
@@ -70,7 +70,7 @@ impl SegmentState {
     }
 }
 
-/// What a segment holds.
+/// A description of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
     /// The file.
@@ -105,8 +105,8 @@ impl Reader {
         self.shared.log.read().clone()
     }
 
-    /// Opens a directory without a lock and without changing it: safe beside a running server, whose journal it follows as it grows.
-    /// Finds archived segments in the directory that `archive.place` names.
+    /// Opens a directory without a lock and without changing it. This is safe while a server runs: the reader follows its journal as it
+    /// grows. Finds archived segments in the directory that `archive.place` names.
     ///
     /// # Errors
     /// As [`Reader::open_with_archive`].
@@ -114,10 +114,12 @@ impl Reader {
         Reader::open_with_archive(directory, None)
     }
 
-    /// The same for a journal whose older segments are in the directory `archive`, whatever `archive.place` says; both are one log.
+    /// The same for a journal whose older segments are in the directory `archive`. `archive.place` is ignored. Both directories are one
+    /// log.
     ///
     /// # Errors
-    /// [`JournalError::Missing`] when the oldest segments are not there. What cannot be read, a gap in the files, damage in a sealed segment whose index is missing.
+    /// [`JournalError::Missing`] when the oldest segments are not there. An error for a file that cannot be read, a gap in the files, or
+    /// damage in a sealed segment whose index is missing.
     pub fn open_with_archive(
         directory: impl AsRef<Path>,
         archive: Option<&Path>,
@@ -260,7 +262,7 @@ impl Reader {
         Cursor::new(self.log(), after)
     }
 
-    /// What every segment holds, oldest first.
+    /// A description of every segment, oldest first.
     pub fn segments(&self) -> Vec<SegmentInfo> {
         let segments = self.log().segments.read().clone();
         segments.iter().map(|segment| self.info(segment)).collect()

@@ -1,4 +1,4 @@
-//! Checking everything that was written: the headers, every batch and record, how they follow each other, and the small files beside.
+//! Checks everything that was written: the headers, every batch and record, how they follow each other, the indexes and the sidecar files.
 
 use std::borrow::Cow;
 use std::io;
@@ -64,7 +64,7 @@ impl Reader {
     }
 }
 
-/// What the next batch must follow: the last position and the checksum of the last header.
+/// The values that the next batch must follow: the last position and the checksum of the last header.
 type End = (Position, u32);
 
 struct Check<'a> {
@@ -201,7 +201,7 @@ impl Check<'_> {
         }
     }
 
-    /// Compares the index beside the segment with the one that its batches make.
+    /// Compares the index file of the segment with the index that its batches produce.
     fn index_file(&mut self, index: &Index) {
         let Segment { version, number, first, size, .. } = **self.segment;
         let header = SegmentHeader { version, number, first, size, previous: 0, table: 0 };
@@ -243,7 +243,7 @@ fn check_is_there(log: &Log, segment: &Arc<Segment>) -> Option<Damage> {
 
 /// Checks the sidecar files, and those of the journal itself by what they say.
 fn check_sidecars(log: &Log) -> Vec<Damage> {
-    // Before the files are read: what they need only grows.
+    // Before the files are read, because their needs only move forward.
     let first = log.before_first().next();
     let mut damages = sidecar::check(&*log.disk, &log.directory, first);
     // Before the end of the log is asked for, which may move on meanwhile.

@@ -1,5 +1,5 @@
-//! What a record holds besides its fixed fields: the key of the message, where the record came from, and headers (`docs/journal-format.md`,
-//! *Attributes*). A record without them pays no byte.
+//! The parts of a record other than its fixed fields: the key of the message, the source of the record, and headers
+//! (`docs/journal-format.md`, *Attributes*). A record without them uses no byte for them.
 
 use crate::error::JournalError;
 use crate::record::{Bookmark, Position};
@@ -42,7 +42,7 @@ impl<'a> InstancePath<'a> {
         Some(InstancePath(bytes))
     }
 
-    /// The path as it stands in a record.
+    /// The path as it is encoded in a record.
     pub const fn as_bytes(self) -> &'a [u8] {
         self.0
     }
@@ -78,7 +78,7 @@ fn split_name(bytes: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(name).ok()?, rest))
 }
 
-/// A path that grows: that of a record which goes on to another instance, and the instance that sends it.
+/// A path that grows: that of a record which is sent on to another instance, and the instance that sends it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InstancePathBuffer(Vec<u8>);
 

@@ -1,4 +1,4 @@
-//! What the log holds: records.
+//! The records of the log.
 
 pub(crate) mod attributes;
 pub(crate) mod deleted;
@@ -9,7 +9,7 @@ pub use quire_types::{Bookmark, Headers, Position, PublisherId};
 use crate::record::attributes::{Attributes, InstancePath, Origin, Source};
 use crate::record::deleted::DeletedKeys;
 
-/// What a record says.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RecordKind {
@@ -17,7 +17,7 @@ pub enum RecordKind {
     Publish = 1,
     /// Messages of a queue were acknowledged, cancelled or expired.
     Acknowledge = 2,
-    /// Who held messages of a queue. Nothing depends on it.
+    /// The holders of messages of a queue. Other parts do not depend on it.
     Lease = 3,
     /// Messages of a last-value topic were deleted.
     Delete = 4,
@@ -49,11 +49,11 @@ impl RecordKind {
 /// A record to be appended.
 #[derive(Clone, Copy, Debug)]
 pub struct NewRecord<'a> {
-    /// What it says.
+    /// Its kind.
     pub kind: RecordKind,
     /// Code of the message type of `data`.
     pub message_type: u8,
-    /// Who published it.
+    /// The client that published it.
     pub publisher: PublisherId,
     /// Its number in that publisher's sequence: a record that is not above the publisher's highest one is a duplicate. 0 = none was
     /// given: the record's own position, or the number after the highest one if that is larger, so that it is never a duplicate
@@ -78,11 +78,11 @@ pub struct NewRecord<'a> {
 pub struct Record<'a> {
     /// Its place in this log.
     pub position: Position,
-    /// What it says.
+    /// Its kind.
     pub kind: RecordKind,
     /// Code of the message type of `data`.
     pub message_type: u8,
-    /// Who published it.
+    /// The client that published it.
     pub publisher: PublisherId,
     /// Its number in that publisher's sequence.
     pub sequence: u64,

@@ -72,7 +72,7 @@ enum Missing {
 }
 
 fn try_find(disk: &dyn Disk, directory: &Path, archive: Option<&Path>) -> Result<Files, Missing> {
-    // What leaves the first directory meanwhile is in the second by then.
+    // A file that leaves the first directory meanwhile is already in the second one.
     let mut listed = list(disk, directory, false).map_err(Missing::Error)?;
     if let Some(archive) = archive {
         listed.extend(list(disk, archive, true).map_err(Missing::Error)?);
@@ -170,7 +170,7 @@ pub(crate) fn settle(disk: &dyn Disk, directory: &Path, archive: Option<&Path>) 
     Ok(())
 }
 
-/// Extensions of files that are being made, and are nothing when nobody makes them.
+/// Extensions of unfinished files. Without a process that writes them, they are not needed.
 const UNFINISHED: [&str; 5] = ["preparing", "writing", "packing", "archiving", "paging"];
 
 /// Removes what an end of the process before left unfinished: files that were being made, and indexes whose segment is gone. In the archive

@@ -1,8 +1,8 @@
-//! Opening a journal after any end of the process before: what is there, what was cut, what is damaged.
+//! Opens a journal after any end of the previous process, and reports the segments, a cut tail and damage.
 //!
-//! A batch says which position was synced when it was written. So when the first bad batch is met, a valid batch behind it that claims its
-//! position as synced proves damage, and the journal refuses to open; without such a proof the bytes were never acknowledged, and are
-//! cut off: a torn tail. After a clean stop there is nothing to tear, and a bad byte is damage too (reliability J3).
+//! Every batch contains the position that was synced when it was written. Suppose a batch is bad. A later valid batch that claims the
+//! position of the bad one as synced proves damage, and the journal refuses to open. Without such a proof the bytes were never
+//! acknowledged. They are a torn tail, and are cut off. After a clean stop there is no torn tail, so a bad byte is damage too.
 
 pub(crate) mod beginning;
 pub(crate) mod directory;
@@ -45,7 +45,7 @@ pub struct Progress {
     pub total_bytes: u64,
 }
 
-/// What opening found.
+/// The result of opening.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Whether the journal was closed cleanly before (a new one counts as such).
@@ -74,11 +74,11 @@ pub struct Cut {
     pub offset: u64,
     /// Bytes from there to the last one that was not zero.
     pub size: u64,
-    /// What the first bad batch looked like.
+    /// The reason why the first bad batch is bad.
     pub reason: &'static str,
 }
 
-/// What a journal goes on with.
+/// The state with which a journal continues.
 pub(crate) struct Recovered {
     pub log: Log,
     /// The segment to append to; none in a new journal.
@@ -227,8 +227,8 @@ fn load(
     Ok(recovered)
 }
 
-/// Reads the directory, cuts a torn tail, makes what is there durable, and gives what a writer goes on with, and the active segment open
-/// for writing.
+/// Reads the directory, cuts a torn tail, and makes the rest durable. Returns the state with which a writer continues, and the active
+/// segment open for writing.
 pub(crate) fn recover(
     disk: Arc<dyn Disk>,
     directory: &Path,
@@ -283,7 +283,7 @@ fn recover_as(
     Ok((recovered, file))
 }
 
-/// Takes the active segment in as far as it is whole, for a reader beside a running writer.
+/// Reads the active segment as far as it is whole, for a reader that runs while a writer does.
 fn load_tail(recovered: &mut Recovered) -> Result<(), JournalError> {
     if let Some(segment) = &recovered.active {
         let mut index = segment.index.write();
@@ -292,7 +292,7 @@ fn load_tail(recovered: &mut Recovered) -> Result<(), JournalError> {
     finish(recovered)
 }
 
-/// Opens the log of a directory for a reader beside a running writer.
+/// Opens the log of a directory for a reader that runs while a writer does.
 pub(crate) fn open_to_follow(
     disk: Arc<dyn Disk>,
     directory: &Path,
@@ -620,8 +620,8 @@ fn read_index(disk: &dyn Disk, segment: &Path, header: &SegmentHeader, names: &N
     index_file::decode(&disk.read(&index_path(segment)).ok()?, header, names)
 }
 
-/// Makes the index of a sealed segment again. Everything in it was synced before the next segment began, so whatever does not decode is
-/// damage; what ends it is known only by the segment after it.
+/// Rebuilds the index of a sealed segment. Everything in it was synced before the next segment began, so bytes that do not decode are
+/// damage. Only the next segment shows where it ends.
 fn rebuild(
     segment: &Arc<Segment>,
     names: &Names,
@@ -667,7 +667,7 @@ fn recover_tail(
     let mut unsynced: VecDeque<(Position, u64)> = VecDeque::new();
     let reason = segment.scan(&mut index, &log.names, |header| {
         synced = synced.max(header.synced);
-        // A marker has no position of its own: what proves that it was synced is a sync of the position after it.
+        // A marker has no position. A sync of the position after it proves that the marker was synced.
         let proof = if header.count == 0 { header.first } else { header.last() };
         unsynced.push_back((proof, header.offset));
         while unsynced.front().is_some_and(|(last, _)| *last <= synced) {
@@ -708,7 +708,7 @@ fn recover_tail(
     Ok((cut, was_clean))
 }
 
-/// Writes what stands in a range of the file over itself.
+/// Reads a range of the file and writes the same bytes over it.
 fn rewrite(file: &dyn File, range: Range<u64>) -> io::Result<()> {
     let mut written = Ok(());
     for_each_chunk(file, range, |offset, bytes| {
@@ -719,7 +719,7 @@ fn rewrite(file: &dyn File, range: Range<u64>) -> io::Result<()> {
     written
 }
 
-/// Whether a valid batch behind `offset` says that `position` was synced when it was written.
+/// Whether a valid batch after `offset` says that `position` was synced when it was written.
 fn proves_synced(
     file: &dyn File,
     segment: &Segment,

@@ -39,7 +39,7 @@ pub(crate) struct FrameEntry {
     /// In the file, in bytes.
     file_offset: u64,
     file_size: u32,
-    /// Of the frame as it stands in the file.
+    /// Of the frame as it is in the file.
     checksum: u32,
 }
 
@@ -48,7 +48,7 @@ impl FrameEntry {
         self.offset + u64::from(self.size)
     }
 
-    /// The frame as it stands in the file.
+    /// The frame as it is in the file.
     fn compressed(&self, file: &dyn File) -> io::Result<Vec<u8>> {
         // The table was believed only when all frames lie in the file.
         let mut compressed = Vec::new();
@@ -61,7 +61,7 @@ impl FrameEntry {
         Ok(decompress(&self.compressed(file)?, self.size as usize)?)
     }
 
-    /// Whether the frame stands in the file as it was written.
+    /// Whether the frame in the file is as it was written.
     pub fn is_whole(&self, file: &dyn File) -> Result<bool, Fault> {
         Ok(crc32c::crc32c(&self.compressed(file)?) == self.checksum)
     }

@@ -1,7 +1,7 @@
 //! Where things are in one segment: publisher and sequence, time and topic, each to a block.
 //!
-//! A *block* is a run of batches of about 64 KiB and the unit that a reader skips or scans. The index of the active segment grows in
-//! memory with each flush; when the segment is sealed it is written beside it (`index_file`).
+//! A *block* is a run of batches of about 64 KiB and the unit that a reader skips or scans. The index of the active segment grows in memory
+//! with each flush. When the segment is sealed, the index is written to a file next to it (`index_file`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,8 +66,8 @@ impl Names {
         self.may_be_unused.store(true, Ordering::Release);
     }
 
-    /// Forgets the names that nobody else holds: false without looking, when no segment was removed since the last time. `release` is
-    /// called before, to let go of names.
+    /// Forgets the names that have no other holder. Returns false without looking when no segment was removed since the last time.
+    /// `release` is called before, to let go of names.
     pub fn forget_unused(&self, release: impl FnOnce()) -> bool {
         let is_worth_it = self.may_be_unused.swap(false, Ordering::AcqRel);
         if is_worth_it {
@@ -210,7 +210,7 @@ impl Index {
         marks.get(at).map(|mark| mark.block)
     }
 
-    /// The block that holds the position, for one that lies in the segment.
+    /// The block that holds the position. The position must be in the segment.
     pub fn block_at(&self, position: Position) -> usize {
         self.blocks.partition_point(|block| block.first <= position).saturating_sub(1)
     }

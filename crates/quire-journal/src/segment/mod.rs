@@ -39,14 +39,14 @@ pub(crate) struct Segment {
     pub file_size: u64,
     /// Of a compressed segment.
     pub frames: Option<FrameTable>,
-    /// It lies in the archive directory.
+    /// It is in the archive directory.
     pub is_archived: bool,
-    /// Shared with the segment that stands for this one when its file is replaced.
+    /// Shared with the segment that replaces this one when its file is replaced.
     pub index: Arc<RwLock<Index>>,
     sealed: AtomicBool,
-    /// Bookmarks of the first and the last record, once somebody asked for those of the sealed segment.
+    /// Bookmarks of the first and the last record of the sealed segment, after they were asked for.
     ends: OnceLock<(Bookmark, Bookmark)>,
-    /// Its header is on stable storage: after any crash the log goes on in it.
+    /// Its header is on stable storage: after any crash the log continues in it.
     durable: AtomicBool,
 }
 
@@ -107,7 +107,7 @@ impl Segment {
         Ok(Arc::new(segment))
     }
 
-    /// Its header as it stands in the file.
+    /// Its header as it is in the file.
     pub fn header_fields(&self) -> Result<Result<SegmentHeader, HeaderError>, Fault> {
         Ok(read_header(&*self.file.open().map_err(Fault::Closed)?)?)
     }
@@ -199,7 +199,7 @@ impl Segment {
         Ok(first.zip(last))
     }
 
-    /// What cannot be read at `offset`, and why.
+    /// The error for a place at `offset` that cannot be read, with the reason.
     pub fn error_of(&self, offset: u64, fault: Fault, readable_to: Position) -> JournalError {
         error_of(&self.path, offset, fault, readable_to)
     }
@@ -209,7 +209,7 @@ impl Segment {
     }
 }
 
-/// What cannot be read at `offset` of the file, and why.
+/// The error for a place at `offset` of the file that cannot be read, with the reason.
 pub(crate) fn error_of(path: &Path, offset: u64, fault: Fault, readable_to: Position) -> JournalError {
     let path = path.to_owned();
     match fault {
@@ -219,7 +219,7 @@ pub(crate) fn error_of(path: &Path, offset: u64, fault: Fault, readable_to: Posi
     }
 }
 
-/// What a file says of the segment in it, its header apart.
+/// The properties of the file of a segment, without its header.
 #[derive(Debug, Default)]
 pub(crate) struct Shape {
     /// In bytes.
@@ -246,7 +246,7 @@ pub(crate) fn read_shape(
     Ok((header, Shape { file_size, frames }))
 }
 
-/// The header of a segment as it stands in its file, which may be too short for one.
+/// The header of a segment as it is in its file. The file may be too short for one.
 pub(crate) fn read_header(file: &dyn File) -> io::Result<Result<SegmentHeader, HeaderError>> {
     let mut bytes = Vec::new();
     match file.read_at(&mut bytes, SEGMENT_HEADER_FIELDS, 0) {

@@ -1,7 +1,7 @@
 //! The files of segments that are open for reading.
 //!
-//! A log may have more segments than the process may have open files. So a segment opens its file when somebody reads in it, and of the
-//! files that were opened last so many stay open that a reader who jumps finds most of them open.
+//! A log may have more segments than the process may have open files. So a segment opens its file when a reader needs it. The files that
+//! were opened last stay open: enough of them that a reader that jumps finds most of them open.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +15,7 @@ use crate::disk::{Disk, File};
 use crate::format::SegmentHeader;
 use crate::segment::read_header;
 
-/// Files that stay open when nobody reads in them.
+/// The most files that stay open without a reader.
 const OPEN_MAX: usize = 32;
 
 /// Opens the files of one log.
@@ -68,10 +68,11 @@ impl SegmentFile {
         Arc::new(SegmentFile { path, header, files: files.clone(), state: Mutex::new(State::Closed) })
     }
 
-    /// The open file. Whoever has it can read on in it, whatever becomes of its name.
+    /// The open file. Its holder can continue to read it when its name is removed or reused.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] when the file is gone, or another process has put another one in its place; what the system refuses.
+    /// [`io::ErrorKind::NotFound`] when the file is gone, or another process has put another file in its place. Otherwise the error of the
+    /// system.
     pub fn open(self: &Arc<Self>) -> io::Result<OpenFile> {
         if let Some(file) = self.state.lock().file() {
             return Ok(file);
@@ -84,7 +85,7 @@ impl SegmentFile {
             }
             opened => opened?,
         };
-        // A header that is damaged says nothing; whoever reads the file finds out.
+        // A damaged header proves nothing here. The read of the file reports the damage.
         if self.files.follows
             && let Ok(found) = read_header(&*file)?
             && (found.number, found.first, found.table)
@@ -110,7 +111,7 @@ impl SegmentFile {
         file
     }
 
-    /// From now on the file stays open for as long as somebody has the segment: its name is about to go, or to be that of another file.
+    /// Keeps the file open as long as the segment is in use. The name of the file is about to be removed, or to be that of another file.
     pub fn keep_open(self: &Arc<Self>) -> io::Result<()> {
         let file = self.open()?;
         *self.state.lock() = State::Kept(file);

@@ -1,7 +1,7 @@
 //! The bytes of a segment as its readers see them, whether it is compressed or not.
 //!
-//! A [`View`] reads a chunk of the file, or decompresses a frame, into a buffer of its own, and gives out batches of it. A [`Batch`] shares
-//! that buffer; when none is left, the buffer serves again.
+//! A [`View`] reads a chunk of the file, or decompresses a frame, into its own buffer, and returns batches of it. A [`Batch`] shares that
+//! buffer. When no batch is left, the buffer is reused.
 //!
 //! [`Batch`]: crate::read::cursor::Batch
 
@@ -15,19 +15,19 @@ use crate::format::{BATCH_HEADER_SIZE, BatchHeader};
 use crate::segment::Segment;
 use crate::segment::open_files::OpenFile;
 
-/// Bytes that are read at a time where nothing else was said: a call costs little beside them, and the processor's cache holds them while
-/// they are looked at.
+/// Bytes that are read at a time by default. The cost of a call is small for this size, and the processor's cache holds the bytes while
+/// they are processed.
 pub(crate) const READ_STEP: usize = 256 * 1024;
 
 /// Bytes that the disk is asked for ahead of a reader who has the disk for itself: enough to keep it busy.
 const READ_AHEAD: usize = 2 * 1024 * 1024;
 
-/// How much is read from the disk at a time, and how much it is asked for ahead of a reader who goes on where the last batch ended.
+/// How much is read from the disk at a time, and how much is requested ahead for a reader that continues where the last batch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reads {
     /// Bytes of one read; a larger batch is read whole.
     pub step: usize,
-    /// Bytes behind it that the disk is asked for.
+    /// Bytes after this read that are requested from the disk ahead.
     ahead: usize,
 }
 
@@ -80,15 +80,15 @@ pub(crate) struct View {
 }
 
 thread_local! {
-    /// The buffer that was given back last on this thread: one that comes anew from the system costs as much as reading into it.
+    /// The buffer that was given back last on this thread. New memory from the system would cost about the same time as reading into it.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// Larger buffers, in bytes, are not kept.
 const SPARE_SIZE_MAX: usize = 2 * READ_STEP;
 
-/// A buffer for `size` bytes: `own`, the spare one, or a new one. Whoever keeps a batch keeps all of its buffer, which therefore is not
-/// much larger than what is in it.
+/// A buffer for `size` bytes: `own`, the spare one, or a new one. A holder of a batch keeps its whole buffer alive. So the buffer is not
+/// much larger than its content.
 fn buffer_for(size: usize, own: Vec<u8>) -> Vec<u8> {
     let fits = |bytes: &Vec<u8>| (size..=2 * size).contains(&bytes.capacity());
     if fits(&own) {
@@ -152,7 +152,7 @@ impl View {
         self.reads = reads;
     }
 
-    /// Whether what it has in memory begins before the byte at `offset` and reaches behind it.
+    /// Whether the part in memory contains the byte at `offset`.
     pub fn covers(&self, offset: u64) -> bool {
         self.part.range(offset, 1).is_some()
     }
@@ -174,8 +174,8 @@ impl View {
         Some((self.part.bytes.clone(), self.part.range(offset, size)?))
     }
 
-    /// The batch at `offset`, its header and its body checked. What has to be read is read up to `until`, where a batch ends, or further
-    /// when the batch does.
+    /// The batch at `offset`, with its header and its body checked. The read ends at `until`, where a batch ends, or later when this batch
+    /// ends later.
     pub fn batch(&mut self, offset: u64, until: u64) -> Result<(BatchHeader, &[u8]), Fault> {
         let head = self.fill(offset, BATCH_HEADER_SIZE, until)?.ok_or("the segment ends here")?;
         let header = BatchHeader::decode(&self.part.bytes[head], self.segment.number, offset)?;

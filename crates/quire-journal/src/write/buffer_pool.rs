@@ -8,9 +8,9 @@ use crate::format::BATCH_BODY_TARGET;
 #[derive(Debug, Default)]
 pub(crate) struct BufferPool(Mutex<Vec<Vec<u8>>>);
 
-/// Bodies that are kept while something waits to be written: when they are full ones, as much as may wait by default.
+/// Bodies that are kept while records wait to be written. Full bodies of this number hold the default limit of waiting bytes.
 const BUFFERS_MAX: usize = 1024;
-/// Bodies that are kept in the end when nothing waits: what a flush of a few MiB needs.
+/// Bodies that are kept on an idle journal. A flush of a few MiB needs this many.
 const IDLE_BUFFERS_MAX: usize = 64;
 /// Bodies that one flush gives back to the system: few, since the writer's thread does so, and the next flush may wait for it.
 const RELEASED_MAX: usize = 16;
@@ -32,7 +32,7 @@ impl BufferPool {
         }
     }
 
-    /// A flush is done behind which nothing waits: gives some back that only a crowd needed.
+    /// Call after a flush when no record waits. Frees some buffers that only a burst needed.
     pub fn release(&self) {
         let mut buffers = self.0.lock();
         let kept = buffers.len().saturating_sub(RELEASED_MAX).max(IDLE_BUFFERS_MAX).min(buffers.len());

@@ -29,7 +29,7 @@ use crate::write::sidecar_writer::SidecarWriter;
 use crate::write::writer::{self, NewBatch, Order, Writer};
 use quire_types::Timestamp;
 
-/// What "persisted" survives.
+/// The failures that persisted records survive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// A returned `fdatasync`: the end of the process, of the system, of the power.
@@ -42,7 +42,7 @@ pub enum Durability {
 /// How a journal is kept (reference: queues-and-transaction-log 2.2).
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Size of a segment, in bytes. A record that needs more gets a segment of its own size.
+    /// Size of a segment, in bytes. A record that needs more gets a segment of the size that it needs.
     pub segment_size: u64,
     /// Size of the first segments of a journal, in bytes. Later ones double up to `segment_size`.
     pub first_segment_size: u64,
@@ -50,10 +50,10 @@ pub struct Options {
     pub prepared_segments: usize,
     /// The longest that a record may wait for its flush to start, or, with [`Durability::Os`], for its sync. An idle disk flushes at once.
     pub flush_interval: Duration,
-    /// What "persisted" survives.
+    /// The failures that persisted records survive.
     pub durability: Durability,
-    /// Bytes of records that may wait to become persistent: beyond it [`Journal::append`] refuses, so that a producer that outruns the
-    /// disk does not fill the memory. One record may always wait, whatever its size.
+    /// Limit of the bytes of records that wait to become persistent. Above it [`Journal::append`] refuses, so that a producer that is
+    /// faster than the disk does not fill the memory. One record may always wait, of any size.
     pub unpersisted_size_max: usize,
     /// Where [`FileMaintenance::archive`] moves segments, and where those are that it moved (reference: queues-and-transaction-log G11).
     pub archive_directory: Option<PathBuf>,
@@ -81,7 +81,7 @@ impl Default for Options {
 /// The smallest segment, in bytes: room for a few batches of common size.
 const SEGMENT_SIZE_MIN: u64 = 64 * 1024;
 
-/// What came of an append.
+/// The result of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {
     /// The record has this position.
@@ -328,7 +328,7 @@ impl Journal {
         let batches = std::mem::take(&mut self.closed);
         match &mut self.route {
             Route::Thread { orders, .. } => {
-                // The thread ends only when it is told to, so somebody listens.
+                // The send succeeds: the thread ends only after an order to close, so it still receives.
                 let _ = orders.send(Order::Write(batches));
             }
             Route::Inline { writer, by_hand: false, .. } => writer.write(batches),
@@ -423,7 +423,7 @@ impl Journal {
         Reader::new(self.log.clone())
     }
 
-    /// The files that parts of quire keep beside the log.
+    /// The sidecar files of the journal.
     pub fn sidecars(&self) -> Sidecars {
         Sidecars::new(self.log.clone())
     }
@@ -471,7 +471,7 @@ impl Journal {
             Route::Inline { mut writer, .. } => writer.close(),
             Route::Closed => (),
         }
-        // Whatever segment is being moved is moved before another process may have the directory.
+        // A move of a segment that is in progress ends before another process may open the directory.
         *self.log.maintenance_ended.lock() = true;
     }
 }
@@ -544,7 +544,7 @@ mod tests {
     /// Only a hang takes longer, on the slowest machine.
     const SOON: Duration = Duration::from_secs(120);
 
-    /// What the writer's thread and the producer tell each other.
+    /// Counters that the writer's thread and the producer share.
     #[derive(Default)]
     struct Flow {
         submitted: AtomicUsize,
@@ -564,8 +564,8 @@ mod tests {
         }
     }
 
-    /// A disk in memory; a write to the first segment ends when the next order waits behind it. It counts the files that it does not make
-    /// while it is full.
+    /// A disk in memory. A write to the first segment ends when the next order is waiting. The disk counts the files that it refuses to
+    /// make while it is full.
     #[derive(Clone)]
     struct BusyDisk(MemoryDisk, Arc<Flow>);
 
@@ -712,7 +712,7 @@ mod tests {
         }
         assert!(matches!(journal.flush(SOON), Err(JournalError::Full { .. })));
         assert!(journal.failure().is_none() && journal.persisted() < journal.appended());
-        // It tries more than once, and nobody is woken for nothing.
+        // The writer tries more than once, and does not wake waiting threads without a reason.
         let refused = flow.refused.load(Ordering::Acquire);
         while flow.refused.load(Ordering::Acquire) < refused + 3 {
             std::thread::yield_now();

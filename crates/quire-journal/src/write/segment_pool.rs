@@ -1,8 +1,8 @@
 //! Segments made ready before they are needed.
 //!
-//! A sync after a small write takes half the time over space that was written before (the file system has no extents to convert), so a
-//! segment is filled with zeros, synced and only then given its name. On a real disk a thread of its own keeps a few ahead; a writer that
-//! runs faster than the filling takes the segment unfilled rather than wait.
+//! A sync after a small write takes half the time over space that was written before, because the file system has no extents to convert. So
+//! a segment is filled with zeros, synced, and only then given its name. On a real disk a separate thread keeps a few segments ready. A
+//! writer that is faster than the filling takes the segment unfilled and does not wait.
 //!
 //! The first segments of a journal are small, so that a journal of a few messages takes megabytes. The size depends on the number of the
 //! segment alone: every start of the journal gives the same answer, and nothing about it has to be stored.
@@ -20,7 +20,7 @@ use crate::error::JournalError;
 use crate::segment::open_files::is_out_of_files;
 use crate::segment::{for_each_chunk, segment_path};
 
-/// Bytes that are filled and synced at a time: little enough that a flush of the writer does not queue up behind it for long.
+/// Bytes that are filled and synced at a time. It is small, so that a flush of the writer does not wait long for the filling.
 const FILL_SIZE: usize = 1024 * 1024;
 
 pub(crate) struct Prepared {
@@ -83,7 +83,7 @@ impl SegmentFactory {
         });
         let file = filled.map_err(|error| {
             let free_bytes = self.disk.free_bytes(&self.directory);
-            // What is left of it takes space that others need. What cannot be removed is removed by the next start.
+            // The unfinished file takes space that others need. If it cannot be removed, the next start removes it.
             let _ = self.disk.remove(&temporary);
             self.no_file(&path, size, free_bytes, &error)
         })?;
@@ -92,7 +92,7 @@ impl SegmentFactory {
             match is_out_of_files(&error) {
                 // It was not even opened.
                 true => JournalError::io(&path, operation, &error),
-                // A sync that failed is not tried again, whatever the reason: this error is not one that passes.
+                // A failed sync is not tried again, for any reason. So this error is not a temporary one.
                 false => JournalError::Io { path: path.clone(), operation, reason: error.to_string() },
             }
         })?;
@@ -222,7 +222,7 @@ impl Drop for Preallocator {
         self.hurry.store(true, Ordering::Relaxed);
         self.ready = None;
         if let Some(thread) = self.thread.take() {
-            // It has nothing to report: what it could not make is made when it is needed.
+            // The thread has no result to report: a segment that it did not make is made when it is needed.
             let _ = thread.join();
         }
     }

@@ -1,5 +1,5 @@
-//! Writes the index of a sealed segment and `clients.ack` on a thread of its own. The writer thread would add the time of two synced files
-//! to the latency of the record that comes next.
+//! Writes the index of a sealed segment and `clients.ack` on a separate thread. The writer thread would add the time of two synced files to
+//! the latency of the next record.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -10,7 +10,7 @@ use crate::error::JournalError;
 use crate::log::Log;
 use crate::segment::Segment;
 
-/// Writes what belongs beside sealed segments: on a thread of its own, or at once.
+/// Writes the index and the sidecar file of sealed segments, on a separate thread or at once.
 pub(crate) struct SidecarWriter {
     log: Arc<Log>,
     thread: Option<(Sender<Arc<Segment>>, JoinHandle<()>)>,
@@ -22,7 +22,8 @@ impl SidecarWriter {
         SidecarWriter { log, thread: None }
     }
 
-    /// Writes on a thread. What waits for it is a pointer per sealed segment, and each took a segment's worth of writing to come about.
+    /// Writes on a thread. The queue of the thread is small: it holds a pointer per sealed segment, and the journal writes a whole segment
+    /// before it adds the next one.
     pub fn on_a_thread(log: Arc<Log>) -> Result<Self, JournalError> {
         let (sender, sealed) = unbounded::<Arc<Segment>>();
         let its_log = log.clone();

@@ -36,7 +36,8 @@ pub(crate) struct NewBatch {
     pub count: u32,
     pub first: Position,
     pub first_timestamp: Timestamp,
-    /// Of the body, taken when nothing more comes: whoever filled it has it in the processor's cache, and the writer thread has enough to do.
+    /// Checksum of the body. The producer computes it when the batch is closed, because it has the body in the processor's cache, and
+    /// because the writer thread has enough to do.
     pub checksum: u32,
 }
 
@@ -71,7 +72,7 @@ pub(crate) struct Writer {
     /// Batches of the next flush, and where they go.
     flushing: Vec<Encoded>,
     flush_offset: u64,
-    /// Where the next batch begins, what it follows.
+    /// Where the next batch begins, and the values that it follows.
     end: u64,
     checksum: u32,
     last: Position,
@@ -81,7 +82,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Goes on behind what `segment` holds; all of it is synced.
+    /// Continues after the content of `segment`, all of which is synced.
     pub fn new(
         log: Arc<Log>,
         pool: SegmentPool,
@@ -110,7 +111,7 @@ impl Writer {
         }
     }
 
-    /// Writes the batches, behind those that wait; when it returns they are persistent, or the log says why they are not.
+    /// Writes the batches, after those that wait. When it returns, they are persistent, or the log has the reason why they are not.
     pub fn write(&mut self, batches: Vec<NewBatch>) {
         self.hold(batches);
         if self.log.failure().is_some() {
@@ -161,7 +162,7 @@ impl Writer {
 
     fn try_close(&mut self) -> Result<(), JournalError> {
         self.mark(FLAG_CLOSED)?;
-        // The last one to write the small files: what the sidecar writer still has to do comes first.
+        // The small files are written last here, so the sidecar writer finishes its work first.
         self.sidecar_writer = None;
         self.log.write_closed(&self.segment.index.read(), self.synced)
     }
@@ -194,12 +195,13 @@ impl Writer {
         self.flush()
     }
 
-    /// Whether the segment takes `size` more bytes. One of an older version takes none: what this build writes is of its own version.
+    /// Whether the segment takes `size` more bytes. A segment of an older version takes none, because this build writes only its own
+    /// version.
     fn has_room(&self, size: u64) -> bool {
         self.segment.version == VERSION && self.end + size <= self.segment.size
     }
 
-    /// Gives one batch its place behind those that wait for the flush.
+    /// Gives one batch its place after those that wait for the flush.
     fn encode(&mut self, batch: NewBatch, flags: u32) {
         let mut header = BatchHeader {
             checksum: 0,
@@ -257,7 +259,7 @@ impl Writer {
         Ok(())
     }
 
-    /// What was written is persistent: readers may have it.
+    /// The written batches are persistent. Makes them visible to readers.
     fn publish(&mut self) {
         let mut index = self.segment.index.write();
         let mut size = 0;
@@ -326,9 +328,9 @@ impl From<JournalError> for Trouble {
     }
 }
 
-/// A crowd is written and synced in steps of this many bytes: large enough that a disk is at its full rate, small enough that the bytes are
-/// still in the processor's cache when they are indexed, and that nobody waits for the messages of everybody behind. One batch may
-/// exceed it.
+/// Many waiting batches are written and synced in steps of this many bytes. The size is large enough for the full rate of a disk. It is
+/// small enough that the bytes are still in the processor's cache when they are indexed, and that early messages do not wait for all later
+/// ones. One batch may exceed it.
 const FLUSH_SIZE_MAX: u64 = 2 * 1024 * 1024;
 
 /// Begins the next segment: its header goes out with the first flush, which syncs both. The caller adds it to the log.
@@ -355,7 +357,7 @@ pub(crate) fn begin(
 /// How often a writer that has no room looks for some.
 const RETRY_INTERVAL: Duration = if cfg!(test) { Duration::from_millis(5) } else { Duration::from_secs(1) };
 
-/// The writer thread: takes everything that waits, writes it, and does so again until it is told to close.
+/// The writer thread: takes all waiting orders, writes their batches, and repeats this until it gets the order to close.
 pub(crate) fn run(mut writer: Writer, orders: &Receiver<Order>, flush_interval: Duration) {
     let _poisons = PoisonOnPanic(writer.log.clone());
     let mut batches = Vec::new();
@@ -384,7 +386,7 @@ pub(crate) fn run(mut writer: Writer, orders: &Receiver<Order>, flush_interval: 
             writer.sync();
             next_sync = None;
         }
-        // Who has no room is not asked for some with every order.
+        // While there is no room, not every order tries again.
         if next_try.is_none() || is_due(next_try) || closing {
             writer.write(std::mem::take(&mut batches));
             next_try = writer.is_stalled().then(|| Instant::now() + RETRY_INTERVAL);
@@ -399,7 +401,7 @@ pub(crate) fn run(mut writer: Writer, orders: &Receiver<Order>, flush_interval: 
     }
 }
 
-/// A panic of the writer's thread is told to everybody who waits, and to whoever appends next.
+/// After a panic of the writer's thread, waiting threads and later appends get the error.
 struct PoisonOnPanic(Arc<Log>);
 
 impl Drop for PoisonOnPanic {
