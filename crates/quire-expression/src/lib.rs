@@ -1,4 +1,4 @@
-//! What a subscription can say about messages: filters, select lists and topic patterns, over every message type.
+//! The languages in which a subscription selects messages: filters, select lists and topic patterns, over every message type.
 //!
 //! Filters read a message through [`message_type`], which finds the fields that a filter names without building the rest.
 

@@ -19,13 +19,13 @@ pub enum SelectError {
     /// An entry is not `+` or `-` and a field.
     #[error("select: {text:?} is not `+` or `-` and a field like `/symbol`, or `/`")]
     NotAnEntry {
-        /// What stands there.
+        /// The text of the entry.
         text: String,
     },
     /// An entry names one element of an array.
     #[error("select: {text:?} has an index; a path means every element")]
     Index {
-        /// What stands there.
+        /// The text of the entry.
         text: String,
     },
     /// More than [`SELECT_ENTRIES_MAX`].

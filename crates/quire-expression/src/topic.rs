@@ -1,4 +1,4 @@
-//! What a subscription names: one topic, or a pattern over topics.
+//! The topic of a subscription: one topic, or a pattern over topics.
 //!
 //! A text is a pattern when it holds any of `^ $ * + ? [ ] ( ) { } | \`; a lone `.` does not make one, it is common in names. A
 //! pattern is searched for anywhere in a name. The engine is linear in the length of the name, so that no pattern can stall the broker.
@@ -54,7 +54,7 @@ pub enum TopicError {
     /// The pattern does not compile, or its compiled form is above the limit.
     #[error("the topic pattern is not usable: {reason}")]
     Pattern {
-        /// What the regular expression engine says.
+        /// The error of the regular expression engine.
         reason: String,
     },
 }
@@ -117,7 +117,7 @@ impl TopicPattern {
         self.regex.as_str()
     }
 
-    /// What every topic begins with in which the pattern is found: what follows `^`, as far as it is plain text.
+    /// A prefix of every topic in which the pattern is found: the plain text after `^`.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -179,7 +179,7 @@ impl TopicSelector {
     }
 }
 
-/// What the regular expression engine says is a picture of several lines, the last of which says what is wrong.
+/// The error of the regular expression engine is a picture of several lines. The last line contains the reason.
 fn in_one_line(error: &regex::Error) -> String {
     let text = error.to_string();
     let last = text.lines().last().unwrap_or_default();

@@ -6,9 +6,9 @@
 pub struct FilterError {
     /// Where, in characters from 1.
     pub column: usize,
-    /// What could have stood there.
+    /// The tokens that are allowed at this place.
     pub expected: String,
-    /// What stands there.
+    /// The text at this place.
     pub found: String,
 }
 

@@ -16,7 +16,7 @@ pub const ARRAY_PAIR_COUNT_MAX: usize = 1 << 20;
 const PATTERN_EFFORT: u64 = 500;
 const SEARCH_EFFORT: u64 = 4;
 
-/// Effort of a call of a function, beside that of each byte of its result.
+/// Effort of a call of a function, in addition to the effort of each byte of its result.
 const CALL_EFFORT: u64 = 50;
 
 /// Effort of each element of an array that is looked at.
@@ -209,7 +209,7 @@ impl<'a> Evaluation<'a> {
 }
 
 impl Comparison {
-    /// Whether any element of one side stands so to any element of the other (reference: topics-filters-sow 1.11).
+    /// Whether the comparison holds for any element of one side and any element of the other.
     #[inline]
     pub fn holds(self, left: Value<'_>, right: Value<'_>) -> Truth {
         match (left, right) {

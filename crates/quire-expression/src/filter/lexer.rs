@@ -10,7 +10,7 @@ use super::FilterError;
 pub(super) enum Token<'t> {
     /// `/step/step[0]`, as written.
     Identifier(&'t str),
-    /// What stands between `[/` and `]`: a name with characters that a step cannot have.
+    /// The text between `[/` and `]`: a name with characters that a step cannot have.
     Bracketed(&'t str),
     /// A number, as written and without sign.
     Number(&'t str),
@@ -67,7 +67,7 @@ impl<'t> Lexer<'t> {
         Ok((token, start))
     }
 
-    /// An error at byte `offset` that shows what stands there.
+    /// An error at byte `offset` that shows the character there.
     pub fn error(&self, offset: usize, expected: impl Into<String>) -> FilterError {
         let found = match self.text.get(offset..).and_then(|rest| rest.chars().next()) {
             Some(character) => format!("{character:?}"),
@@ -92,7 +92,7 @@ impl<'t> Lexer<'t> {
         loop {
             match memchr::memchr(quote, &bytes[size..]) {
                 None => return Err(self.error(self.at, "a closing quote")),
-                // A doubled quote stands for one of them.
+                // A doubled quote means one quote.
                 Some(plain) if bytes.get(size + plain + 1) == Some(&quote) => size += plain + 2,
                 Some(plain) => return Ok(Token::Text(self.take(size + plain + 1))),
             }

@@ -6,7 +6,7 @@
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// What a compiled pattern may take, in bytes: a thousand-fold of what people write. A filter may hold hundreds of them.
+/// The most bytes of a compiled pattern: about a thousand times the size of usual patterns. A filter may hold hundreds of them.
 const PATTERN_SIZE_MAX: usize = 256 * 1024;
 
 /// The cache of one pattern's lazy automaton, in bytes. Beyond it the engine falls back to a slower search, still linear.
@@ -62,7 +62,7 @@ impl Pattern {
         }
     }
 
-    /// Calls `visit` with what stands before each match and with the groups of the match, and gives what is left after the last one; `None`
+    /// Calls `visit` with the text before each match and with the groups of the match. Returns the rest after the last match, or `None`
     /// when the engine gave up.
     pub fn split_matches<'t>(
         &self,
@@ -95,7 +95,7 @@ impl Pattern {
     }
 }
 
-/// What the engine says, as one line: its last line without the drawing above it.
+/// The error of the engine as one line: its last line, without the drawing above it.
 fn reason(error: &regex::Error) -> String {
     let text = error.to_string();
     text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()

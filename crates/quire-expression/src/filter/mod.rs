@@ -1,8 +1,8 @@
 //! Content filters and expressions: which messages a subscriber wants, and values computed from a message (`docs/filters.md`).
 //!
-//! A text is parsed once, into a tree and the list of the fields that it names. Evaluating reads those fields out of the message in one pass and walks
-//! the tree; what it computes on the way lives in an [`Arena`] that is used again for the next message. A filter matches when it is TRUE; NULL, which any comparison with a missing field
-//! gives, does not match (reference: topics-filters-sow 1.1, 1.7).
+//! A text is parsed once, into a tree and the list of the fields that it names. Evaluation reads those fields out of the message in one
+//! pass and walks the tree. Intermediate values are in an [`Arena`] that is used again for the next message. A filter matches when it is
+//! TRUE. A comparison with a missing field gives NULL, and NULL does not match.
 //!
 //! Nothing here panics, recurses without bound or takes more than linear time for what a client or a message can send: nesting, size, patterns, fields and
 //! computed texts have limits, and patterns run on an engine without backtracking.
@@ -39,7 +39,7 @@ pub use parse::path_of;
 /// The longest filter, in bytes. Filters of hundreds of predicates are normal; a larger text is a mistake.
 pub const FILTER_SIZE_MAX: usize = 1024 * 1024;
 
-/// Effort of a filter beside what its parts take, and that of reading the message at a byte each.
+/// Effort of a filter, in addition to the effort of its parts and of reading the message (1 per byte).
 const FILTER_EFFORT: u64 = 100;
 
 /// Effort that one filter may take for one message where no other work waits for it: about a second. A subscription whose filter takes more is
@@ -50,15 +50,15 @@ pub const EVALUATION_EFFORT_MAX: u64 = 1_000_000_000;
 /// decided within it is decided elsewhere.
 pub const TURN_EFFORT_MAX: u64 = 200_000;
 
-/// What an expression may use, and for whom it is.
+/// The functions and values that an expression may use.
 #[derive(Clone, Debug, Default)]
 pub struct FilterOptions {
     /// Patterns with back-references and look-around may be used. They run under a limit of steps, and a text that would take more does not
     /// match; but they are slow for everyone long before that, so that only a configuration should allow them.
     pub allow_backtracking: bool,
-    /// What `CLIENT_NAME()` and its like give.
+    /// The values of `CLIENT_NAME()` and similar functions.
     pub client: ClientFacts,
-    /// What `INSTANCE_NAME()` and its like give.
+    /// The values of `INSTANCE_NAME()` and similar functions.
     pub instance: InstanceFacts,
 }
 
@@ -67,7 +67,7 @@ pub struct FilterOptions {
 pub struct ClientFacts {
     /// The name that it logged on with.
     pub client_name: Option<String>,
-    /// What the server calls the connection.
+    /// The name that the server gives to the connection.
     pub connection_name: Option<String>,
     /// The user it logged on as.
     pub user: Option<String>,
@@ -86,7 +86,7 @@ pub struct InstanceFacts {
     pub version: Option<String>,
 }
 
-/// What an expression may look at beside its own text.
+/// The input of an expression, other than its text.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageContext<'a> {
     /// How `data` is to be read.

@@ -13,7 +13,7 @@ const FIELD_COUNT_MAX: usize = 4_096;
 /// The most patterns of one expression: their compiled forms are what makes a filter large.
 const PATTERN_COUNT_MAX: usize = 512;
 
-/// What the parser makes of a text.
+/// The result of parsing a text.
 #[derive(Debug)]
 pub(super) struct Parsed {
     pub root: Node,
@@ -459,7 +459,7 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// What the parser itself knows beside the table of functions.
+/// Functions that the parser knows itself, in addition to the table of functions.
 const OTHER_FUNCTIONS: &[&str] = &[
     "IF",
     "REGEXP_REPLACE",
@@ -505,7 +505,7 @@ pub fn path_of(identifier: &str) -> Vec<Step> {
     steps
 }
 
-/// What stands between the quotes; a doubled quote is one.
+/// The text between the quotes. A doubled quote becomes one.
 fn unquoted(text: &str) -> String {
     let quote = &text[..1];
     text[1..text.len() - 1].replace(&quote.repeat(2), quote)

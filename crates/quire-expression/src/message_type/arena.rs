@@ -44,7 +44,7 @@ impl Arena {
         }
     }
 
-    /// From now on evaluation may take this much effort. What it gives once that is used up is not a result.
+    /// Sets the effort that evaluation may take from now on. After it is used up, the values that evaluation returns are not results.
     pub fn allow(&mut self, effort: u64) {
         self.effort.set(effort);
     }

@@ -1,7 +1,11 @@
 //! `bson`: BSON documents.
 //!
-//! Types as encoded: an ObjectId is its 24 hexadecimal digits, a date a float in seconds since 1970, a timestamp an integer, a decimal128 the nearest float, binary,
-//! code, symbols and the pattern of a regular expression are text (reference: topics-filters-sow 8.3).
+//! Types as encoded:
+//!
+//! - An ObjectId is its 24 hexadecimal digits.
+//! - A date is a float in seconds since 1970, and a timestamp is an integer.
+//! - A decimal128 is the nearest float.
+//! - Binary, code, symbols and the pattern of a regular expression are text.
 
 use super::{Arena, DOCUMENT_DEPTH_MAX, FieldPlan, Format, Found, Level, Malformed, Number, Value, push};
 
@@ -86,7 +90,8 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// Takes a document, calling `element` with the type and name of each while the reader stands at its value; `element` must take the value.
+    /// Takes a document. Calls `element` with the type and name of each element while the reader is at its value. `element` must take the
+    /// value.
     fn document(
         &mut self,
         depth: usize,

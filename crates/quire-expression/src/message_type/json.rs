@@ -1,9 +1,10 @@
 //! `json`: a scanner that checks what it passes, keeps what is wanted, and stops when it has that.
 //!
-//! Written by hand because it skips unwanted values without looking at more than their structure, compares names without decoding them, gives the raw text of numbers,
-//! and leaves alone what stands behind the last wanted member (reference: topics-filters-sow 8.1).
-//! It accepts the grammar of RFC 8259; bytes inside strings are taken as they are, not checked to be UTF-8, because the language compares bytes. Of several members
-//! with one name the last one stands. A property test holds it against serde_json.
+//! The parser is written by hand for these reasons: It looks only at the structure of unwanted values. It compares names without decoding
+//! them. It gives the raw text of numbers. It does not read the text after the last wanted member.
+//!
+//! It accepts the grammar of RFC 8259. Bytes inside strings are taken as they are and not checked to be UTF-8, because the language
+//! compares bytes. Of several members with one name, the last one counts. A property test compares the parser with serde_json.
 
 use super::plan::Names;
 use super::selection::Selection;
@@ -288,7 +289,7 @@ struct Scanner<'a> {
     specials: u64,
     /// A bit for each wanted member of the message itself that was found.
     seen: u64,
-    /// Nothing behind this place can change what was found.
+    /// The text after this place cannot change the result.
     is_done: bool,
 }
 
@@ -335,8 +336,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Takes an object, calling `member` with each name while the scanner stands at its value; `member` must take the value. Goes no
-    /// further when that makes the scanner done.
+    /// Takes an object. Calls `member` with each name while the scanner is at its value. `member` must take the value. Stops when that
+    /// makes the scanner done.
     #[inline]
     fn for_each_member(
         &mut self,
@@ -383,7 +384,7 @@ impl<'a> Scanner<'a> {
         Ok(name)
     }
 
-    /// A string; the scanner stands at its opening quote.
+    /// A string. The scanner is at its opening quote.
     #[inline(always)]
     fn string(&mut self) -> Result<RawString<'a>, Malformed> {
         let start = self.at + 1;
@@ -397,7 +398,7 @@ impl<'a> Scanner<'a> {
         Ok(RawString { bytes, escaped: Escaped::No })
     }
 
-    /// The rest of a string that began at `start`; the scanner stands at something that is not its closing quote.
+    /// The rest of a string that began at `start`. The scanner is at a character that is not its closing quote.
     #[cold]
     fn string_with_escapes(&mut self, start: usize) -> Result<RawString<'a>, Malformed> {
         loop {
@@ -520,7 +521,7 @@ impl<'a> Scanner<'a> {
         let mut is_object = [0_u64; DOCUMENT_DEPTH_MAX / 64];
         let mut level = depth;
         loop {
-            // The scanner stands at a value.
+            // The scanner is at a value.
             match self.peek() {
                 open @ (b'{' | b'[') => {
                     if level == DOCUMENT_DEPTH_MAX {
@@ -610,7 +611,7 @@ impl<'a> Scanner<'a> {
         Ok(Value::Array(elements.into_bump_slice()))
     }
 
-    /// Takes an array, calling `element` while the scanner stands at each value; `element` must take the value.
+    /// Takes an array. Calls `element` while the scanner is at each value. `element` must take the value.
     #[inline]
     fn for_each_element(
         &mut self,

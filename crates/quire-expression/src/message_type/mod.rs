@@ -1,9 +1,10 @@
 //! Message types: how the fields of a message are found in its bytes.
 //!
-//! [`MessageType`] is the closed list of formats with their stable codes. [`MessageType::read`] takes the paths of a [`FieldPlan`] out of one
-//! message in one pass and gives a value for each. What it promises:
+//! [`MessageType`] is the closed list of formats with their stable codes. [`MessageType::read`] takes the paths of a [`FieldPlan`] out of
+//! one message in one pass and gives a value for each. Its promises:
 //!
-//! - What is passed on the way to the wanted fields is checked. JSON is not read behind the last of them; the other formats are read whole.
+//! - The text before the wanted fields, and the fields themselves, are checked. JSON is not read after the last wanted field. The other
+//!   formats are read whole.
 //! - A malformed message is an error, never a panic, and never half a result.
 //! - Memory is bounded by [`ARENA_SIZE_MAX`], depth by [`DOCUMENT_DEPTH_MAX`].
 //!
@@ -62,7 +63,7 @@ pub enum Malformed {
     Syntax {
         /// Where, from the beginning of the message, in bytes.
         offset: usize,
-        /// What should stand there.
+        /// The text that is expected at this place.
         expected: &'static str,
     },
     /// Nested deeper than [`DOCUMENT_DEPTH_MAX`].
@@ -160,7 +161,7 @@ trait Format {
         found: Found<'_, 'a>,
     ) -> Result<(), Malformed>;
 
-    /// Whether several members of one name are an array (in text formats without arrays) or the last one stands.
+    /// Whether several members of one name are an array (in text formats without arrays), or only the last one counts.
     const REPEATED_NAMES_ARE_ARRAYS: bool;
 
     /// The value of the compound `raw` itself, for formats whose compounds can have text of their own.
@@ -178,7 +179,7 @@ trait Format {
     }
 }
 
-/// What takes the members that a format finds.
+/// Receives the members that a format finds.
 type Found<'f, 'a> = &'f mut dyn FnMut(FieldId, Value<'a>) -> Result<(), Malformed>;
 
 /// Where a format is when it lists members: which names are wanted, and memory for what it has to decode.
@@ -238,7 +239,7 @@ impl<'a> Reading<'_, 'a> {
         }
     }
 
-    /// What the field itself is worth, apart from what stands below it.
+    /// The value of the field itself, without the fields below it.
     fn own_value<F: Format>(&self, format: &F, value: Value<'a>) -> Result<Value<'a>, Malformed> {
         match value {
             Value::Compound(raw) => format.value_of_compound(raw, self.arena),
@@ -319,7 +320,7 @@ impl<'a> Reading<'_, 'a> {
         Ok(())
     }
 
-    /// Forgets what an earlier member of the same name gave: the last one stands.
+    /// Removes the values of an earlier member of the same name, because the last one counts.
     fn clear(&mut self, field: FieldId) {
         if !self.values[field.index()].is_null() {
             self.values[field.index()] = Value::Null;

@@ -1,7 +1,7 @@
 //! `msgpack`: MessagePack with a map at the root.
 //!
-//! `nil` is NULL; `str` and `bin` are text, and so is `ext` with its bytes as they are. A key that is no string is addressed by its text, as in `/7` or
-//! `/true`; arrays and maps as keys cannot be addressed (reference: topics-filters-sow 8.3).
+//! `nil` is NULL. `str` and `bin` are text, and so is `ext`, with its bytes as they are. A key that is not a string is addressed by its
+//! text, as in `/7` or `/true`. Arrays and maps as keys cannot be addressed.
 
 use super::{Arena, DOCUMENT_DEPTH_MAX, FieldPlan, Format, Found, Level, Malformed, Number, Value, push};
 
@@ -39,13 +39,13 @@ impl Format for Msgpack {
     }
 }
 
-/// What the first byte of a value, and its size, say.
+/// The type of a value and its size, as its first bytes encode them.
 #[derive(Clone, Copy)]
 enum Head {
     Nil,
     Boolean(bool),
     Number(Number),
-    /// `str`, `bin` or `ext` with so many bytes.
+    /// `str`, `bin` or `ext` with this number of bytes.
     Bytes(usize),
     Array(u32),
     Map(u32),

@@ -7,7 +7,7 @@ use memchr::memchr;
 
 use super::{Format, Found, Level, Malformed, Value};
 
-/// What ends a pair.
+/// The end of a pair.
 const SEPARATOR: u8 = 1;
 
 /// Any tag.

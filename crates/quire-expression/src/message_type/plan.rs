@@ -21,7 +21,7 @@ pub enum Step {
     Index(u32),
 }
 
-/// A field of a plan: where its value stands in what [`MessageType::read`](super::MessageType::read) gives.
+/// A field of a plan: the place of its value in the result of [`MessageType::read`](super::MessageType::read).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FieldId(u32);
 
@@ -190,7 +190,7 @@ impl FieldPlan {
     fn new_child(&mut self, at: FieldId, step: &Step) -> FieldId {
         let child = self.free.pop().unwrap_or_else(|| {
             self.nodes.push(Node::default());
-            // A path costs memory of its own long before 4 billion of them.
+            // The number fits: each path takes memory, which ends long before 4 billion paths.
             FieldId(self.nodes.len() as u32 - 1)
         });
         self.nodes[child.index()] = Node { parent: Some(at), step: Some(step.clone()), ..Node::default() };

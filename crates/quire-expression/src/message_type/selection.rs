@@ -7,19 +7,19 @@ use super::{Arena, FieldId, FieldPlan, MessageType, Step};
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     plan: FieldPlan,
-    /// By [`FieldId::index`]: what was said of the field; `None` = as what is around it.
+    /// By [`FieldId::index`]: the rule of the field; `None` = the rule of the field around it.
     rules: Vec<Option<bool>>,
 }
 
 impl Selection {
-    /// A field stays in or not. What is said later of the same field stands.
+    /// Selects a field or excludes it. A later rule for the same field replaces an earlier one.
     pub fn rule(&mut self, path: &[Step], is_in: bool) {
         let field = self.plan.add(path);
         self.rules.resize(self.plan.len(), None);
         self.rules[field.index()] = Some(is_in);
     }
 
-    /// What is left of a message, in `out` if it is not the whole; what cannot be taken apart is left whole.
+    /// The selected part of a message, in `out` if it is not the whole message. A message that cannot be parsed is returned whole.
     pub fn apply<'a>(
         &self,
         message_type: Option<MessageType>,

@@ -1,4 +1,5 @@
-//! Where a JSON string may not simply go on: at quotes, backslashes and control characters, found in 64 bytes at a time.
+//! Finds the bytes at which a JSON string may not simply continue: quotes, backslashes and control characters. It looks at 64 bytes at a
+//! time.
 //!
 //! On x86-64 by vector instructions that are part of the architecture; elsewhere written so that the compiler makes vector instructions of it: a loop without
 //! branches over an array of fixed size.
@@ -51,7 +52,7 @@ pub(super) fn portable_specials(block: &[u8; BLOCK_SIZE]) -> u64 {
     }
     let mut bits = 0;
     for (index, flags) in flags.as_chunks::<8>().0.iter().enumerate() {
-        // Eight flags of 0 or 1: the product brings the lowest bit of each byte beside the others at the top.
+        // Eight flags of 0 or 1: the product moves the lowest bit of each byte next to the others at the top.
         let gathered = u64::from_le_bytes(*flags).wrapping_mul(0x0102_0408_1020_4080) >> 56;
         bits |= gathered << (8 * index);
     }

@@ -1,8 +1,8 @@
-//! Values: what an identifier names in a message, and what an expression computes.
+//! Values that an identifier names in a message, or that an expression computes.
 //!
-//! A value borrows its bytes from the message, from the filter or from the [`Arena`](super::Arena) of the evaluation, and is
-//! copied freely. The type is what the message format says or, for formats of untyped text, what the text looks like; it never
-//! limits how the value can be used (reference: topics-filters-sow 1.5, 1.6).
+//! A value borrows its bytes from the message, from the filter or from the [`Arena`](super::Arena) of the evaluation, and is copied freely.
+//! The message format gives the type. In formats of untyped text, the form of the text gives it. The type never limits how the value can be
+//! used.
 
 use std::cmp::Ordering;
 
@@ -225,7 +225,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// As a number: `None` for NULL and compound values, NaN for text that is no number.
+    /// As a number: `None` for NULL and compound values, NaN for text that does not spell a number.
     pub fn to_number(self) -> Option<Number> {
         match self.scalar() {
             Value::Boolean(value) => Some(Number::Integer(value.into())),
@@ -325,7 +325,7 @@ fn compare_boolean_with_text(boolean: bool, text: &[u8]) -> Option<Ordering> {
     }
 }
 
-/// What follows one or more digits.
+/// The text after one or more digits.
 fn after_digits(text: &[u8]) -> Option<&[u8]> {
     match text.iter().take_while(|byte| byte.is_ascii_digit()).count() {
         0 => None,

@@ -1,7 +1,8 @@
 //! `xml`: elements and attributes of any schema, without document types.
 //!
-//! The first step of a path is the root element. `/a/@b` is an attribute. The value of an element is the text directly in it, without blanks around and with its type
-//! inferred; an element that only holds others, or attributes, is an object. Elements of one name beside each other are an array (reference: topics-filters-sow 1.4, 8.1).
+//! The first step of a path is the root element. `/a/@b` is an attribute. The value of an element is the text directly in it, without
+//! blanks around it and with its type inferred. An element that holds only other elements, or attributes, is an object. Several elements
+//! with the same name and parent are an array.
 //!
 //! Entities other than the five of XML itself need a document type. Those are refused, so that no message can unfold into something large or reach outside.
 
@@ -16,7 +17,7 @@ const ATTRIBUTE_COUNT_MAX: usize = 256;
 
 pub(super) struct Xml;
 
-/// What stands directly in an element, or in the document.
+/// A direct part of an element, or of the document.
 enum Part<'e, 'a> {
     /// Name and value, with its escapes.
     Attribute(&'e str, &'e str),

@@ -55,7 +55,7 @@ pub fn to_string<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Valu
     text.value()
 }
 
-/// The value that stands on the `wanted` side of all others; NULL and NaN are ignored.
+/// The value that compares as `wanted` with all others. NULL and NaN are ignored.
 pub(super) fn best<'a>(values: impl Iterator<Item = Value<'a>>, wanted: Ordering) -> Value<'a> {
     values
         .map(Value::scalar)

@@ -9,7 +9,7 @@ use crate::filter::evaluate::Evaluation;
 use crate::filter::node::Node;
 use crate::message_type::{TextBuilder, Value};
 
-/// What STRFTIME writes at most, in bytes; the rest is cut off.
+/// The most bytes that STRFTIME writes. The rest is cut off.
 const FORMATTED_SIZE_MAX: usize = 128;
 
 /// The times that have a date with a year from 0 to 9999, in seconds.
@@ -197,7 +197,7 @@ impl Moment {
     }
 }
 
-/// What STRPTIME has read so far.
+/// The parts that STRPTIME has read so far.
 struct Parts {
     year: i64,
     month: i64,

@@ -1,15 +1,15 @@
 //! Which tests of single fields a filter cannot be TRUE without.
 //!
-//! A *cover* is a list of tests of which at least one holds whenever the filter is TRUE. `AND` has the covers of each of its parts, since
-//! all of them must be TRUE; `OR` has a cover when all its parts have one, put together. Whatever else stands in a filter has none, which
-//! is always right. An empty cover says that the filter is never TRUE.
+//! A *cover* is a list of tests. Whenever the filter is TRUE, at least one of its tests holds. `AND` has the covers of each of its parts,
+//! because all of them must be TRUE. `OR` has a cover when all its parts have one: all of these tests together. Other expressions have no
+//! cover, which is always correct. An empty cover means that the filter is never TRUE.
 
 use super::field::FLOAT_EXACT_MAX;
 use super::ranges::Place;
 use crate::filter::node::{Comparison, Literal, Node};
 use crate::message_type::{Number, boolean_text};
 
-/// The most tests of one cover: beyond it, evaluating the filter costs about as much as finding it in so many places.
+/// The most tests of one cover. Above this number, finding the filter in that many places costs about the same as evaluating it.
 const TEST_COUNT_MAX: usize = 1_024;
 
 /// Something about one field.
@@ -20,7 +20,7 @@ pub(super) struct Test {
     pub wanted: Wanted,
 }
 
-/// What a value must be for a test to hold. Of an array, any element.
+/// The values for which a test holds. Of an array, any element.
 #[derive(Clone, Debug)]
 pub(super) enum Wanted {
     /// Equal to this.
@@ -127,7 +127,8 @@ fn within(field: u32, low: &Literal, high: &Literal) -> Option<Vec<Test>> {
         return Some(Vec::new());
     }
     let (low, high) = (place(low)?, place(high)?);
-    // Text that spells a number stands at one place among the numbers and at another among the texts: bounds of both kinds are no interval for it.
+    // Text that spells a number has one place among the numbers and another among the texts. So bounds of both kinds are not an interval
+    // for it.
     low.is_like(high).then(|| vec![Test { field, wanted: Wanted::Within(low, high) }])
 }
 

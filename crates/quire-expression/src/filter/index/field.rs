@@ -36,7 +36,7 @@ pub(super) enum Finding {
     Possible,
     /// The value is equal to a constant that it wants, unless that is a Boolean or the name of one.
     Equal,
-    /// The value is a number that stands in one of its ranges, unless that has texts as bounds.
+    /// The value is a number within one of its ranges, unless the range has texts as bounds.
     Within,
 }
 
@@ -197,7 +197,7 @@ fn number_keys(value: Value<'_>) -> [Option<u64>; 2] {
     }
 }
 
-/// Where a value stands among bounds; a text that spells a number at two places.
+/// The place of a value among bounds. A text that spells a number has two places.
 fn places(value: Value<'_>) -> [Option<Place>; 2] {
     let place = |number: Number| (!number.is_nan()).then(|| Place::number(number.as_f64()));
     match value {

@@ -28,7 +28,7 @@ pub(super) struct Many<Id> {
     /// The entries without a cover.
     uncovered: BTreeSet<u32>,
     inserted_count: u64,
-    /// Counts messages, so that an entry found twice is told from one found before.
+    /// Counts messages. It distinguishes an entry that was found twice for one message from one that was found for an earlier message.
     generation: u64,
     candidates: Vec<u32>,
     matches: Vec<(u64, Id)>,
@@ -45,7 +45,7 @@ struct Entry<Id> {
     members: Members<Id>,
     /// The generation in which it last became a candidate.
     seen: u64,
-    /// What makes it TRUE without being evaluated.
+    /// The finding that makes it TRUE without evaluation.
     decided_by: Option<Finding>,
 }
 

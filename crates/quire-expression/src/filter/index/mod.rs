@@ -1,8 +1,8 @@
 //! The subscriptions of a topic by their filters, so that a message is only checked against the filters that can match.
 //!
-//! What it promises: [`SubscriptionIndex::for_each_match`] gives exactly the subscriptions whose filter is TRUE for the message, in
-//! the order in which they were inserted. Its cost grows with the filters that could not be ruled out, not with the
-//! subscriptions. Inserting and removing cost the logarithm of their number; there are no rebuilds.
+//! [`SubscriptionIndex::for_each_match`] gives exactly the subscriptions whose filter is TRUE for the message, in the order in which they
+//! were inserted. Its cost grows with the number of filters that could not be ruled out, not with the number of subscriptions. Inserting
+//! and removing cost the logarithm of their number. There are no rebuilds.
 //!
 //! How it works: subscriptions with equal filters share an *entry*, evaluated once (`many`). From its filter an entry gets a *cover*: a
 //! few tests of single fields, of which at least one holds whenever the filter is TRUE (`cover`). Tests for equality are
@@ -89,7 +89,7 @@ impl<Id: Copy + Eq + Hash> SubscriptionIndex<Id> {
         }
     }
 
-    /// Whether nobody is in it.
+    /// Whether it has no subscriptions.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

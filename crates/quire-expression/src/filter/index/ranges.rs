@@ -184,13 +184,13 @@ impl RangeTree {
         (first, self.balanced(at))
     }
 
-    /// How the node at `at` stands to a lower bound and an entry.
+    /// The order of the node at `at` and a pair of a lower bound and an entry.
     fn order(&self, at: u32, low: Place, entry: u32) -> Ordering {
         let node = self.node(at);
         node.low.cmp(&low).then(node.entry.cmp(&entry))
     }
 
-    /// Makes `at` right again after one of its subtrees grew or shrank by a level; gives what stands in its place.
+    /// Restores the balance of `at` after one of its subtrees grew or shrank by a level. Returns the node that is now in its place.
     fn balanced(&mut self, at: u32) -> u32 {
         let Node { left, right, .. } = *self.node(at);
         match i16::from(self.height(left)) - i16::from(self.height(right)) {
