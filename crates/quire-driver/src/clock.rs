@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use quire_journal::Timestamp;
 use quire_types::time::{Instant, Now};
 
-/// A monotonic clock that starts at zero, with the wall clock beside it.
+/// A monotonic clock that starts at zero, and the wall clock.
 ///
 /// The core takes time as an argument; a driver reads it here once per turn and hands the same [`Now`] to every call of that turn.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ impl Clock {
         Clock { origin: std::time::Instant::now() }
     }
 
-    /// What both clocks say now.
+    /// The current times of both clocks.
     pub fn now(&self) -> Now {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         Now { instant: self.instant(), wall: Timestamp::from_ns(nanoseconds(since_1970)) }

@@ -1,11 +1,16 @@
 //! The embedded engine: a broker on one thread of this process, reached over socket pairs.
 //!
-//! A `file:` or `memory:` client speaks the same protocol over its end of a socket pair as a `quire:` client over TCP, so nothing
-//! above a link knows which of the three it is. The thread belongs to the engine and never enters the interpreter.
+//! A `file:` or `memory:` client uses its end of a socket pair, and the same protocol as a `quire:` client over TCP. So the code above a
+//! link does not depend on the kind of link. The thread belongs to the engine and never enters the interpreter.
 //!
-//! Promises: what [`Engine::open`] gives is running and recovered; everything that was acknowledged as persisted is durable; a
-//! [`Engine::close`], or the drop of the last handle, tells the clients, closes the journal cleanly and returns only when its lock is
-//! free again. One process per directory holds the lock; the clients of one process share the engine ([`Engine::shared`]).
+//! Promises:
+//!
+//! - The engine that [`Engine::open`] returns is running and recovered.
+//! - Everything that was acknowledged as persisted is durable.
+//! - [`Engine::close`], or the drop of the last handle, notifies the clients, closes the journal cleanly, and returns only when its lock is
+//!   free again.
+//!
+//! One process per directory holds the lock. The clients of one process share the engine ([`Engine::shared`]).
 
 mod reactor;
 mod registry;
@@ -28,7 +33,7 @@ use reactor::Reactor;
 
 pub use registry::EngineKey;
 
-/// What the handles ask of the thread.
+/// The requests of the handles to the thread.
 enum Command {
     Connect(UnixStream),
     Admin(AdminCommand, Sender<AdminReply>),
@@ -151,7 +156,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // Nobody is left to hear why; `close` is there for who wants to know.
+        // The error cannot be returned from here. A caller that wants it calls `close`.
         let _ = self.close();
         drop(self.on_stopped.take());
     }

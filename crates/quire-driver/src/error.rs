@@ -1,4 +1,4 @@
-//! Why an engine does not start, or does not go on.
+//! Why an engine does not start, or does not continue.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use quire_broker::{ConfigError, OpenError};
 use quire_journal::JournalError;
 
-/// What can keep an engine from running.
+/// The causes that keep an engine from running.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
@@ -34,13 +34,14 @@ pub enum EngineError {
          what was not acknowledged; please report this error"
     )]
     Panicked {
-        /// What the engine found wrong.
+        /// The reason that the engine found.
         reason: String,
     },
 }
 
 impl EngineError {
-    /// Runs a turn. A turn that panicked has lost the rest of its input, so nothing may go on with its broker: see [`crate::Host::abandon`].
+    /// Runs a turn. A turn that panicked has lost the rest of its input, so its broker must not be used any more: see
+    /// [`crate::Host::abandon`].
     ///
     /// # Errors
     /// [`EngineError::Panicked`].

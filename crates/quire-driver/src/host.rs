@@ -1,13 +1,13 @@
 //! A broker together with what it may not have itself: a clock, wake-ups, and threads for reads.
 //!
-//! Both loops that carry a broker use it, the thread of an embedded [`crate::Engine`] and the asyncio server, so that what a turn
-//! is stands in one place:
+//! Both loops that run a broker use it: the thread of an embedded [`crate::Engine`], and the asyncio server. So a turn is defined in one
+//! place:
 //!
-//! 1. [`Host::begin_turn`]: the journal's wake-up, finished reads and maintenance jobs, and due timers go in.
-//! 2. [`Host::handle`] for everything that the loop's transports have to say.
-//! 3. [`Host::end_turn`]: the journal batch goes to its writer, replays are fed.
-//! 4. [`Host::poll_output`] until it gives `None`; reads and maintenance jobs go to threads on the way, replies to
-//!    whoever asked; the loop does not see them.
+//! 1. [`Host::begin_turn`]: passes on the journal's wake-up, finished reads and maintenance jobs, and due timers.
+//! 2. [`Host::handle`] for all input from the loop's transports.
+//! 3. [`Host::end_turn`]: the journal batch goes to its writer, and replays are fed.
+//! 4. [`Host::poll_output`] until it returns `None`. On the way it hands reads and maintenance jobs to threads, and replies to their
+//!    callers. The loop does not see these.
 //! 5. Sleep until the waker rings, a transport is ready, or [`Host::sleep`] is over.
 
 use std::collections::{HashMap, VecDeque};
@@ -25,21 +25,21 @@ use crate::maintenance::MaintenanceWorker;
 use crate::reader_pool::ReaderPool;
 use crate::waker::{Wake, Waker};
 
-/// What a loop has to do with its transports after a turn.
+/// An action of the loop on its transports after a turn.
 #[derive(Debug)]
 pub enum Effect {
-    /// Write these bytes, behind those of an earlier effect for the connection.
+    /// Write these bytes, after those of an earlier effect for the connection.
     Send {
         /// To whom.
         connection: ConnectionId,
-        /// What.
+        /// The bytes to write.
         bytes: Vec<u8>,
     },
-    /// Write these bytes, behind those of an earlier effect for the connection. Other connections get the same bytes.
+    /// Write these bytes, after those of an earlier effect for the connection. Other connections get the same bytes.
     SendShared {
         /// To whom.
         connection: ConnectionId,
-        /// What.
+        /// The bytes to write.
         bytes: Arc<[u8]>,
     },
     /// Close the connection once what was sent before has left.
@@ -73,7 +73,7 @@ pub struct Host {
     clock: Clock,
     now: Now,
     connections_made: u64,
-    /// What opening the journal found, for the log.
+    /// The findings of opening the journal, for the log.
     found: VecDeque<Event>,
 }
 
@@ -185,7 +185,7 @@ impl Host {
                 }
                 Output::AdminReply { ticket, reply } => {
                     if let Some(answer) = self.replies.remove(&ticket) {
-                        // Whoever asked may have gone.
+                        // The receiver may be gone.
                         let _ = answer.send(reply);
                     }
                     continue;
@@ -204,7 +204,7 @@ impl Host {
         self.broker.next_timeout().map(|deadline| self.clock.until(deadline))
     }
 
-    /// A reader of the journal, for whoever looks at it beside the broker.
+    /// A reader of the journal, for a caller that reads it while the broker runs.
     pub fn reader(&self) -> Reader {
         self.broker.journal().reader()
     }
@@ -214,8 +214,8 @@ impl Host {
         self.broker.is_drained()
     }
 
-    /// Ends a broker whose turn panicked: what it had not handed to the journal is dropped, and the journal is not marked as stopped
-    /// cleanly. Nothing of the turn was acknowledged, because acknowledgements leave at its end.
+    /// Ends a broker whose turn panicked. Records that it had not handed to the journal are dropped, and the journal is not marked as
+    /// stopped cleanly. No record of the turn was acknowledged, because acknowledgements leave at its end.
     pub fn abandon(self) {
         drop(self.pool);
         drop(self.maintenance);
@@ -233,7 +233,7 @@ impl Host {
     }
 }
 
-/// What of a recovery is worth a line in the log.
+/// The findings of a recovery that need a line in the log.
 fn found(recovery: &Recovery) -> VecDeque<Event> {
     let cut = recovery.cut.as_ref();
     let cut =

@@ -23,18 +23,18 @@ struct Inner {
     journal: Journal,
     /// As [`Options::unpersisted_size_max`].
     unpersisted_size_max: usize,
-    /// The last position at which less than half of that waited for the disk: when it is persistent, appending goes on.
+    /// The last position at which less than half of the limit waited for the disk. When it is persistent, appending continues.
     half: Position,
 }
 
-/// What the records of one call to [`SharedJournal::append`] have in common.
+/// The parts that the records of one call to [`SharedJournal::append`] have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
     /// Where they are published.
     pub topic: &'a str,
     /// Code of the message type of their data.
     pub message_type: u8,
-    /// Who publishes them.
+    /// The publisher of the records.
     pub publisher: PublisherId,
     /// Handed on; at most 255 bytes.
     pub correlation_id: &'a [u8],
@@ -80,7 +80,7 @@ impl SharedJournal {
         attributes.encode(&NewAttributes { headers: head.headers, ..NewAttributes::default() })?;
         let mut inner = self.inner.lock();
         let Inner { journal, unpersisted_size_max, half } = inner.as_mut().ok_or(JournalError::Closed)?;
-        // The journal would keep it until there is room. Whoever appends is to know at once.
+        // The journal would keep it until there is room. The caller must get the error at once.
         if let Some(stall) = journal.stall() {
             return Err(stall);
         }

@@ -9,7 +9,8 @@ use quire_broker::{MaintenanceDone, MaintenanceJob};
 use crate::reader_pool::caught;
 use crate::waker::Waker;
 
-/// Runs each job on a thread of its own: that costs nothing next to the file, and a server without maintenance has no thread.
+/// Runs each job on a separate thread. The cost is small compared with the work on the file, and a server without maintenance has no
+/// thread.
 pub(crate) struct MaintenanceWorker {
     done: Receiver<MaintenanceDone>,
     finished: Sender<MaintenanceDone>,
@@ -32,7 +33,7 @@ impl MaintenanceWorker {
             let done = caught(|| job.run());
             let done =
                 done.unwrap_or_else(|| MaintenanceDone::failed("it panicked, which is a bug in quire"));
-            // Nobody listens only when the loop is ending.
+            // The receiver is gone only when the loop is ending.
             let _ = finished.send(done);
             waker.ring();
         };

@@ -1,11 +1,11 @@
 //! The threads that read the journal for replays.
 //!
-//! A cold replay waits for the disk; the loop that serves everybody must not. The broker hands out [`ReadRequest`]s, these threads run
-//! them, and the loop takes the [`ReadDone`]s back when the waker rings. A request that panics is a bug of ours: it is caught and
-//! logged so that the other replays go on, and the thread with it.
+//! A cold replay waits for the disk. The loop serves all connections and must not wait. The broker hands out [`ReadRequest`]s, these
+//! threads run them, and the loop takes the [`ReadDone`]s back when the waker rings. A request that panics is a bug in quire. The panic is
+//! caught and logged, so that the other replays and the thread continue.
 //!
-//! The queue has no bound of its own because its users have one: a replay has one read outstanding and one ahead of it, and
-//! `max_subscriptions_per_connection` times `max_connections` bounds the replays.
+//! The queue needs no separate limit because its users have one. A replay has one outstanding read and one ahead of it, and
+//! `max_subscriptions_per_connection` times `max_connections` limits the replays.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -81,7 +81,7 @@ fn read(waiting: &Receiver<ReadRequest>, finished: &Sender<ReadDone>, waker: &Wa
     }
 }
 
-/// What `run` gives; `None` when it panicked, which the panic hook has logged. Nothing of the request is looked at afterwards.
+/// The result of `run`; `None` when it panicked, which the panic hook has logged. The state of the request is not used afterwards.
 pub(crate) fn caught<T>(run: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(run)).ok()
 }

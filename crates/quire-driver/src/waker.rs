@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Called on a foreign thread when the loop has to take a turn. Must not block.
 pub type Wake = Box<dyn Fn() + Send + Sync>;
 
-/// What happened off the loop since its last turn, and the bell that tells it.
+/// The events outside of the loop since its last turn, and the bell that announces them.
 ///
 /// The bell rings once per turn at most, however many flushes and reads end meanwhile: a system call per event would cost
 /// more than the events.

@@ -124,7 +124,7 @@ fn disconnected(shared: &Shared, code: &'static str, reason: String) {
     shared.announce();
 }
 
-/// Reads and writes until neither goes on.
+/// Reads and writes until neither makes progress.
 ///
 /// # Errors
 /// The connection is of no use any more: the reason.
@@ -174,7 +174,7 @@ fn receive(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> Result<bool,
     Ok(true)
 }
 
-/// Sleeps until the socket is ready, somebody wakes the thread, or the next timer; not at all when there is something to do.
+/// Sleeps until the socket is ready, another thread wakes this one, or the next timer is due. Does not sleep when there is work.
 fn continue_or_sleep(shared: &Shared, wire: &Option<Wire>, events: &mut Events) {
     shared.awake.store(false, Ordering::Release);
     let inner = shared.inner.lock();

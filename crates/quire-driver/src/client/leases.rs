@@ -1,4 +1,4 @@
-//! What a client says about messages of queues (`quire_client`).
+//! The commands of a client for messages of queues (`quire_client`).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -98,7 +98,7 @@ impl Client {
         self.command(|core| core.settle_matching(queue, verdict, filter))
     }
 
-    /// Asks for the messages of a queue that could be delivered. The local queue ends behind the last of them.
+    /// Asks for the messages of a queue that could be delivered. The local queue ends after the last of them.
     ///
     /// # Errors
     /// See [`quire_client::ClientCore::query`].

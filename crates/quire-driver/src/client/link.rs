@@ -1,4 +1,4 @@
-//! What a client talks over: a TCP connection, a Unix socket of a server on this machine, or its end of a socket pair whose other end is
+//! The transports of a client: a TCP connection, a Unix socket of a server on this machine, or its end of a socket pair whose other end is
 //! an engine in this process.
 
 use std::io::{self, Read, Write};

@@ -1,7 +1,8 @@
 //! The socket of the administrator: how a process finds the server that runs on a journal directory of this machine.
 //!
-//! The server listens on a Unix socket without a file, named after the device and inode of the directory. Whoever names the directory
-//! finds the server, and a kill leaves nothing behind. Both sides look who the other is: any program may take the name.
+//! The server listens on a Unix socket without a file. The name of the socket comes from the device and inode of the directory. So a
+//! program that knows the directory finds the server, and a killed server leaves no file. Both sides check the identity of the peer,
+//! because any program may take the name.
 
 use std::fs;
 use std::io;

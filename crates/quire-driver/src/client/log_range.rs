@@ -15,11 +15,12 @@ use super::{Client, Queue, Taken, closed};
 pub struct LogRange {
     queue: Arc<Queue>,
     number: u32,
-    /// Asked behind the end of the log: what the server said before its answer has arrived with it.
+    /// A command that was sent after the end of the log was reached. When its answer arrives, everything that the server sent before it has
+    /// arrived.
     question: Option<CommandId>,
 }
 
-/// What came of asking for messages.
+/// The result of asking for messages.
 #[derive(Debug)]
 pub enum Step {
     /// At least one.

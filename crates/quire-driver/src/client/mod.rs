@@ -4,7 +4,7 @@
 //! heartbeats and acknowledgements do not wait for the caller's interpreter, and publishes are batched by themselves: while one write is
 //! under way, the next gathers in the core.
 //!
-//! What a caller must know: nothing here enters Python, every wait has a bound, and a wait that timed out may be repeated.
+//! For callers: this module never enters Python, every wait has a limit, and a wait that timed out may be repeated.
 
 mod io;
 mod leases;
@@ -72,14 +72,14 @@ pub struct Subscribed {
     pub command: CommandId,
     /// Where its messages arrive.
     pub queue: Arc<Queue>,
-    /// What becomes of them.
+    /// The progress of the messages of this subscription.
     pub progress: Arc<Progress>,
 }
 
 /// The beginning of the log.
 const EPOCH: &str = "0";
 
-/// The bookmark that stands for the place that the store has kept under the name of the subscription; EPOCH when there is none.
+/// The bookmark that means the place that the store has kept under the name of the subscription; EPOCH when there is none.
 pub const MOST_RECENT: &str = "most_recent";
 
 /// Why a client does not start.
@@ -147,11 +147,11 @@ pub enum FirstContact {
 
 struct Inner {
     core: ClientCore,
-    /// Answers that nobody has taken yet.
+    /// Answers that were not taken yet.
     answers: HashMap<CommandId, Result<(), Failure>>,
-    /// Commands whose answer nobody will take.
+    /// Commands whose answer will not be taken.
     abandoned: HashSet<CommandId>,
-    /// What servers said about their queues and journal files, and nobody has taken yet.
+    /// Answers of servers about their queues and journal files that were not taken yet.
     told: HashMap<CommandId, Vec<String>>,
     feeds: HashMap<u32, Feed>,
     /// The numbers of those that are full.
@@ -162,14 +162,14 @@ struct Inner {
     shared_queues: Vec<Weak<Queue>>,
     /// When anything last came from the server.
     heard_at: Option<SystemTime>,
-    /// Refused publishes that nobody has taken yet, the latest ones.
+    /// Refused publishes that were not taken yet, the latest ones.
     failed_publishes: VecDeque<(u64, Failure)>,
     receipts: Receipts,
     /// The last states that the client came into, each with its number among all.
     states: VecDeque<(u64, State)>,
     /// Why the last attempt to connect failed, or the connection was lost.
     last_error: Option<LastError>,
-    /// What the server gave as its reason for ending the connection.
+    /// The reason that the server gave for ending the connection.
     ended_because: Option<String>,
     /// Attempts to connect that failed before the first logon.
     failed_attempts: usize,
@@ -195,7 +195,7 @@ struct Feed {
     missed_count: u64,
 }
 
-/// States that are kept for [`Client::states_after`]: who looks at them seldom still sees where the client stands.
+/// States that are kept for [`Client::states_after`]. A caller that rarely looks still sees the current state.
 const STATES_MAX: usize = 64;
 
 /// Refused publishes that are kept for [`Client::take_failed_publishes`]; older ones are dropped first.
@@ -315,9 +315,9 @@ impl Client {
         self.command(ClientCore::flush)
     }
 
-    /// Enters a subscription, whose user calls it `sub_id`. Its messages go to `queue`, or to a queue of its own. With `is_kept`, the place of
-    /// a bookmark subscription is kept in the store under this name, and with the bookmark [`MOST_RECENT`] it goes on where one of this
-    /// name was. With `acknowledges`, a message of a queue is acknowledged when it is processed.
+    /// Enters a subscription, whose user calls it `sub_id`. Its messages go to `queue`, or to a separate queue. With `is_kept`, the place
+    /// of a bookmark subscription is kept in the store under this name. With the bookmark [`MOST_RECENT`] it then continues where the last
+    /// subscription of this name was. With `acknowledges`, a message of a queue is acknowledged when it is processed.
     ///
     /// # Errors
     /// See [`ClientCore::subscribe`] and [`BookmarkStore::keep`].
@@ -388,7 +388,7 @@ impl Client {
         Ok(command)
     }
 
-    /// Ends a subscription: what its queue holds can still be taken.
+    /// Ends a subscription. The messages in its queue can still be taken.
     ///
     /// # Errors
     /// See [`ClientCore::unsubscribe`].
@@ -422,7 +422,7 @@ impl Client {
         self.shared.inner.lock().answers.remove(&command)
     }
 
-    /// Nobody will ask for the answer to a command: it is not kept.
+    /// The answer to a command will not be asked for, so it is not kept.
     pub fn abandon(&self, command: CommandId) {
         let mut inner = self.shared.inner.lock();
         inner.told.remove(&command);
@@ -446,7 +446,7 @@ impl Client {
         self.command(|core| core.maintain(action, files, dry_run, archive_directory))
     }
 
-    /// What a command of [`queue_stats`](Self::queue_stats) or [`maintain`](Self::maintain) was told, once: JSON.
+    /// The JSON answers to a command of [`queue_stats`](Self::queue_stats) or [`maintain`](Self::maintain). Each answer is returned once.
     pub fn take_told(&self, command: CommandId) -> Vec<String> {
         self.shared.inner.lock().told.remove(&command).unwrap_or_default()
     }
@@ -489,7 +489,7 @@ impl Client {
         })
     }
 
-    /// Where the client stands.
+    /// The current state of the client.
     pub fn state(&self) -> State {
         self.shared.inner.lock().core.state().clone()
     }
@@ -550,7 +550,7 @@ impl Client {
         self.shared.announce();
     }
 
-    /// Room was made in a queue: call it after taking messages, so that subscriptions that wait for it go on.
+    /// Room was made in a queue. Call it after taking messages, so that subscriptions that wait for room continue.
     pub fn taken(&self, queue: &Queue) {
         if queue.is_awaited() {
             self.shared.wake();
@@ -564,7 +564,7 @@ impl Client {
         missed.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Nobody takes the answers to a query any more.
+    /// The answers to a query will not be taken any more.
     pub fn forget_query(&self, number: u32) {
         let mut inner = self.shared.inner.lock();
         inner.core.forget_query(number);
@@ -583,7 +583,7 @@ impl Client {
         self.shared.alarm();
     }
 
-    /// Says goodbye and takes nothing more. What was published and not sent yet is still sent, until [`Client::close`].
+    /// Says goodbye and takes no further publish. Publishes that were taken before are still sent, until [`Client::close`].
     pub fn begin_close(&self) {
         self.shared.inner.lock().core.close();
         self.shared.alarm();
@@ -695,7 +695,7 @@ impl Shared {
         }
     }
 
-    /// Makes the thread look at everything, whatever it waits for.
+    /// Makes the thread look at everything, no matter what it waits for.
     fn alarm(&self) {
         self.awake.store(true, Ordering::Release);
         // The poller lives as long as the client, so that this cannot fail.
@@ -808,7 +808,7 @@ impl Shared {
     }
 }
 
-/// What a client says that its user has closed.
+/// The error of a client that its user has closed.
 fn closed() -> Failure {
     Failure::new(FailureCode::Closed, "the client is closed")
 }

@@ -1,4 +1,4 @@
-//! What became of the messages of one subscription, and the store in which that is kept.
+//! The progress of the messages of one subscription, and the store in which it is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,7 +55,8 @@ impl Progress {
         })
     }
 
-    /// The subscription begins, or begins anew, with a bookmark of its own. A store that cannot keep that says so with the next message.
+    /// The subscription begins, or begins anew, with the bookmark of its command. A store that cannot keep that reports it with the next
+    /// message.
     pub(super) fn begin(&self, generation: u16) {
         let mut state = self.state.lock();
         state.progress.begin(generation);
@@ -119,7 +120,7 @@ impl Progress {
         self.keep(&mut state, processed)
     }
 
-    /// The bookmark behind which to resume.
+    /// The bookmark after which to resume.
     pub fn most_recent(&self) -> Option<Bookmark> {
         self.state.lock().most_recent
     }

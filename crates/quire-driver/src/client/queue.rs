@@ -1,4 +1,4 @@
-//! Messages on their way from the client's thread to whoever takes them.
+//! Messages on their way from the client's thread to the threads that take them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ struct QueueState {
     ended: HashMap<u32, Ended>,
     /// The client is: nothing more will come for anybody.
     is_closed: bool,
-    /// Somebody waits: worth a wake-up.
+    /// The number of waiting threads. Without one, no wake-up is needed.
     waiters: usize,
 }
 
@@ -55,11 +55,11 @@ struct Ended {
     behind: u64,
     /// Whether [`Queue::take_passed`] gave it.
     is_passed: bool,
-    /// Nobody asks about the subscription any more.
+    /// The user will not ask about the subscription any more.
     is_forgotten: bool,
 }
 
-/// What came of taking.
+/// The result of taking.
 #[derive(Debug)]
 pub enum Taken {
     /// At least one message.
@@ -70,10 +70,10 @@ pub enum Taken {
     Ended(Option<Failure>),
 }
 
-/// No subscription has this number: for whoever takes from a queue that several share.
+/// No subscription has this number. A thread that takes from a queue that several subscriptions share uses it.
 pub const NO_SUBSCRIPTION: u32 = 0;
 
-/// What a message costs beside its data, for the bound.
+/// The cost of a message in addition to its data, for the limit.
 const MESSAGE_OVERHEAD_SIZE: usize = 128;
 
 impl Queue {
@@ -118,7 +118,8 @@ impl Queue {
         }
     }
 
-    /// The subscriptions that have ended and whose messages were all taken, each once. Who takes under [`NO_SUBSCRIPTION`] is woken for them.
+    /// The subscriptions that have ended and whose messages were all taken, each once. A thread that takes under [`NO_SUBSCRIPTION`] is
+    /// woken for them.
     pub fn take_passed(&self) -> Vec<u32> {
         let mut state = self.state.lock();
         let taken_count = state.taken_count;
@@ -233,7 +234,7 @@ impl Queue {
         self.wake(&state);
     }
 
-    /// Nobody will ask about a subscription any more.
+    /// The user will not ask about a subscription any more.
     pub fn forget(&self, number: u32) {
         let mut state = self.state.lock();
         state.completed.retain(|completed| completed.number != number);
@@ -247,7 +248,7 @@ impl Queue {
         self.room.is_over_share(self.state.lock().size)
     }
 
-    /// Whether a queue that was full may go on.
+    /// Whether a queue that was full may continue.
     pub(super) fn has_room(&self) -> bool {
         self.room.is_under_half(self.state.lock().size)
     }

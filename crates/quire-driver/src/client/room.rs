@@ -1,7 +1,7 @@
-//! Room for messages that nobody has taken yet, and what becomes of a subscription that takes more than its share of it.
+//! Room for messages that were not taken yet, and the handling of a subscription that uses more than its share of it.
 //!
-//! The client goes on reading, so that acknowledgements do not stand behind messages that nobody takes; docs/clients.md, "Bounds", says what
-//! that means for each kind of subscription.
+//! The client continues to read, so that messages that are not taken do not delay acknowledgements. docs/clients.md, "Bounds", describes
+//! the effect on each kind of subscription.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,9 +26,9 @@ pub(super) struct Room {
 pub(super) enum Full {
     /// A replay: the server keeps them back.
     Held,
-    /// An ordinary subscription misses what comes meanwhile, so many messages by now.
+    /// An ordinary subscription misses the messages that arrive meanwhile. The number counts them.
     Missing(u64),
-    /// What comes from queues is neither kept back nor missed: the socket is not read.
+    /// Messages from queues are neither held by the server nor missed. Instead the socket is not read.
     Unread,
 }
 
@@ -60,7 +60,7 @@ impl Room {
         self.size() > self.size_max && queue_size >= self.share()
     }
 
-    /// Whether a queue that was full may go on: at half of its share, so that it does not stop and go with every message.
+    /// Whether a queue that was full may continue: at half of its share, so that it does not stop and continue with every message.
     pub fn is_under_half(&self, queue_size: usize) -> bool {
         queue_size <= self.share() / 2
     }
@@ -97,7 +97,7 @@ impl Inner {
         self.full.push(number);
     }
 
-    /// Subscriptions for which there is room again go on. Whether the socket may be read.
+    /// Lets subscriptions continue for which there is room again. Returns whether the socket may be read.
     pub(super) fn make_room(&mut self) -> bool {
         let Inner { core, feeds, full, abandoned, .. } = self;
         full.retain(|number| {
@@ -183,7 +183,7 @@ fn kind_of(core: &ClientCore, number: u32, is_from_queue: bool) -> Kind {
     }
 }
 
-/// Asks the server to keep the messages of a subscription back, or no more; nobody waits for the answer.
+/// Asks the server to hold the messages of a subscription, or to send them again. The answer is not used.
 fn hold(core: &mut ClientCore, abandoned: &mut HashSet<CommandId>, number: u32, is_held: bool) {
     abandoned.extend(core.set_held(number, is_held));
 }

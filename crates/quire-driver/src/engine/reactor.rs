@@ -123,8 +123,8 @@ impl Reactor {
         while let Some(effect) = self.host.poll_output() {
             self.perform(effect);
         }
-        // Written only now, so that what one turn owes a connection leaves in one call; what the peer takes of it or does not may be
-        // news for the broker, which deals with it in a turn that follows at once.
+        // Written only now, so that all output of a turn for a connection leaves in one call. The amount that the peer takes may be news
+        // for the broker, which handles it in a turn that follows at once.
         for connection in std::mem::take(&mut self.touched) {
             self.flush(connection);
         }

@@ -10,7 +10,7 @@ use quire_broker::BrokerConfig;
 use super::Engine;
 use crate::error::EngineError;
 
-/// What an engine is shared by.
+/// The key under which clients share an engine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum EngineKey {
     /// `file:`: the directory, resolved, so that two ways to write it are one.

@@ -6,17 +6,18 @@ use std::ops::Deref;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-/// Above this many bytes waiting, the broker is told that the connection takes no more, and stops feeding its replays. One chunk
-/// of a replay is at most as large, so a connection holds about twice this beside what the kernel holds.
+/// Above this many waiting bytes, the driver tells the broker that the connection takes no more, and the broker stops feeding its replays.
+/// One chunk of a replay is at most as large. So a connection holds about twice this amount, not counting the buffers of the kernel.
 pub(super) const HIGH_WATER_BYTES: usize = 1024 * 1024;
 
-/// Below this many, it is told to go on: early enough that the peer does not run dry meanwhile.
+/// Below this many waiting bytes, the driver tells the broker to continue. This is early enough that the peer does not run out of data
+/// meanwhile.
 pub(super) const LOW_WATER_BYTES: usize = 256 * 1024;
 
 /// Buffers handed to the kernel in one call. A turn queues few buffers per connection, so more of them mean a slow peer.
 const SLICES_MAX: usize = 16;
 
-/// What came of reading.
+/// The result of reading.
 pub(super) enum Received {
     /// This many bytes are in the buffer.
     Bytes(usize),
@@ -51,7 +52,7 @@ pub(super) struct Transport {
     front_sent: usize,
     /// Bytes that have not left, over all buffers.
     waiting_bytes: usize,
-    /// What the broker was told last.
+    /// The last state that the broker was notified of.
     pub(super) writable: bool,
     /// Whether the broker wants to hear the peer.
     pub(super) reading: bool,
@@ -98,7 +99,7 @@ impl Transport {
         }
     }
 
-    /// Writes what the peer takes. Buffers of its own that have left whole go to `sent`.
+    /// Writes the bytes that the peer takes. Buffers that are not shared and have left completely go to `sent`.
     ///
     /// # Errors
     /// The connection is broken.

@@ -1,7 +1,7 @@
 //! How far subscriptions were processed, in memory or in a file: a log of changes that is rewritten when it has grown (docs/stores.md).
 //!
-//! A change is in the file before the caller goes on. So after `kill -9` at any instant a subscription goes on behind the last message that
-//! counted as processed: none of those comes again.
+//! A change is in the file before the caller continues. So after `kill -9` at any instant, a subscription resumes after the last message
+//! that counted as processed. No processed message is delivered again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ const FORGET: u64 = 4;
 /// A file below this size is not rewritten: it is read in milliseconds.
 const REWRITTEN_SIZE_MIN: u64 = 1024 * 1024;
 
-/// It is rewritten when it has grown to so many times what is kept, so that rewriting costs less than the writing did.
+/// The file is rewritten when it is this many times larger than its content, so that rewriting costs less than the writing did.
 const GROWTH: u64 = 4;
 
 /// Bytes of the name of a subscription: a name, with room for what programs put into names.
@@ -39,7 +39,7 @@ struct State {
     slots: BTreeMap<String, Slot>,
     log: Option<Log>,
     is_closed: bool,
-    /// Something could not be written: what is kept in the file is behind, and stays so.
+    /// A write failed. The content of the file is out of date, and stays so.
     failure: Option<Failure>,
 }
 
@@ -122,7 +122,7 @@ impl BookmarkStore {
         Ok((keeper, resume_position))
     }
 
-    /// Behind which bookmark a subscription with this name goes on.
+    /// The bookmark after which a subscription with this name resumes.
     pub fn most_recent(&self, sub_id: &str) -> Option<Bookmark> {
         self.0.lock().slots.get(sub_id)?.resume_position.last
     }
@@ -154,14 +154,14 @@ impl BookmarkStore {
         let mut state = self.0.lock();
         state.is_closed = true;
         if let Some(log) = state.log.take() {
-            // What a power cut could take; there is nobody to be told any more.
+            // A power cut could take the newest entries, so they are synced. The caller cannot receive an error any more.
             let _ = log.file.sync();
         }
     }
 }
 
 impl Keeper {
-    /// The server accepted the subscription with a bookmark of its own: what was kept is forgotten.
+    /// The server accepted the subscription with the bookmark of its command. The kept place is forgotten.
     ///
     /// # Errors
     /// It could not be written.
@@ -169,7 +169,7 @@ impl Keeper {
         self.change(|resume_position| *resume_position = ResumePosition::default(), BEGIN, |_| ())
     }
 
-    /// Notes what was processed; `instance` is the name behind the number in it.
+    /// Notes the processed messages. `instance` is the name for the number in `processed`.
     ///
     /// # Errors
     /// It could not be written. It may come again after a restart.

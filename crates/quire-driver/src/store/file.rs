@@ -1,4 +1,5 @@
-//! What both kinds of store file have in common: the header in two copies, and entries that know their place (docs/internals/notes.md, "Format of store files").
+//! The common parts of both kinds of store file: the header in two copies, and entries that contain their place (docs/internals/notes.md,
+//! "Format of store files").
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -52,7 +53,7 @@ pub(super) struct Entry<'a> {
 /// The entries of a file, as far as they are whole.
 pub(super) struct Entries<'a> {
     pub entries: Vec<Entry<'a>>,
-    /// Offset behind the last of them.
+    /// Offset after the last of them.
     pub end: u64,
 }
 
@@ -80,7 +81,7 @@ impl StoreFile {
         }
     }
 
-    /// The header and everything behind it; no header when the file is new.
+    /// The header and everything after it; no header when the file is new.
     pub fn read(&self, magic: [u8; 4]) -> Result<Option<(Header, Vec<u8>)>, StoreError> {
         let size = self.file.metadata().map_err(StoreError::io(&self.path))?.len();
         if size == 0 {
@@ -119,7 +120,7 @@ impl StoreFile {
         }
     }
 
-    /// Into the slot of the older one; the first of a file is synced before anything can stand behind it.
+    /// Writes to the slot of the older header. The first header of a file is synced before an entry can follow it.
     pub fn write_header(&self, header: &Header) -> std::io::Result<()> {
         self.file.write_all_at(&header.encode(), (header.generation % 2) * HEADER_SIZE as u64)?;
         if header.generation == 1 { self.sync() } else { Ok(()) }
@@ -187,7 +188,7 @@ impl<'a> Entries<'a> {
     /// The entries from `start` on in `log`, whose first byte has the offset `start`.
     ///
     /// # Errors
-    /// The offset of an entry that is not whole although a whole one stands behind it.
+    /// The offset of an entry that is not whole, when a later entry is whole.
     pub fn parse(log: &'a [u8], start: u64) -> Result<Self, u64> {
         let mut entries = Vec::new();
         let mut at = 0;

@@ -1,8 +1,8 @@
 //! The files in which a client keeps what must outlive it (docs/stores.md): its unpersisted publishes, and how far it has processed its
 //! subscriptions.
 //!
-//! Everything is written with one call before the caller goes on, so that it survives the end of the process; nothing is synced before the
-//! file is closed, so that a power cut may take the newest entries.
+//! Every entry is written with one call before the caller continues, so that it survives the end of the process. Entries are synced only
+//! when the file is closed, so a power cut may take the newest ones.
 
 mod bookmark;
 mod file;
@@ -25,7 +25,7 @@ pub enum StoreError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// Another process, or another client of this one, has it open.
@@ -39,7 +39,7 @@ pub enum StoreError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// Where the first thing stands that is not whole.
+        /// Where the first damaged part is.
         at: u64,
     },
     /// It is something else. The fault of the caller.
@@ -47,7 +47,7 @@ pub enum StoreError {
     Unfit {
         /// The file.
         path: PathBuf,
-        /// What it is instead.
+        /// A description of the file.
         what: String,
     },
 }
@@ -68,7 +68,7 @@ impl StoreError {
     }
 }
 
-/// What a user is told when a write to a store fails.
+/// The error for the user when a write to a store fails.
 fn failure(path: &Path, error: &io::Error) -> Failure {
     Failure::new(failure_code(error), format!("{}: {error}", path.display()))
 }

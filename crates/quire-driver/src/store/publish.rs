@@ -14,7 +14,7 @@ use super::{StoreError, failure};
 
 const MAGIC: [u8; 4] = *b"QPUB";
 
-/// Bytes of entries that leave the ring together: the header is written once for so many.
+/// Bytes of entries that leave the ring together. The header is written once for each such group.
 const GROUP_SIZE: u64 = 64 * 1024;
 
 /// The file of a publish store, open and locked.
@@ -25,7 +25,7 @@ pub struct PublishFile {
     /// From the first entry on: where each group ends, and its highest sequence.
     groups: VecDeque<Group>,
     scratch: Vec<u8>,
-    /// The header could not be written: what the ring holds cannot be trusted to be found again.
+    /// The header could not be written, so the next start may not find the entries of the ring.
     failure: Option<Failure>,
 }
 
@@ -34,7 +34,7 @@ struct Group {
     last_sequence: u64,
 }
 
-/// What a publish store held when it was opened.
+/// The content of a publish store when it was opened.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct StoredPublishes {
     /// Sequence and frame of each, in their order.
@@ -69,7 +69,7 @@ impl PublishFile {
         let highest = frames.iter().map(|(sequence, _)| *sequence).max().unwrap_or(0);
         let last_sequence = highest.max(header.last_sequence);
         if frames.is_empty() && header.capacity != capacity {
-            // The offset goes on, so that no entry of the old ring is taken for one of the new.
+            // The offset continues, so that an entry of the old ring is not taken for one of the new ring.
             header =
                 Header { generation: header.generation, start: parsed.end.next_multiple_of(capacity), ..new };
             file.truncate(super::file::START).map_err(StoreError::io(path))?;
@@ -143,7 +143,7 @@ impl PublishLog for PublishFile {
 
 impl Drop for PublishFile {
     fn drop(&mut self) {
-        // What a power cut could take; there is nobody to be told any more.
+        // A power cut could take the newest entries, so they are synced. The caller cannot receive an error any more.
         let _ = self.file.sync();
     }
 }
@@ -153,7 +153,7 @@ fn unroll(header: &Header, mut ring: Vec<u8>) -> Vec<u8> {
     let capacity = usize::try_from(header.capacity).unwrap_or(usize::MAX);
     let start = usize::try_from(header.start % header.capacity.max(1)).unwrap_or_default();
     if ring.len() < capacity {
-        // It was not filled once: nothing that is kept stands before `start`.
+        // The ring was never filled completely: no kept entry is before `start`.
         ring.drain(..start.min(ring.len()));
     } else {
         ring.rotate_left(start);
