@@ -14,7 +14,7 @@ pub struct CommandId(pub u32);
 /// A command that waits for its answer.
 #[derive(Debug)]
 enum Waiting {
-    /// With its answer, so many settled messages are known to be so for good.
+    /// `said` is the number of settled messages that are known to be durable when its answer arrives.
     Flush {
         said: u64,
     },
@@ -65,7 +65,7 @@ impl Commands {
         }
     }
 
-    /// So many messages are settled.
+    /// Counts settled messages.
     pub fn settled(&mut self, count: u64) {
         self.settled_count += count;
     }
@@ -137,11 +137,11 @@ impl Commands {
         id
     }
 
-    /// The connection is gone, and with it every subscription on the server: what only changed or ended one is done. The others wait
-    /// for the next connection.
+    /// The connection is gone, and with it every subscription on the server. Commands that only changed or ended a subscription are done.
+    /// The others wait for the next connection.
     ///
-    /// What was settled and is not known to be durable is lost, like the `unsaid` acknowledgements: a flush that waits is told, or the
-    /// next one.
+    /// Messages that were settled, but are not known to be durable, are lost. So are the `unsaid` acknowledgements. A waiting flush reports
+    /// it, or the next one does.
     pub fn disconnected(
         &mut self,
         unsaid: u64,
@@ -315,7 +315,7 @@ impl Commands {
         }
     }
 
-    /// So many settled messages are known to be so for good, or were given up.
+    /// Settled messages up to this count are known to be durable, or were given up.
     fn confirmed(&mut self, said: u64) {
         self.confirmed_count = self.confirmed_count.max(said);
     }

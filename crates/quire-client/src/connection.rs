@@ -1,4 +1,4 @@
-//! One connection of a client: what is still to be written, what has come in part, and its timers.
+//! One connection of a client: its bytes to write, a partly received frame, and its timers.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) struct Connection {
     frame_size_max: usize,
     /// The first frame says whether we are let in; until then nothing but the logon is sent.
     up: bool,
-    /// Bytes beside the publishes, each to be sent when the store was sent up to an offset.
+    /// Bytes other than publishes. Each entry is sent when the store was sent up to its offset.
     control: VecDeque<(u64, Vec<u8>)>,
     heartbeat: Option<Duration>,
     last_received: Instant,
@@ -255,7 +255,7 @@ impl Connection {
     }
 }
 
-/// A client that is told this does not come back by itself.
+/// A client that receives this code does not reconnect automatically.
 fn ends_for_good(code: Code) -> bool {
     matches!(
         code,
@@ -270,7 +270,7 @@ fn ends_for_good(code: Code) -> bool {
     )
 }
 
-/// `body` as shared bytes: a slice of `bytes` when it lies in it, else (a frame that came in pieces) a copy.
+/// `body` as shared bytes: a slice of `bytes` when it is a part of it. Otherwise (a frame that arrived in pieces) a copy.
 fn shared(bytes: &Bytes, body: &[u8]) -> Bytes {
     let (start, end) = (bytes.as_ptr() as usize, bytes.as_ptr() as usize + bytes.len());
     let at = body.as_ptr() as usize;

@@ -1,8 +1,8 @@
-//! Messages of queues in a client's hands: what each lease is worth, and what is still to be said about them.
+//! Messages of queues that a client holds: the state of each lease, and the commands about them that are still to be sent.
 //!
-//! Acknowledgements wait until there is a batch of them, or for a while, and go out as one command for each queue. A lease ends with its
-//! connection. Acknowledging or expiring a message whose lease is over is sent all the same: the server removes the message when the queue
-//! allows that and still has it (seed 000, docs/clients.md).
+//! Acknowledgements wait until there is a batch of them, or for a limited time, and are sent as one command for each queue. A lease ends
+//! with its connection. An acknowledgement or an expiry of a message whose lease is over is still sent: the server removes the message when
+//! the queue allows that and still has it (docs/clients.md).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ const RELEASED: u8 = 5;
 const UNLIMITED_MS: u64 = u64::MAX;
 
 impl Lease {
-    /// Of a message that stands on its own: no connection brought it, and nothing that is said about it is sent.
+    /// The lease of a message that did not come from a connection. Commands about it are not sent.
     pub(super) fn detached(queue: &str, bookmark: Bookmark, queued: &Queued<'_>) -> Self {
         Lease {
             queue: queue.into(),
@@ -68,7 +68,7 @@ impl Lease {
         }
     }
 
-    /// What a message says of this lease.
+    /// The queue fields of a message with this lease.
     pub(super) fn queued(&self) -> Queued<'_> {
         let Lease { queue, lease_ms, deliveries, cancels, .. } = self;
         Queued {
@@ -90,7 +90,7 @@ impl Lease {
         self.bookmark
     }
 
-    /// What the server granted; `None`: no lease, or one without end.
+    /// The period that the server granted; `None`: no lease, or one without end.
     pub fn period(&self) -> Option<Duration> {
         (self.lease_ms != 0 && self.lease_ms != UNLIMITED_MS).then(|| Duration::from_millis(self.lease_ms))
     }
@@ -127,7 +127,7 @@ impl Lease {
         self.state.compare_exchange(FETCHED, RELEASED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Whether the message went to somebody else, or may have: the server said so, the time is over, or the connection is.
+    /// Whether another consumer has the message, or may have it: the server said so, the time is over, or the connection is closed.
     pub fn is_lost(&self, now: Instant) -> bool {
         match self.state.load(Ordering::Acquire) {
             SETTLED => false,
@@ -166,7 +166,7 @@ impl Lease {
     }
 }
 
-/// What a verdict about a message is worth.
+/// How a verdict about a message counts.
 enum Word {
     /// The lease was not known to be over.
     InTime,
@@ -245,7 +245,7 @@ impl Leases {
     /// The server says that a lease is over.
     pub fn lost(&mut self, subscription: u32, publisher: u64, sequence: u64) {
         if let Some(lease) = self.held.remove(&(subscription, publisher, sequence)) {
-            // What was said about it before the server knew stays said.
+            // A verdict that was given before the server ended the lease remains.
             for from in [FETCHED, HELD] {
                 let _ = lease.state.compare_exchange(from, LOST, Ordering::AcqRel, Ordering::Acquire);
             }
@@ -328,7 +328,7 @@ impl Leases {
             });
             put_bookmark(&mut by_queue[at].1, key.1, key.2);
         }
-        // 0 stands for the queue's own period, so that a shorter one than a millisecond is one.
+        // 0 means the period of the queue. So a period below a millisecond is sent as one millisecond.
         let to_ms = |period: Duration| u64::try_from(period.as_millis()).unwrap_or(UNLIMITED_MS - 1).max(1);
         let period_ms = period.map_or(0, to_ms);
         let mut out = Vec::new();
@@ -341,7 +341,7 @@ impl Leases {
         out
     }
 
-    /// What has waited long enough goes out with the next bytes.
+    /// Acknowledgements that have waited long enough are sent with the next bytes.
     pub fn tick(&mut self, now: Instant) {
         if self.due.is_some_and(|due| due <= now) {
             self.is_due = true;

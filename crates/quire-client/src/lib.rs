@@ -1,4 +1,4 @@
-//! The client as a state machine: what a publisher and subscriber keeps, says and waits for, without a socket or a clock.
+//! The client as a state machine: the state, the frames and the timers of a publisher and subscriber, without a socket or a clock.
 //!
 //! # The run loop
 //! A driver owns one [`ClientCore`] and the connection of the moment:
@@ -12,10 +12,10 @@
 //! The calls of the user (`publish`, `subscribe`, `flush`, …) may come at any time, connected or not.
 //!
 //! # What it promises
-//! A publish with a sequence is kept until the server says that it is persisted, and sent again, in order, after every reconnect; the
-//! server drops what it has already (seed 004). After a reconnect the order is: logon, publishes, subscriptions, commands
-//! (reference: client-ha-operations 2.6), so that no subscriber sees a gap that our own publishes are about to fill. A bookmark
-//! subscription goes on after the last message that it received: no gap and no duplicate.
+//! A publish with a sequence is kept until the server has persisted it. It is sent again, in order, after every reconnect, and the server
+//! drops publishes that it already has. After a reconnect the order is: logon, publishes, subscriptions, commands. So no subscriber sees a
+//! gap that this client's publishes are about to fill. A bookmark subscription resumes after the last message that it received: no gap and
+//! no duplicate.
 
 mod command;
 mod connection;
@@ -58,7 +58,7 @@ use store::PublishStore;
 pub use subscription::SubscriptionSpec;
 use subscription::Subscriptions;
 
-/// Who the client is and how it behaves.
+/// The identity and the behavior of the client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// The publisher's identity (seed 004).
@@ -71,7 +71,7 @@ pub struct ClientConfig {
     pub heartbeat: Option<Duration>,
     /// Shortest time between two persisted acknowledgements.
     pub ack_interval: Duration,
-    /// How to come back.
+    /// How to reconnect.
     pub reconnect: Reconnect,
     /// How many addresses there are to choose from, at least one.
     pub address_count: usize,
@@ -92,7 +92,7 @@ pub enum Sequence {
     Auto,
     /// This one; not above the highest is a duplicate, which the server drops.
     Given(u64),
-    /// None: the server numbers it under a publisher id of its own (seed 004). Not sent again after a lost connection.
+    /// None: the server numbers it under its own publisher id. Not sent again after a lost connection.
     None,
 }
 
@@ -185,7 +185,7 @@ pub enum PublishError {
     Refused(#[from] Failure),
 }
 
-/// How the client stands to its server.
+/// The state of the connection to the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// Never connected yet.
@@ -198,7 +198,7 @@ pub enum State {
     Closed(Option<Failure>),
 }
 
-/// What happened, for the driver to hand on.
+/// An event that the driver passes on.
 #[derive(Debug)]
 pub enum Event {
     /// See [`ClientCore::state`].
@@ -217,7 +217,7 @@ pub enum Event {
         /// At least one.
         messages: Vec<Message>,
     },
-    /// What the server says about its queues, or a file of its journal; [`Event::Answered`] follows.
+    /// Data of the server about its queues, or about a file of its journal; [`Event::Answered`] follows.
     Told {
         /// Which command asked.
         command: CommandId,
@@ -245,7 +245,7 @@ pub enum Event {
     },
     /// [`ClientCore::persisted`] went up, or there is more room for publishes ([`ClientCore::released`]).
     Persisted,
-    /// The server let the client in. What was not known to be persisted, and the subscriptions, are sent again.
+    /// The server accepted the logon. Publishes that are not known to be persisted, and the subscriptions, are sent again.
     LoggedOn {
         /// How many publishes.
         publish_count: u64,
@@ -296,7 +296,7 @@ pub struct ClientCore {
     /// The instances that the client was logged on to, numbered from 1, and the one of the moment.
     instances: Vec<Arc<str>>,
     instance: Instance,
-    /// What the server said at logon.
+    /// The limit that the server sent at logon.
     message_size_max: Option<u32>,
     publisher: u64,
     /// The journal of the server takes no more writes.
@@ -348,7 +348,7 @@ impl ClientCore {
         self.last_sequence = last_sequence;
     }
 
-    /// The client is closed and its connection gone: what [`ClientCore::keep_publishes_in`] took is let go.
+    /// The client is closed and its connection gone. Releases the log that [`ClientCore::keep_publishes_in`] took.
     pub fn release_publish_log(&mut self) {
         self.store.release_log();
     }
@@ -358,7 +358,7 @@ impl ClientCore {
         &self.config.name
     }
 
-    /// Where the client stands.
+    /// The current state of the client.
     pub fn state(&self) -> &State {
         &self.state
     }
@@ -451,8 +451,8 @@ impl ClientCore {
         Ok(())
     }
 
-    /// Asks to be told when every publish so far is persisted, and every message settled for good: [`Event::Answered`]. Goes on over
-    /// reconnects, unless settled messages were lost with the connection: leases end with it.
+    /// Asks for an answer when every publish so far is persisted, and every message is settled durably: [`Event::Answered`]. Continues over
+    /// reconnects, unless settled messages were lost with the connection, because leases end with it.
     ///
     /// # Errors
     /// When the client is closed, or the server's disk takes no more writes; [`FailureCode::Disconnected`], once, when settled messages were lost.
@@ -525,7 +525,7 @@ impl ClientCore {
         self.check_not_closed()?;
         let told = self.subscriptions.set_paused(numbers, paused)?;
         if told.is_empty() {
-            // All are held: they go on when there is room.
+            // All of them are held. They continue when there is room.
             let command = self.commands.pause(numbers, paused);
             self.commands.answered(command, Ok(()), &mut self.subscriptions, &mut self.events);
             return Ok(command);
@@ -548,7 +548,7 @@ impl ClientCore {
         self.subscriptions.generation(number)
     }
 
-    /// Where a subscription stands: behind what it received.
+    /// The place after the last message that a subscription received.
     pub fn resume_position(&self, number: u32) -> Option<&ResumePosition> {
         self.subscriptions.resume_position(number)
     }
@@ -748,7 +748,7 @@ impl ClientCore {
         }
     }
 
-    /// Ends the client for good: every waiting command and subscription is told.
+    /// Ends the client permanently. Every waiting command and subscription gets the failure.
     fn finish(&mut self, failure: Option<Failure>) {
         if matches!(self.state, State::Closed(_)) {
             return;
@@ -761,7 +761,7 @@ impl ClientCore {
         self.set_state(State::Closed(failure));
     }
 
-    // What a connection reports while it decodes (see `connection`).
+    // The following are reports of a connection while it decodes (see `connection`).
 
     fn logged_on(&mut self, connection: &mut Connection, logged_on: &LoggedOn<'_>) {
         self.publisher = logged_on.publisher;
@@ -772,14 +772,14 @@ impl ClientCore {
             self.events.push_back(Event::Overtaken { own, persisted, highest });
             self.overtake_receipts(highest);
         }
-        // What was seen but is not persisted may still come to light: its numbers are taken.
+        // Messages that the server saw but did not persist may still appear, so their numbers are taken.
         self.last_sequence = self.last_sequence.max(logged_on.highest_sequence);
         self.store.reach(logged_on.last_sequence);
         self.persisted_up_to(logged_on.last_sequence);
         self.backoff.succeeded();
         connection.set_up();
         let after = self.store.end();
-        // Before a flush that waits, which speaks of them, too.
+        // Sent before a waiting flush, because the flush also covers them.
         let acknowledgements = self.take_acknowledgements();
         if !acknowledgements.is_empty() {
             connection.queue_bytes(after, &acknowledgements);
@@ -822,7 +822,7 @@ impl ClientCore {
 
     fn publish_failed(&mut self, sequence: u64, scope: FailureScope, failure: Failure) {
         if scope == FailureScope::AllFromHere {
-            // Nothing is lost yet: what the store holds goes to the next server that can take it.
+            // No publish is lost yet: the store keeps them for the next server that can take them.
             self.commands.fail_flushes(&failure, &mut self.events);
             self.storage_failure = Some(failure);
             self.events.push_back(Event::StateChanged);
@@ -846,7 +846,7 @@ struct Instance {
     name: Arc<str>,
 }
 
-/// Names of instances that are told apart: far more than a client has addresses.
+/// Names of instances that are distinguished: far more than a client has addresses.
 const INSTANCES_MAX: usize = 1024;
 
 fn publish_of<'a>(message: &NewMessage<'a>, sequence: u64) -> Publish<'a> {

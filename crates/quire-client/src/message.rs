@@ -101,8 +101,8 @@ impl Message {
         self.head.subscription
     }
 
-    /// The queue that it came from, or else the topic that it was published to. What acknowledges it names this topic and its bookmark
-    /// (seed 002). Not checked to be text.
+    /// The queue that it came from, or else the topic that it was published to. An acknowledgement names this topic and its bookmark. Not
+    /// checked to be UTF-8.
     pub fn topic(&self) -> &[u8] {
         self.lease.as_ref().map_or_else(|| self.source_topic(), |lease| lease.queue().as_bytes())
     }

@@ -1,7 +1,7 @@
-//! What became of the messages that a subscription handed out.
+//! The progress of the messages that a subscription handed out.
 //!
-//! The place to resume at is behind the last message before which, itself included, every one was processed. One that is processed early
-//! is noted by itself and does not move the place past those that are not.
+//! The resume position is after the last message for which holds: it and every earlier message were processed. A message that is processed
+//! early is noted separately, and does not move the position past unprocessed messages.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use quire_types::Bookmark;
 use super::resume_position::last_of_each;
 use super::{Lease, Message};
 
-/// Messages from the first unprocessed one on of which it is remembered what became of them, 32 bytes each. A handler that fails on one
-/// message and goes on with others fills it; from then on the place stays, and what comes later is handed out again after a restart.
+/// The most messages, from the first unprocessed one on, whose state is remembered, 32 bytes each. A handler that fails on one message and
+/// continues with others fills it. From then on the place stays, and later messages are handed out again after a restart.
 const OUTSTANDING_MAX: usize = 1_000_000;
 
-/// The ordinal of a message that nobody keeps account of.
+/// The ordinal of a message that is not tracked.
 const UNTRACKED: u64 = u64::MAX;
 
 /// The account of one subscription.
@@ -43,7 +43,7 @@ struct Outstanding {
     is_processed: bool,
 }
 
-/// What has changed, to be kept.
+/// A change that has to be kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Processed {
     /// All up to here.
@@ -55,7 +55,7 @@ pub enum Processed {
         /// The last of every publisher among those that are new.
         publishers: Vec<Bookmark>,
     },
-    /// One that came behind others that are not processed.
+    /// One that came after unprocessed messages.
     Ahead(Bookmark),
 }
 
@@ -84,7 +84,7 @@ impl Progress {
         std::mem::take(&mut self.leases)
     }
 
-    /// The subscription begins anew with another bookmark: what was handed out before counts no more.
+    /// The subscription begins anew with another bookmark. Messages that were handed out before no longer count.
     pub fn begin(&mut self, generation: u16) {
         self.first += self.messages.len() as u64;
         self.messages.clear();
@@ -121,7 +121,7 @@ impl Progress {
         self.messages.iter().filter(|message| !message.is_processed).count()
     }
 
-    /// Whether so many are outstanding that the place stays where it is.
+    /// Whether too many messages are outstanding, so that the place stays where it is.
     pub fn is_overflowed(&self) -> bool {
         self.is_overflowed
     }

@@ -1,4 +1,4 @@
-//! What a client says about queues: verdicts on messages, longer leases, questions.
+//! The commands of a client for queues: verdicts on messages, longer leases, questions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -151,7 +151,7 @@ impl ClientCore {
         Some(self.leases.received(now, message.subscription, queue, bookmark, queued))
     }
 
-    /// Sends the acknowledgements that wait, before whatever is said next. Without a connection they go on waiting.
+    /// Sends the waiting acknowledgements, before the next command. Without a connection they continue to wait.
     pub(super) fn send_acknowledgements(&mut self) {
         if self.connection.as_ref().is_some_and(Connection::is_up) {
             let frames = self.take_acknowledgements();

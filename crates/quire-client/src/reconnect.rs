@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use quire_types::time::Instant;
 
-/// How a client comes back after a lost connection.
+/// How a client reconnects after a lost connection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reconnect {
     /// Wait before the second attempt at the same address.
     pub initial_delay: Duration,
     /// The longest wait.
     pub maximum_delay: Duration,
-    /// What each further wait is multiplied with.
+    /// The factor between one wait and the next.
     pub factor: f64,
-    /// A random time up to this share of the initial delay is added to every wait, so that a crowd does not come back at once.
+    /// A random time up to this share of the initial delay is added to every wait, so that many clients do not reconnect at the same time.
     pub jitter: f64,
     /// Stop trying after this long without success; `None` = never.
     pub give_up_after: Option<Duration>,

@@ -1,4 +1,4 @@
-//! A place in the log: behind what a subscription has received, or what its user has processed.
+//! A place in the log: after the last message that a subscription has received, or that its user has processed.
 //!
 //! On the instance where it was taken, a place is one bookmark. Another instance may hold the same messages in another order, so that
 //! for it the place is the last bookmark of every publisher: within one publisher the order is the same everywhere (reference:
@@ -10,11 +10,12 @@ use std::sync::Arc;
 use quire_types::{Bookmark, PublisherId};
 use rustc_hash::FxBuildHasher;
 
-/// Publishers whose last bookmark is kept: what fits into one list on the wire (docs/protocol.md, limits). Beyond it the one heard of
-/// longest ago is forgotten; a message of it that is new on another instance before all others are may then be missed there.
+/// The most publishers whose last bookmark is kept. This many fit into one list on the wire (docs/protocol.md, limits). Above it, the least
+/// recently active publisher is forgotten. On another instance, a new message of this publisher may then be missed, if it is there before
+/// the new messages of all other publishers.
 const PUBLISHERS_MAX: usize = 4096;
 
-/// Where a subscription stands.
+/// The place of a subscription.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResumePosition {
     /// Name of the instance on which `last` is exact.
@@ -23,7 +24,7 @@ pub struct ResumePosition {
     pub last: Option<Bookmark>,
     /// The last message of every publisher.
     pub publishers: LastBookmarks,
-    /// What was processed beyond the place, before messages that came earlier.
+    /// Messages that were processed after the place, before earlier messages were.
     pub ahead: BTreeSet<Bookmark>,
 }
 
@@ -53,7 +54,7 @@ impl ResumePosition {
         }
     }
 
-    /// What a subscription that stands here asks for on `instance`; `None` = it has not begun.
+    /// The bookmark that a subscription at this place sends to `instance`; `None` = it has not begun.
     pub fn resume_on(&self, instance: &str) -> Option<String> {
         let last = self.last?;
         if *self.instance == *instance {
@@ -111,7 +112,7 @@ impl Eq for LastBookmarks {}
 
 /// The last bookmark of each publisher among many that are in the order of a log.
 pub(super) fn last_of_each(bookmarks: impl Iterator<Item = Bookmark>) -> Vec<Bookmark> {
-    /// So many publishers are looked through; with more it is cheaper to sort in the end.
+    /// The most publishers that are searched one by one. For more, sorting at the end is cheaper.
     const LOOKED_THROUGH_MAX: usize = 16;
     let mut last: Vec<Bookmark> = Vec::new();
     for bookmark in bookmarks {

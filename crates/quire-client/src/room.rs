@@ -1,19 +1,20 @@
-//! What a driver says that has no room for more messages, and asks before it stops reading.
+//! Calls for a driver that has no room for more messages, or is about to stop reading.
 
 use super::{ClientCore, CommandId, Failure};
 use quire_command::Code;
 use quire_types::time::Instant;
 
 impl ClientCore {
-    /// The driver has no room for the messages of a bookmark subscription: the server is asked to keep them back until it `is_held` no
-    /// more, also over reconnects. What the user paused stays paused. Gives the command that [`super::Event::Answered`] will name.
+    /// The driver has no room for the messages of a bookmark subscription. The server is asked to hold them until a call with `is_held`
+    /// false, also over reconnects. Subscriptions that the user paused stay paused. Returns the command that [`super::Event::Answered`]
+    /// will name.
     pub fn set_held(&mut self, number: u32, is_held: bool) -> Option<CommandId> {
         self.subscriptions
             .set_held(number, is_held)
             .then(|| self.command(|commands| commands.pause(&[number], is_held)))
     }
 
-    /// Nobody takes the answers to a query any more: what still comes of them is dropped.
+    /// The answers to a query will not be taken any more, so later ones are dropped.
     pub fn forget_query(&mut self, number: u32) {
         self.subscriptions.forget_query(number);
     }
@@ -30,7 +31,7 @@ impl ClientCore {
         self.commands.awaits_flush()
     }
 
-    /// What flushes wait for stands behind so many bytes of messages that nobody takes: they fail.
+    /// Fails the waiting flushes: their answers come after `unread_size` bytes of messages that are not taken.
     pub fn stall_flushes(&mut self, unread_size: usize) {
         let reason = format!(
             "receive_size_max: {unread_size} bytes of messages wait to be taken, and the answer comes behind them"

@@ -1,4 +1,4 @@
-//! What was published and is not persisted yet: kept until the server says it is, and sent again after a reconnect.
+//! Publishes that are not persisted yet. They are kept until the server has persisted them, and sent again after a reconnect.
 //!
 //! The publishes stand as encoded frames in one byte stream with ever-growing offsets. `sent` is how far the present connection was
 //! given it; after a reconnect it goes back to the oldest byte that is kept. Frames are dropped in chunks, so a few that are persisted
@@ -12,7 +12,7 @@ use quire_command::Code;
 /// Bytes of a chunk: the grain in which persisted frames are dropped.
 const CHUNK_SIZE: usize = if cfg!(test) { 32 * 1024 } else { 256 * 1024 };
 
-/// Keeps the unpersisted publishes where they outlive the client: a file, in whoever drives the core (docs/stores.md).
+/// Keeps the unpersisted publishes where they outlive the client: in a file of the driver (docs/stores.md).
 pub trait PublishLog: Send {
     /// Whether a frame of `frame_size` bytes can be appended now.
     fn has_room(&self, frame_size: usize) -> bool;
@@ -45,7 +45,8 @@ pub(super) struct PublishStore {
     spare: Vec<u8>,
     /// Publishes in all chunks.
     count: u64,
-    /// What the server of this connection has said to be persisted. It says so once: what is published again below it is answered no more.
+    /// The sequence up to which the server of this connection has acknowledged. It acknowledges once: a repeated publish below it gets no
+    /// further answer.
     known: u64,
 }
 

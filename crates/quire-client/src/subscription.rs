@@ -1,4 +1,4 @@
-//! The subscriptions of a client: what they asked for, and how far each has come.
+//! The subscriptions of a client: their options, and the place of each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::{Event, Failure, Instance, Message, ResumePosition};
 use quire_command::{Acks, Code, Subscribe, SubscribeOptions};
 use quire_wire::Encode;
 
-/// What a subscription asks for.
+/// The options of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriptionSpec {
     /// Exact, or a pattern.
@@ -23,7 +23,7 @@ pub struct SubscriptionSpec {
     pub bookmark: Option<String>,
     /// `live`, `fully_durable`, `paused`, …; never `replace`, which is how it is said and not what it is.
     pub options: SubscribeOptions,
-    /// Where it goes on instead, when it did so before: behind what was processed.
+    /// Where it resumes instead, when it ran before: after the messages that were processed.
     pub resume_position: Option<ResumePosition>,
     /// For queues: the most messages outstanding; `None` = 1, 0 = barriers only (seed 000, 001).
     pub max_backlog: Option<u32>,
@@ -56,9 +56,9 @@ struct Entry {
     spec: SubscriptionSpec,
     /// A replacement that the server has not accepted yet.
     proposed: Option<SubscriptionSpec>,
-    /// Behind the last message received, or the last place told: where a bookmark subscription goes on after a reconnect.
+    /// After the last message received, or the last resume position of the server. A bookmark subscription resumes here after a reconnect.
     resume_position: ResumePosition,
-    /// It went on by a list: what comes again until the replay has caught up is dropped.
+    /// It resumed by a list. Repeated messages are dropped until the replay has caught up.
     catches_up: bool,
     /// How often it was given a new bookmark.
     generation: u16,
@@ -102,7 +102,7 @@ impl Subscriptions {
         number
     }
 
-    /// The client was let in by an instance: those that were on another one go on by a list.
+    /// The client logged on to an instance. Subscriptions that were on another instance resume by a list.
     pub fn reach_instance(&mut self, name: &Arc<str>) {
         self.instance = name.clone();
         for entry in self.entries.values_mut() {
@@ -173,7 +173,7 @@ impl Subscriptions {
         })
     }
 
-    /// Nobody takes the answers to a query any more.
+    /// The answers to a query will not be taken any more.
     pub fn forget_query(&mut self, number: u32) {
         self.queries.remove(&number);
     }
@@ -280,7 +280,7 @@ impl Subscriptions {
         self.entries.iter().filter(|(_, entry)| entry.accepted).map(|(number, _)| *number)
     }
 
-    /// Encodes the command that enters a subscription where it stands, or replaces it.
+    /// Encodes the command that enters a subscription at its place, or replaces it.
     pub fn encode(&self, number: u32, command: u32, replace: bool, out: &mut Vec<u8>) {
         let Some(entry) = self.entries.get(&number) else { return };
         let spec = if replace { entry.proposed.as_ref().unwrap_or(&entry.spec) } else { &entry.spec };
@@ -333,11 +333,11 @@ impl Subscriptions {
     }
 }
 
-/// What a `completed` acknowledgement was for.
+/// The cause of a `completed` acknowledgement.
 pub(super) enum CaughtUp {
-    /// The user, who is told once.
+    /// The user asked for it, and gets it once.
     Told,
-    /// A re-entry, which is nobody's business.
+    /// A re-entry. It is not reported.
     Again,
     /// A query, which ends with it.
     Query,
@@ -348,8 +348,8 @@ fn is_elsewhere(resume_position: &ResumePosition, instance: &str) -> bool {
     resume_position.last.is_some() && *resume_position.instance != *instance
 }
 
-/// What to begin with in order to go on from `place` on `instance`; `None` = what was asked for at first. A range keeps its end, and has no list:
-/// on another instance it begins again, and what comes again is dropped.
+/// The bookmark with which to continue from the resume position on `instance`; `None` = the bookmark that was requested at first. A range
+/// keeps its end, and has no list. On another instance it begins again, and repeated messages are dropped.
 fn resumed(resume_position: &ResumePosition, bookmark: &str, instance: &str) -> Option<String> {
     match bookmark.trim_start().strip_prefix(['[', '(']).and_then(|range| range.split_once(':')) {
         Some((_, end)) => {
