@@ -7,8 +7,8 @@ use super::queues::Queues;
 use quire_journal::Position;
 
 impl Queues {
-    /// The messages that wait and are not delayed, barriers and what is behind them included, in delivery order, until `visit` says no. Nothing changes
-    /// (reference: queues-and-transaction-log 1.15). With priorities, the waiting messages up to the next barrier are sorted for it.
+    /// Shows the waiting messages that are not delayed, in delivery order, until `visit` returns false. Barriers and the messages after
+    /// them are included. Nothing changes. With priorities, the waiting messages up to the next barrier are sorted for it.
     pub fn browse(&self, queue: QueueId, now: Time, mut visit: impl FnMut(Position) -> bool) {
         let Some(state) = self.queues.get(queue.get() as usize) else { return };
         let messages = &state.messages;
@@ -42,7 +42,7 @@ impl Queues {
         self.queues.get(queue.get() as usize).map(|state| Position::new(state.last_position))
     }
 
-    /// Up to `limit` active messages behind a position, waiting or leased, in log order.
+    /// Up to `limit` active messages after a position, waiting or leased, in log order.
     pub fn active_after(&self, queue: QueueId, after: Position, limit: usize) -> Vec<Position> {
         let Some(state) = self.queues.get(queue.get() as usize) else { return Vec::new() };
         let messages = &state.messages;
@@ -59,7 +59,7 @@ impl Queues {
         leases.filter(|lease| lease.taken).map(|lease| Position::new(lease.position)).collect()
     }
 
-    /// What a queue is doing.
+    /// The figures of a queue.
     pub fn stats(&self, queue: QueueId, now: Time) -> Option<QueueStats> {
         let state = self.queues.get(queue.get() as usize)?;
         let oldest_lease =

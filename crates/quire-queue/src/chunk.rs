@@ -117,7 +117,7 @@ impl Chunk {
 }
 
 impl Chunk {
-    /// Appends the chunk to `out` (docs/journal-format.md). `deliveries` stands for the column of that name.
+    /// Appends the chunk to `out` (docs/journal-format.md). `deliveries` is written in place of the column of that name.
     pub fn pack(&self, ranked: bool, deliveries: &Column, marks: &Marks, out: &mut Vec<u8>) {
         let Marks { barriers, delays } = marks;
         let ranked_flag = if ranked { RANKED } else { 0 };
@@ -182,7 +182,7 @@ fn put_bits(bits: &[u64; WORDS], out: &mut Vec<u8>) {
     bits.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
 }
 
-/// The next bits; `None` when one at or behind `count` is set.
+/// The next bits; `None` when a bit from `count` on is set.
 fn take_bits(rest: &mut &[u8], count: usize) -> Option<[u64; WORDS]> {
     let mut bits = [0; WORDS];
     for word in &mut bits {

@@ -11,7 +11,7 @@ pub(super) struct Chunks<T> {
     /// The number of the first chunk of the ring.
     first: u64,
     ring: VecDeque<Place<T>>,
-    /// What the chunks lie in.
+    /// The memory that holds the chunks.
     memory: Memory,
 }
 
@@ -28,7 +28,7 @@ impl<T> Chunks<T> {
         Chunks { first: 0, ring: VecDeque::new(), memory: memory.clone() }
     }
 
-    /// What they lie in.
+    /// The memory that holds them.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
@@ -46,7 +46,7 @@ impl<T> Chunks<T> {
         self.ring.get_mut(index)?.chunk.as_deref_mut()
     }
 
-    /// The chunk with this number: the last one, or a new one behind it that begins at `position`.
+    /// The chunk with this number: the last one, or a new one after it that begins at `position`.
     #[inline]
     pub fn get_or_push(&mut self, number: u64, position: u64, new: impl FnOnce(&Memory) -> T) -> &mut T {
         if self.ring.is_empty() {

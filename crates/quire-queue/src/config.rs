@@ -1,4 +1,4 @@
-//! What one queue is configured to do, and which combinations are refused (reference: queues-and-transaction-log 1.3).
+//! The configuration of one queue, and the combinations that are refused.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub struct QueueConfig {
     pub fairness_model: Option<FairnessModel>,
     /// How long a subscription may hold a message; `None`: without end.
     pub lease_period: Option<Duration>,
-    /// Who may acknowledge.
+    /// The consumers that may acknowledge.
     pub leasing: Leasing,
     /// The most messages outstanding over the whole queue.
     pub max_backlog: Option<u32>,
@@ -162,13 +162,13 @@ impl QueueConfig {
         })
     }
 
-    /// How long a message waits after so many cancels, in nanoseconds.
+    /// How long a message waits after this number of cancels, in nanoseconds.
     pub(super) fn retry_delay_ns(&self, cancels: u32) -> u64 {
         let index = (cancels.max(1) - 1) as usize;
         self.retry_delay.get(index).or(self.retry_delay.last()).map_or(0, |delay| nanoseconds(*delay))
     }
 
-    /// How long a message with this expiration of its own may stay, in nanoseconds; `None`: for ever.
+    /// How long a message with this expiration may stay, in nanoseconds; `None`: forever.
     pub(super) fn lifetime_ns(&self, own_s: Option<u32>) -> Option<u64> {
         let queue = self.expiration.map(nanoseconds);
         let own = own_s.map(|seconds| (seconds > 0).then_some(u64::from(seconds) * 1_000_000_000));

@@ -1,4 +1,4 @@
-//! What goes into the engine and what comes out of it.
+//! The input and the output of the engine.
 
 use std::fmt;
 use std::ops::BitOr;
@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use super::id::{ConnectionId, FilterId, QueueId, SubscriptionId, Time};
 use quire_journal::Position;
 
-/// What the engine keeps of a message besides its position.
+/// The properties of a message that the engine keeps, other than its position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// When this instance received it; never earlier than that of the message before (it is taken as equal then).
@@ -21,7 +21,7 @@ pub struct Entry {
     pub expiration_s: Option<u32>,
 }
 
-/// What became of a message that was offered to a queue.
+/// The result of offering a message to a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enqueued {
     /// It is in the queue and active.
@@ -60,11 +60,11 @@ pub struct Change {
     pub queue: QueueId,
     /// The message.
     pub position: Position,
-    /// What happened.
+    /// The kind of the change.
     pub kind: ChangeKind,
 }
 
-/// What happened to a message.
+/// A change of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
     /// Processed and removed.
@@ -94,7 +94,7 @@ pub enum ChangeKind {
     },
     /// Cancelled with a delay: it is not delivered before this time. Follows [`Cancelled`](Self::Cancelled).
     Delayed {
-        /// On the clock of [`Time`], which goes on over a restart.
+        /// On the clock of [`Time`], which continues over a restart.
         until: Time,
     },
 }
@@ -181,7 +181,7 @@ pub struct LostLease {
     pub queue: QueueId,
     /// The message.
     pub position: Position,
-    /// Who held it.
+    /// The subscription that held it.
     pub subscription: SubscriptionId,
     /// Why it ended.
     pub cause: LostCause,
@@ -198,7 +198,7 @@ pub enum LostCause {
     Settled,
 }
 
-/// What happened between a message and a consumer, of a queue that records its leases (docs/queues.md section 13).
+/// An event between a message and a consumer, of a queue that records its leases (docs/queues.md section 13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseEvent {
     /// The queue.
@@ -207,7 +207,7 @@ pub struct LeaseEvent {
     pub position: Position,
     /// The consumer's connection.
     pub connection: ConnectionId,
-    /// What happened.
+    /// The kind of the event.
     pub kind: LeaseEventKind,
 }
 
@@ -263,7 +263,7 @@ impl LeaseEventKind {
     }
 }
 
-/// What a subscription asks for.
+/// The options of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriptionSpec {
     /// The connection it belongs to.
@@ -279,7 +279,7 @@ pub trait Matcher {
     /// Whether the message at `position` matches `filter`. Asked once for each message and filter that has subscriptions.
     fn matches(&mut self, position: Position, filter: FilterId) -> bool;
 
-    /// Appends those of `filters` that match. Override it where an index over the filters is at hand.
+    /// Appends those of `filters` that match. Override it when an index over the filters is available.
     fn matching(&mut self, position: Position, filters: &[FilterId], matched: &mut Vec<FilterId>) {
         matched.extend(filters.iter().copied().filter(|filter| self.matches(position, *filter)));
     }
@@ -297,7 +297,7 @@ impl<F: FnMut(Position, FilterId) -> bool> Matcher for F {
     }
 }
 
-/// What a queue is doing (reference: queues-and-transaction-log 1.18). The names of the serialized fields are those of docs/queues.md.
+/// The figures of a queue. The names of the serialized fields are those of docs/queues.md.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct QueueStats {
     /// Unacknowledged active messages: waiting, delayed and leased.
@@ -331,7 +331,7 @@ pub struct QueueStats {
     /// Acknowledgements kept for messages that are not active yet.
     #[serde(rename = "deferred_acks")]
     pub deferred_ack_count: u64,
-    /// Filters of subscriptions that have not been asked about everything up to the first barrier: what they match may come later.
+    /// Filters of subscriptions that were not evaluated for everything up to the first barrier. Their messages may be delivered later.
     pub catching_up: u64,
     /// Messages that ever entered.
     pub entered: u64,

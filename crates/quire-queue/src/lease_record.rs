@@ -1,4 +1,4 @@
-//! Leases as the journal holds them (docs/journal-format.md): who got which messages, and how it lost them again, with times.
+//! Leases as the journal holds them (docs/journal-format.md): the consumer of each message, the end of each lease, and the times.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ pub struct LeasesWriter {
     bytes: Vec<u8>,
     /// Not written yet: it may grow.
     run: Option<Run>,
-    /// The position behind the last run that was written.
+    /// The position after the last run that was written.
     behind: u64,
     time_ns: u64,
     /// Those that the record has named, by their numbers in it; and whose the last run was.
@@ -43,7 +43,7 @@ pub struct LeaseRun<'a> {
     pub first: Position,
     /// The last message.
     pub last: Position,
-    /// What happened.
+    /// The kind of the event.
     pub kind: LeaseEventKind,
     /// The client name of the consumer.
     pub consumer: &'a str,
@@ -52,7 +52,7 @@ pub struct LeaseRun<'a> {
 }
 
 impl LeasesWriter {
-    /// Adds what happened at `time`, or when what was added last did if that is later, whatever queue it names. `name` is asked for the
+    /// Adds an event at `time`, or at the time of the last event if that is later. The queue of the event is ignored. `name` returns the
     /// client name of a connection that is new here.
     pub fn push<'a>(&mut self, event: LeaseEvent, time: Timestamp, name: impl FnOnce() -> &'a str) {
         let (position, kind) = (event.position.get(), event.kind);
@@ -124,7 +124,7 @@ impl LeasesWriter {
 }
 
 impl<'a> LeaseRun<'a> {
-    /// What the data of a record says, in order. Nothing that it speaks of lies at or behind `limit`, the position of the record.
+    /// The runs in the data of a record, in order. All their positions are below `limit`, the position of the record.
     pub fn read(
         data: &'a [u8],
         limit: Position,
@@ -153,7 +153,7 @@ struct List<'a> {
 }
 
 impl<'a> List<'a> {
-    /// The next run; `Some(None)`: there is none behind the last times and consumers.
+    /// The next run; `Some(None)`: only times and consumers are left, and no run follows them.
     fn next_run(&mut self, limit: u64) -> Option<Option<LeaseRun<'a>>> {
         while !self.rest.is_empty() {
             let head = take_number(&mut self.rest)?;

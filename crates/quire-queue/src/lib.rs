@@ -1,12 +1,12 @@
-//! Queues: who gets which message, for how long, and what happens when it comes back.
+//! Queues: which consumer gets a message, for how long, and the handling of a returned message.
 //!
 //! **What for.** A queue is a view over the log: it holds positions and states, never data (seed 000). [`Queues`] decides for all queues
 //! of an instance together, because a subscription that matches several queues has one backlog for all of them. The rules are in
 //! `docs/queues.md`.
 //!
-//! **What it promises.** A message is with one subscription at a time. At-least-once: it comes back until it is acknowledged or expired.
-//! At-most-once: it is delivered once or never. Order is log order, or priority and then log order, for every subscription by itself.
-//! Nothing here reads a clock, and the same calls give the same results.
+//! **What it promises.** One subscription at a time has a message. At-least-once: it is delivered again until it is acknowledged or
+//! expired. At-most-once: it is delivered once or never. Order is log order, or priority and then log order, for every subscription by
+//! itself. This crate does not read a clock, and the same calls give the same results.
 //!
 //! **What the caller must do.** Offer persisted messages in log order ([`enqueue`](Queues::enqueue)), pass on what connections ask for,
 //! and after every input poll until nothing comes: [`poll_delivery`](Queues::poll_delivery) for what to send and

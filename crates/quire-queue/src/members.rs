@@ -1,8 +1,8 @@
 //! The subscriptions of one filter of a queue that have room, and which of them is next.
 //!
-//! Members stand in the order of their creation. Those with room are bits: "first", "next after" and "fewest outstanding" are found in
-//! a few words, whatever their number. For the proportional model there is one set of bits for every pair of backlog and outstanding
-//! count, so a delivery or an acknowledgement moves one bit.
+//! Members are in the order of their creation. Members with room are bits: "first", "next after" and "fewest outstanding" are found in a
+//! few words for any number of members. For the proportional model there is one set of bits for every pair of backlog and outstanding
+//! count. So a delivery or an acknowledgement moves one bit.
 
 use std::cmp::Ordering;
 
@@ -127,7 +127,7 @@ impl Members {
         }
     }
 
-    /// Whether there are so many gaps that [`compact`](Self::compact) pays.
+    /// Whether there are enough gaps that [`compact`](Self::compact) pays.
     pub fn is_sparse(&self) -> bool {
         self.members.len() > 64 && self.live * 2 < self.members.len()
     }
@@ -225,7 +225,7 @@ impl Members {
         best.map(|(_, index)| index)
     }
 
-    /// The group for a backlog; a group that nobody is in any more is used again.
+    /// The group for a backlog. An empty group is used again.
     fn group_for(&mut self, backlog: u32) -> usize {
         let has = |group: &Group| group.backlog == backlog;
         if let Some(at) = self.groups.iter().position(has) {

@@ -1,7 +1,7 @@
-//! The messages of one queue: what is in it, what waits, and when it expires.
+//! The messages of one queue: the active ones, the waiting ones, and their times of expiry.
 //!
-//! Every message that enters gets an *ordinal*, counted from 0 without gaps, so that sets of messages are dense whatever lies between
-//! them in the log. State is kept for chunks of 256 ordinals (`chunk.rs`). A chunk goes when its last message does.
+//! Every message that enters gets an *ordinal*, counted from 0 without gaps. So sets of messages are dense, even when other records are
+//! between them in the log. State is kept for chunks of 256 ordinals (`chunk.rs`). A chunk is removed with its last message.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ pub(super) struct NewMessage {
     pub expires: u64,
 }
 
-/// Where a message stands.
+/// The state of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Waiting,
@@ -77,7 +77,7 @@ impl Messages {
         }
     }
 
-    /// What they lie in.
+    /// The memory that holds them.
     pub fn memory(&self) -> &Memory {
         self.chunks.memory()
     }
@@ -113,8 +113,8 @@ impl Messages {
         ordinal
     }
 
-    /// Takes in a chunk that was kept, behind all others: those before it must be full. A leased message waits again.
-    /// Messages at the places `delayed` are delayed.
+    /// Adds a chunk of a snapshot after all others. The chunks before it must be full. A leased message waits again. Messages at the places
+    /// `delayed` are delayed.
     pub fn take_in(&mut self, mut chunk: Chunk, delayed: &[u64; WORDS]) {
         let count: u32 = chunk.present.iter().map(|word| word.count_ones()).sum();
         if count == 0 {
@@ -158,7 +158,7 @@ impl Messages {
         found.then_some(number * CHUNK as u64 + low as u64)
     }
 
-    /// The first message of the queue behind `position`.
+    /// The first message of the queue after `position`.
     pub fn first_after(&self, position: u64) -> Option<u64> {
         let Some(number) = self.chunks.find(position) else { return self.next_present(0) };
         let mut index = 0;
@@ -170,7 +170,7 @@ impl Messages {
         self.next_present(number * CHUNK as u64 + index as u64)
     }
 
-    /// Where the message stands.
+    /// The state of the message.
     pub fn state(&self, ordinal: u64) -> State {
         let (number, index) = place(ordinal);
         match self.chunks.get(number) {

@@ -77,7 +77,7 @@ impl Queues {
         self.add_queue_in(config, &Memory::heap())
     }
 
-    /// As [`add_queue`](Self::add_queue); what is kept for each message of the queue lies in `memory`.
+    /// As [`add_queue`](Self::add_queue). The state of each message of the queue is in `memory`.
     ///
     /// # Errors
     /// As [`add_queue`](Self::add_queue).
@@ -233,7 +233,7 @@ impl Queues {
             }
             state.is_starved = false;
             let admitted = state.admit(matcher, &mut questions);
-            // What has the highest priority is known when everything has been admitted.
+            // The message with the highest priority is known only when everything has been admitted.
             let may_deliver = admitted || !state.config.priority;
             if state.config.barrier && self.release_barrier(queue, matcher) {
                 self.next_in_line();
@@ -253,7 +253,7 @@ impl Queues {
         }
     }
 
-    /// Goes on with the queues that wait for messages that were not at hand.
+    /// Continues with the queues that wait for messages that were not available.
     pub fn retry(&mut self) {
         while let Some(queue) = self.starved.pop() {
             self.line_up(queue);
@@ -270,14 +270,13 @@ impl Queues {
         self.lost.pop_front()
     }
 
-    /// What happened between a message and a consumer, in order, of queues with
-    /// [`record_leases`](super::QueueConfig::record_leases).
+    /// The events between messages and consumers, in order, of queues with [`record_leases`](super::QueueConfig::record_leases).
     pub fn poll_lease_event(&mut self) -> Option<LeaseEvent> {
         self.lease_events.pop_front()
     }
 
-    /// When the engine next wants to be called (by [`advance`](Self::advance) or any input) though nothing happened: no later than the
-    /// next end of a lease, of a delay or of a message's time. A time that has passed means that there is work to go on with.
+    /// The time at which the engine wants to be called (by [`advance`](Self::advance) or any input) even without an event. It is no later
+    /// than the next end of a lease, of a delay or of a message's time. A time in the past means that there is work to continue.
     pub fn poll_timeout(&self) -> Option<Time> {
         if !self.line.is_empty() || !self.barriers.is_empty() {
             return Some(Time::new(self.now));
@@ -285,8 +284,9 @@ impl Queues {
         self.due.map(Time::new)
     }
 
-    /// Ends leases, delays and messages whose time has come. Every call with a `now` does this first. When there are very many they end in
-    /// portions; until they are gone their queue delivers nothing, and whoever settles a message finds its lease over all the same.
+    /// Ends leases, delays and messages whose time has come. Every call with a `now` does this first. When there are very many, they end in
+    /// portions. Until all have ended, their queue delivers nothing. A command that settles such a message finds its lease over in any
+    /// case.
     #[inline]
     pub fn advance(&mut self, now: Time) {
         self.now = self.now.max(now.get());
@@ -438,7 +438,7 @@ impl Queues {
         }
     }
 
-    /// Invariant Q4: what entered is waiting, leased, or left by exactly one of the ways out.
+    /// Invariant Q4: a message that entered is waiting or leased, or left in exactly one way.
     pub(super) fn audit(&self, queue: u32) {
         let state = &self.queues[queue as usize];
         let totals = &state.totals;

@@ -13,7 +13,7 @@ const STEP: usize = 32;
 /// Not above any key.
 const LOWEST: Key = (0, 0);
 
-/// A sorted set. Keys mostly come behind those that are alike (one priority, in log order), and mostly the first one goes.
+/// A sorted set. A new key mostly comes after the keys of the same kind (one priority, in log order), and mostly the first key is removed.
 #[derive(Debug)]
 pub(super) struct RankedSet {
     /// By a key that is not above theirs and above those of all leaves before; the first leaf by the lowest there is. None is empty.
@@ -51,10 +51,11 @@ impl RankedSet {
             leaf.insert(at, key);
             self.len += 1;
         } else if at == LEAF {
-            // What comes in order fills its leaves.
+            // Keys that arrive in order fill their leaves.
             self.begin(key, key);
         } else {
-            // Where the key belongs: those that follow it in order, beside others of another priority, fill what is before the cut.
+            // Cuts the leaf where the key belongs. Keys that follow it in order, while keys of another priority also arrive, fill the part
+            // before the cut.
             let mut upper = Array::with_capacity(LEAF - at, &self.memory);
             upper.extend_from_slice(&leaf[at..]);
             leaf.truncate(at);

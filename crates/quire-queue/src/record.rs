@@ -26,7 +26,7 @@ pub struct ChangesWriter {
     bytes: Vec<u8>,
     /// Not written yet: it may grow.
     run: Option<Run>,
-    /// The position behind the last run that was written.
+    /// The position after the last run that was written.
     behind: u64,
 }
 
@@ -46,10 +46,10 @@ pub enum Logged<'a> {
         first: Position,
         /// The last message.
         last: Position,
-        /// What happened.
+        /// The kind of the change.
         kind: ChangeKind,
     },
-    /// The queue begins behind a position.
+    /// The queue begins after a position.
     Begins {
         /// Nothing up to here belongs to it.
         after: Position,
@@ -64,7 +64,7 @@ pub enum Logged<'a> {
 pub struct BadChanges;
 
 impl ChangesWriter {
-    /// Adds a change, whatever queue it names.
+    /// Adds a change. The queue of the change is ignored.
     pub fn push(&mut self, position: Position, kind: ChangeKind) {
         let position = position.get();
         if let Some(run) = &mut self.run
@@ -146,7 +146,7 @@ impl ChangesWriter {
 }
 
 impl<'a> Logged<'a> {
-    /// What the data of a record says, in order. Nothing that it speaks of lies at or behind `limit`, the position of the record.
+    /// The changes in the data of a record, in order. All their positions are below `limit`, the position of the record.
     pub fn read(data: &'a [u8], limit: Position) -> impl Iterator<Item = Result<Logged<'a>, BadChanges>> {
         let (mut rest, mut behind) = (data, 0);
         std::iter::from_fn(move || {

@@ -1,9 +1,9 @@
 //! The state of a queue as bytes, so that a restart need not read the log for it (docs/journal-format.md).
 //!
-//! A snapshot is written in portions, and anything may happen to the queue between them. That does no harm: whoever reads it feeds the
-//! queue the log behind the place where the first portion was written, and everything that the log can say twice is the same said once:
-//! a message is known by its position, what left is gone, and a count of cancels is said whole. So a snapshot is good for a restart
-//! when every change that it may contain is in the log.
+//! A snapshot is written in portions, and the queue may change between them. This is safe. The reader of a snapshot feeds the queue the log
+//! after the place where the first portion was written. To apply a change of the log twice has the effect of applying it once: a message is
+//! identified by its position, a removed message stays removed, and a count of cancels is logged as a total. So a snapshot is good for a
+//! restart when every change that it may contain is in the log.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -35,7 +35,7 @@ pub struct Snapshot {
     head: [u8; HEAD_SIZE],
     /// The chunks; every part but the last is full.
     parts: Vec<Array<u8>>,
-    /// What the parts lie in.
+    /// The memory that holds the parts.
     memory: Memory,
     /// One chunk, kept between uses.
     chunk: Vec<u8>,
@@ -63,7 +63,7 @@ impl Snapshot {
         std::iter::once(&self.head[..]).chain(self.parts.iter().map(|part| &part[..]))
     }
 
-    /// Puts the chunk behind the others.
+    /// Appends the chunk.
     fn append(&mut self) {
         let mut rest = &self.chunk[..];
         while !rest.is_empty() {
@@ -92,7 +92,7 @@ impl<R: Read> Ahead<R> {
         Ahead { source, bytes: Vec::new(), passed: 0, is_at_end: false }
     }
 
-    /// What comes next: at least one chunk, or everything up to the end.
+    /// The next bytes: at least one chunk, or everything up to the end.
     fn next(&mut self) -> Result<&[u8], BadSnapshot> {
         if !self.is_at_end && self.bytes.len() - self.passed < CHUNK_SIZE_MAX {
             self.bytes.drain(..self.passed);
@@ -110,9 +110,9 @@ impl<R: Read> Ahead<R> {
 }
 
 impl Queues {
-    /// Adds the next messages of a queue to a snapshot, about `count_max` of them; true when it is whole. Leases are no part of it, but
-    /// their deliveries count. A queue with a target depth has none: it keeps little, and where it stands in the log is no idempotent
-    /// thing to say.
+    /// Adds the next messages of a queue to a snapshot, about `count_max` of them. Returns true when the snapshot is whole. Leases are not
+    /// a part of it, but their deliveries count. A queue with a target depth has no snapshot: it keeps little state, and its place in the
+    /// log is not idempotent.
     pub fn write_snapshot(&self, queue: QueueId, snapshot: &mut Snapshot, count_max: u64) -> bool {
         let Some(state) = self.queues.get(queue.get() as usize) else { return true };
         let chunks_max = (count_max / CHUNK as u64).max(1);
@@ -130,8 +130,8 @@ impl Queues {
         is_whole
     }
 
-    /// Gives a queue in which nothing has entered yet the state of a snapshot. What lies before `first` is left out: the log has it no
-    /// longer.
+    /// Gives an empty queue, which no message has entered yet, the state of a snapshot. Messages before `first` are left out, because the
+    /// log no longer has them.
     ///
     /// # Errors
     /// [`BadSnapshot`], also when the source cannot be read to its end; the queue is as it was.

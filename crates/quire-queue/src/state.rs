@@ -50,16 +50,16 @@ pub(super) struct QueueState {
     pub last_received: u64,
     pub inactive: Inactive,
     pub totals: Totals,
-    /// Whether the queue stands in line to be served.
+    /// Whether the queue is in the line of queues to be served.
     pub in_line: bool,
-    /// A message that had to be asked about was not at hand.
+    /// A message that a filter had to be evaluated for was not available.
     pub is_starved: bool,
-    /// Leases or messages whose time has come have not ended yet, because there are so many.
+    /// Leases or messages whose time has come have not ended yet, because they are too many for one call.
     pub is_behind: bool,
     matched: Vec<FilterId>,
 }
 
-/// What lies beyond the target depth (seed 001).
+/// The messages beyond the target depth.
 #[derive(Debug, Default)]
 pub(super) struct Inactive {
     pub count: u64,
@@ -91,7 +91,7 @@ pub(super) struct Totals {
     pub released: u64,
 }
 
-/// What goes to whom, and which classes knew of it.
+/// A message, the subscription that gets it, and the classes that knew of it.
 pub(super) struct Pick {
     pub ordinal: u64,
     pub subscription: u32,
@@ -285,7 +285,7 @@ impl QueueState {
         known
     }
 
-    /// The subscriptions that a barrier goes to; `None` when it is not at hand and filters must be asked.
+    /// The subscriptions that get a barrier; `None` when filters must be evaluated and the message is not available.
     pub fn barrier_subscriptions(&mut self, ordinal: u64, matcher: &mut dyn Matcher) -> Option<Vec<u32>> {
         let position = Position::new(self.messages.position(ordinal));
         let filters: Vec<FilterId> = self.classes().filter_map(|class| class.filter).collect();

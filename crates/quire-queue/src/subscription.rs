@@ -112,7 +112,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Removes a subscription; what it holds returns to the queues.
+    /// Removes a subscription. The messages that it holds return to the queues.
     pub fn unsubscribe(&mut self, subscription: SubscriptionId, now: Time) {
         self.advance(now);
         if let Some(slot) = self.slot(subscription) {
@@ -148,7 +148,7 @@ impl Queues {
         released.into_iter().for_each(|lease| self.fail(lease, LeaseEventKind::Released));
     }
 
-    /// Removes all subscriptions of a connection; what they hold returns at once (seed 000).
+    /// Removes all subscriptions of a connection. The messages that they hold return at once.
     pub fn disconnect(&mut self, connection: ConnectionId, now: Time) {
         self.advance(now);
         for slot in self.by_connection.remove(&connection).unwrap_or_default() {
@@ -164,7 +164,7 @@ impl Queues {
         }
     }
 
-    /// Who holds a message, delivered and not settled.
+    /// The subscription that holds a message, delivered and not settled.
     pub fn holder(&self, queue: QueueId, position: Position) -> Option<SubscriptionId> {
         let state = self.queues.get(queue.get() as usize)?;
         let slot = state.leases.find(position.get())?;
