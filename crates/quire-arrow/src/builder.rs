@@ -23,9 +23,9 @@ use crate::spec::{Attribute, FieldType};
 /// A record that becomes a row.
 pub(crate) struct Row<'a> {
     pub record: Record<'a>,
-    /// What was read from the data, when it could be.
+    /// The values that were read from the data, when it could be read.
     pub fields: Option<&'a [Read<'a>]>,
-    /// What the row is about when it is not the record as a whole.
+    /// The event that the row shows, when the row is not about the record as a whole.
     pub event: Option<&'a Event>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn attribute_value<'a>(
 /// The value of an attribute that is a number; of any other `None`.
 #[inline]
 fn attribute_number(attribute: Attribute, record: &Record<'_>, event: Option<&Event>) -> Option<i64> {
-    // What a record of leases tells was before it was written.
+    // An event in a lease record happened before the record was written.
     let time = || event.and_then(|event| event.time).unwrap_or(record.timestamp);
     match attribute {
         Attribute::Position => Some(record.position.get() as i64),
@@ -177,7 +177,7 @@ impl Table {
     /// Adds rows, column by column: the more at once, the less each costs.
     pub fn append(&mut self, compiled: &Compiled, rows: &[Row<'_>]) {
         self.row_count += rows.len();
-        // What is made from numbers comes on top, and is small beside a row of a table.
+        // Columns that are computed from numbers are not counted. They are small compared with a row of a table.
         self.size += rows.iter().map(|row| size_of_row(&row.record)).sum::<usize>();
         for (builder, column) in self.builders.iter_mut().zip(&compiled.columns) {
             builder.append(&column.content, rows, &mut self.room);

@@ -1,4 +1,4 @@
-//! What became of the messages of a queue, and who held them, as rows: one for every run of neighbours to which the same happened.
+//! Changes and leases of the messages of a queue, as rows: one row for every run of neighbors with the same event.
 
 use std::sync::Arc;
 

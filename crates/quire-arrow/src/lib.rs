@@ -1,4 +1,4 @@
-//! Records of the journal as Arrow batches: what analytics reads instead of messages one by one.
+//! Records of the journal as Arrow batches: for analytics, which do not read messages one by one.
 //!
 //! A [`ScanSpec`] says what is wanted: columns, which may be attributes of a record or typed fields of its JSON, and which records. A [`Plan`]
 //! is the spec, checked and compiled. [`Plan::split`] cuts a range of the log into parts that can be read in parallel, from the indexes

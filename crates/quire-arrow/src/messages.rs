@@ -1,4 +1,4 @@
-//! Arrow rows on their way to be messages: what the data source for Spark publishes.
+//! Converts Arrow rows to messages, which the data source for Spark publishes.
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, BinaryArray, MapArray, RecordBatch, StringArray};
@@ -10,8 +10,8 @@ use crate::column::headers_type;
 
 /// The rows of a batch as messages, without a copy of what they hold.
 ///
-/// The first three columns are topic (text), data (binary) and correlation id (text, NULL for none); what they are called does not matter. A
-/// fourth one, where there is one, has the headers: a map from text to binary, NULL for none. A value that is UTF-8 is published as text.
+/// The first three columns are topic (text), data (binary) and correlation id (text, NULL for none). Their names do not matter. An optional
+/// fourth column has the headers: a map from text to binary, NULL for none. A value that is UTF-8 is published as text.
 pub struct Messages {
     topics: StringArray,
     data: BinaryArray,
@@ -30,7 +30,7 @@ pub enum MessagesError {
         column: usize,
         /// Its type.
         found: String,
-        /// What it has to be.
+        /// The required type.
         expected: DataType,
     },
     /// A row has headers that no message can have.

@@ -21,7 +21,7 @@ use crate::spec::{
 /// Parts of one range: more tasks than that cost more to hand out than to run.
 const PARTS_MAX: u64 = 100_000;
 
-/// What a scan gives, checked. Cheap to clone.
+/// The spec of a scan, checked and compiled. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Plan(pub(crate) Arc<Compiled>);
 
@@ -57,7 +57,7 @@ enum Rule {
     Selector(TopicSelector),
 }
 
-/// A range of the log: behind `after`, up to `limit`.
+/// A range of the log: after `after`, up to `limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Everything up to here stays out.
@@ -170,7 +170,8 @@ impl Plan {
         });
         let part_size = part_size.min(total / part_count_min.max(1)).max(total / PARTS_MAX).max(1);
         let mut parts: Vec<Part> = Vec::new();
-        // Cut where the sum passes a multiple of the size: what one part has too much the next has less, so there are not too few.
+        // Cut where the sum passes a multiple of the size. If one part is too large, the next one is smaller, so there are not too few
+        // parts.
         let (mut size, mut is_full) = (0, true);
         reader.for_each_block_range(after, limit, &self.0.topics, |range| {
             match parts.last_mut() {
@@ -191,7 +192,7 @@ impl Plan {
         parts
     }
 
-    /// The last position of about `size` bytes of the log behind `after`: at least one block, at most up to `limit`.
+    /// The last position of about `size` bytes of the log after `after`: at least one block, at most up to `limit`.
     pub fn limit_by_size(reader: &Reader, bounds: Bounds, size: u64) -> Position {
         let (mut end, mut left) = (bounds.limit, size);
         reader.for_each_block_range(bounds.after, bounds.limit, &quire_journal::AllTopics, |range| {
@@ -317,7 +318,7 @@ impl Between {
         })
     }
 
-    /// First and last position of the records whose time, in units of `unit_ns`, lies between.
+    /// First and last position of the records whose time, in units of `unit_ns`, is between the two limits.
     fn timestamps(&self, reader: &Reader, unit_ns: i64) -> Result<(i64, i64), JournalError> {
         let position_before = |ns: i64| -> Result<i64, JournalError> {
             // A time before 1970 is before every record.
@@ -338,7 +339,7 @@ impl Between {
     }
 }
 
-/// The first and the last position of the bookmarks that a predicate names; `None` when it names none, or something that is no bookmark.
+/// The first and the last position of the bookmarks that a predicate names; `None` when it names none, or a text that is not a bookmark.
 fn bookmarks(predicate: &Predicate, reader: &Reader) -> Result<Option<(Position, Position)>, JournalError> {
     if predicate.operator != Operator::In || predicate.negated {
         return Ok(None);

@@ -80,7 +80,7 @@ pub enum ScanError {
     /// The columns do not form a batch.
     #[error("the batch cannot be built: {reason}")]
     Batch {
-        /// What Arrow says.
+        /// The error of Arrow.
         reason: String,
     },
 }
@@ -107,7 +107,8 @@ impl Scan {
             return Err(ScanError::Short { last: limit, ends: reader.persisted() });
         }
         let mut skipped = Vec::new();
-        // Files that an open cursor stands on are not removed. A question to the reader before that could name files that are gone when they are read.
+        // Files at which an open cursor is are not removed. A question to the reader before that could name files that are gone when they
+        // are read.
         let cursor = reader.cursor(after);
         let begins = cursor.after().next();
         if after.next() < begins && after < limit {
@@ -135,7 +136,7 @@ impl Scan {
         self.plan.schema()
     }
 
-    /// What was left out so far because it cannot be read.
+    /// The ranges that were left out so far because they cannot be read.
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
     }
@@ -172,7 +173,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Goes on behind damage, with the next block that the index knows, and behind records that were removed meanwhile, if that is wanted.
+    /// If the spec allows it, continues after damage, with the next block in the index, and after records that were removed meanwhile.
     fn skip(&mut self, error: JournalError) -> Result<(), ScanError> {
         if matches!(error, JournalError::Removed { .. }) {
             return self.skip_removed(error);
@@ -195,7 +196,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Goes on with the first record that is left.
+    /// Continues with the first record that is left.
     fn skip_removed(&mut self, error: JournalError) -> Result<(), ScanError> {
         let after = self.cursor.after();
         self.reader.refresh()?;
@@ -246,9 +247,9 @@ pub(crate) struct Matcher {
     topic: String,
     is_topic_wanted: bool,
     texts: Texts,
-    /// What was read from the data.
+    /// The values that were read from the data.
     fields: Arena,
-    /// What the content filter computes with.
+    /// Memory for the evaluation of the content filter.
     filtering: Arena,
     room: String,
 }

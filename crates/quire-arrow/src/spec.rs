@@ -17,7 +17,7 @@ pub(crate) const BATCH_BYTES_MAX: usize = 256 << 20;
 /// Columns and predicates of one scan together: far more than a table has, and a bound for what is kept per row.
 pub(crate) const COLUMNS_MAX: usize = 4096;
 
-/// What a scan gives.
+/// The columns and the records that a scan returns.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScanSpec {
@@ -32,7 +32,7 @@ pub struct ScanSpec {
     /// What is known to hold of every wanted row. May be used to leave rows out, and leaves none out for which they hold.
     #[serde(default)]
     pub predicates: Vec<PredicateSpec>,
-    /// What became of the messages of queues comes too, a row for every run of neighbours to which the same happened.
+    /// Includes the changes of messages of queues: one row for every run of neighbors with the same change.
     #[serde(default)]
     pub includes_events: bool,
     /// Damaged and missing records are left out and reported, not an error.
@@ -44,7 +44,7 @@ pub struct ScanSpec {
     /// Bytes of data of a batch, about.
     #[serde(default = "batch_bytes")]
     pub batch_bytes: usize,
-    /// What functions of the time see in the filter, in nanoseconds since 1970.
+    /// The current time for functions of the filter, in nanoseconds since 1970.
     #[serde(default)]
     pub now_ns: u64,
 }
@@ -86,7 +86,7 @@ fn nullable() -> bool {
     true
 }
 
-/// What every record has.
+/// A property that every record has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attribute {
@@ -178,7 +178,7 @@ pub struct PredicateSpec {
     pub source: Source,
     /// What is asked of it.
     pub operator: Operator,
-    /// What it is compared with.
+    /// The values to compare with.
     #[serde(default)]
     pub values: Vec<Literal>,
     /// The opposite is asked.
@@ -246,7 +246,7 @@ pub enum SpecError {
     Path {
         /// The column.
         column: String,
-        /// What stands there.
+        /// The path as given.
         path: String,
     },
     /// A number is out of its range.
@@ -254,7 +254,7 @@ pub enum SpecError {
     Range {
         /// Which.
         key: &'static str,
-        /// What stands there.
+        /// The value as given.
         value: usize,
         /// The highest that may.
         limit: usize,
