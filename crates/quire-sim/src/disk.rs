@@ -1,11 +1,15 @@
 //! A disk that keeps its contract and not one bit more.
 //!
-//! The model: a write is seen at once by every reader, and is durable only when a later sync of that file returned. A power cut keeps, of
-//! what was not synced, any subset of 512-byte sectors. A sync or a write may fail; after a failed sync the pages count as clean, so a
-//! later sync of the same file returns without having written them (reliability J4), until they are written again. A read may fail; the next
-//! one of the same place may not. Creations, renames and
-//! removals are durable only after a sync of the directory; a power cut keeps, of those that were not synced, the first few of each
-//! directory. Not simulated: a disk that lies about a sync that returned.
+//! The model:
+//!
+//! - Every reader sees a write at once. The write is durable only when a later sync of that file has returned. Of unsynced writes, a power
+//!   cut keeps any subset of 512-byte sectors.
+//! - A sync or a write may fail. After a failed sync the pages count as clean. So a later sync of the same file returns without having
+//!   written them, until they are written again.
+//! - A read may fail. The next read of the same place may succeed.
+//! - Creations, renames and removals are durable only after a sync of the directory. Of those that were not synced, a power cut keeps the
+//!   first few of each directory.
+//! - Not simulated: a disk whose sync returns although it did not write.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +23,7 @@ use crate::random::Random;
 /// Bytes that are written all or not at all.
 const SECTOR_SIZE: usize = 512;
 
-/// Bytes of all files together: what the histories need, and far from what the machine has.
+/// Bytes of all files together: enough for the histories, and far below the memory of the machine.
 const DISK_SIZE_MAX: u64 = 256 << 20;
 
 /// How often the disk fails, in percent of the calls.
@@ -44,7 +48,7 @@ pub struct SimulatedDisk(Arc<Mutex<State>>);
 struct State {
     random: Random,
     faults: Faults,
-    /// What running programs see.
+    /// The files as running programs see them.
     now: MemoryDisk,
     /// Files that exist now, by path.
     files: BTreeMap<PathBuf, Arc<Mutex<Durable>>>,
@@ -144,13 +148,13 @@ impl SimulatedDisk {
         self.state().faults = faults;
     }
 
-    /// The power fails and comes back: what was not made durable is there in part, or not at all.
+    /// The power fails and is restored. Changes that were not durable are kept in part, or not at all.
     pub fn cut_power(&self) {
         let mut state = self.state();
         let mut random = state.random.clone();
         let kept_percent = state.faults.kept_percent;
         state.now = MemoryDisk::new(DISK_SIZE_MAX);
-        // What is kept of a directory is the front of its changes, as a file system with a log of its own keeps it.
+        // Of a directory, the first changes are kept, as a file system with a journal keeps them.
         let mut ended: Vec<PathBuf> = Vec::new();
         for change in std::mem::take(&mut state.unsynced) {
             let directory = change.directory().map(Path::to_owned).unwrap_or_default();

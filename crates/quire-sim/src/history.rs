@@ -1,11 +1,12 @@
-//! One history: what a program does with a journal, what the disk does to it, and what must hold after every restart.
+//! One history: the calls of a program to a journal, the faults of the disk, and the invariants after every restart.
 //!
 //! Checked (the names are those of the reliability invariants):
-//! - J1: what was persisted is there after any crash.
-//! - J2: what is there is a prefix of what was appended, in order, each record as it was written.
-//! - J4: after a failure nothing more is acknowledged. A full disk is none: when there is room, everything that was appended is written.
-//! - P1: the highest sequence of a publisher never goes back behind what is in the log.
-//! - The log always opens again: no crash makes damage, also none while segments are archived, compressed and removed.
+//! - J1: persisted records are there after any crash.
+//! - J2: the records in the log are a prefix of the appended ones, in order, each as it was written.
+//! - J4: after a failure no further record is acknowledged. A full disk is not a failure: when there is room, every appended record is
+//!   written.
+//! - P1: the highest sequence of a publisher is never below its records in the log.
+//! - The log always opens again: a crash never causes damage, also not while segments are archived, compressed and removed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub enum Bug {
     ForgottenSync,
 }
 
-/// What a history went through, summed up.
+/// The events of a history, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Records appended.
@@ -101,7 +102,7 @@ fn options() -> Options {
 /// What went wrong, in words.
 pub fn run(seed: u64, bug: Option<Bug>) -> Result<Outcome, String> {
     let mut random = Random::new(seed);
-    // Draws of its own: a seed plays the rest as it always did.
+    // A separate generator, so that older seeds still play the rest as before.
     let mut unreadable = Random::new(!seed);
     // Each history has its own mix of faults, none included: a fault at zero lets the others go deeper.
     let faults = Faults {
@@ -299,7 +300,7 @@ fn make_room(journal: &mut Journal, model: &mut Model, outcome: &mut Outcome) ->
     Ok(())
 }
 
-/// Archives, compresses or removes. It may fail with the disk; whatever it leaves must be a whole log.
+/// Archives, compresses or removes. It may fail with the disk. In any case it must leave a whole log.
 fn maintenance(random: &mut Random, journal: &Journal, model: &mut Model, outcome: &mut Outcome) {
     let maintenance = journal.maintenance();
     let which = match random.below(3) {

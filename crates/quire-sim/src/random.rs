@@ -27,7 +27,7 @@ impl Random {
         (self.number() >> 11) % bound
     }
 
-    /// True so many times in a hundred.
+    /// True with this probability, in percent.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

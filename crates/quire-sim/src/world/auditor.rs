@@ -1,13 +1,15 @@
-//! What users were told, and whether it was true.
+//! Records the answers that users received, and checks whether they were true.
 //!
 //! Checked (the names are those of the reliability invariants):
-//! - J1, P1: what was acknowledged as persisted is in the log at the end, once; what was refused is not.
-//! - J2: the log holds nothing that nobody published, and each publisher's messages in their order.
+//! - J1, P1: a message that was acknowledged as persisted is in the log at the end, once. A refused message is not.
+//! - J2: the log holds only messages that were published, and each publisher's messages in their order.
 //! - B1: every reader saw exactly the log from where it began: no gap, no duplicate, one order for all.
-//! - B2: a bookmark names the same message for ever.
-//! - Q1: what a worker has acknowledged, and was told so, never comes again; what entered a queue was delivered.
-//! - Q3: a queue that delivers at most once delivers nothing twice.
-//! - G3: a journal file goes only when no queue and no subscription needs it. A reader that was not connected meanwhile goes on after it.
+//! - B2: a bookmark names the same message forever.
+//! - Q1: a message is never delivered again after a worker's acknowledgement of it was confirmed. A message that entered a queue was
+//!   delivered.
+//! - Q3: a queue that delivers at most once delivers no message twice.
+//! - G3: a journal file is removed only when no queue and no subscription needs it. A reader that was not connected meanwhile continues
+//!   after it.
 //! - Ordinary subscribers see each publisher's messages in order, each once in the life of a connection.
 
 use std::collections::{BTreeMap, HashMap};
@@ -23,7 +25,7 @@ use crate::random::Random;
 /// Number of a message over all publishers; its data.
 pub(super) type Value = u64;
 
-/// What a reader asks for.
+/// The messages that a reader asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Want {
     /// Ends of topics below `recorded/`; `None`: all of them.
@@ -48,7 +50,7 @@ pub(super) enum Start {
     Unrecorded,
 }
 
-/// Number of a stream: what one reader saw, over its reconnects and resumptions.
+/// Number of a stream: the messages that one reader saw, over its reconnects and resumptions.
 pub(super) type StreamId = usize;
 
 pub(super) struct Auditor {
@@ -62,7 +64,7 @@ pub(super) struct Auditor {
     /// How many of them there were when each was added.
     gone_since: HashMap<Value, usize>,
     delivered: u64,
-    /// What went wrong on the way.
+    /// The first violation, if there was one.
     fault: Option<String>,
 }
 
@@ -88,7 +90,7 @@ struct Stream {
     reader: String,
     want: Want,
     start: Start,
-    /// How many were published when the server said that the subscription stands.
+    /// The number of published messages when the server accepted the subscription.
     accepted_at: Option<Value>,
     got: Vec<Value>,
     /// Nothing was received since the last connection was made.
@@ -344,13 +346,13 @@ impl Auditor {
         Ok(())
     }
 
-    /// The log from its beginning on: what was removed, and what is there at the end.
+    /// The log from its beginning on: the removed messages, and those that are there at the end.
     fn whole_log(&self, present: &[Value]) -> Vec<Value> {
         let removed = self.gone.values().copied().take_while(|value| present.first() != Some(value));
         removed.chain(present.iter().copied()).collect()
     }
 
-    /// Whether the message may have been gone when so many were.
+    /// Whether the message may have been gone when `count` messages were gone.
     fn was_gone(&self, value: Value, count: usize) -> bool {
         self.gone_since.get(&value).is_some_and(|since| *since < count)
     }

@@ -33,7 +33,7 @@ enum Program {
 #[derive(Default)]
 struct Publisher {
     number: usize,
-    /// What this process has published, by its sequence.
+    /// The messages that this process has published, by sequence.
     sent: Vec<(u64, Value)>,
     /// How many of them are persisted.
     persisted: usize,
@@ -48,7 +48,7 @@ struct Reader {
     subscription: Option<u32>,
     entering: Option<CommandId>,
     is_paused: bool,
-    /// Stays paused for seconds, so that whole journal files fill behind it.
+    /// Stays paused for seconds, so that whole journal files fill after its position.
     lingers: bool,
     is_witness: bool,
 }
@@ -61,7 +61,7 @@ struct Worker {
     subscription: Option<u32>,
     entering: Option<CommandId>,
     held: Vec<(Value, Message)>,
-    /// What was acknowledged since the last flush.
+    /// The messages that were acknowledged since the last flush.
     said: Vec<Value>,
     /// The flush that will tell whether these acknowledgements are durable.
     flushing: Option<(CommandId, Vec<Value>)>,
@@ -151,7 +151,7 @@ impl Client {
         self.core.unpersisted_count() == 0
     }
 
-    /// What the program does at this step.
+    /// One step of the program.
     pub fn act(&mut self, now: Now, random: &mut Random, auditor: &mut Auditor) {
         if let State::Closed(_) = self.core.state() {
             return self.restart(now, random, auditor);
@@ -355,7 +355,7 @@ impl Reader {
         self.is_paused = false;
     }
 
-    /// What comes next is another stream.
+    /// The next messages belong to another stream.
     fn give_up(&mut self, auditor: &mut Auditor) {
         if let Some(stream) = self.stream.take() {
             auditor.over(stream);

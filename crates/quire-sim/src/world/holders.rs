@@ -1,8 +1,8 @@
-//! Who held which message of a queue, as the journal says it: true to the rules, whatever happened to the server.
+//! The holders of the messages of a queue, as the journal records them: they follow the rules, with any faults of the server.
 //!
 //! Checked (the names are those of the reliability invariants):
-//! - Q2: a message is delivered to nobody while somebody holds it, only its holder's lease ends, and the word about one that did not hold
-//!   it comes when nobody does. Who held something when a server ended holds nothing under the next.
+//! - Q2: a message with a holder is not delivered to another consumer, and only the lease of its holder ends. A verdict of a consumer that
+//!   did not hold the message is recorded when the message has no holder. After the end of a server, its holders hold nothing.
 //! - Q3: of a queue that delivers at most once the journal has one delivery for each message.
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use quire_queue::{LeaseEventKind, LeaseRun};
 
 use super::server::AT_MOST_ONCE;
 
-/// What the journal has said so far.
+/// The holders after the records so far.
 #[derive(Default)]
 struct Holders {
     /// By queue and message.
@@ -27,7 +27,7 @@ struct Holders {
 pub(super) fn follow(reader: &Reader, lives: &[Position]) -> Result<u64, String> {
     let (mut all, mut lives) = (Holders::default(), lives.iter().peekable());
     let mut cursor = reader.cursor(Position::ZERO);
-    // What was said first about older messages went with the files that held them.
+    // The first entries about older messages were removed together with the files that held them.
     let removed = cursor.after();
     let mut next = || cursor.next(reader.persisted(), &AllTopics);
     while let Some(batch) = next().map_err(|error| format!("the journal cannot be read: {error}"))? {

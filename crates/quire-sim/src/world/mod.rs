@@ -1,9 +1,10 @@
 //! The whole system in one thread: real client cores, a real broker and a real journal, over a network, a disk and clocks that misbehave.
 //!
-//! A seed draws the cast and its own mix of faults. In the first phase everything goes wrong that can: connections are cut, go silent, are
-//! slow, bring bytes one by one; server and clients are killed; the power fails; syncs and writes fail or hang; the wall clock jumps. In the
-//! second nothing does, and all must be well: what was acknowledged is in the log once and in order, and every reader has seen exactly the log.
-//! What is checked is in [`auditor`], which sees what users see, never the state of a server, and of the journal in [`holders`].
+//! A seed draws the cast and the mix of faults. In the first phase every possible fault occurs: connections are cut, are silent, are slow,
+//! or bring bytes one by one. Server and clients are killed. The power fails. Syncs and writes fail or hang. The wall clock jumps. In the
+//! second phase there are no faults, and everything must be correct: every acknowledged message is in the log once and in order, and every
+//! reader has seen exactly the log. The checks are in [`auditor`], which sees only the view of users and never the state of a server, and,
+//! for the journal, in [`holders`].
 
 mod auditor;
 mod client;
@@ -28,7 +29,7 @@ use visitor::Visitor;
 /// A deliberate mistake, to prove that a check sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
-    /// Syncs return without making anything durable: what was acknowledged is lost with the power.
+    /// Syncs return without making anything durable. Acknowledged messages are lost with the power.
     ForgottenSync,
     /// Clients believe that what they published is persisted at once.
     EarlyAcknowledgement,
@@ -38,11 +39,11 @@ pub enum Canary {
     RepeatedDelivery,
     /// Readers see some messages before the one that they follow.
     SwappedDelivery,
-    /// The server drops some of the bytes that it received, as a turn does that goes on after a panic.
+    /// The server drops some of the bytes that it received, as a turn does that continues after a panic.
     DroppedInput,
 }
 
-/// What was seen, summed up: a suite in which one of these stays at zero has not tested what it says.
+/// The events of a run, counted. A suite in which one of these stays at zero has not tested what its name claims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Played {
     /// Messages that clients published.
@@ -235,7 +236,7 @@ impl World {
         clients.extend((0..readers).map(|number| Client::reader(number, &mut random, clock.now())));
         let workers = random.below(5);
         clients.extend((0..workers).map(|number| Client::worker(number, &mut random, clock.now())));
-        // Somebody takes what is in the queue.
+        // One worker always takes the messages of the queue.
         clients.push(Client::worker(workers / 3 * 3 + 3, &mut random, clock.now()));
         // Drawn apart: the histories of seeds without visitors stay what they were.
         let mut apart = Random::new(seed ^ 0x0076_u64.rotate_left(40));
@@ -262,7 +263,7 @@ impl World {
         }
     }
 
-    /// Work goes on while things go wrong.
+    /// Work continues while faults occur.
     fn trouble(&mut self, mix: &Mix) -> Result<(), String> {
         let quiet = Faults { kept_percent: mix.disk.kept_percent, ..Faults::default() };
         while self.clock.ns < TROUBLE_NS {
@@ -447,7 +448,7 @@ mod tests {
         assert!(all.counters().iter().all(|count| **count > 0), "{all:?}");
     }
 
-    /// Found by seed 699: 950 messages waited for a worker with a backlog of one, who takes ten a second.
+    /// Found by seed 699: 950 messages waited for a worker with a backlog of one, which takes ten a second.
     #[test]
     fn a_slow_worker_has_the_time_it_needs() {
         assert_eq!(play(699, None).err(), None);

@@ -24,7 +24,7 @@ struct Link {
     client: usize,
     up: Pipe,
     down: Pipe,
-    /// Bytes vanish both ways; neither side is told.
+    /// Bytes vanish both ways. Neither side is notified.
     is_silent: bool,
     /// What is on its way arrives, but nothing more is carried.
     is_broken: bool,
@@ -32,10 +32,10 @@ struct Link {
     server: ServerSide,
 }
 
-/// What the server knows of a connection.
+/// The state of a connection as the server sees it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ServerSide {
-    /// It is to be told that somebody connected.
+    /// The server was not notified of the connection yet.
     Arriving,
     Open,
     /// It is to be told of the end.
@@ -54,7 +54,7 @@ struct Pipe {
     byte_ns: u64,
 }
 
-/// What reaches the server.
+/// An event that reaches the server.
 pub(super) enum Arrival {
     Connected(ConnectionId),
     Bytes(ConnectionId, Vec<u8>),
@@ -73,7 +73,7 @@ impl Network {
         }
     }
 
-    /// From now on nothing is lost or slow; what was silent is cut.
+    /// From now on no byte is lost or slow. Silent connections are cut.
     pub fn calm(&mut self) {
         self.is_calm = true;
         for link in self.links.values_mut() {
@@ -112,7 +112,7 @@ impl Network {
         connection
     }
 
-    /// Whether the client's side still stands.
+    /// Whether the client's side is still open.
     pub fn is_open(&self, connection: ConnectionId) -> bool {
         self.links.get(&connection).is_some_and(|link| link.client_open)
     }
@@ -171,7 +171,7 @@ impl Network {
         }
     }
 
-    /// The server closes its side: what it sent still arrives.
+    /// The server closes its side. Bytes that it sent still arrive.
     pub fn close(&mut self, connection: ConnectionId) {
         if let Some(link) = self.links.get_mut(&connection) {
             link.server = ServerSide::Gone;
@@ -222,7 +222,7 @@ impl Network {
         })
     }
 
-    /// From now on nothing arrives on a connection, and nobody is told.
+    /// From now on nothing arrives on a connection. Neither side is notified.
     pub fn silence_one(&mut self, random: &mut Random) -> bool {
         self.pick(random).is_some_and(|link| {
             link.is_silent = true;

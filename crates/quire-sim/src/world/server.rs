@@ -123,7 +123,7 @@ impl Server {
         let (journal, _) =
             Journal::driven_by_hand(Arc::new(self.disk.clone()), Path::new(DIRECTORY), &options)
                 .map_err(|error| format!("the journal does not open again: {error}"))?;
-        // What nobody was told of may be gone, and its positions are used again.
+        // Records that were not acknowledged may be gone, and their positions are used again.
         self.lives.retain(|begin| *begin <= journal.appended());
         self.lives.push(journal.appended());
         let mut broker =
@@ -187,7 +187,7 @@ impl Server {
     /// Hands in what has come and carries out what the broker says; whether anything happened.
     ///
     /// # Errors
-    /// None at present: what the broker does wrong is seen by clients.
+    /// None at present. The checks of the clients find mistakes of the broker.
     pub fn turn(
         &mut self,
         now: Now,

@@ -1,5 +1,6 @@
-//! A peer that follows docs/protocol.md to the letter and waits for nothing: it logs on, publishes, says goodbye, and leaves at any step.
-//! What it publishes is valid, refused by the thousand, or both. It speaks frames, without the client core, which waits for its answers.
+//! A peer that follows docs/protocol.md exactly and waits for nothing: it logs on, publishes, says goodbye, and leaves at any step. Its
+//! publishes are valid, refused by the thousand, or both. It exchanges frames without the client core, because the client core waits for
+//! answers.
 
 use quire_broker::ConnectionId;
 use quire_command::{Command, Logon, Publish, Reply};
@@ -29,7 +30,7 @@ pub(super) struct Visitor {
 struct Life {
     connection: ConnectionId,
     inbox: Inbox,
-    /// What was published on it, by sequence, and not yet acknowledged.
+    /// The unacknowledged publishes of this connection, by sequence.
     sent: Vec<(u64, Value)>,
     /// Steps until it leaves without a word.
     steps_left: u64,
@@ -47,7 +48,7 @@ impl Visitor {
         self.visits
     }
 
-    /// What it does at this step.
+    /// One step of the visitor.
     pub fn act(&mut self, now: Now, network: &mut Network, server: &Server, auditor: &mut Auditor) {
         match &mut self.life {
             None if server.is_running() && self.random.percent(60) => {
@@ -133,7 +134,7 @@ impl Visitor {
             let wrong = |error| format!("{} does not understand the server: {error}", self.name);
             while let Some(frame) = life.inbox.next(&mut rest).map_err(wrong)? {
                 if let Reply::Persisted { sequence } = Reply::decode(frame).map_err(wrong)? {
-                    // Of what it said on earlier connections nobody knows what arrived.
+                    // It is unknown which publishes of earlier connections arrived.
                     life.sent.retain(|(sent, value)| {
                         if *sent <= sequence {
                             auditor.persisted(*value);
