@@ -1,4 +1,4 @@
-//! The journal as Arrow batches: what the data source for Spark and `Journal.read_arrow` stand on.
+//! The journal as Arrow batches, for the data source for Spark and for `Journal.read_arrow`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +20,8 @@ use crate::interpreter;
 use crate::journal::to_python;
 use crate::journal_reader::JournalReader;
 
-/// A journal directory, opened for reading beside whoever writes to it. Positions are numbers: ranges are behind `after`, up to `limit`.
+/// A journal directory, opened for reading while another process may write to it. Positions are numbers. Ranges are after `after`, up to
+/// `limit`.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct ArrowReader {
     reader: Reader,
@@ -113,7 +114,7 @@ impl ArrowReader {
         Ok(parts.iter().map(|part| (part.bounds.after.get(), part.bounds.limit.get(), part.size)).collect())
     }
 
-    /// The last position of about `size` bytes of the log behind `after`.
+    /// The last position of about `size` bytes of the log after `after`.
     fn limit_by_size(&self, py: Python<'_>, after: u64, limit: u64, size: u64) -> u64 {
         interpreter::outside(py, || Plan::limit_by_size(&self.reader, bounds(after, limit), size)).get()
     }
@@ -142,7 +143,7 @@ pub trait Batches: Send {
     /// The next batch; none after an error.
     fn next(&mut self) -> Option<Result<RecordBatch, ScanFailure>>;
 
-    /// What was left out so far because it cannot be read.
+    /// The ranges that were left out so far because they cannot be read.
     fn skipped(&self) -> &[Skipped] {
         &[]
     }
@@ -159,7 +160,7 @@ pub enum ScanFailure {
     Client(#[from] Failure),
 }
 
-/// What the consumer of the stream cannot see through its interface.
+/// The results that the consumer of the stream cannot see through its interface.
 #[derive(Default)]
 struct Outcome {
     error: Option<ScanFailure>,
@@ -183,7 +184,7 @@ impl ArrowScan {
         PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
     }
 
-    /// What was left out so far because it cannot be read: first and last position, and why.
+    /// The ranges that were left out so far because they cannot be read: first and last position, and the reason.
     #[getter]
     fn skipped(&self) -> Vec<(u64, u64, String)> {
         self.outcome.lock().skipped.clone()
@@ -200,7 +201,7 @@ impl ArrowScan {
 }
 
 impl ArrowScan {
-    /// A scan that nobody has begun to read.
+    /// A scan that was not read from yet.
     pub fn of(batches: Box<dyn Batches>) -> Self {
         ArrowScan { batches: Mutex::new(Some(batches)), outcome: Arc::default() }
     }

@@ -1,4 +1,4 @@
-//! A range of the log of a server as Arrow batches: what the data source for Spark reads where it sees no files.
+//! A range of the log of a server as Arrow batches, for the data source for Spark when it cannot access the files.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,8 +51,8 @@ impl ArrowRange {
         Ok(ArrowScan::of(Box::new(Received { handle, range: self.take(py)?, collector, is_done: false })))
     }
 
-    /// Counts messages, up to so many or until they have so many bytes of data: their number, bookmark and time of the last one, and
-    /// whether the end of the range came first.
+    /// Counts messages, up to `count_max` of them or until they have `size_max` bytes of data. Returns their number, the bookmark and time
+    /// of the last one, and whether the end of the range came first.
     fn count(&self, py: Python<'_>, count_max: u64, size_max: u64) -> PyResult<Counted> {
         let mut range = self.take(py)?;
         let (mut count, mut size, mut last) = (0, 0, None);
@@ -126,7 +126,7 @@ impl crate::arrow::Batches for Received {
         self.collector.schema()
     }
 
-    /// Waits as long as the client has hope; nobody can interrupt it but by closing the client.
+    /// Waits as long as the client tries to connect. Only closing the client interrupts it.
     fn next(&mut self) -> Option<Result<RecordBatch, ScanFailure>> {
         if self.is_done {
             return None;

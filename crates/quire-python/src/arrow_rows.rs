@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-/// A record batch of any library, without a copy. What it holds is checked: text is UTF-8, and no value lies outside of its column.
+/// A record batch of any library, without a copy. Its content is checked: text is UTF-8, and every value is inside its column.
 pub struct ArrowRows(pub RecordBatch);
 
 impl<'py> FromPyObject<'_, 'py> for ArrowRows {

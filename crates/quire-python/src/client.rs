@@ -63,7 +63,7 @@ pub struct Client {
 /// Rows that are taken under one lock: the thread of the client gets to send in between.
 const ROWS_MAX: usize = 256;
 
-/// What a subscription asks for: `quire.client._spec.Spec`, member by member.
+/// The options of a subscription: `quire.client._spec.Spec`, member by member.
 #[derive(FromPyObject)]
 struct SpecArgument {
     topic: String,
@@ -138,7 +138,7 @@ struct PublishStoreArgument {
 /// Tells a loop, through a descriptor, that something changed.
 #[derive(Default)]
 struct Ready {
-    /// Somebody waits, and was not told yet.
+    /// A caller waits, and was not notified yet.
     is_armed: AtomicBool,
     writer: Mutex<Option<UnixStream>>,
 }
@@ -195,7 +195,7 @@ impl Client {
     /// Takes a message and gives its sequence. `sequence`: 0 = the next one, `None` = without one. Raises `BlockingIOError` when the store is
     /// full: wait with `wait_room`.
     #[pyo3(signature = (topic, data, sequence=0, expiration_s=None, correlation_id=None, headers=None))]
-    #[allow(clippy::too_many_arguments)] // what a message is
+    #[allow(clippy::too_many_arguments)] // the parts of a message
     fn publish(
         &self,
         py: Python<'_>,
@@ -278,8 +278,9 @@ impl Client {
         Ok(Some(receipts.iter().map(|receipt| receipt.0).collect()))
     }
 
-    /// Takes the rows of a record batch as messages: topic, data, and correlation id or NULL. The first gets the sequence behind `after`, the
-    /// others those after it; gives the last. Waits while the store is full. When a row is refused, those before it were taken.
+    /// Takes the rows of a record batch as messages: topic, data, and correlation id or NULL. The first row gets the sequence after
+    /// `after`, and the others the sequences after that. Returns the last sequence. Waits while the store is full. When a row is refused,
+    /// the rows before it were taken.
     fn publish_rows(&self, py: Python<'_>, rows: ArrowRows, after: u64) -> PyResult<u64> {
         self.handle.check_fork(py)?;
         let messages =
@@ -371,7 +372,7 @@ impl Client {
         }
     }
 
-    /// Nobody will wait for the command: its answer is not kept.
+    /// The caller will not wait for the command, so its answer is not kept.
     fn abandon(&self, command: u32) {
         self.handle.client().abandon(CommandId(command));
     }
@@ -382,7 +383,7 @@ impl Client {
         self.handled.forget(number);
     }
 
-    /// Answers that nobody has taken yet.
+    /// The number of answers that were not taken yet.
     #[getter]
     fn answer_count(&self) -> usize {
         self.handle.client().answer_count()
@@ -518,7 +519,7 @@ impl Client {
         number_of(py, self.handle.client().maintain(action, files, dry_run, archive_directory))
     }
 
-    /// What `queue_stats` or `maintain` was told, once: JSON.
+    /// The JSON answers to `queue_stats` or `maintain`. Each answer is returned once.
     fn take_told(&self, command: u32) -> Vec<String> {
         self.handle.client().take_told(CommandId(command))
     }

@@ -25,7 +25,7 @@ use crate::interpreter;
 use crate::journal_reader::{JournalReader, SegmentFields, fields_of};
 use crate::maintenance::{action_of, files_of};
 
-/// What an event of a turn is; `python/quire/server/_server.py` has the same numbers.
+/// The kinds of events of a turn. `python/quire/server/_server.py` has the same numbers.
 const CONNECTED: u8 = 0;
 const RECEIVED: u8 = 1;
 const WRITABLE: u8 = 2;
@@ -55,7 +55,7 @@ struct Running {
     effects: Vec<Effect>,
 }
 
-/// What the event loop has to do after a turn.
+/// The actions of the event loop after a turn.
 #[pyclass(frozen, get_all, module = "quire._quire")]
 pub struct Turn {
     /// Connection and bytes to write in their order. A connection may come more than once.
@@ -90,7 +90,7 @@ impl Engine {
             let pulled = Arc::clone(&rope);
             let wake = Box::new(move || {
                 pull(&pulled);
-                // Full: whoever waits knows already.
+                // When it is full, the waiting thread already has a wake-up.
                 let _ = is_due.try_send(());
             });
             let (host, _) = Host::open(config, wake, &mut |Progress { done_bytes, total_bytes }| {

@@ -1,4 +1,4 @@
-//! What has threads of its own, and what becomes of it in a child after `fork`, where they do not exist.
+//! Objects with threads, and their state in a child after `fork`, where the threads do not exist.
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};

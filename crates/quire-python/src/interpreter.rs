@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 /// The longest that a wait leaves Ctrl-C unseen: short for a person, long for a processor.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// Runs outside the interpreter what neither waits for long nor needs it: other threads run meanwhile, and Ctrl-C is seen behind it.
+/// Runs short work outside of the interpreter. Other Python threads run meanwhile, and Ctrl-C is handled after it.
 pub fn outside<T: Send>(py: Python<'_>, run: impl FnOnce() -> T + Send) -> T {
     py.detach(run)
 }
@@ -36,8 +36,8 @@ pub fn wait<T: Send>(
     }
 }
 
-/// Runs outside the interpreter what reports its progress, and hands the reports to `on_progress(done, total)`. What that raises, Ctrl-C for
-/// one, is raised at the end: nobody reads a half-recovered journal.
+/// Runs work that reports its progress outside of the interpreter, and passes the reports to `on_progress(done, total)`. An exception of
+/// `on_progress`, such as that of Ctrl-C, is raised at the end, because a half-recovered journal is of no use.
 pub fn with_progress<T: Send>(
     py: Python<'_>,
     on_progress: Option<Py<PyAny>>,

@@ -24,7 +24,7 @@ pub struct Journal {
     handle: Handle<SharedJournal>,
 }
 
-/// Who publishes: a client name, or the id that it has in bookmarks.
+/// The publisher: a client name, or its id in bookmarks.
 #[derive(FromPyObject)]
 pub enum Publisher {
     Id(u64),
@@ -73,7 +73,7 @@ impl Journal {
         Ok(Journal { handle: Handle::new(journal) })
     }
 
-    /// Appends, and gives one bookmark for each of `data`, `None` for a duplicate; waits only when the disk is far behind.
+    /// Appends, and returns one bookmark for each of `data`, `None` for a duplicate. Waits only when too many bytes wait for the disk.
     #[pyo3(signature = (topic, data, *, publisher, sequence, message_type, correlation_id, expiration_s, headers=None))]
     #[allow(clippy::too_many_arguments)] // keywords on the other side
     fn append(

@@ -63,7 +63,8 @@ impl JournalReader {
 
 #[pymethods]
 impl JournalReader {
-    /// Opens a directory, and the one that its older files were moved to, without a lock; safe beside the process that writes it.
+    /// Opens a directory without a lock, and the directory that its older files were moved to. This is safe while another process writes
+    /// it.
     #[new]
     #[pyo3(signature = (directory, archive_directory=None))]
     fn open(py: Python<'_>, directory: PathBuf, archive_directory: Option<PathBuf>) -> PyResult<Self> {
@@ -106,7 +107,7 @@ impl JournalReader {
             .collect())
     }
 
-    /// The positions behind which a range begins and with which it ends.
+    /// The position after which a range begins, and the position with which it ends.
     fn bounds(&self, py: Python<'_>, after: &str, until: Option<&str>) -> PyResult<(u64, u64)> {
         let found = interpreter::outside(py, || {
             self.reader.refresh()?;
@@ -148,7 +149,7 @@ struct Steps<T> {
     scan: Scan,
     clock: Clock,
     ahead: VecDeque<T>,
-    /// `None` = the end; an error is raised once, behind what came before it.
+    /// `None` = the end. An error is raised once, after the records before it.
     rest: Option<Result<(), JournalError>>,
 }
 
@@ -229,7 +230,7 @@ impl Records {
     }
 }
 
-/// One record as it stands in the journal.
+/// One record as it is in the journal.
 #[pyclass(frozen, module = "quire")]
 pub struct Record {
     #[pyo3(get)]

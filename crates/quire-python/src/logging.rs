@@ -1,7 +1,7 @@
-//! What the threads under the package have to say, handed to Python's `logging`.
+//! The log lines of the threads of the extension, passed to Python's `logging`.
 //!
-//! Those threads hold locks while they speak, and must never wait for the interpreter: a thread of its own, started by the first record,
-//! enters it for them.
+//! These threads hold locks while they log, and must never wait for the interpreter. A separate thread, which the first record starts,
+//! enters the interpreter for them.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -15,7 +15,7 @@ const WAITING_MAX: usize = 1024;
 /// Makes `logging` the destination of everything that is logged from here on. No thread is started yet.
 pub fn install() {
     let logger = Box::new(Logger { sender: Mutex::new(None) });
-    // Fails when the module is loaded a second time: the first one's logger goes on.
+    // Fails when the module is loaded a second time. The logger of the first one remains.
     if log::set_boxed_logger(logger).is_ok() {
         log::set_max_level(LevelFilter::Info);
     }

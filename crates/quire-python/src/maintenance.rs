@@ -63,8 +63,8 @@ impl JournalMaintenance {
         self.maintenance.archive_directory()
     }
 
-    /// Takes the oldest file that is meant; with `dry_run` changes nothing and gives every file that is meant. What queues need stays.
-    /// Gives no file when none is meant, or it must stay.
+    /// Takes the oldest selected file. With `dry_run` it changes nothing and returns every selected file. Files that queues need stay.
+    /// Returns no file when none is selected, or when the file must stay.
     fn maintain(
         &self,
         py: Python<'_>,

@@ -34,7 +34,7 @@ pub struct Message {
     ordinal: u64,
 }
 
-/// What the messages of one subscription have in common.
+/// The parts that the messages of one subscription have in common.
 pub struct Progress {
     /// The user's name of the subscription.
     pub sub_id: String,
@@ -130,7 +130,7 @@ impl Progress {
         handle.client().processed_all(account).map_err(|failure| errors::to_python(py, &failure))
     }
 
-    /// The bookmark behind which to resume.
+    /// The bookmark after which to resume.
     pub fn most_recent(&self) -> Option<Bookmark> {
         self.account()?.most_recent()
     }
@@ -199,7 +199,7 @@ impl Message {
         })
     }
 
-    /// What equal messages have in common.
+    /// The fields that are the same in equal messages.
     fn identity(&self) -> (&[u8], &[u8], Option<Bookmark>, u64) {
         let received = &self.received;
         (received.topic(), received.source_topic(), received.bookmark(), received.timestamp().0)
@@ -530,7 +530,7 @@ impl Message {
     }
 }
 
-/// What `quire._message.copy_of` makes a message of: its body, its command, the name of its subscription.
+/// The arguments of `quire._message.copy_of`: the body of a message, its command, and the name of its subscription.
 type Copied<'a> = (Bound<'a, PyBytes>, &'static str, &'a str);
 
 /// A copy of a message from what pickling kept of it.

@@ -1,4 +1,4 @@
-//! The pace of a replay for whoever reads a journal without a server.
+//! The pace of a replay for a program that reads a journal without a server.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ pub struct Pace {
     started: Instant,
 }
 
-/// Messages that go at one instant: what was due by then goes without looking at the clock again.
+/// Messages that are released at one instant. A message that was due by then is released without reading the clock again.
 struct Group {
     pace: CorePace,
     now: time::Instant,

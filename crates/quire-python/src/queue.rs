@@ -125,7 +125,7 @@ impl Queue {
         self.queue.lock().extend(ConnectionId::new(connection), position, deadline, Time::new(now))
     }
 
-    /// What expired until `now` and was not told yet.
+    /// The messages that expired until `now` and were not reported yet.
     fn tick<'py>(&self, py: Python<'py>, now: u64) -> Vec<Expired<'py>> {
         let expired = interpreter::outside(py, || {
             let mut queue = self.queue.lock();
@@ -171,7 +171,7 @@ impl Queue {
     }
 }
 
-/// What becomes of a message, by its name.
+/// The verdict with this name.
 pub fn verdict_of(py: Python<'_>, name: &str) -> PyResult<Verdict> {
     match name {
         "acknowledge" => Ok(Verdict::Acknowledge),

@@ -34,7 +34,7 @@ pub struct Subscription {
     pub ahead: Mutex<VecDeque<Received>>,
 }
 
-/// Who takes the messages of a subscription.
+/// The part that takes the messages of a subscription.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Taker {
     /// The program, which iterates.
@@ -54,7 +54,7 @@ enum Next {
 impl Subscription {
     /// The next message, or `None` when the subscription has ended by the user's will.
     ///
-    /// `TimeoutError` after `timeout` seconds; what ended the subscription, if the server did.
+    /// Raises `TimeoutError` after `timeout` seconds, or the error with which the server ended the subscription.
     #[pyo3(signature = (timeout=None))]
     fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, Message>>> {
         let list = self.messages(py, 1, AHEAD_COUNT, interpreter::timeout(timeout))?;
@@ -161,7 +161,7 @@ impl Subscription {
         }
     }
 
-    /// What the queue has, nothing when `timeout` passed first; `None` when there will be no more.
+    /// The messages of the queue, none when `timeout` passed first; `None` when there will be no more.
     fn take(
         &self,
         py: Python<'_>,
@@ -196,7 +196,7 @@ impl Subscription {
 }
 
 impl Drop for Subscription {
-    /// Nobody asks for it any more: what only a query brought is not taken, and a handler's has nothing more to say.
+    /// The program has dropped it. The remaining answers of a query are not taken, and the state of a handler's subscription is forgotten.
     fn drop(&mut self) {
         match self.taker {
             Taker::Program => self.progress.subscription_dropped(),
