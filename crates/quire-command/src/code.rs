@@ -4,7 +4,7 @@ use std::fmt;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident = $number:literal, $name:literal;)*) => {
-        /// What went wrong, as a number that programs may rely on (protocol.md section 5).
+        /// The cause of a failure, as a number that programs may rely on (protocol.md section 5).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
         pub enum Code {
@@ -33,7 +33,7 @@ codes! {
     Ok = 0, "ok";
     /// The bytes are not a frame of this protocol.
     InvalidFrame = 1, "invalid_frame";
-    /// The peer speaks a version that this side does not.
+    /// This side does not support the protocol version of the peer.
     UnsupportedVersion = 2, "unsupported_version";
     /// Something else than a logon came first.
     LogonRequired = 3, "logon_required";

@@ -1,4 +1,4 @@
-//! What a client sends.
+//! The commands of a client.
 
 use crate::packed::{BatchItems, Bookmarks, SubscriptionNumbers};
 use quire_types::{Action, Files, Headers, Verdict};
@@ -25,7 +25,7 @@ pub enum Command<'a> {
     Inspect { command: u32, subject: Subject<'a> },
 }
 
-/// What a client asks the server about with [`Command::Inspect`].
+/// The subject of a [`Command::Inspect`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject<'a> {
     /// The server itself.
@@ -42,7 +42,7 @@ pub enum Subject<'a> {
     },
 }
 
-/// Who a connection belongs to and what it wants of it.
+/// The identity of the client, and its options for the connection.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Logon<'a> {
     /// Protocol version of the client.
@@ -81,7 +81,7 @@ pub struct Publish<'a> {
 /// Several messages for one topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublishBatch<'a> {
-    /// What all have in common; `sequence` is that of the first, `data` is empty.
+    /// The parts that all messages have in common. `sequence` is that of the first message, and `data` is empty.
     pub head: Publish<'a>,
     /// The data of each.
     pub items: BatchItems<'a>,
@@ -124,7 +124,7 @@ impl Acks {
     pub const PROCESSED: Acks = Acks(2);
     /// The operation is done: replay has caught up.
     pub const COMPLETED: Acks = Acks(4);
-    /// What was published before is persisted.
+    /// Everything that was published before is persisted.
     pub const PERSISTED: Acks = Acks(8);
     /// Every bit that has a meaning.
     pub const ALL: Acks = Acks(15);
@@ -140,7 +140,7 @@ impl Acks {
     }
 }
 
-/// What a subscription is to deliver.
+/// The options of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Subscribe<'a> {
     /// Number that the acknowledgements echo, not 0.
@@ -238,7 +238,7 @@ impl SubscribeOptions {
 /// Acknowledges, cancels or expires messages of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settle<'a> {
-    /// What becomes of them.
+    /// The verdict on the messages.
     pub verdict: Verdict,
     /// Number that the acknowledgements echo, 0 = none is wanted.
     pub command: u32,

@@ -1,4 +1,4 @@
-//! What clients and servers say to each other: the commands of a client and the replies of a server.
+//! The commands of a client and the replies of a server.
 //!
 //! The values know no protocol. A codec makes commands of received bytes and encodes replies: `quire-wire` is that of the quire protocol.
 //! Commands and replies borrow what they name, so that a codec need not copy what it received.

@@ -1,7 +1,7 @@
 //! Lists that a command borrows.
 //!
-//! Each is a run of bytes, so that a codec can lend what it received without copying it. The form is part of this crate: all numbers are
-//! little-endian. A codec whose protocol has another form writes the list into a buffer of its own.
+//! Each is a run of bytes, so that a codec can lend received bytes without copying them. The form is part of this crate: all numbers are
+//! little endian. A codec whose protocol has another form writes the list into a separate buffer.
 
 /// A list of subscription numbers, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl<'a> BatchItems<'a> {
         BatchItems(bytes)
     }
 
-    /// The items that were not taken, each behind its size.
+    /// The items that were not taken, each after its size.
     pub fn bytes(&self) -> &'a [u8] {
         self.0
     }
@@ -64,7 +64,7 @@ pub fn put_batch_item(out: &mut Vec<u8>, data: &[u8]) {
     out.extend_from_slice(data);
 }
 
-/// Bookmarks in one `settle` or `extend`: a mebibyte of them, far more than a client gathers before it speaks.
+/// The most bookmarks in one `settle` or `extend`: a mebibyte of them, far more than a client collects before it sends.
 pub const SETTLE_BOOKMARKS_MAX: usize = 65_536;
 
 const BOOKMARK_SIZE: usize = 16;

@@ -1,4 +1,4 @@
-//! What a server sends.
+//! The replies of a server.
 
 use crate::code::Code;
 use crate::packed::SubscriptionNumbers;
@@ -33,7 +33,7 @@ pub enum LeaseEnd {
     MessageExpired = 3,
 }
 
-/// What a client learns when it is let in.
+/// The answer to an accepted logon.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LoggedOn<'a> {
     /// Protocol version of the server.
@@ -80,7 +80,7 @@ pub struct Ack<'a> {
     pub reason: &'a str,
 }
 
-/// How much a failed publish speaks for.
+/// The publishes that a failure applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureScope {
     /// This one publish.
@@ -110,7 +110,7 @@ pub struct Message<'a> {
     pub data: &'a [u8],
 }
 
-/// What a message of a queue says besides itself.
+/// The queue fields of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queued<'a> {
     /// How long the lease lasts from the sending on, in milliseconds: 0 = there is none (at-most-once, a barrier, the answer to a
