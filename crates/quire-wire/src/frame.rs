@@ -12,7 +12,8 @@ pub const LENGTH_SIZE: usize = 4;
 /// The largest frame before logon: room for every field of a logon, and no more for a stranger.
 pub const LOGON_FRAME_SIZE_MAX: usize = 64 * 1024;
 
-/// What a frame may hold beside the data of a message: topic, correlation id, headers, fixed fields, and the fields of a command except its filter.
+/// The most bytes of a frame other than the data of a message: topic, correlation id, headers, fixed fields, and the fields of a command
+/// except its filter.
 pub const FRAME_OVERHEAD_MAX: usize = 128 * 1024;
 
 /// Why bytes are not a frame of this protocol. The fault of the peer.
@@ -21,7 +22,7 @@ pub enum WireError {
     /// The length field is above the limit in force.
     #[error("frame of {size} bytes, the limit is {limit} bytes")]
     TooLarge {
-        /// What the length field says, in bytes.
+        /// The value of the length field, in bytes.
         size: usize,
         /// The limit in force, in bytes.
         limit: usize,
@@ -46,7 +47,7 @@ pub enum WireError {
 }
 
 impl WireError {
-    /// The code that the peer is told.
+    /// The code that the peer receives.
     pub fn code(self) -> Code {
         match self {
             WireError::TooLarge { .. } => Code::MessageTooLarge,
@@ -64,7 +65,7 @@ pub struct RawFrame<'a> {
     pub body: &'a [u8],
 }
 
-/// What goes out as a frame.
+/// A value that is sent as a frame.
 pub trait Encode {
     /// Appends the frame to `out`.
     fn encode(&self, out: &mut Vec<u8>);
@@ -72,22 +73,22 @@ pub trait Encode {
 
 /// Everything that goes in one direction: the kind of a frame says which of it.
 pub trait Decode<'a>: Sized {
-    /// What the frame says.
+    /// Decodes the frame.
     ///
     /// # Errors
     /// [`WireError::UnknownKind`] and [`WireError::Malformed`].
     fn decode(frame: RawFrame<'a>) -> Result<Self, WireError>;
 }
 
-/// What one kind of frame says.
+/// The content of one kind of frame.
 pub(super) trait FromBody<'a>: Sized {
     fn from_body(body: &'a [u8]) -> Result<Self, WireError>;
 }
 
 /// Where the bytes of one direction of one connection arrive.
 ///
-/// Call [`Inbox::next`] with the received bytes until it gives `None`; what is left of an unfinished frame is then kept for the
-/// next call. A frame that lies whole in the received bytes is not copied.
+/// Call [`Inbox::next`] with the received bytes until it returns `None`. The bytes of an unfinished frame are then kept for the next call.
+/// A frame that is whole in the received bytes is not copied.
 #[derive(Debug)]
 pub struct Inbox {
     /// The beginning of a frame whose rest has not arrived, or (until the next call) a frame that was completed here.

@@ -11,7 +11,7 @@ use quire_command::{
 };
 use quire_types::{Headers, TOPIC_SIZE_MAX};
 
-/// The first field of a logon, so that a stray peer is told apart at once.
+/// The first field of a logon. It identifies a peer of another protocol at once.
 pub const MAGIC: [u8; 4] = *b"QUIR";
 
 const LOGON: u8 = 1;

@@ -166,7 +166,7 @@ impl Encode for Message<'_> {
     }
 }
 
-/// Appends the frame of a message without the data, which belongs right behind it.
+/// Appends the frame of a message without the data. The data must directly follow it.
 pub fn encode_without_data(message: &Message<'_>, out: &mut Vec<u8>) {
     put_message_head(message, 0, out);
 }
@@ -190,7 +190,7 @@ fn put_head_with_headers(message: &Message<'_>, data_size: usize, out: &mut Vec<
 #[inline(always)]
 fn put_head<const HEADERS: bool>(message: &Message<'_>, data_size: usize, out: &mut Vec<u8>) {
     let queued_size = |queued: Queued<'_>| QUEUED_SIZE + queued.queue.map_or(0, |queue| 2 + queue.len());
-    // Bytes of the frame behind its length.
+    // Bytes of the frame after its length.
     let size = 1
         + HEAD_SIZE
         + message.queued.map_or(0, queued_size)

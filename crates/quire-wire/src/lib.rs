@@ -16,5 +16,5 @@ pub use frame::{
 pub use from_client::{MAGIC, put_publish_batch};
 pub use from_server::{copy_bookmark, decode_message, encode_without_data, message_body};
 
-/// The protocol version that this build speaks.
+/// The protocol version of this build.
 pub const VERSION: u16 = 1;

@@ -1,4 +1,4 @@
-//! What a client says about messages of a queue that it was given: [`Settle`] and [`Extend`] (protocol.md section 3).
+//! The commands of a client for messages of a queue that it received: [`Settle`] and [`Extend`] (protocol.md section 3).
 
 use super::frame::{Body, Encode, FromBody, WireError, put_frame};
 use super::from_client::{EXTEND, SETTLE};
