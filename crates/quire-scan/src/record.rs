@@ -20,7 +20,7 @@ pub fn message_of<'a>(record: &Record<'a>, subscription: u32) -> Message<'a> {
     }
 }
 
-/// What a filter may look at of a record; `None` for a type that this build does not know, which no filter matches.
+/// The input of a filter from a record; `None` for a type that this build does not know, which no filter matches.
 pub fn context_of<'a>(record: &Record<'a>, now: Timestamp) -> Option<MessageContext<'a>> {
     Some(MessageContext {
         message_type: MessageType::from_code(record.message_type)?,

@@ -1,4 +1,4 @@
-//! Reading a range of a journal without a broker: what a program, or a tool, sees that has only the files.
+//! Reads a range of a journal without a broker, for programs and tools that have only the files.
 //!
 //! A [`Scan`] is a cursor together with what is wanted: the places between which to read, topics, a content filter. It reads in steps of
 //! bounded size, so that the caller can look at something else between them (a signal, a deadline). Places are as a subscription's
@@ -56,7 +56,7 @@ pub enum ScanError {
     Journal(#[from] JournalError),
 }
 
-/// The positions behind which a range begins and with which it ends. May read from the disk.
+/// The position after which a range begins, and the position with which it ends. May read from the disk.
 ///
 /// # Errors
 /// [`ScanError`], of places.
@@ -94,7 +94,7 @@ impl Scan {
     /// batch: it may find nothing and yet not be the last. `now` is what time functions of the filter see.
     ///
     /// # Errors
-    /// Damage; what came before it was given.
+    /// Damage. The records before it were returned.
     pub fn step(
         &mut self,
         now: Timestamp,
@@ -148,7 +148,7 @@ impl Scan {
     }
 }
 
-/// The place behind what the text names.
+/// The place after the start that the text names.
 fn locate(reader: &Reader, text: &str, held: Position) -> Result<Position, ScanError> {
     let start: Start = text.parse()?;
     let found = start.locate(reader, held, false)?;

@@ -30,13 +30,13 @@ pub enum BookmarkError {
     /// Neither a bookmark nor a time.
     #[error("{text:?} is not `0`, `0|1|`, `<publisher>|<sequence>|` or `YYYYmmddTHHMMSS[.ffffff][Z]`")]
     NotABookmark {
-        /// What stands there.
+        /// The text as given.
         text: String,
     },
     /// Brackets without what belongs between them.
     #[error("{text:?} is not a range like `[A:B]` or `(A:B)` of bookmarks or times")]
     NotARange {
-        /// What stands there.
+        /// The text as given.
         text: String,
     },
     /// More than [`BOOKMARKS_MAX`].
@@ -78,7 +78,8 @@ impl FromStr for StartPoint {
 }
 
 impl Start {
-    /// The instant, when the start is one time and nothing else: what was taken up to it stays out even if it is recorded later.
+    /// The instant, when the start is a single time. Records that were taken up to this time are left out, even when they are recorded
+    /// later.
     pub fn time(&self) -> Option<Timestamp> {
         match self.0[..] {
             [StartPoint::Time(time)] => Some(time),
@@ -86,7 +87,7 @@ impl Start {
         }
     }
 
-    /// Where it lies when no search is needed.
+    /// Its place, when no search is needed.
     pub fn without_search(&self, now: Position) -> Option<Position> {
         match self.0[..] {
             [StartPoint::Epoch] => Some(Position::default()),
@@ -95,8 +96,8 @@ impl Start {
         }
     }
 
-    /// Behind the oldest of the points in this log, or with `is_included` before it; `None` when none of them is in it. May read from
-    /// the disk.
+    /// The place after the oldest of the points in this log, or before it with `is_included`; `None` when the log contains none of them.
+    /// May read from the disk.
     pub fn locate(
         &self,
         reader: &Reader,
