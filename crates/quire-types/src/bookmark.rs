@@ -58,7 +58,8 @@ impl PublisherId {
         PublisherId(xxh3_64(name.as_bytes()).max(1))
     }
 
-    /// The publisher of what an instance records itself, such as `queues`. It is never the publisher of a client, whatever the names.
+    /// The publisher of records that a part of an instance writes itself, such as `queues`. It is never the publisher of a client, for any
+    /// names.
     pub fn of_instance(instance: &str, part: &str) -> Self {
         PublisherId(xxh3_64_with_seed(format!("{part}/{instance}").as_bytes(), INSTANCE_SEED).max(1))
     }
@@ -78,7 +79,7 @@ impl fmt::Display for PublisherId {
 /// Names one message on every instance that has it: `<publisher>|<sequence>|`, both unsigned decimal (seed 004).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bookmark {
-    /// Who published it.
+    /// The client that published it.
     pub publisher: PublisherId,
     /// Its number in that publisher's sequence.
     pub sequence: u64,

@@ -1,4 +1,4 @@
-//! The values that every part of quire names: positions and bookmarks, headers, times, what becomes of a message and of a journal file.
+//! The values that every part of quire uses: positions and bookmarks, headers, times, verdicts on messages, actions on journal files.
 //!
 //! This crate imports nothing of quire, so that the journal, the wire protocol and the engines need not know each other to speak of
 //! the same message.

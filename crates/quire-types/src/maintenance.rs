@@ -36,6 +36,6 @@ impl Action {
 pub enum Files {
     /// Those not written to for longer, in nanoseconds; 0 = every full one.
     OlderThan(u64),
-    /// As many as it takes for the rest to have so many bytes at most.
+    /// The oldest files, until the rest has at most this many bytes.
     Beyond(u64),
 }

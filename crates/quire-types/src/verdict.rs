@@ -1,6 +1,6 @@
-//! What becomes of a message of a queue.
+//! Verdicts on messages of a queue.
 
-/// What a connection says about messages (seed 000).
+/// The verdict of a connection on messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Processed: remove it.
