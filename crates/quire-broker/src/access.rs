@@ -1,4 +1,4 @@
-//! Who may do what. Every command passes [`Context::admit`] once, before the part that carries it out sees it.
+//! Access rights. Every command passes [`Context::admit`] once, before the part that carries it out sees it.
 
 use quire_command::{Code, Command};
 
@@ -7,10 +7,10 @@ use super::context::Context;
 use super::reply::Refused;
 use crate::session::Principal;
 
-/// What the peer of a connection may do, as far as the driver knows from where it came.
+/// The rights of the peer of a connection, as far as the driver knows them from the peer's address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// What the configuration lets clients do.
+    /// The rights that the configuration gives to clients.
     #[default]
     Client,
     /// Everything: the user of the server, or root, on the machine of the server.

@@ -21,7 +21,7 @@ pub enum AdminCommand {
     QueueStats(Option<String>),
     /// All figures. The reply is [`AdminReply::Stats`].
     Stats,
-    /// What the server is. The reply is [`AdminReply::Server`].
+    /// Describes the server. The reply is [`AdminReply::Server`].
     Server,
     /// The connections with a number above this one. The reply is [`AdminReply::Clients`].
     Clients(u64),
@@ -38,7 +38,7 @@ pub enum AdminReply {
     Queues(QueueFigures),
     /// All figures.
     Stats(Box<Stats>),
-    /// What the server is.
+    /// A description of the server.
     Server(Box<ServerStats>),
     /// Connections, in the order of their numbers.
     Clients(Page<ConnectionStats>),

@@ -17,14 +17,14 @@ pub(crate) enum Codec {
     Quire(Inbox),
 }
 
-/// Encodes the replies for one connection. Whatever prepares bytes for the connection has a copy, on any thread.
+/// Encodes the replies for one connection. Every part that prepares bytes for the connection has a copy, on any thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Encoder {
     /// The quire protocol.
     Quire,
 }
 
-/// Bytes that are no command. The connection ends: what follows them cannot be decoded.
+/// Bytes that are not a command. The connection ends, because the bytes after them cannot be decoded.
 #[derive(Debug)]
 pub(crate) struct CodecError {
     /// The code that the peer gets.
@@ -45,7 +45,7 @@ impl Codec {
         Codec::Quire(Inbox::new(LOGON_FRAME_SIZE_MAX))
     }
 
-    /// What encodes the replies to these commands.
+    /// The encoder of the replies to these commands.
     pub(crate) fn encoder(&self) -> Encoder {
         match self {
             Codec::Quire(_) => Encoder::Quire,

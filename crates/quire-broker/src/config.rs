@@ -1,4 +1,4 @@
-//! What a broker is configured with, as the drivers hand it over: one JSON object, every key of which is checked.
+//! The configuration of a broker, as the drivers pass it on: one JSON object, every key of which is checked.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub struct BrokerConfig {
     pub queues: Vec<QueueSettings>,
     /// The ways in. The driver names one with each connection, by its place here.
     pub transports: Vec<TransportConfig>,
-    /// What all connections together may take.
+    /// The limits of all connections together.
     pub limits: Limits,
 }
 
@@ -46,14 +46,14 @@ pub struct TransactionLogConfig {
     pub preallocated_journal_files: u32,
     /// The longest a message may wait for its flush to start, in nanoseconds: 30 us to 100 ms.
     pub flush_interval_ns: u64,
-    /// What "persisted" means.
+    /// The meaning of "persisted".
     pub durability: Durability,
     /// The topics that are recorded; every topic as JSON by default. The first entry that names a topic decides. A publish with a sequence
     /// to a topic that no entry names is refused.
     pub topics: Vec<RecordedTopic>,
 }
 
-/// What becomes of journal files that are full (reference: queues-and-transaction-log 2.6). Ages are those of the last record.
+/// The schedule for full journal files. Ages are those of the last record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MaintenanceConfig {
@@ -61,21 +61,22 @@ pub struct MaintenanceConfig {
     pub archive_after_ns: Option<u64>,
     /// They are compressed at this age, in nanoseconds; `None`: never.
     pub compress_after_ns: Option<u64>,
-    /// They are removed at this age, in nanoseconds, as far as nobody needs them; `None`: never.
+    /// They are removed at this age, in nanoseconds, unless they are needed; `None`: never.
     pub remove_after_ns: Option<u64>,
     /// The oldest move to the archive directory until those outside of it are this large at most, in bytes; `None`: never.
     pub archive_size_max: Option<u64>,
     /// The oldest are compressed until those that are not are this large at most, in bytes; `None`: never.
     pub compress_size_max: Option<u64>,
-    /// The oldest are removed, as far as nobody needs them, until all are this large at most, in bytes; `None`: never.
+    /// The oldest are removed, unless they are needed, until all have at most this size, in bytes; `None`: never.
     pub remove_size_max: Option<u64>,
     /// The time between two looks at all of them, in nanoseconds.
     pub interval_ns: u64,
-    /// What clients may ask for.
+    /// The actions that clients may ask for.
     pub by_clients: ByClients,
 }
 
-/// What clients may have done with full journal files. From here everything: who may reach the server is known where it listens.
+/// The actions on full journal files that clients may ask for. All are allowed by default here: the driver, which listens, knows the
+/// clients that can reach the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ByClients {
@@ -83,7 +84,7 @@ pub struct ByClients {
     pub archive: bool,
     /// They may compress them.
     pub compress: bool,
-    /// They may remove them, as far as nobody needs them.
+    /// They may remove them, unless they are needed.
     pub remove: bool,
 }
 
@@ -119,7 +120,7 @@ impl Default for MaintenanceConfig {
     }
 }
 
-/// What must have happened to a message before it is called persisted.
+/// The condition under which a message is persisted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
@@ -166,7 +167,7 @@ fn is_recorded_by_default() -> bool {
     true
 }
 
-/// A way in: where it listens is the driver's business; what its connections may do is limited here (docs/protocol.md section 6).
+/// A transport. The driver decides where it listens. The limits of its connections are here (docs/protocol.md section 6).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TransportConfig {
@@ -174,7 +175,7 @@ pub struct TransportConfig {
     pub name: String,
     /// Largest data of a message, in bytes. A larger one closes the connection.
     pub max_message_size: u32,
-    /// Connections at a time. One more is told `limit_exceeded` and closed.
+    /// Connections at a time. Another one gets `limit_exceeded` and is closed.
     pub max_connections: u32,
     /// Subscriptions of one connection. One more fails with `limit_exceeded`.
     pub max_subscriptions_per_connection: u32,
@@ -198,8 +199,8 @@ pub struct Limits {
     pub max_waiting: u64,
     /// Bytes appended but not yet persisted. Above it publishers are not read from until the journal has caught up.
     pub max_unpersisted: u64,
-    /// Bytes kept of frames that have not arrived whole, or wait for their turn. The connection that goes beyond is told
-    /// `limit_exceeded` and closed: without it, `max_connections` times a frame could be held.
+    /// Bytes kept of frames that have not arrived completely, or that wait for their turn. The connection that exceeds the limit gets
+    /// `limit_exceeded` and is closed. Without the limit, `max_connections` times a frame could be held.
     pub max_unfinished: u64,
     /// Topics of the log. A publish to one more is refused with `limit_exceeded`. A topic counts until the last journal file that holds it is
     /// removed.
@@ -208,7 +209,7 @@ pub struct Limits {
     pub sequence_jump_logged: u64,
 }
 
-/// A value that cannot be used. The fault of whoever wrote the configuration.
+/// A value that cannot be used. The fault of the author of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {reason}")]
 pub struct ConfigError {
@@ -320,7 +321,7 @@ impl BrokerConfig {
         }
     }
 
-    /// What filters may use, and what `INSTANCE_NAME()` and its like give in them; the client is not known here.
+    /// The options for filters, and the values of `INSTANCE_NAME()` and similar functions. The client is not known here.
     pub(crate) fn filter_options(&self) -> FilterOptions {
         FilterOptions {
             allow_backtracking: self.allow_backtracking_patterns,
@@ -524,7 +525,7 @@ fn check_range(key: &str, value: u64, low: u64, high: u64) -> Result<(), ConfigE
     Err(ConfigError::new(key, reason))
 }
 
-/// A name without spaces and signs: it stands in messages of logs and in what filters compute.
+/// A name without spaces and signs. It is used in log lines and in the values that filters compute.
 fn check_name(name: &str) -> Result<(), ConfigError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > NAME_SIZE_MAX || name.starts_with('.') || !name.chars().all(plain) {

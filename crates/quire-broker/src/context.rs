@@ -1,8 +1,8 @@
-//! What every part of the broker works with: the time of the turn, the connections, the log, and what is to be done outside.
+//! The shared context of every part of the broker: the time of the turn, the connections, the log, and the requests to the outside.
 //!
-//! A part that serves something (queues, bookmark subscriptions, publishers, ...) owns its state and gets this as an argument. What it
-//! cannot do by itself because another part has to take its share, it asks for here (a session or a subscription that ends, a
-//! connection whose commands may go on), and the run loop carries it out between two pieces of work.
+//! A part that serves something (queues, bookmark subscriptions, publishers, ...) owns its state and gets this as an argument. Some actions
+//! need other parts: the end of a session or a subscription, or a connection whose commands may continue. The part requests such an action
+//! here, and the run loop carries it out between two pieces of work.
 
 use std::collections::VecDeque;
 
@@ -120,8 +120,8 @@ impl Context {
         Page::of(names.iter().map(|name| self.topics.describe(name)))
     }
 
-    /// Ends one subscription for a reason of the server's; the connection goes on. The client is told at once and gets nothing more;
-    /// the run loop removes the subscription after the phase. Code that works on the subscription keeps a valid key until then.
+    /// Ends one subscription for a reason of the server. The connection continues. The client is notified at once and gets no further
+    /// message. The run loop removes the subscription after the phase. Code that works on the subscription keeps a valid key until then.
     pub(crate) fn end_subscription(&mut self, id: SubscriptionId, code: Code, reason: &str) {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         let (session, number) = (subscription.session, subscription.number);
@@ -164,7 +164,7 @@ pub(crate) enum Shutdown {
     Done,
 }
 
-/// What was counted since the start.
+/// Counters since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) published: u64,

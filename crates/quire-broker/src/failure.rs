@@ -15,7 +15,7 @@ pub(crate) struct Failure {
     pub(crate) passes: bool,
 }
 
-/// The stable code of an error of the journal, for every way in which it is told.
+/// The stable code of an error of the journal, for every way in which it is reported.
 pub fn code_of(error: &JournalError) -> Code {
     match error {
         JournalError::Full { .. } => Code::StorageFull,
@@ -44,7 +44,7 @@ impl Context {
         self.log.failure.as_ref().is_some_and(|failure| !failure.passes)
     }
 
-    /// The journal takes no more writes until the server is started again. Publishers are told by the run loop; reading goes on.
+    /// The journal takes no more writes until the server is started again. The run loop notifies publishers. Reading continues.
     pub(crate) fn fail(&mut self, error: &JournalError) {
         if self.has_failed() {
             return;
@@ -57,7 +57,7 @@ impl Context {
         self.wants_turn = true;
     }
 
-    /// What commands are answered that the failure keeps from being carried out.
+    /// The answer to commands that the failure prevents.
     pub(crate) fn failure_frame(&self) -> Failure {
         let unknown = Failure { code: Code::Internal, reason: String::new(), passes: false };
         self.log.failure.clone().unwrap_or(unknown)

@@ -1,4 +1,4 @@
-//! What goes into a broker and what comes out.
+//! The input and the output of a broker.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -24,10 +24,10 @@ pub enum Input<'a> {
         peer: &'a str,
         /// Where it came in.
         transport: TransportId,
-        /// What it may do.
+        /// The rights of its peer.
         access: Access,
     },
-    /// Bytes arrived. Those of a connection that reading was paused for are kept until it goes on.
+    /// Bytes arrived. While reading of a connection is paused, its bytes are kept until it continues.
     Received {
         /// From where.
         connection: ConnectionId,
@@ -61,20 +61,20 @@ pub enum Input<'a> {
     },
     /// The time given by `next_timeout` has come.
     Timeout,
-    /// Stop: what was taken is flushed and acknowledged, everybody is told, all connections are closed.
+    /// Stop: taken publishes are flushed and acknowledged, all clients are notified, and all connections are closed.
     Shutdown,
 }
 
 /// Something that the driver must do.
 pub enum Output {
-    /// Write these bytes, behind those of an earlier output for the connection.
+    /// Write these bytes, after those of an earlier output for the connection.
     Send {
         /// To whom.
         connection: ConnectionId,
-        /// Frames. The last one may go on in the next output for the connection. The buffer may be handed back through `recycle`.
+        /// Frames. The last one may continue in the next output for the connection. The buffer may be handed back through `recycle`.
         bytes: Vec<u8>,
     },
-    /// Write these bytes, behind those of an earlier output for the connection. Other connections get the same bytes.
+    /// Write these bytes, after those of an earlier output for the connection. Other connections get the same bytes.
     SendShared {
         /// To whom.
         connection: ConnectionId,
@@ -111,10 +111,10 @@ pub enum Output {
     Log(Event),
 }
 
-/// How much an [`Event`] asks of whoever reads the log.
+/// How urgent an [`Event`] is for a reader of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// What happens in normal operation.
+    /// An event of normal operation.
     Info,
     /// A client was refused or cut off.
     Warning,
@@ -147,9 +147,9 @@ pub enum Event {
         connection: ConnectionId,
         /// The name, once logged on.
         client_name: Option<String>,
-        /// What the peer was told.
+        /// The code that the peer received.
         code: Code,
-        /// What the peer was told, in words.
+        /// The reason that the peer received.
         reason: String,
     },
     /// The broker ended one subscription.
@@ -158,9 +158,9 @@ pub enum Event {
         connection: ConnectionId,
         /// The client's number for it.
         subscription: u32,
-        /// What the client was told.
+        /// The code that the client received.
         code: Code,
-        /// What the client was told, in words.
+        /// The reason that the client received.
         reason: String,
     },
     /// The sequence of a publisher went up by more than [`super::Limits::sequence_jump_logged`] at once, for the first time since it logged on.
@@ -174,18 +174,18 @@ pub enum Event {
         /// The sequence that came.
         to: u64,
     },
-    /// The journal takes no more writes; reading goes on.
+    /// The journal takes no more writes. Reading continues.
     JournalFailed {
-        /// What publishers are told.
+        /// The code that publishers receive.
         code: Code,
-        /// What publishers are told, in words.
+        /// The reason that publishers receive.
         reason: String,
     },
-    /// The journal has no room for writes; it looks for some at intervals. Reading goes on.
+    /// The journal has no room for writes. It tries again at intervals. Reading continues.
     JournalStalled {
-        /// What publishers are told.
+        /// The code that publishers receive.
         code: Code,
-        /// What publishers are told, in words.
+        /// The reason that publishers receive.
         reason: String,
     },
     /// The journal has room again, and everything that waited is written.
@@ -194,25 +194,25 @@ pub enum Event {
     QueueMessageUnreadable {
         /// Its place in the log.
         position: u64,
-        /// What subscribers are told.
+        /// The code that subscribers receive.
         code: Code,
         /// What is wrong.
         reason: String,
     },
     /// The file that says how far queues are done could not be written: the next start takes longer.
     QueuePointsNotSaved {
-        /// What the disk says.
+        /// The error of the disk.
         reason: String,
     },
     /// The states of queues that are kept in a file stay in memory from here on, as far as the file has no room: it cannot be made, or
     /// not made larger.
     QueuesNotPaged {
-        /// What the disk says.
+        /// The error of the disk.
         reason: String,
     },
     /// Full journal files were archived, compressed or removed.
     JournalFilesTaken {
-        /// What was done.
+        /// The action.
         action: Action,
         /// With how many.
         count: usize,
@@ -223,16 +223,16 @@ pub enum Event {
         connection: ConnectionId,
         /// The client's name.
         client_name: Option<String>,
-        /// What was done.
+        /// The action.
         action: Action,
         /// Where the file is, or was.
         path: PathBuf,
     },
     /// A rule of the maintenance schedule failed; it is tried again after the interval.
     MaintenanceFailed {
-        /// What was to be done.
+        /// The action that failed.
         action: Action,
-        /// What the disk says.
+        /// The error of the disk.
         reason: String,
     },
     /// The end of the log was torn by a kill or a power cut, and was cut at the start. Nothing in it was acknowledged.
@@ -244,7 +244,7 @@ pub enum Event {
         /// Bytes that were cut.
         size: u64,
     },
-    /// The sequences of some publishers are not known any more: what those send again is recorded again.
+    /// The sequences of some publishers are lost. Messages that these publishers send again are recorded again.
     SequencesLost,
     /// A setting of a queue has no effect.
     QueueSettingIgnored {
@@ -255,7 +255,7 @@ pub enum Event {
     },
     /// Something in the configuration is allowed and probably not meant.
     ConfigWarning {
-        /// What it means.
+        /// The meaning of the setting.
         text: String,
     },
     /// The broker is stopping.
@@ -263,7 +263,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// How much it asks of whoever reads the log.
+    /// How urgent it is for a reader of the log.
     pub fn level(&self) -> Level {
         match self {
             Event::LoggedOn { .. }

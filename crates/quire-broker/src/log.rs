@@ -1,8 +1,8 @@
 //! The log as the parts of the broker see it, and how far it has come.
 //!
-//! Four positions follow each other. What was *appended* has its place in the log. What is *persisted* is on the disk. What may be
-//! *acknowledged* is what publishers and commands are told to be safe, and what is *visible* is what consumers of the log may be handed. The
-//! latter two are decided here and nowhere else: today both are what is persisted. What was *served* has been handed to every consumer.
+//! Four positions follow each other. An *appended* record has its place in the log. A *persisted* record is on the disk. An *acknowledged*
+//! record may be reported to publishers and commands as safe. A *visible* record may be handed to consumers of the log. Only this module
+//! decides the latter two: today both are the persisted position. A *served* record has been handed to every consumer.
 
 use quire_journal::{Appended, Journal, JournalError, NewRecord, Position, PublisherId, Reader, Timestamp};
 
@@ -39,7 +39,7 @@ impl Log {
         self.journal.appended()
     }
 
-    /// The position up to which publishers and commands are told that their messages are safe.
+    /// The position up to which messages may be reported as safe to publishers and commands.
     #[inline]
     pub(crate) fn acknowledged(&self) -> Position {
         self.journal.persisted()

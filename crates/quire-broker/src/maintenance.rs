@@ -184,7 +184,7 @@ impl MaintenanceService {
         self.begin(cx, consumers);
     }
 
-    /// A rule goes on until no file is left that it means.
+    /// A rule continues until it selects no more files.
     fn scheduled_done(
         &mut self,
         cx: &mut Context,

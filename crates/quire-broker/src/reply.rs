@@ -72,7 +72,7 @@ impl Context {
         self.put(id, &Reply::Ack(ack));
     }
 
-    /// A failed command gets one `processed` with its code, whatever it asked for.
+    /// A failed command gets one `processed` with its code, for any `acks`.
     pub(crate) fn fail_command(&mut self, id: SessionId, command: u32, subscription: u32, failure: &Failure) {
         let Failure { code, reason, .. } = failure;
         let ack = Ack { kind: AckKind::Processed, code: *code, command, subscription, detail: 0, reason };
@@ -87,7 +87,7 @@ impl Context {
         }
     }
 
-    /// A refused command gets one `processed` with the code, whatever it asked for.
+    /// A refused command gets one `processed` with the code, for any `acks`.
     pub(crate) fn refuse_command(
         &mut self,
         id: SessionId,

@@ -1,4 +1,4 @@
-//! What goes out: frames for sessions, and the bounds on what waits for connections.
+//! Output: frames for sessions, and the limits of the bytes that wait for connections.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use crate::session::{Outbox, Phase, Session, SessionId, SharedData, Stall, Taken
 use crate::topic::Stage;
 use quire_command::{Code, Reply};
 
-/// Bytes that a connection is sent in one turn, or one chunk more: what waited for one that takes bytes again must not hold up the others.
+/// The most bytes that a connection is sent in one turn, plus at most one chunk. The backlog of a connection that takes bytes again must
+/// not delay the others.
 const SEND_SIZE_MAX: usize = 1024 * 1024;
 
 /// Bytes of buffers kept for the next turn's output: enough for a fan-out to a thousand connections.
@@ -24,7 +25,7 @@ const SPARE_SIZE_MAX: usize = 1024 * 1024;
 /// A spare buffer smaller than this is given back too: the head of a message whose data is shared has a buffer of a few dozen bytes.
 const SPARE_SIZE_MIN: usize = 128;
 
-/// Outboxes share data of at least this many bytes: every part of what is sent costs the driver as much as a copy of 2 KiB.
+/// Outboxes share data of at least this many bytes. Every separate part of the output costs the driver about the time of a copy of 2 KiB.
 const SHARED_SIZE_MIN: usize = 4 * 1024;
 
 /// Sharing saves copies of at least this many bytes. With 16 KiB for two connections it gains nothing.
@@ -181,7 +182,7 @@ impl Context {
         mark_dirty(&mut self.sessions.all[id], &mut self.sessions.dirty, id);
     }
 
-    /// Queues a frame for the session; what a connection does not take counts as its backlog.
+    /// Queues a frame for the session. Bytes that a connection does not take count as its backlog.
     pub(crate) fn put(&mut self, id: SessionId, frame: &Reply<'_>) {
         let session = self.session(id);
         if session.phase == Phase::Closed {
@@ -212,7 +213,7 @@ impl Context {
         self.drop_slow(id, &reason);
     }
 
-    /// Ends a connection that does not take its messages; what waits for it is dropped.
+    /// Ends a connection that does not take its messages. Its buffered output is dropped.
     pub(crate) fn drop_slow(&mut self, id: SessionId, reason: &str) {
         self.session(id).outbox.clear();
         self.end(id, Code::SlowConsumer, reason);

@@ -1,4 +1,4 @@
-//! The connections and what each part may do with one: end it, make it wait, let it go on.
+//! The connections, and the actions of each part on them: end one, make it wait, let it continue.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -78,7 +78,7 @@ impl Context {
         &self.config.transports[self.sessions.all[id].transport.0 as usize]
     }
 
-    /// The session need not wait any longer for what `stall` says: its commands go on before the turn ends.
+    /// The session no longer waits for the reason `stall`. Its commands continue before the turn ends.
     pub(crate) fn resume_commands(&mut self, id: SessionId, stall: Stall) {
         if self.sessions.all.get(id).is_some_and(|session| session.stall == Some(stall)) {
             self.sessions.resumable.push((id, stall));

@@ -4,7 +4,7 @@
 //! The rest of its bytes waits for a later turn. In that turn all waiting connections share one budget. The passes over the log and over
 //! replays have separate budgets, and also continue in the next turn.
 //!
-//! How long something took is told by the stopwatch that the driver lends ([`Broker::set_stopwatch`]). A broker without one has no budgets.
+//! The stopwatch that the driver lends ([`Broker::set_stopwatch`]) measures how long something took. A broker without one has no budgets.
 
 use crate::context::Context;
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use quire_types::time::Instant;
 /// The longest that the commands of one connection run before the next one's.
 const SLICE: Duration = Duration::from_micros(500);
 
-/// The longest that connections whose slice was over go on in one turn, all together.
+/// The longest time in one turn, in total, for connections whose slice was over.
 pub(super) const CONTINUATION: Duration = Duration::from_micros(500);
 
 /// The longest that a pass over the log, or over the replays, takes in one turn. A pass ends between two of its steps.
@@ -25,7 +25,7 @@ pub(super) const PASS: Duration = Duration::from_millis(1);
 /// Bytes of commands kept for a connection whose slice is over, above which it is not read from.
 pub(super) const PENDING_INPUT_MAX: usize = 64 * 1024;
 
-/// The clock is read after commands of this weight: reading it costs as much as a tenth of a publish.
+/// The clock is read after commands of this weight. Reading it costs about a tenth of a publish.
 pub(super) const WEIGHT_MAX: usize = 32;
 
 /// The weight of a command that does more than append one message.
@@ -34,16 +34,16 @@ const HEAVY: usize = WEIGHT_MAX;
 /// The weight of finding the subscriptions that are served at once with a publish; each of them adds one.
 pub(super) const SERVED: usize = 2;
 
-/// Bytes of data that weigh as much as a small publish.
+/// Bytes of data that have the weight of a small publish.
 const WEIGHED_SIZE: usize = 1024;
 
-/// Effort of filters that weighs as much as a small publish.
+/// Effort of filters that has the weight of a small publish.
 pub(super) const WEIGHED_EFFORT: usize = 500;
 
 /// Nanoseconds that it takes to write a byte to a socket. The driver writes after the turn, but the others wait for that too.
 const WRITE_NS: u64 = 1;
 
-/// What measures time within a turn.
+/// Measures time within a turn.
 pub type Stopwatch = Box<dyn FnMut() -> Instant + Send>;
 
 /// The budgets of the turn under way.
@@ -91,7 +91,7 @@ impl Slices {
         self.ends_at = self.deadline(SLICE).unwrap_or_default();
     }
 
-    /// Whether the slice is over behind a command of this weight.
+    /// Whether the slice is over after a command of this weight.
     fn is_over(&mut self, weight: usize) -> bool {
         self.weight += weight;
         if self.weight < WEIGHT_MAX {
@@ -118,7 +118,7 @@ impl Slices {
         self.charged += Duration::from_nanos(size as u64 * WRITE_NS);
     }
 
-    /// Whether any connection waits to go on.
+    /// Whether any connection waits to continue.
     pub(super) fn any_waits(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -129,14 +129,14 @@ impl Context {
         self.slices.begin();
     }
 
-    /// To be called behind each command but a publish: makes the connection wait for its next slice when this one is over.
+    /// Call after each command but a publish. Makes the connection wait for its next slice when this one is over.
     pub(crate) fn end_of_command(&mut self, id: SessionId) {
         if self.slices.is_over(HEAVY) {
             self.wait_for_slice(id);
         }
     }
 
-    /// The same behind a publish.
+    /// The same after a publish.
     pub(crate) fn end_of_publish(&mut self, id: SessionId, size: usize) {
         if self.slices.is_over(1 + size / WEIGHED_SIZE) {
             self.wait_for_slice(id);

@@ -140,7 +140,7 @@ pub struct TopicStats {
 /// A part of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<T> {
-    /// What there is, in order.
+    /// The entries, in order.
     pub items: Vec<T>,
     /// More come after the last one.
     pub has_more: bool,

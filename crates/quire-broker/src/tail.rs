@@ -14,12 +14,12 @@ use quire_types::time::Instant;
 /// Bytes of records that are handed on in one turn: more would keep the connections waiting.
 const SIZE_MAX: usize = 4 * 1024 * 1024;
 
-/// What became of a record that was handed to a consumer.
+/// The result for a record that was handed to a consumer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Consumed {
-    /// What it took, as [`super::slice`] counts.
+    /// The weight of the work, as [`super::slice`] counts.
     pub(crate) weight: usize,
-    /// The consumer has something to do behind this record, before the next one.
+    /// The consumer has work after this record, before the next one.
     pub(crate) has_reached: bool,
 }
 
@@ -31,12 +31,12 @@ pub(crate) trait LogConsumer {
     /// There are records that no consumer has received yet.
     fn on_news(&mut self) {}
 
-    /// The nearest position above [`Log::served`](super::context::Log::served) behind which it has something to do.
+    /// The nearest position above [`Log::served`](super::context::Log::served) after which it has work.
     fn next_stop(&self, _cx: &Context) -> Option<Position> {
         None
     }
 
-    /// Takes a record: the one behind [`Log::served`](super::context::Log::served).
+    /// Takes a record: the one after [`Log::served`](super::context::Log::served).
     fn on_record(&mut self, cx: &mut Context, topic: TopicId, record: &Record<'_>) -> Consumed;
 
     /// [`Log::served`](super::context::Log::served) has come to a stop, or to the end of what is handed on in this turn.
@@ -45,7 +45,7 @@ pub(crate) trait LogConsumer {
     /// The records of this batch were handed on.
     fn on_batch(&mut self, _batch: &Batch) {}
 
-    /// What lies between [`Log::served`](super::context::Log::served) and `limit` cannot be read, and is left out.
+    /// The records between [`Log::served`](super::context::Log::served) and `limit` cannot be read, and are left out.
     fn on_unreadable(&mut self, cx: &mut Context, limit: Position, error: &JournalError);
 
     /// Everything persisted was handed on, or this turn has no time for more.

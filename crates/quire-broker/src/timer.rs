@@ -29,14 +29,14 @@ pub(crate) enum Timer {
     End,
     /// The interval of the maintenance schedule is over.
     Maintenance,
-    /// Subscribers are told how far the log was searched for them.
+    /// The resume positions of subscribers are due.
     Progress,
     /// A lease or a message of a queue may end, or the state of the queues is to be saved.
     Queues,
 }
 
-/// The timers that run, earliest first. What happens often does not set a timer anew: the timer looks, when it fires, whether its time has
-/// really come. So a frame that was heard costs nothing here.
+/// The timers that run, earliest first. A frequent event does not set a timer anew. Instead the timer checks, when it fires, whether its
+/// time has really come. So a received frame costs nothing here.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     by_time: BTreeSet<(Instant, Timer)>,

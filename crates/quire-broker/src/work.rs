@@ -1,4 +1,4 @@
-//! Background jobs: what may wait for the disk, and the part of the broker that waits for each.
+//! Background jobs: work that may wait for the disk, and the part of the broker that waits for each job.
 //!
 //! A part hands a [`Job`] to [`Context::begin_job`]. The driver runs it on another thread and hands in what it gave. The run loop finds the
 //! owner by the number of the job and calls it. A number that is not in the table finds nothing.
@@ -14,8 +14,8 @@ use crate::replay::{Answer, Found, Located, Question, Reading, ReplayId, decide_
 use crate::session::SessionId;
 use crate::subscription::Range;
 
-/// Something to read from the journal, or to write beside it. It may block on the disk: run it off the loop, then hand the result back as
-/// `Input::ReadDone`. Requests are independent of each other and may be run in any order, on any thread.
+/// A job that reads from the journal, or writes a file next to it. It may block on the disk: run it off the loop, then hand the result back
+/// as `Input::ReadDone`. Requests are independent of each other and may be run in any order, on any thread.
 pub struct ReadRequest {
     number: u64,
     job: Job,
@@ -43,7 +43,7 @@ pub(crate) enum Job {
     Queue(QueueJob),
 }
 
-/// What a job gave.
+/// The result of a job.
 pub(crate) enum Outcome {
     Located(Result<Located, JournalError>),
     Read(Box<Found>),
@@ -113,7 +113,7 @@ impl ReadRequest {
 }
 
 impl ReadTicket {
-    /// The read panicked: its owner is told so instead of waiting for ever.
+    /// The read panicked. Its owner gets this result instead of waiting forever.
     pub fn panicked(self) -> ReadDone {
         ReadDone { number: self.0, outcome: Outcome::Panicked }
     }

@@ -67,7 +67,7 @@ impl Bookmarks {
         }
     }
 
-    /// Nobody looks for the subscription's end any more.
+    /// The subscription no longer has an end to look for.
     pub(crate) fn clear_until(&mut self, cx: &mut Context, id: SubscriptionId) {
         let until = cx.subscription(id).progress_mut().and_then(|progress| progress.until.take());
         if let Some(EndPosition::Awaited(end)) = until {

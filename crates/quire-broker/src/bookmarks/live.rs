@@ -66,7 +66,7 @@ impl Bookmarks {
             .min()
     }
 
-    /// What has become true by the tail's moving.
+    /// Handles the goals that subscriptions have reached because the tail moved.
     pub(crate) fn advance_followers(&mut self, cx: &mut Context) {
         let served = cx.log.served;
         for id in self.awaiting.iter().copied().collect::<Vec<_>>() {
@@ -164,14 +164,14 @@ impl Bookmarks {
         cx.touch(session_id);
     }
 
-    /// A subscription cannot follow: it goes on from the log, at the pace of its connection.
+    /// A subscription cannot follow. It continues from the log, at the pace of its connection.
     pub(crate) fn fall_back(&mut self, cx: &mut Context, id: SubscriptionId, after: Position) {
         self.detach_bookmark(cx, id);
         let session = cx.subscription(id).session;
         if let Some(progress) = cx.subscription(id).progress_mut() {
             progress.after = after;
         }
-        // The tail moves past this record before anything is read: the replay begins behind it.
+        // The tail moves past this record before anything is read, so the replay begins after it.
         self.begin_replay(cx, session, vec![id], after);
     }
 

@@ -37,7 +37,7 @@ pub(crate) struct Bookmarks {
     runnable_next_turn: Vec<ReplayId>,
     /// They wait, each with a timer, for a publish that waits for the disk.
     yielding: BTreeSet<ReplayId>,
-    /// Those of several subscriptions that have caught up: they go on together.
+    /// Replays of several subscriptions that have caught up. These subscriptions continue together.
     caught_up_groups: Vec<ReplayId>,
     read_slots: ReadSlots,
     /// Caught up subscriptions for which something has to be done at a certain position, or was until just now.
@@ -134,7 +134,7 @@ impl LogConsumer for Bookmarks {
         let subscriptions = cx.subscriptions.all.values().filter_map(|subscription| {
             let progress = subscription.progress()?;
             match progress.stage {
-                // What comes next is in memory, or at the end of the log.
+                // The next record is in memory, or at the end of the log.
                 Source::Tailing | Source::Live => None,
                 Source::Detached | Source::Replaying(_) | Source::SwitchingToLive(_) => {
                     Some(progress.after.next())

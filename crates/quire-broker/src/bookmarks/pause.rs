@@ -33,8 +33,8 @@ impl Bookmarks {
         cx.answer(id, command, acks, refused);
     }
 
-    /// The subscriptions go on where they were paused. Those at one place with one rate are served by one replay, which keeps the order of
-    /// the log across them (reference: queues-and-transaction-log 2.5 W2).
+    /// The subscriptions continue where they were paused. One replay serves those at one place with one rate. It keeps the order of the log
+    /// across them.
     pub(crate) fn resume(
         &mut self,
         cx: &mut Context,

@@ -1,8 +1,8 @@
 //! Telling bookmark subscriptions how far the log has been looked at for them (reference: queues-and-transaction-log 2.5, BR9).
 //!
-//! A subscription that matches little, or that began at the end of the log and has received nothing, has no message to resume behind.
-//! So those that asked for it are told the bookmark of the last message up to the tail, whether or not they match it: to resume there
-//! is exact, because everything up to the tail was sent to them before.
+//! Some subscriptions have no message after which to resume: they match little, or they began at the end of the log and have received
+//! nothing. So the broker sends the bookmark of the last message up to the tail to those that asked for it, whether or not they match that
+//! message. To resume there is exact, because everything up to the tail was sent to them before.
 
 use crate::context::Context;
 use std::collections::{BTreeSet, VecDeque};
@@ -17,15 +17,15 @@ use crate::subscription::{Source, SubscriptionId};
 use quire_command::{Reply, SubscriptionNumbers};
 use quire_types::time::Instant;
 
-/// Shortest time between two places: what a client that lost its connection has looked at again at the most, beside which a frame per
-/// connection and second is nothing.
+/// Shortest time between two resume positions. It limits the part of the log that is read again after a lost connection. The cost of one
+/// frame per connection and second is small compared with that.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Batches whose last message is remembered until the tail has passed it. Beyond it the newest two count as one, and the places that are
-/// told are that much coarser.
+/// Batches whose last message is remembered until the tail has passed it. Above this number, the newest two count as one, and the resume
+/// positions are coarser.
 const AHEAD_MAX: usize = 4096;
 
-/// Stands for the beginning of the log on the wire.
+/// The beginning of the log on the wire.
 const BEGINNING: Bookmark = Bookmark { publisher: PublisherId(0), sequence: 0 };
 
 #[derive(Debug)]
@@ -120,7 +120,7 @@ impl Bookmarks {
         }
     }
 
-    /// A bookmark subscription begins: it is told its place when that is the end of the log.
+    /// A bookmark subscription begins. Sends its resume position when that is the end of the log.
     pub(crate) fn send_first_resume_position(&mut self, cx: &mut Context, id: SubscriptionId) {
         let served = cx.log.served;
         let subscription = cx.subscription(id);
@@ -136,7 +136,7 @@ impl Bookmarks {
         }
     }
 
-    /// A subscription has caught up: it is told the next place, even if the log does not grow.
+    /// A subscription has caught up. The next resume position is sent even if the log does not grow.
     pub(crate) fn want_resume_position(&mut self, cx: &mut Context, id: SubscriptionId) {
         if cx.subscription(id).progress().is_some_and(|progress| progress.wants_resume_positions) {
             self.resume_positions.told = None;
@@ -160,7 +160,7 @@ fn last_message(journal: &Journal) -> Option<Bookmark> {
     let last = journal.persisted();
     let Some(before) = last.get().checked_sub(1) else { return Some(BEGINNING) };
     let mut cursor = journal.reader().cursor(Position::new(before)).sparingly();
-    // What cannot be read is found out by whoever reads it next; a place is a convenience.
+    // A read error is ignored here, because a resume position is optional. The next reader of the place reports the error.
     let batch = cursor.next(last, &quire_journal::AllTopics).ok().flatten()?;
     let record = batch.records().find(|record| record.position == last)?;
     (record.kind == RecordKind::Publish)

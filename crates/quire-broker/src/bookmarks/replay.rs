@@ -8,8 +8,8 @@
 //! A replay with a rate hands its messages on one by one, and sets a timer for the next of them. A replay of several subscriptions never
 //! ends: at the tail it waits for more, so that their messages stay in the order of the log and share one rate.
 //!
-//! A replay stands back while a publish that came alone waits for the disk: whoever publishes one message after the other waits for each of
-//! them, and the replay is in the way of all that it waits for: the disk, the loop and the processors.
+//! A replay pauses while a single small publish waits for the disk. A publisher that sends one message at a time waits for each of them.
+//! The replay would compete for everything that this publisher waits for: the disk, the loop and the processors.
 
 use crate::context::Context;
 use std::collections::VecDeque;
@@ -43,15 +43,15 @@ pub(crate) const PUMP_SIZE_MAX: usize = 512 * 1024;
 /// A range of at most this many records before the live tail is read on the loop.
 const INLINE_RECORDS_MAX: u64 = 256;
 
-/// What waits for the disk is a publish that came alone up to this many bytes. More of them come from publishers that do not wait for each
-/// message, and who reads behind those must keep up with them.
+/// The bytes that wait for the disk count as a single publish up to this size. More bytes come from publishers that do not wait for each
+/// message, and the subscribers that read after them must keep up.
 const LONE_SIZE_MAX: usize = 8 * 1024;
 
-/// The longest that a replay stands back. With full chunks 256 MB/s are left to it, more than lone publishes can bring meanwhile.
+/// The longest pause of a replay. With full chunks it still reads 256 MB/s, which is more than single publishes can produce meanwhile.
 const YIELD_MAX: Duration = Duration::from_millis(1);
 
-/// The chunks of a replay that stood back, and what it asks the disk for at a time: the next publish finds the loop and the disk busy for
-/// less long. A sync that waits behind 256 KiB of reads takes half a millisecond.
+/// The size of a chunk, and of one read from the disk, of a replay that paused. So the loop and the disk are busy for a shorter time when
+/// the next publish arrives. A sync that waits for 256 KiB of reads takes half a millisecond.
 const CHUNK_SIZE_THROTTLED: usize = 64 * 1024;
 
 /// For so long another lone publish is expected. Then the chunks grow again, twice as large with each that goes whole.
@@ -63,7 +63,7 @@ const INLINE_READS_MAX: usize = 64;
 /// The bound on reads, and who waits for it.
 #[derive(Debug, Default)]
 pub(super) struct ReadSlots {
-    /// Reads under way, those nobody waits for any more included.
+    /// Reads that are in progress, including those whose result is no longer needed.
     under_way: usize,
     /// Chunks not yet handed over.
     ready: usize,
@@ -187,7 +187,7 @@ impl Bookmarks {
         }
     }
 
-    /// Takes one subscription out of a replay; the others go on where they are.
+    /// Takes one subscription out of a replay. The others continue where they are.
     pub(crate) fn leave_replay(&mut self, cx: &mut Context, id: ReplayId, subscription: SubscriptionId) {
         self.rewind(id);
         let replay = self.replay(id);
@@ -250,7 +250,7 @@ impl Bookmarks {
         }
     }
 
-    /// These may go on before the turn ends.
+    /// These may continue before the turn ends.
     pub(crate) fn wake(&mut self, replays: &[ReplayId]) {
         self.runnable.extend(replays);
     }
@@ -279,7 +279,7 @@ impl Bookmarks {
                     return;
                 }
             }
-            // One at a time: who was in line may have nothing to read any more, or a connection that takes nothing.
+            // One at a time: a waiting replay may have no more to read, or its connection may take no data.
             if !self.read_slots.has_room() {
                 return;
             }
@@ -312,7 +312,8 @@ impl Bookmarks {
                 }
                 let replay = &mut self.replays[id];
                 self.read_slots.remove(replay, &chunk);
-                // What goes whole when it comes may be more at a time, which costs less. A rate asks for no more than keeps it up.
+                // A chunk that is handed on completely when it arrives may be larger the next time, which costs less. A rate needs no chunk
+                // that is larger than the rate itself requires.
                 let may_grow = cx.now.instant >= replay.throttled_until
                     && (replay.pace.is_none() || chunk.size >= replay.chunk_size_max);
                 if is_new && may_grow {
@@ -537,7 +538,7 @@ impl Bookmarks {
         }
     }
 
-    /// The journal takes no more writes: nothing above what is persisted will ever come, so nobody waits for it.
+    /// The journal takes no more writes. Nothing above the persisted position will arrive, so no subscription waits for it.
     pub(crate) fn clamp_awaited(&mut self, cx: &mut Context) {
         let persisted = cx.log.visible();
         for (_, subscription) in &mut cx.subscriptions.all {

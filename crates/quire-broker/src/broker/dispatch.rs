@@ -72,7 +72,7 @@ impl Broker {
         }
     }
 
-    /// One command: who sent it and what it is decide here, and the part whose it is carries it out.
+    /// One command. The sender and the kind of the command decide here which part carries it out.
     fn take_command(&mut self, id: SessionId, command: Command<'_>) {
         let session = &self.cx.sessions.all[id];
         let admitted = match &session.identity {
@@ -100,7 +100,7 @@ impl Broker {
             (_, Command::Subscribe(subscribe)) => self.subscribe(id, &subscribe),
             (_, Command::Unsubscribe(unsubscribe)) => self.unsubscribe(id, &unsubscribe),
             (_, Command::Flush { command, acks }) => {
-                // What queues have done before is part of what is flushed.
+                // A flush includes the earlier changes of queues.
                 self.queues.log_changes(&mut self.cx);
                 self.publishers.flush(&mut self.cx, id, command, acks);
             }
@@ -153,7 +153,7 @@ impl Broker {
         self.cx.reply(&by, reply);
     }
 
-    /// Goes on with a stalled session whose reason has gone.
+    /// Continues with a stalled session whose reason is gone.
     pub(super) fn resume_session(&mut self, id: SessionId) {
         self.cx.session(id).stall = None;
         self.cx.touch(id);
@@ -173,13 +173,13 @@ impl Broker {
                 session.kept = kept;
                 self.cx.touch(id);
             }
-            // What the commands ask for may come too late for this turn.
+            // The requests of the commands may come too late for this turn.
             self.cx.wants_turn = true;
         }
         self.cx.count_unfinished(id);
     }
 
-    /// The client said goodbye: nothing is delivered any more, what it published is still acknowledged.
+    /// The client said goodbye. No further message is delivered, and its publishes are still acknowledged.
     fn leave(&mut self, id: SessionId) {
         self.drop_subscriptions(id);
         self.publishers.note();
@@ -202,7 +202,7 @@ impl Broker {
         }
     }
 
-    /// Goes on with the batch that an earlier slice left; whether the session may take what comes after it.
+    /// Continues with the batch that an earlier slice left. Returns whether the session may take the input after it.
     pub(super) fn continue_batch(&mut self, id: SessionId) -> bool {
         let Some(mut rest) = self.cx.session(id).batch.take() else { return true };
         let mut batch = rest.batch();
@@ -226,7 +226,7 @@ impl Broker {
         }
     }
 
-    /// Goes on with connections that wait for their next slice, each in its turn, as long as the turn has time for them.
+    /// Continues with connections that wait for their next slice, round robin, as long as the turn has time for them.
     pub(super) fn continue_waiting(&mut self) {
         let deadline = self.cx.slices.deadline(CONTINUATION);
         while let Some(id) = self.cx.slices.next_waiting() {
@@ -241,7 +241,7 @@ impl Broker {
         self.cx.wants_turn |= self.cx.slices.any_waits();
     }
 
-    /// Goes on with sessions that waited for their answers.
+    /// Continues with sessions that waited for their answers.
     pub(crate) fn resume_sessions(&mut self) {
         for (id, stall) in std::mem::take(&mut self.cx.sessions.resumable) {
             let Some(session) = self.cx.sessions.all.get(id) else { continue };

@@ -32,7 +32,7 @@ pub(super) struct Submission<'a> {
 }
 
 impl Submission<'_> {
-    /// What filters may look at of the message.
+    /// The input of filters from the message.
     #[inline]
     fn context<'a>(
         &'a self,
@@ -57,13 +57,13 @@ impl Submission<'_> {
 /// Where a message comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// A client published it. While the journal has no room the message is refused, and the client is told.
+    /// A client published it. While the journal has no room, the message is refused, and the client gets the refusal.
     Client,
     /// A service made it from what the log holds. The journal keeps it until there is room.
     Service,
 }
 
-/// What became of a message.
+/// The result for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ingested {
     /// It has this position in the log.
@@ -80,7 +80,7 @@ impl Broker {
     /// Records a message and serves ordinary and `live` subscriptions with it.
     #[inline]
     pub(super) fn ingest(&mut self, submission: Submission<'_>) -> Ingested {
-        // Whatever changes the bytes of messages does it here: everything below sees what is recorded.
+        // A part that changes the bytes of messages belongs here: everything below sees the bytes that are recorded.
         let Submission { origin, publisher, topic, correlation_id, headers, expiration_s, data, .. } =
             submission;
         let timestamp = self.cx.log.stamp(self.cx.now.wall);

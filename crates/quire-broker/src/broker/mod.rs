@@ -11,11 +11,11 @@
 //! argument, and what may block is a [`ReadRequest`](ReadRequest) or a [`MaintenanceJob`] that the driver runs elsewhere. Equal inputs at
 //! equal times give equal outputs.
 //!
-//! What it promises is docs/protocol.md. How it works: a publish is appended to the journal's open batch and goes to ordinary
-//! subscriptions at once, straight from the received frame (`publish.rs`). The end of a turn submits the batch. When the journal has
-//! persisted it, one pass over the new records serves every bookmark subscription that has caught up (`bookmarks/live.rs`). Replays serve
-//! the others at the pace of their connections (`bookmarks/replay.rs`) and join that pass when they arrive at it. Publishers get one
-//! cumulative acknowledgement (`publishers/acknowledge.rs`).
+//! docs/protocol.md is the contract. How it works: a publish is appended to the journal's open batch and goes to ordinary subscriptions at
+//! once, straight from the received frame (`publish.rs`). The end of a turn submits the batch. When the journal has persisted it, one pass
+//! over the new records serves every bookmark subscription that has caught up (`bookmarks/live.rs`). Replays serve the others at the pace
+//! of their connections (`bookmarks/replay.rs`) and join that pass when they arrive at it. Publishers get one cumulative acknowledgement
+//! (`publishers/acknowledge.rs`).
 
 /// The consumers of the log: the one list of them. It is a macro because it borrows these fields of the broker and leaves the others free.
 macro_rules! consumers {
@@ -141,7 +141,7 @@ impl Broker {
                 self.maintenance.done(&mut self.cx, &consumers, done);
             }
             Input::Admin { ticket, command } => self.administer(Requester::Process { ticket }, command),
-            // What these stand for is looked at by the end of every turn.
+            // The end of every turn handles the causes of these inputs.
             Input::Flushed | Input::Timeout => (),
             Input::Shutdown => self.begin_shutdown(),
         }
@@ -205,13 +205,13 @@ impl Broker {
     /// Closes the journal cleanly. Waits for the disk.
     ///
     /// # Errors
-    /// The error of the journal. What was acknowledged is safe.
+    /// The error of the journal. Acknowledged messages are safe.
     pub fn close(mut self) -> Result<(), JournalError> {
         self.queues.close(&mut self.cx)?;
         self.cx.log.journal.close()
     }
 
-    /// Ends a broker that panicked in the middle of a turn: writes nothing more, marks no clean stop. What was acknowledged is safe.
+    /// Ends a broker that panicked in the middle of a turn: writes nothing more, and marks no clean stop. Acknowledged messages are safe.
     pub fn abandon(self) {
         self.cx.log.journal.abandon();
     }
@@ -252,7 +252,7 @@ impl Broker {
         self.queues.stats(&self.cx)
     }
 
-    /// What the server is, and its most important figures.
+    /// The identity of the server, and its most important figures.
     pub(crate) fn server_stats(&self) -> ServerStats {
         let (journal_file_count, journal_size) = self.cx.log.journal.size();
         ServerStats {
@@ -395,7 +395,7 @@ impl Broker {
         self.cx.log.journal.submit();
     }
 
-    /// Above the limit of unpersisted bytes publishers are not read from; they go on at half of it.
+    /// Above the limit of unpersisted bytes, publishers are not read from. They continue at half of it.
     fn push_back(&mut self) {
         let unpersisted = self.cx.log.unpersisted_size() as u64;
         let limit = self.cx.config.limits.max_unpersisted;
@@ -539,7 +539,7 @@ impl Broker {
 
     /// Lets go of the name.
     fn release(&mut self, id: SessionId) {
-        // What the consumer did is noted under it.
+        // The events of the consumer are noted under its name.
         self.queues.note_leases(&mut self.cx);
         if let Some(identity) = self.cx.session(id).identity.take() {
             self.publishers.release(identity.publisher, id, &self.cx.log);

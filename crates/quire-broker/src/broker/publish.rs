@@ -30,7 +30,7 @@ impl Broker {
             );
             return;
         }
-        // The topic comes before the duplicate check: what was refused is refused again when it is repeated.
+        // The topic is checked before duplicates, so that a refused message is refused again when it is repeated.
         let topic = match self.cx.topic_of(id, publish.topic) {
             Ok(topic) => topic,
             Err(refusal) => return self.publishers.refuse(&mut self.cx, id, key, publish.sequence, refusal),

@@ -1,9 +1,9 @@
 //! Ordinary subscriptions whose filters take more effort for a message than a turn has.
 //!
-//! The message is kept for such a subscription, the filter is evaluated on a reader thread, and what matches is delivered when the answer
-//! comes. Until then everything later for the subscription waits behind it, so that its messages stay in order. What is kept counts
-//! against `max_client_backlog` like what a slow connection does not take. A bookmark subscription needs none of this: it falls back to a
-//! replay, whose filters are evaluated on those threads anyway.
+//! The message is kept for such a subscription. A reader thread evaluates the filter, and a matching message is delivered when the answer
+//! arrives. Until then every later message for the subscription waits, so that its messages stay in order. Kept messages count against
+//! `max_client_backlog` like the backlog of a slow connection. A bookmark subscription does not need this: it falls back to a replay, whose
+//! filters are always evaluated on those threads.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const QUESTIONS_MAX: usize = 1024;
 /// Bytes of the messages of one piece of work.
 const QUESTIONS_SIZE_MAX: usize = 1024 * 1024;
 
-/// What a kept message takes beside its data.
+/// The size of a kept message in addition to its data.
 const KEPT_OVERHEAD: usize = 64;
 
 /// A message that is kept for subscriptions, one after the other.
@@ -66,7 +66,7 @@ pub(super) struct Deferred {
 #[derive(Default)]
 struct Waiting {
     questions: VecDeque<Question>,
-    /// Stands in the line.
+    /// It is in the line.
     is_in_line: bool,
 }
 

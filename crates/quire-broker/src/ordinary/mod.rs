@@ -21,14 +21,14 @@ use deferred::{Deferred, SharedMessage};
 #[derive(Default)]
 pub(crate) struct Ordinary {
     deferred: Deferred,
-    /// `live` subscriptions that could not take a message, and the positions behind which they have to go on from the log.
+    /// `live` subscriptions that could not take a message, and the positions after which they continue from the log.
     behind: Vec<(SubscriptionId, Position)>,
     /// The subscriptions that get the current message. A buffer that is used again.
     matched: Vec<(SubscriptionId, Decision)>,
 }
 
 impl Ordinary {
-    /// A `live` subscription that has to go on from the log, and from where.
+    /// A `live` subscription that continues from the log, and the position after which it does.
     pub(crate) fn next_behind(&mut self) -> Option<(SubscriptionId, Position)> {
         (!self.behind.is_empty()).then(|| self.behind.remove(0))
     }
@@ -68,8 +68,8 @@ impl Ordinary {
         self.matched = matched;
     }
 
-    /// A `live` subscription that cannot take a message goes on from the log, if the message is there. Gives whether the subscription
-    /// is none that has to wait for a decision.
+    /// A `live` subscription that cannot take a message continues from the log, if the message is there. Returns whether the subscription
+    /// does not have to wait for a decision.
     fn falls_back(&mut self, cx: &Context, id: SubscriptionId, is_recorded: bool) -> bool {
         let Some(subscription) = cx.subscriptions.get(id) else { return true };
         let Some(progress) = subscription.progress() else { return false };

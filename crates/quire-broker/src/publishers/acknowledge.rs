@@ -161,8 +161,8 @@ impl Publishers {
         }
     }
 
-    /// The journal has no room: every publisher that waits is told from where on nothing is persisted for now. What was appended is
-    /// kept, and so is what queues have to say of their messages; publishes are refused until there is room.
+    /// The journal has no room. Every waiting publisher gets the first sequence that is not persisted for now. Appended records are kept,
+    /// and so are the changes of queues. Publishes are refused until there is room.
     fn journal_stalled(&mut self, cx: &mut Context, error: &JournalError) {
         let failure = Failure { code: code_of(error), reason: error.to_string(), passes: true };
         let event = Event::JournalStalled { code: failure.code, reason: failure.reason.clone() };
@@ -201,10 +201,10 @@ impl Publishers {
         }
     }
 
-    /// The journal takes no more writes: every publisher that waits is told from where on nothing is persisted.
+    /// The journal takes no more writes. Every waiting publisher gets the first sequence that is not persisted.
     fn send_failures(&mut self, cx: &mut Context) {
         self.note();
-        // What became persisted before the failure is still acknowledged.
+        // Messages that were persisted before the failure are still acknowledged.
         let persisted = cx.log.acknowledged();
         for key in self.unsettled() {
             let session = self.get(key).and_then(|publisher| publisher.session);
@@ -255,7 +255,7 @@ impl Publishers {
         let publisher = identity.publisher;
         let owes_flush = !session.flushes.is_empty();
         let is_leaving = session.phase == Phase::Closing;
-        // What the journal has no room for is not waited for, once that was said.
+        // After that was reported, messages for which the journal has no room are not waited for.
         let owes_publishes = !session.knows_of_failure && !self.is_settled(publisher);
         if is_leaving && !owes_flush && !owes_publishes {
             self.acknowledge_now(cx, id);

@@ -37,7 +37,7 @@ impl Publishers {
             cx.timers.set(Timer::Silence(id), now + 2 * interval);
         }
         self.note();
-        // What the journal has no room for is not waited for.
+        // Messages for which the journal has no room are not waited for.
         let persisted = cx.log.acknowledged();
         let is_persisted = self.get(key).is_none_or(|publisher| publisher.is_persisted(persisted));
         if is_persisted || cx.log.failure.is_some() {

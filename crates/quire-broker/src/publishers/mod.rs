@@ -17,12 +17,13 @@ use crate::session::{ACK_BACKLOG_MAX, PublisherKey, SessionId, Stall};
 use crate::{Event, Output};
 pub(crate) use publisher::{Publisher, Refusal, Settled};
 
-/// Publishers that are gone and whose highest sequence is above what the journal knows of them, because their last publishes were not
-/// recorded or were refused. At the limit the one gone longest is forgotten; if it comes back and repeats those publishes, they are taken again.
+/// Disconnected publishers whose highest sequence is above the one in the journal, because their last publishes were not recorded or were
+/// refused. At the limit, the one that disconnected first is forgotten. If it connects again and repeats those publishes, they are taken
+/// again.
 const DEPARTED_MAX: usize = 65_536;
 
-/// Publishers that are gone and are still to be told of refusals when they come back. At the limit the one gone longest is
-/// forgotten, and never learns why its messages are not there.
+/// Disconnected publishers that get refusals when they connect again. At the limit, the one that disconnected first is forgotten. It never
+/// gets the reason why its messages are not there.
 const ABSENT_MAX: usize = 64;
 
 pub(crate) struct Publishers {
@@ -132,7 +133,7 @@ impl Publishers {
         }
     }
 
-    /// Settles a publisher that has no connection: what is persisted needs no telling, what was refused is kept for its return.
+    /// Settles a publisher that has no connection. Persisted messages need no report, and refusals are kept until it connects again.
     pub(crate) fn acknowledge_absent(&mut self, key: PublisherKey, log: &Log) {
         self.unsettled.remove(&key);
         let Some(publisher) = self.all.get_mut(key) else { return };
@@ -186,7 +187,7 @@ impl Publishers {
         }
     }
 
-    /// What every publish frame needs first: whose it is. `None` when the session takes none any more.
+    /// Returns the publisher of a publish frame, which every such frame needs first. `None` when the session takes no more publishes.
     #[inline]
     pub(crate) fn begin_publish(&mut self, cx: &mut Context, id: SessionId) -> Option<PublisherKey> {
         let session = &mut cx.sessions.all[id];
@@ -199,8 +200,8 @@ impl Publishers {
         Some(publisher)
     }
 
-    /// Logs a sequence that is far above the last one: everything between counts as a duplicate from now on, also when another program has
-    /// published under the name. Numbers that a program gives itself may go up by as much as it likes, so nothing is refused.
+    /// Logs a sequence that is far above the last one. Everything between counts as a duplicate from now on, also when another program has
+    /// published under the name. Sequences that a program chooses itself may rise by any amount, so nothing is refused.
     #[cold]
     pub(crate) fn note_jump(&mut self, cx: &mut Context, id: SessionId, key: PublisherKey, to: u64) {
         let Some(publisher) = self.get_mut(key) else { return };

@@ -1,8 +1,8 @@
-//! What a publisher has sent and what it has been told: one sequence over all topics, duplicates, and acknowledgements that are
-//! cumulative, true and never go back (seed 004; reference: queues-and-transaction-log 2.3, 3.4).
+//! The sequences that a publisher has sent, and the answers that it got: one sequence over all topics, duplicates, and acknowledgements
+//! that are cumulative, true and never decrease.
 //!
-//! A publisher outlives its connection for as long as something of it is not persisted: the next connection of that name is only let in
-//! when the highest sequence that it is told is also on the disk.
+//! A publisher outlives its connection while any message of it is not persisted. The next connection of that name is only accepted when the
+//! highest sequence that it gets is also on the disk.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ pub(crate) struct Publisher {
     highest: u64,
     /// The last record of this publisher.
     last: Position,
-    /// What it is to be told, in order, each once a position is persisted.
+    /// The answers that it is to get, in order, each after a position is persisted.
     owed: VecDeque<Owed>,
     /// Sequences up to here may be acknowledged.
     due: u64,
@@ -110,7 +110,7 @@ impl Publisher {
         self.due
     }
 
-    /// Whether a message with this sequence was seen before. 0 stands for none, which is never a duplicate.
+    /// Whether a message with this sequence was seen before. 0 means no sequence, which is never a duplicate.
     pub(crate) fn is_duplicate(&self, sequence: u64) -> bool {
         sequence != 0 && sequence <= self.highest
     }
@@ -121,7 +121,7 @@ impl Publisher {
         self.highest = self.highest.max(sequence);
     }
 
-    /// A message was taken that is not recorded: it counts in the sequence all the same (reference 2.3 P14).
+    /// A message was taken that is not recorded. It still counts in the sequence.
     pub(crate) fn pass(&mut self, sequence: u64) {
         self.highest = self.highest.max(sequence);
     }
@@ -150,8 +150,8 @@ impl Publisher {
         }
     }
 
-    /// Everything up to `persisted` is persisted: calls `say` with what must be said at once. What else may be
-    /// acknowledged is then [`Publisher::due`].
+    /// Everything up to `persisted` is persisted. Calls `say` with the answers that must be sent at once. [`Publisher::due`] is then the
+    /// sequence that may be acknowledged besides.
     pub(crate) fn settle(&mut self, persisted: Position, mut say: impl FnMut(Settled)) {
         while let Some(owed) = self.owed.pop_front_if(|owed| owed.position() <= persisted) {
             match owed {
@@ -192,8 +192,8 @@ impl Publisher {
         self.owed.back().is_none_or(|owed| owed.position() <= persisted)
     }
 
-    /// A new connection is let in: gives the last sequence that it is told, and the refusals that no earlier connection was told. What is
-    /// above `persisted`, which the journal has no room for, is said later.
+    /// A new connection is accepted. Returns the last sequence that it gets, and the refusals that no earlier connection got. Messages
+    /// above `persisted`, for which the journal has no room, are answered later.
     pub(crate) fn enter(&mut self, persisted: Position) -> (u64, Vec<(u64, Refusal)>) {
         let mut refused = Vec::new();
         self.settle(persisted, |settled| {
@@ -220,7 +220,7 @@ impl Publisher {
 }
 
 impl Owed {
-    /// What must be persisted before it is said.
+    /// The position that must be persisted before the answer.
     fn position(&self) -> Position {
         match self {
             Owed::Acknowledge { position, .. } | Owed::Refuse { position, .. } => *position,

@@ -1,4 +1,4 @@
-//! What happened to messages goes into the log: one record per queue and turn.
+//! Logs the changes of messages: one record per queue and turn.
 
 use quire_journal::{Attributes, JournalError, NewRecord, PublisherId, RecordKind};
 
@@ -29,7 +29,7 @@ impl QueueService {
                 | ChangeKind::Taken
                 | ChangeKind::Released => (),
             }
-            // What can no longer be logged happens again after a restart.
+            // A change that can no longer be logged happens again after a restart.
             if cx.has_failed() {
                 continue;
             }

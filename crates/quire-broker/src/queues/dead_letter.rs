@@ -1,4 +1,4 @@
-//! Dead letters: what expires from a queue that names a place for it (docs/queues.md section 9).
+//! Dead letters: messages that expire from a queue with a dead letter topic (docs/queues.md section 9).
 //!
 //! The dead letter is itself the record of the expiry: a restart finds either both or neither. Until it is in the log the message counts
 //! as one that the queue still needs.
@@ -16,7 +16,7 @@ use crate::context::Context;
 use quire_expression::message_type::MessageType;
 use quire_queue::{Change, ChangeKind, QueueId, Reasons};
 
-/// What expired and is not published yet.
+/// Messages that expired and are not published yet.
 pub(super) struct DeadLetters {
     publisher: PublisherId,
     waiting: VecDeque<Expired>,

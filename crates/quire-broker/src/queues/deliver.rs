@@ -1,4 +1,4 @@
-//! From the engine to connections: what can be delivered is sent, or waits for the disk or the journal in its place.
+//! From the engine to connections: a delivery is sent, or it waits in its place for the disk or the journal.
 
 use quire_journal::Position;
 
@@ -29,7 +29,7 @@ pub(crate) struct Pending {
     persisted: Option<Position>,
 }
 
-/// What became of an attempt to send.
+/// The result of an attempt to send.
 enum Attempt {
     Sent,
     /// The message is in other hands by now, or its subscription is gone.
@@ -53,7 +53,7 @@ impl QueueService {
         self.continue_queries(cx);
         self.refill(cx);
         let now = self.time(cx.now);
-        // A client that lost a message is told so before it gets the message again.
+        // A client that lost a message is notified before it gets the message again.
         self.engine.advance(now);
         self.notify_lost_leases(cx);
         let mut missing = Vec::new();
@@ -242,7 +242,7 @@ impl QueueService {
         }
     }
 
-    /// From here on the records of this turn's changes are in the log: what was taken may leave when they are persisted.
+    /// From here on the records of this turn's changes are in the log. Taken messages may leave when these records are persisted.
     pub(super) fn note_logged(&mut self, cx: &mut Context) {
         let appended = cx.log.journal.appended();
         for id in self.waiting.clone() {

@@ -127,7 +127,7 @@ impl QueueService {
             let ahead = last.filter(|_| is_full && index == count / 2);
             self.recent.add(batch, ahead);
         }
-        // What was read ahead may begin with a message of no queue, which is not brought.
+        // The data that was read ahead may begin with a message that is not in a queue. Such a message is not fetched.
         if !is_ahead && !self.recent.has(from) {
             let (code, reason) = match error {
                 Some(error) => (code_of(&error), error.to_string()),
@@ -178,7 +178,7 @@ impl QueueService {
             Some(Err(error)) => (code_of(&error), error.to_string()),
             _ => (Code::Internal, "it could not be read".to_owned()),
         };
-        // The queue stays as it is: what lies behind the damage must not overtake it.
+        // The queue stays as it is, because the messages after the damage must not overtake it.
         let position = self.engine.wanted(queue).map_or(0, |(after, _)| after.get() + 1);
         let (code, reason) = error;
         cx.outputs.push_back(Output::Log(Event::QueueMessageUnreadable { position, code, reason }));

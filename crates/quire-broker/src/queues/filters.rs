@@ -25,8 +25,8 @@ pub(super) struct Filters {
     arena: Arena,
 }
 
-/// Effort that the filters of a queue's subscriptions may take for one message: a few milliseconds. The engine cannot go on without the answer,
-/// so there is no other place to evaluate them.
+/// Effort that the filters of a queue's subscriptions may take for one message: a few milliseconds. The engine cannot continue without the
+/// answer, so the filters must be evaluated here.
 const QUEUE_EFFORT_MAX: u64 = 4_000_000;
 
 struct Entry {
@@ -72,13 +72,13 @@ impl Filters {
     }
 }
 
-/// Answers from what is at hand, and notes what is not.
+/// Answers from the messages that are in memory, and notes those that are not.
 pub(super) struct Answers<'a> {
     pub filters: &'a mut Filters,
     pub recent: &'a Recent,
     /// Positions that cannot be read at all: nothing matches them.
     pub unreadable: &'a std::collections::BTreeSet<Position>,
-    /// What has to be fetched before the engine can go on.
+    /// Positions that have to be fetched before the engine can continue.
     pub missing: Vec<Position>,
     pub now: Timestamp,
 }

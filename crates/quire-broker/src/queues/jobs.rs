@@ -1,4 +1,4 @@
-//! What queues have reader threads do, and what is done with the results.
+//! The jobs of queues on reader threads, and the handling of their results.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use quire_expression::message_type::Arena;
 use quire_queue::{Entry, QueueId, Time};
 use quire_scan::context_of;
 
-/// What a job for queues is for.
+/// The purpose of a job for queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Messages from this position on. `is_ahead`: nothing waits for them yet.
@@ -38,7 +38,7 @@ pub(crate) enum Purpose {
 /// Bytes of the log that a fetch brings for a message that may be wanted alone, as it is where priorities are scattered over a queue.
 pub(super) const FETCH_SIZE_ALONE: usize = 128 * 1024;
 
-/// The same for one that goes on where a fetch before it ended: some hundred messages of common size, and a few milliseconds of a slow
+/// The same for a job that continues where an earlier fetch ended: some hundred messages of common size, and a few milliseconds of a slow
 /// disk.
 pub(super) const FETCH_SIZE_AHEAD: usize = 1024 * 1024;
 
@@ -76,12 +76,12 @@ pub(crate) struct Refill {
     pub count: u64,
     pub limit: Position,
     pub definition: Arc<Definition>,
-    /// Both clocks: the ages of messages are told by the wall clock.
+    /// Both clocks: the ages of messages are measured by the wall clock.
     pub now: Time,
     pub wall: Timestamp,
 }
 
-/// What came of it.
+/// The result of a job.
 pub(crate) enum QueueOutcome {
     Fetched(Fetched),
     Found(Vec<Position>),
@@ -91,11 +91,11 @@ pub(crate) enum QueueOutcome {
     Saved(Result<(), JournalError>),
 }
 
-/// What a fetch brings.
+/// The result of a fetch.
 #[derive(Default)]
 pub(crate) struct Fetched {
     pub batches: Vec<Batch>,
-    /// There is more behind the last.
+    /// There is more after the last one.
     pub is_full: bool,
     /// Why it ended early.
     pub error: Option<JournalError>,
@@ -152,7 +152,7 @@ fn fetch(
     fetched
 }
 
-/// The position of a message, if it can be one of the queue's. What cannot be read is not found.
+/// The position of a message, if it can be one of the queue's. A message that cannot be read is not found.
 fn find(reader: &Reader, bookmark: Bookmark, definition: &Definition) -> Option<Position> {
     let position = reader.find(bookmark).ok()??;
     let mut cursor = reader.cursor(Position::new(position.get() - 1)).sparingly();
@@ -161,7 +161,7 @@ fn find(reader: &Reader, bookmark: Bookmark, definition: &Definition) -> Option<
     definition.takes(&record).then_some(position)
 }
 
-/// Those of the messages that match. What cannot be read does not.
+/// Those of the messages that match. A message that cannot be read does not match.
 fn matching(reader: Reader, mut positions: Vec<Position>, filter: &Filter, now: Timestamp) -> Vec<Position> {
     let (mut lookup, mut arena) = (Lookup::new(reader), Arena::default());
     positions.retain(|position| {

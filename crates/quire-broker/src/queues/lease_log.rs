@@ -1,5 +1,5 @@
-//! Who held what goes into the log (docs/queues.md section 13): one record per queue and turn, which goes with the next thing that is
-//! written anyway. It is a trace: nothing waits for it, and nothing is rebuilt from it.
+//! Logs the holders of messages (docs/queues.md section 13): one record per queue and turn, which is written together with the next other
+//! record. It is a trace: no operation waits for it, and no state is rebuilt from it.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::context::Context;
 use quire_queue::{LeasesWriter, QueueId};
 use quire_types::time::Instant;
 
-/// The longest that a record waits for something that it can go with. A sync of its own would hold up the next publish.
+/// The longest that a record waits for another record with which it can be written. A separate sync would delay the next publish.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// What happened and is not in the log yet.
+/// The events that are not in the log yet.
 pub(super) struct LeaseLog {
     /// By the numbers of the queues.
     writers: Vec<LeasesWriter>,
@@ -46,7 +46,7 @@ impl QueueService {
     /// the end of a turn.
     pub(crate) fn note_leases(&mut self, cx: &mut Context) {
         while let Some(event) = self.engine.poll_lease_event() {
-            // It is missed by nobody: it is a trace.
+            // The record is a trace, so it may be missing.
             if cx.has_failed() {
                 continue;
             }

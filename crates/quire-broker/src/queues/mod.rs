@@ -3,16 +3,18 @@
 //! The engine decides which subscription gets which message. [`QueueService`] gives it messages from the log and sends its deliveries to
 //! sessions. It owns the state of all queues; each call gets what the parts of a broker share as a [`Context`]. The run loop calls:
 //!
-//! | call | when |
-//! | --- | --- |
-//! | [`new`](QueueService::new), [`recover`](QueueService::recover), [`close`](QueueService::close) | at the start and the end |
-//! | the methods of [`LogConsumer`] | for records that became persistent, in order, and before journal files are removed |
-//! | [`join`](QueueService::join), [`attach`](QueueService::attach), [`release`](QueueService::release), [`leave`](QueueService::leave) | when subscriptions begin and end |
-//! | [`settle`](QueueService::settle), [`extend`](QueueService::extend), [`query`](QueueService::query) | for commands of connections |
-//! | [`pause_session`](QueueService::pause_session), [`may_resume`](QueueService::may_resume), [`forget_session`](QueueService::forget_session) | when a connection takes nothing, takes something again, ends |
-//! | [`serve`](QueueService::serve), then [`next_dead_letter`](QueueService::next_dead_letter), then [`save`](QueueService::save) | once per turn |
-//! | [`log_changes`](QueueService::log_changes), [`note_leases`](QueueService::note_leases), [`log_leases`](QueueService::log_leases) | before something that must come after these records in the log |
-//! | [`work_done`](QueueService::work_done), [`next_timeout`](QueueService::next_timeout) | for work on reader threads, and for the time |
+//! - [`new`](QueueService::new), [`recover`](QueueService::recover), [`close`](QueueService::close): at the start and the end.
+//! - The methods of [`LogConsumer`]: for records that became persistent, in order, and before journal files are removed.
+//! - [`join`](QueueService::join), [`attach`](QueueService::attach), [`release`](QueueService::release), [`leave`](QueueService::leave):
+//!   when subscriptions begin and end.
+//! - [`settle`](QueueService::settle), [`extend`](QueueService::extend), [`query`](QueueService::query): for commands of connections.
+//! - [`pause_session`](QueueService::pause_session), [`may_resume`](QueueService::may_resume),
+//!   [`forget_session`](QueueService::forget_session): when a connection takes no more data, takes data again, or ends.
+//! - [`serve`](QueueService::serve), then [`next_dead_letter`](QueueService::next_dead_letter), then [`save`](QueueService::save): once per
+//!   turn.
+//! - [`log_changes`](QueueService::log_changes), [`note_leases`](QueueService::note_leases), [`log_leases`](QueueService::log_leases):
+//!   before a record that must come after these records in the log.
+//! - [`work_done`](QueueService::work_done), [`next_timeout`](QueueService::next_timeout): for work on reader threads, and for the time.
 //!
 //! Work that may wait for the disk is a [`QueueJob`] for the reader threads. A subscription that needs its result waits with its
 //! deliveries, a connection with its commands, a queue with its questions.
@@ -73,7 +75,7 @@ use settled::Saving;
 use sidecars::QueuePointsFile;
 use snapshots::Snapshots;
 
-/// How long a close waits for the disk before it goes on without the places of the queues: a disk that is slower is failing.
+/// How long a close waits for the disk before it continues without the places of the queues. A disk that is slower is failing.
 const FLUSH_AT_CLOSE_MAX: Duration = Duration::from_secs(60);
 
 /// Everything about the queues of one broker.
@@ -114,7 +116,7 @@ pub(super) struct QueueService {
     publisher: PublisherId,
     /// The publisher of these records in format 1: a client with the name of the instance had it, too.
     former_publisher: PublisherId,
-    /// What the engine's clock shows when that of the broker shows zero.
+    /// The value of the engine's clock when that of the broker is zero.
     origin: Option<u64>,
     arena: Arena,
 }
@@ -167,7 +169,7 @@ impl QueueService {
     /// Ends the service: logs what happened, and waits for the disk to save how far the queues are.
     ///
     /// # Errors
-    /// The error of the journal. What was acknowledged is safe.
+    /// The error of the journal. Acknowledged messages are safe.
     pub(super) fn close(&mut self, cx: &mut Context) -> Result<(), JournalError> {
         if !self.any() {
             return Ok(());
@@ -209,8 +211,8 @@ impl QueueService {
         &self.all[queue.get() as usize]
     }
 
-    /// The engine's clock: the wall clock as it was at the first turn, moved on by the clock that never goes back. So leases do not
-    /// feel steps of the wall clock, and the ages of messages go on over a restart.
+    /// The engine's clock: the wall clock as it was at the first turn, moved on by the monotonic clock. So steps of the wall clock have no
+    /// effect on leases, and the ages of messages continue over a restart.
     fn time(&mut self, now: Now) -> Time {
         let origin = *self.origin.get_or_insert(now.wall.as_ns().saturating_sub(now.instant.as_ns()));
         Time::new(origin.saturating_add(now.instant.as_ns()))
@@ -269,7 +271,7 @@ impl LogConsumer for QueueService {
         }
     }
 
-    /// Queues have no replay: what they cannot take in here enters them at the next start, and no more is taken until then.
+    /// Queues have no replay. A message that they cannot take here enters them at the next start, and no more is taken until then.
     fn on_unreadable(&mut self, cx: &mut Context, _: Position, error: &JournalError) {
         if self.any() {
             cx.fail(error);

@@ -1,8 +1,8 @@
-//! Looking at queues without changing anything: what one could deliver (protocol.md section 3, `query`), and figures (docs/queues.md
-//! section 10; reference: queues-and-transaction-log 1.18).
+//! Looks at queues without changing anything: the deliverable messages (protocol.md section 3, `query`), and figures (docs/queues.md
+//! section 10).
 //!
-//! The positions are taken when the command comes; what lies at them is read off the loop, a page at a time, as the connection takes them. The
-//! connection's further commands wait until the last page is sent.
+//! The positions are taken when the command arrives. The messages at these positions are read on reader threads, a page at a time, as the
+//! connection takes them. The connection's further commands wait until the last page is sent.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -124,7 +124,7 @@ impl QueueService {
         Ok(QueryJob { command: query.command, acks: query.acks, page, order, number: None })
     }
 
-    /// Goes on with the queries whose connections take more.
+    /// Continues with the queries whose connections take more.
     pub(super) fn continue_queries(&mut self, cx: &mut Context) {
         let ready = |(id, job): (&SessionId, &QueryJob)| {
             let has_room = cx.sessions.all.get(*id).is_some_and(|session| session.has_room());

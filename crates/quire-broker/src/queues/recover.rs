@@ -168,7 +168,7 @@ impl QueueService {
 }
 
 impl QueueService {
-    /// What a record of changes says.
+    /// The changes in a record of changes.
     fn logged<'a>(
         &self,
         record: &Record<'a>,

@@ -22,7 +22,7 @@ use quire_scan::context_of;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct QueueSettings {
-    /// What consumers subscribe to.
+    /// The name that consumers subscribe to.
     pub name: String,
     /// That of all underlying topics.
     pub message_type: String,
@@ -36,7 +36,7 @@ pub struct QueueSettings {
     pub fairness_model: Option<FairnessModel>,
     /// How long a subscription may hold a message, in nanoseconds; without it without end.
     pub lease_period_ns: Option<u64>,
-    /// Who may acknowledge.
+    /// The consumers that may acknowledge.
     pub leasing: Leasing,
     /// The most messages outstanding over the whole queue.
     pub max_backlog: Option<u32>,
@@ -54,7 +54,7 @@ pub struct QueueSettings {
     pub expiration_model: ExpirationModel,
     /// Only messages that match enter.
     pub filter: Option<String>,
-    /// What messages are ordered by, the greatest first.
+    /// The expression by which messages are ordered, the greatest first.
     pub priority: Option<String>,
     /// Messages that match are barriers.
     pub barrier_expression: Option<String>,
@@ -86,12 +86,12 @@ pub(crate) struct Definition {
     pub dead_letter_topic: Option<Arc<str>>,
     /// As configured. See [`keeps_state`](Self::keeps_state).
     pub file_backed_metadata: bool,
-    /// Everything that the state of the queue depends on beside the log: a state that was kept under another key says nothing.
+    /// Everything that the state of the queue depends on, other than the log. A state that was kept under another key is not used.
     pub state_key: String,
     pub config: QueueConfig,
 }
 
-/// What a message is ordered by (seed 001).
+/// The expression by which messages are ordered.
 #[derive(Clone, Debug)]
 pub(crate) struct Priority(Expression);
 
@@ -126,7 +126,7 @@ impl Definition {
             && self.selector.matches(record.topic)
     }
 
-    /// What the engine keeps of a message; `None` when the queue's filter keeps it out.
+    /// The properties of a message that the engine keeps; `None` when the queue's filter keeps it out.
     pub fn entry_of(
         &self,
         record: &Record<'_>,
@@ -152,7 +152,7 @@ impl Definition {
         self.file_backed_metadata && self.config.target_queue_depth.is_none()
     }
 
-    /// The keys that have no effect beside the others.
+    /// The keys that have no effect together with the others.
     pub fn ineffective(&self) -> Vec<&'static str> {
         let mut keys = self.config.ineffective();
         if self.file_backed_metadata && !self.keeps_state() {
@@ -161,7 +161,7 @@ impl Definition {
         keys
     }
 
-    /// What the table of topics has to know of it.
+    /// The properties of the queue that the table of topics needs.
     pub fn route(&self) -> QueueRoute {
         let Definition { name, message_type, selector, publish_target, .. } = self;
         QueueRoute {
@@ -275,7 +275,7 @@ impl QueueSettings {
         })
     }
 
-    /// See [`Definition::state_key`]. What expressions mean may change with a version.
+    /// See [`Definition::state_key`]. It contains the version of quire, because the meaning of expressions may change with a version.
     fn state_key(&self) -> String {
         let QueueSettings { name, message_type, underlying_topic, filter, priority, .. } = self;
         let QueueSettings {
@@ -312,8 +312,8 @@ impl QueueSettings {
     }
 }
 
-/// What only shows when all queues are known: names, publish targets and dead letters. A queue that gets dead letters is replaced by the
-/// topic that stands for it.
+/// Checks that need all queues: names, publish targets and dead letters. A queue that gets dead letters is replaced by the topic of these
+/// dead letters.
 fn check_together(all: &mut [Definition], rules: &[RecordingRule], errors: &mut ConfigErrors) {
     let named = |all: &[Definition], name: &str| all.iter().position(|other| *other.name == *name);
     for index in 0..all.len() {

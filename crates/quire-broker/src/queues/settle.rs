@@ -1,4 +1,4 @@
-//! What connections say about messages: acknowledge, cancel, expire, extend.
+//! Commands of connections about messages: acknowledge, cancel, expire, extend.
 
 use hashbrown::HashMap;
 use quire_journal::{Bookmark, Position, PublisherId};
@@ -36,7 +36,7 @@ struct Sweep {
     filter: Option<Filter>,
     /// Done up to here.
     after: Position,
-    /// What enters later is not meant.
+    /// Messages that enter later are not selected.
     end: Position,
     /// At-most-once messages whose places in a backlog are not freed yet.
     taken: Vec<Position>,
@@ -249,7 +249,7 @@ impl QueueService {
     }
 }
 
-/// What was handed out and not settled, and some more: a bookmark leads to the same position for ever, so one that is kept too long does
+/// Messages that were handed out and not settled, and some more. A bookmark always has the same position, so one that is kept too long does
 /// no harm.
 #[derive(Default)]
 pub(super) struct Outstanding {
@@ -264,7 +264,7 @@ impl Outstanding {
         self.bookmarks.insert(position, bookmark);
     }
 
-    /// Where the message lies.
+    /// The position of the message.
     pub fn position(&self, bookmark: Bookmark) -> Option<Position> {
         self.positions.get(&bookmark).copied()
     }

@@ -1,5 +1,5 @@
-//! How far queues are done: kept in a file so that recovery need not begin at the first record, and told to whoever removes old journal
-//! files (seed 000; reference: queues-and-transaction-log 1.16, Y12).
+//! The position up to which each queue is settled. It is kept in a file, so that recovery does not begin at the first record. The removal
+//! of old journal files also uses it.
 
 use std::time::Duration;
 
@@ -14,21 +14,20 @@ use crate::{Event, Output};
 use quire_queue::QueueId;
 use quire_types::time::Instant;
 
-/// The time between two writes of the file while messages are settled: what it saves is reading at most the records of this time at a
-/// restart.
+/// The time between two writes of the file while messages are settled. A restart reads at most the records of this time again.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The time between two looks whether the queues need a journal file less than the file says. Then it is written at once, so that whoever
-/// removes files waits no longer than this for acknowledgements. A write for each full journal file costs publishers nothing that can
-/// be measured; one for each look would have the disk sync every second.
+/// The time between two checks whether the queues need fewer journal files than the file says. If so, the file is written at once, so that
+/// the removal of files waits no longer than this for acknowledgements. A write for each full journal file has no measurable cost for
+/// publishers. A write for each check would sync the disk every second.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What is saved, and when.
 pub(super) struct Saving {
     file: QueuePointsFile,
-    /// What the file says, by the numbers of the queues; `None` before it says anything.
+    /// The positions in the file, by the numbers of the queues; `None` before it is written.
     pub(super) saved: Option<Vec<Position>>,
-    /// What it is to say once the log is persisted up to the position.
+    /// The positions to write when the log is persisted up to the first position.
     next: Option<(Position, Vec<Position>)>,
     is_under_way: bool,
     /// When what was settled is saved.
@@ -55,7 +54,7 @@ impl Saving {
         }
     }
 
-    /// What the file says at the start.
+    /// The content of the file at the start.
     pub fn read(&self) -> Option<QueuePoints> {
         self.file.read()
     }
@@ -88,7 +87,7 @@ impl QueueService {
         (0..self.all.len() as u32).map(|queue| self.settled(QueueId::new(queue), served)).collect()
     }
 
-    /// What the file says when the queues are done this far, of a log that begins at `first`.
+    /// The content of the file when the queues are settled up to `points`, of a log that begins at `first`.
     fn file_entries(&self, points: &[Position], first: Position) -> QueuePoints {
         let entry = |(definition, settled): (&std::sync::Arc<super::Definition>, &Position)| QueuePoint {
             queue: definition.name.to_string(),
@@ -110,7 +109,7 @@ impl QueueService {
     pub(super) fn save_points(&mut self, cx: &mut Context) {
         let (now, served) = (cx.now.instant, cx.log.served);
         let saving = &mut self.saving;
-        // What happened since the failure is not in the log, and the tail may have left out records: the next start reads them again.
+        // Changes since the failure are not in the log, and the tail may have left out records. The next start reads them again.
         if cx.has_failed() {
             (saving.save_due, saving.look_due, saving.next) = (None, None, None);
             return;
@@ -157,7 +156,7 @@ impl QueueService {
         }
     }
 
-    /// What recovery began with; it is saved at once if the file did not say so.
+    /// The positions with which recovery began. They are saved at once if the file has others.
     pub(super) fn set_beginnings(&mut self, cx: &mut Context, points: Vec<Position>) {
         let entries = self.file_entries(&points, cx.log.reader.first());
         if self.saving.read().as_ref() != Some(&entries) {

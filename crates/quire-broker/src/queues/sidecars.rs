@@ -1,5 +1,5 @@
-//! The files that queues keep beside the log: how far they are done (`queues.ack`), and what each of them holds (`queue-*.state`). The
-//! bytes are in docs/journal-format.md.
+//! The files of queues next to the log: the position up to which each is settled (`queues.ack`), and the state of each (`queue-*.state`).
+//! The bytes are in docs/journal-format.md.
 
 use quire_journal::{FoundSidecar, JournalError, Position, SidecarHead, SidecarReader, Sidecars};
 use xxhash_rust::xxh3::xxh3_64;
@@ -87,7 +87,7 @@ impl QueuePointsFile {
         QueuePointsFile(files)
     }
 
-    /// What was written last; `None` when there is no file, or it is not whole, or of a later version.
+    /// The content that was written last; `None` when there is no file, or it is not whole, or of a later version.
     pub fn read(&self) -> Option<QueuePoints> {
         match self.0.read(POINTS_FILE, POINTS_NAME).ok()? {
             FoundSidecar::Whole(head, content) if head.version == POINTS_VERSION => {
@@ -133,8 +133,8 @@ impl QueueStates {
         QueueStates(files)
     }
 
-    /// What was written last for a queue, to be read bit by bit; `None` when there is no file, or another version's, or it cannot be
-    /// read.
+    /// The state that was written last for a queue, to be read in pieces; `None` when there is no file, or one of another version, or it
+    /// cannot be read.
     pub fn read(&self, queue: &str) -> Option<SidecarReader> {
         let (head, reader) = self.0.open(&file_name(queue), queue)?;
         (head.version == STATE_VERSION).then_some(reader)
@@ -193,7 +193,7 @@ mod tests {
             assert_eq!(decode(&bytes[..end]), None, "{end} bytes");
         }
         assert!(QueuePoints::new(vec![point(&"x".repeat(65_536), 1)], Position::new(1)).encode().is_err());
-        // What was removed cannot be needed.
+        // A removed record cannot be needed.
         let points = QueuePoints::new(vec![point("orders", 0)], Position::new(100));
         assert_eq!(points.needs, Some(Position::new(100)));
     }

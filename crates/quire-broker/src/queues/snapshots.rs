@@ -1,9 +1,9 @@
 //! Snapshots of queues in files, so that a restart reads them and only the end of the log, and states of queues in memory that can be paged
 //! out (`file_backed_metadata`; seed 000, docs/queues.md sections 5 and 6).
 //!
-//! A state is written a portion a turn, and goes into its file when the log has everything that it may contain. The file names the last
-//! record of the log that it rests on: beside another log, or a log that was cut, it says nothing. Whatever is wrong with it, the queue
-//! is rebuilt from the log.
+//! A state is written in portions, one per turn. It goes into its file when the log has everything that it may contain. The file names the
+//! last record of the log that it covers. With another log, or a log that was cut, the file is not used. When anything in it is wrong, the
+//! queue is rebuilt from the log.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -19,7 +19,7 @@ use crate::{Event, Output};
 use quire_queue::{QueueId, Snapshot};
 use quire_types::time::Instant;
 
-/// The time between two writes of a state that changes: what a crash costs is reading the records of this time again.
+/// The time between two writes of a state that changes. After a crash, the records of this time are read again.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Messages that go into a snapshot in one turn: about a millisecond of work.
@@ -35,9 +35,9 @@ pub(super) struct Snapshots {
     draft: Option<Draft>,
     is_under_way: bool,
     due: Option<Instant>,
-    /// What the states of these queues lie in.
+    /// The memory that holds the states of these queues.
     memory: Memory,
-    /// Why that is the heap, until it is told.
+    /// Why that is the heap, until it is reported.
     unpaged: Option<io::Error>,
 }
 
@@ -73,7 +73,7 @@ impl Snapshots {
         }
     }
 
-    /// What the state of a queue lies in.
+    /// The memory that holds the state of a queue.
     pub fn memory_of(&self, definition: &Definition) -> Memory {
         if definition.keeps_state() { self.memory.clone() } else { Memory::heap() }
     }
@@ -154,7 +154,7 @@ impl QueueService {
                 cx.wants_turn = true;
                 return;
             }
-            // What expired is not in the log before its dead letter is: another time, then.
+            // An expired message is not in the log before its dead letter is. So the snapshot is made later.
             if dead_letters.first(draft.queue).is_some() {
                 snapshots.draft = None;
                 cx.wants_turn |= !snapshots.line.is_empty();
@@ -229,7 +229,7 @@ impl State {
 /// A position, and the time and the bookmark of the record there.
 const PLACE_SIZE: usize = 32;
 
-/// What tells the log up to a position from any other; `None` when the log does not have the record.
+/// The bytes that identify the log up to a position; `None` when the log does not have the record.
 fn place_of(reader: &Reader, position: Position) -> Option<[u8; PLACE_SIZE]> {
     let mut numbers = [position.get(), 0, 0, 0];
     if position > Position::ZERO {

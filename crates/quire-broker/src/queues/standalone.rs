@@ -47,7 +47,7 @@ struct Kept {
 pub struct Expired {
     /// The message.
     pub position: Position,
-    /// What it holds.
+    /// Its data.
     pub data: Bytes,
     /// Why it expired.
     pub reasons: Reasons,
@@ -81,7 +81,7 @@ impl StandaloneQueue {
         let mut definitions = Definition::compile(&[settings], &rules, &options)?;
         let definition = definitions.remove(0);
         let mut engine = Queues::new();
-        // Nobody else waits for the caller's thread.
+        // No other work waits for the caller's thread.
         engine.set_ends_per_portion(u32::MAX);
         let queue = engine
             .add_queue(definition.config.clone())
@@ -145,7 +145,7 @@ impl StandaloneQueue {
         }
     }
 
-    /// Ends a subscription; what it holds goes back. False when there is none.
+    /// Ends a subscription. The messages that it holds return to the queue. False when there is no such subscription.
     pub fn unsubscribe(&mut self, subscription: SubscriptionId, now: Time) -> bool {
         let Some((_, filter)) = self.subscriptions.remove(&subscription) else { return false };
         self.engine.unsubscribe(subscription, now);
@@ -248,12 +248,12 @@ impl StandaloneQueue {
         self.engine.poll_timeout()
     }
 
-    /// What expired since the last call.
+    /// The messages that expired since the last call.
     pub fn take_expired(&mut self) -> Vec<Expired> {
         std::mem::take(&mut self.expired)
     }
 
-    /// What the queue is doing.
+    /// The figures of the queue.
     pub fn stats(&self, now: Time) -> QueueStats {
         self.engine.stats(self.queue, now).unwrap_or_default()
     }

@@ -14,7 +14,7 @@ pub type QueueFigures = BTreeMap<String, QueueStats>;
 /// The figures of one queue: those of the engine, and what the broker knows besides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct QueueStats {
-    /// What the engine counts.
+    /// The figures of the engine.
     #[serde(flatten)]
     pub engine: quire_queue::QueueStats,
     /// Messages that were published as dead letters.

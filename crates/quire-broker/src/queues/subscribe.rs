@@ -29,7 +29,7 @@ pub(crate) struct QueueSubscription {
     filters: Vec<FilterId>,
 }
 
-/// What a subscription wants of queues.
+/// The options of a subscription to queues.
 pub(crate) struct Wanted<'a> {
     pub queues: &'a [QueueId],
     /// See [`QueueSubscription::is_named`].
@@ -57,7 +57,7 @@ impl QueueService {
         (engine, Answers { filters, recent, unreadable, missing: Vec::new(), now })
     }
 
-    /// What a bookmark subscription to the name of a queue means (seed 000, reference: queues-and-transaction-log M9).
+    /// The topics that a bookmark subscription to the name of a queue selects.
     pub(crate) fn replayed_for(&self, selector: TopicSelector) -> TopicSelector {
         match &selector {
             TopicSelector::Name(name) => match self.find(name) {
@@ -136,7 +136,7 @@ impl QueueService {
         });
     }
 
-    /// A subscription ends: what it holds goes back.
+    /// A subscription ends. The messages that it holds return to the queues.
     pub(crate) fn leave(&mut self, cx: &mut Context, queued: QueueSubscription) {
         let now = self.time(cx.now);
         self.engine.unsubscribe(queued.id, now);

@@ -30,7 +30,7 @@ impl OwnedMessage {
         self.data.len() + self.headers.as_headers().as_bytes().len()
     }
 
-    /// What a filter may look at.
+    /// The input of a filter.
     pub(crate) fn context(&self) -> MessageContext<'_> {
         MessageContext {
             message_type: self.message_type,
@@ -56,7 +56,7 @@ pub(crate) struct Question {
     pub(crate) charge: usize,
 }
 
-/// What became of a [`Question`].
+/// The answer to a [`Question`].
 pub(crate) struct Answer {
     pub(crate) subscription: SubscriptionId,
     pub(crate) message: Arc<OwnedMessage>,

@@ -1,8 +1,8 @@
 //! Replays: reading the log for bookmark subscriptions that have not caught up.
 //!
-//! A replay serves one subscription, or several that were resumed together at one place (seed 003). It never reads by itself: the
-//! broker makes a [`Reading`] a background job (`broker/work.rs`). A read
-//! matches and encodes: what comes back are frames ready to be sent, up to a stated size, and the place behind them.
+//! A replay serves one subscription, or several that were resumed together at one place. It never reads itself: the broker makes a
+//! [`Reading`] a background job (`broker/work.rs`). A read matches and encodes. It returns frames that are ready to be sent, up to a stated
+//! size, and the place after them.
 
 mod decide;
 mod rate;
@@ -20,7 +20,7 @@ use crate::session::SessionId;
 use crate::subscription::{Members, SubscriptionId};
 use quire_types::time::Instant;
 
-/// Bytes of frames after which a read ends: large enough that a read costs little beside its bytes.
+/// Bytes of frames after which a read ends. The size is large, so that the fixed cost of a read is small.
 pub(crate) const CHUNK_SIZE_MAX: usize = 256 * 1024;
 
 /// The same for a replay with a rate, which may wait for long with what it has read; more when that does not keep the rate up.
@@ -31,7 +31,7 @@ pub(crate) const PACED_CHUNK_SIZE_MIN: usize = 32 * 1024;
 pub(crate) struct ReplayPosition {
     /// Everything up to here was served to every member.
     pub(crate) after: Position,
-    /// The record behind `after` was served to this many members.
+    /// The record after `after` was served to this many members.
     pub(crate) served: u32,
 }
 
@@ -40,21 +40,21 @@ pub(crate) struct Replay {
     pub(crate) session: SessionId,
     pub(crate) subscriptions: Vec<SubscriptionId>,
     pub(crate) members: Members,
-    /// What was handed to the connection.
+    /// The place up to which messages were handed to the connection.
     pub(crate) place: ReplayPosition,
-    /// What was read, or is being read: at or ahead of `place`.
+    /// The place up to which messages were read, or are being read: at or ahead of `place`.
     pub(crate) read_position: ReplayPosition,
-    /// Where reading goes on; away while a read is under way, gone after a change of plan.
+    /// Where reading continues. Not here while a read is in progress, and gone after a change of plan.
     pub(crate) cursor: Option<Cursor>,
     /// The number of the read under way.
     pub(crate) reading: Option<u64>,
     /// Read, not yet handed on.
     pub(crate) ready: Option<Chunk>,
-    /// Stands in the line for a read.
+    /// It is in the line for a read.
     pub(crate) is_queued: bool,
-    /// Why it cannot be read on, behind what is ready.
+    /// Why the log after the ready chunk cannot be read.
     pub(crate) error: Option<JournalError>,
-    /// The member whose filter takes too much effort for the message behind what is ready, and the size of that.
+    /// The member whose filter takes too much effort for the message after the ready chunk, and the size of that message.
     pub(crate) costly: Option<(usize, usize)>,
     /// How fast it may go; its subscriptions share it.
     pub(crate) pace: Option<Box<Pace>>,

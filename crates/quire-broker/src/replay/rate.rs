@@ -13,11 +13,11 @@ use quire_types::time::Instant;
 /// The fastest that messages may go out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
-    /// So many per second.
+    /// This number per second.
     Messages(f64),
-    /// So many bytes of data per second.
+    /// This number of bytes of data per second.
     Bytes(f64),
-    /// So many times as fast as they were published.
+    /// This many times as fast as they were published.
     Multiple {
         /// How many times.
         factor: f64,
@@ -34,18 +34,18 @@ pub enum RateError {
         "rate: {text:?} is not messages per second like `1000`, bytes per second like `500KB`, or a multiple like `2X`"
     )]
     NotARate {
-        /// What stands there.
+        /// The text as given.
         text: String,
     },
     /// Zero: nothing would ever come.
     #[error("rate: it must be above zero")]
     Zero,
-    /// A longest wait of zero, or one for a rate that is no multiple.
+    /// A longest wait of zero, or one for a rate that is not a multiple.
     #[error("rate_max_gap: it must be above zero, and is for a multiple of the original pace like `2X` only")]
     Gap,
 }
 
-/// What a second or a multiple may be written with, and how many bytes it means.
+/// The units of bytes, and the number of bytes of each.
 const BYTE_UNITS: [(&str, f64); 5] =
     [("KB", 1024.0), ("MB", 1048576.0), ("GB", 1073741824.0), ("TB", 1099511627776.0), ("B", 1.0)];
 
@@ -84,15 +84,15 @@ fn number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|value: &f64| is_plain && value.is_finite())
 }
 
-/// What the server was late with and is made up for: longer than timers and reads are late on a busy machine, short enough for the burst
-/// that makes up for it to be harmless.
+/// The longest delay of the server that is made up for. It is longer than the delays of timers and reads on a busy machine. It is short
+/// enough that the burst after the delay is harmless.
 const LATE_MAX: Duration = Duration::from_millis(200);
 
 /// The shortest time between two groups of messages: a timer for each message would cost more than the message.
 const GROUP_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Where one replay, or one subscription at the live tail, stands in its pace. Ask [`Pace::opens_at`] before a message goes, and say
-/// [`Pace::went`] when it does.
+/// The place of one replay, or of one subscription at the live tail, in its pace. Call [`Pace::opens_at`] before a message is sent, and
+/// [`Pace::went`] when it is sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pace {
     pub(crate) rate: Rate,
@@ -119,9 +119,9 @@ impl Pace {
         Pace { rate, last: None, is_resting: true }
     }
 
-    /// When a message that was taken at `timestamp` may go, seen from `now`; not after `now` = it may go now. Messages go in groups: whoever
-    /// asks for the next one with a later `now` gets an instant a millisecond later at least, unless it was due with the group before, when it
-    /// had not been read.
+    /// When a message that was taken at `timestamp` may be sent, seen from `now`. If the result is not after `now`, it may be sent now.
+    /// Messages are sent in groups. A call for the next message with a later `now` returns an instant that is at least a millisecond after
+    /// the last group. The exception is a message that was due with that group but had not been read.
     pub fn opens_at(&self, now: Instant, timestamp: Timestamp) -> Instant {
         let Some(last) = &self.last else { return now };
         let due =
@@ -151,7 +151,7 @@ impl Pace {
         self.is_resting = true;
     }
 
-    /// Of two that go on together, the one that has to wait longer.
+    /// Of two paces that continue together, the one that has to wait longer.
     pub(crate) fn later(self: Box<Self>, other: Box<Pace>) -> Box<Pace> {
         let due_ps = |pace: &Pace| pace.last.map_or(0, |last| last.due_ps);
         if due_ps(&other) > due_ps(&self) { other } else { self }

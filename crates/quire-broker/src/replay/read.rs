@@ -10,7 +10,7 @@ use quire_expression::filter::EVALUATION_EFFORT_MAX;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_scan::SCAN_SIZE_MAX;
 
-/// Where a range lies.
+/// The place of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Located {
     /// What is wanted comes after it; `None` when none of the bookmarks is in the log.
@@ -29,17 +29,17 @@ pub(crate) struct Reading {
     pub(crate) chunk_size_max: usize,
     /// Whether the messages are to be handed on one by one.
     pub(crate) is_itemized: bool,
-    /// What `NOW`-like functions of a filter see.
+    /// The current time for `NOW`-like functions of a filter.
     pub(crate) now: Timestamp,
     /// It is run on the loop: the effort that all filters together may take. Elsewhere each may take [`EVALUATION_EFFORT_MAX`] for each
     /// message.
     pub(crate) inline_effort: Option<u64>,
 }
 
-/// What a read found.
+/// The result of a read.
 pub(crate) struct Found {
     pub(crate) chunk: Chunk,
-    /// Where to read on, or why that is impossible; what was found before the damage is in the chunk.
+    /// Where reading continues, or why that is impossible. The messages before the damage are in the chunk.
     pub(crate) cursor: Result<Cursor, JournalError>,
     /// The member whose filter takes too much effort for the message after the chunk, and the size of that message in bytes.
     pub(crate) costly: Option<(usize, usize)>,
@@ -54,9 +54,9 @@ pub(crate) struct Chunk {
     pub(crate) message_count: u64,
     /// Bytes of the frames as they were read.
     pub(crate) size: usize,
-    /// The place behind them.
+    /// The place after them.
     pub(crate) next: ReplayPosition,
-    /// What each message is, when they are to be handed on one by one.
+    /// A description of each message, when they are handed on one by one.
     pub(crate) items: Vec<Item>,
     /// The conflation keys of the items, one after the other.
     pub(crate) keys: Vec<u8>,
@@ -76,7 +76,7 @@ pub(crate) struct Item {
     /// Bytes of its data.
     pub(crate) data_size: usize,
     pub(crate) timestamp: Timestamp,
-    /// The place behind it.
+    /// The place after it.
     pub(crate) place: ReplayPosition,
 }
 
@@ -88,8 +88,8 @@ impl Reading {
         let mut chunk = Chunk { next: place, ..Chunk::default() };
         let mut scanned_size = 0;
         let cursor = loop {
-            // Who takes little at a time, because of others or of a rate, is not to have much read ahead either; and what is read beyond the
-            // chunk is read again for the next one.
+            // A replay that takes little at a time, because of others or of a rate, must not have much read ahead either. Data that is read
+            // beyond the chunk is read again for the next one.
             cursor.set_read_step(chunk_size_max.saturating_sub(chunk.frames.len()));
             let batch = match cursor.next(limit, &Wanted(&members)) {
                 Ok(Some(batch)) => batch,
@@ -242,7 +242,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// What a member wants of a record.
+    /// The part of a record that a member wants.
     fn select<'r>(&'r mut self, member: usize, record: &Record<'r>) -> &'r [u8] {
         match &self.members[member].select {
             None => record.data,

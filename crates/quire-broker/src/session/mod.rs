@@ -1,4 +1,4 @@
-//! One connection: where it stands, what arrived of it, what is owed to it.
+//! One connection: its state, its partly received input, and its pending answers.
 
 mod batch;
 mod outbox;
@@ -33,8 +33,8 @@ use quire_types::time::Instant;
 pub(crate) enum Phase {
     /// Nothing but a logon is taken.
     AwaitingLogon,
-    /// Logged on, not answered: what an earlier connection of this name published must be persisted first, so that the answer's
-    /// last sequence is true.
+    /// Logged on, not answered. The earlier publishes of this name must be persisted first, so that the last sequence in the answer is
+    /// true.
     LoggingOn,
     /// Commands are taken.
     Open,
@@ -44,7 +44,7 @@ pub(crate) enum Phase {
     Closed,
 }
 
-/// Why no further command of a connection is taken for the moment. What arrives meanwhile is kept.
+/// Why no further command of a connection is taken for now. Bytes that arrive meanwhile are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stall {
     /// Until the session is let in.
@@ -76,19 +76,19 @@ pub(crate) struct Session {
     /// Why commands wait, and the bytes that hold them.
     pub(crate) stall: Option<Stall>,
     pub(crate) kept: KeptBytes,
-    /// What goes before `kept`: the messages of a batch that a slice had no time for.
+    /// The input before `kept`: the messages of a batch that a slice had no time for.
     pub(crate) batch: Option<Box<RestOfBatch>>,
     /// Bytes of unfinished frames and of `kept`, as the broker has counted them into its sum.
     pub(crate) unfinished_size: usize,
     /// The driver was told to read no more.
     pub(crate) is_reading_paused: bool,
     pub(crate) outbox: Outbox,
-    /// What only this session holds of the backlog of `outbox`, and `deferred_size`, as the broker has counted them into its sum.
+    /// Bytes of the backlog of `outbox` that only this session holds, and `deferred_size`, as the broker has counted them into its sum.
     pub(crate) waiting_size: usize,
     /// Bytes of messages that wait until filters of its subscriptions are evaluated.
     pub(crate) deferred_size: usize,
     pub(crate) is_writable: bool,
-    /// Stands in the list of sessions that the end of the turn looks at.
+    /// It is in the list of sessions that the end of the turn looks at.
     pub(crate) is_dirty: bool,
     /// Name, user, publisher; from the logon on.
     pub(crate) identity: Option<Identity>,
@@ -150,13 +150,13 @@ impl KeptBytes {
     }
 }
 
-/// Who sends the commands of a connection.
+/// The sender of the commands of a connection.
 pub(crate) struct Principal {
     pub(crate) client_name: Box<str>,
     pub(crate) user: Option<Box<str>>,
 }
 
-/// Who a connection belongs to, and the publisher that it is.
+/// The client of a connection, and its publisher.
 pub(crate) struct Identity {
     pub(crate) principal: Principal,
     pub(crate) publisher: PublisherKey,
@@ -166,7 +166,7 @@ pub(crate) struct Identity {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flush {
     pub(crate) command: u32,
-    /// What was appended when it came.
+    /// The last appended position when it arrived.
     pub(crate) position: Position,
 }
 
@@ -232,7 +232,7 @@ impl Session {
         self.identity.as_ref().map(|identity| identity.principal.client_name.to_string())
     }
 
-    /// What functions in its filters may ask about it (reference: topics-filters-sow 2.7).
+    /// The properties of the client that functions in its filters can return.
     pub(crate) fn client_facts(&self) -> ClientFacts {
         ClientFacts {
             client_name: self.client_name(),

@@ -1,4 +1,4 @@
-//! What waits to be sent on one connection.
+//! The bytes that wait to be sent on one connection.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::codec::Encoder;
 use quire_command::{Message, Reply};
 
-/// Bytes of a chunk above which the next frame begins another: what waits for a connection that takes nothing grows without being
-/// copied, and is freed in parts that the allocator keeps.
+/// Bytes of a chunk above which the next frame begins another chunk. So the backlog of a connection that takes no bytes grows without
+/// copies, and is freed in parts that the allocator keeps.
 const CHUNK_SIZE: usize = 256 * 1024;
 
 /// Bytes of frames, in order. Holds no memory while it is empty.
@@ -103,7 +103,7 @@ impl Outbox {
         }
     }
 
-    /// What encodes the frames of the connection.
+    /// The encoder of the frames of the connection.
     pub(crate) fn encoder(&self) -> Encoder {
         self.encoder
     }
@@ -250,7 +250,7 @@ impl Outbox {
         self.last.capacity() == 0
     }
 
-    /// Goes on with `buffer`, which is empty.
+    /// Continues with `buffer`, which is empty.
     pub(crate) fn give_buffer(&mut self, buffer: Vec<u8>) {
         debug_assert!(self.last.is_empty() && buffer.is_empty());
         self.last = buffer;

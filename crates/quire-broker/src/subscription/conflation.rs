@@ -1,8 +1,8 @@
 //! Conflation: of the messages that agree in a key, at most one per interval is delivered, the newest (docs/replay.md).
 //!
-//! All intervals of a subscription are equally long, so the messages that are held end in the order in which their intervals began: a
-//! queue of them, and the place of each key in it. That is also the order of the first messages of the intervals in the log, whose
-//! bookmarks the delivered ones carry; who goes on behind the last bookmark that it got misses nothing.
+//! All intervals of a subscription are equally long. So the intervals of the held messages end in the order in which they began: a queue of
+//! the messages is sufficient, and the place of each key in it. That is also the order of the first messages of the intervals in the log,
+//! whose bookmarks the delivered ones have. So a client that resumes after the last bookmark that it got misses no message.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub const INTERVAL_MIN: Duration = Duration::from_millis(1);
 /// Bytes of frames and keys that one subscription holds: some hundred thousand keys of small messages.
 const HELD_SIZE_MAX: usize = 16 * 1024 * 1024;
 
-/// What a held message costs beside its frame and its key, in bytes.
+/// The cost of a held message in addition to its frame and its key, in bytes.
 const HELD_OVERHEAD_SIZE: usize = 128;
 
 /// The fields in which messages must agree to be conflated. Cloning shares it.
@@ -44,7 +44,7 @@ pub enum ConflationError {
     /// A part of the key is not the name of a field.
     #[error("conflation_key: {text:?} is not a field like `/symbol`")]
     NotAField {
-        /// What stands there.
+        /// The text as given.
         text: String,
     },
     /// More than [`KEY_FIELDS_MAX`].
@@ -83,7 +83,7 @@ impl ConflationKey {
         Ok(ConflationKey(Arc::new(KeyPlan { plan, fields })))
     }
 
-    /// Appends the key of a message on `topic` to `out`. A message that cannot be read, or has no known type, has a key of its own.
+    /// Appends the key of a message on `topic` to `out`. A message that cannot be read, or has no known type, gets a unique key.
     pub(crate) fn write(
         &self,
         topic: &str,
@@ -144,7 +144,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// What one subscription holds.
+/// The held messages of one subscription.
 #[derive(Debug)]
 pub(crate) struct Conflation {
     pub(crate) key: ConflationKey,

@@ -50,7 +50,8 @@ pub(crate) enum ServedBy {
 /// How far a bookmark subscription has come.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    /// Nothing up to here is wanted, or it was delivered. Exact except at the live tail, where records that do not match leave it behind.
+    /// Records up to here are not wanted, or were delivered. Exact except at the live tail, where records that do not match do not advance
+    /// it.
     pub(crate) after: Position,
     /// Only messages taken after this instant are wanted.
     pub(crate) taken_after: Option<Timestamp>,
@@ -83,7 +84,7 @@ pub(crate) enum EndPosition {
 pub(crate) struct PendingCompletion {
     /// The command to acknowledge.
     pub(crate) command: u32,
-    /// What the log held when the command was received.
+    /// The end of the log when the command was received.
     pub(crate) goal: Position,
 }
 
@@ -92,7 +93,7 @@ pub(crate) struct PendingCompletion {
 pub(crate) enum Source {
     /// From nowhere: it is paused, or between two of the others.
     Detached,
-    /// From a replay of its own or one that it shares.
+    /// From a separate replay, or from one that it shares.
     Replaying(ReplayId),
     /// From the tail over what has just been persisted.
     Tailing,
@@ -138,7 +139,7 @@ impl Subscription {
     }
 }
 
-/// What a reader needs to know of a subscription to serve it.
+/// The properties of a subscription that a reader needs to serve it.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) number: u32,

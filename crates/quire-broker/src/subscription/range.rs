@@ -53,8 +53,8 @@ impl FromStr for Range {
 }
 
 impl Range {
-    /// The last instant that is not wanted, when the start is one time and nothing else: what was taken up to it stays out even if it is
-    /// recorded later.
+    /// The last instant that is not wanted, when the start is a single time. Records that were taken up to this time are left out, even
+    /// when they are recorded later.
     pub(crate) fn taken_after(&self) -> Option<Timestamp> {
         let Timestamp(ns) = self.start.time()?;
         Some(Timestamp(ns.saturating_sub(u64::from(self.starts_with))))
@@ -86,7 +86,7 @@ impl End {
             StartPoint::Epoch | StartPoint::Now => Ok(self.without_search(now)),
             StartPoint::Bookmark(bookmark) => Ok(reader.find(bookmark)?.map(|position| self.with(position))),
             StartPoint::Time(_) => {
-                // Looked at first: a message that is taken meanwhile may be behind the end.
+                // Read first: a message that is taken meanwhile may be after the end.
                 let persisted = reader.persisted();
                 let last = reader.position_before(self.last_instant().unwrap_or_default())?;
                 Ok((last < persisted).then_some(last))

@@ -19,7 +19,7 @@ pub struct RecordingRule {
     validates: bool,
 }
 
-/// What the rules say about one topic.
+/// The result of the rules for one topic.
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// How the messages of the topic are read.
@@ -141,8 +141,8 @@ fn check_order(rules: &[RecordingRule], errors: &mut ConfigErrors) {
 }
 
 impl Recording {
-    /// What `rules` say about `topic`. The first entry that names it decides its message type, whether it is recorded, and whether its
-    /// messages are validated.
+    /// Applies `rules` to `topic`. The first entry that names it decides its message type, whether it is recorded, and whether its messages
+    /// are validated.
     pub fn of(rules: &[RecordingRule], topic: &str) -> Recording {
         let mut meant = rules.iter().filter(|rule| rule.selector.matches(topic)).peekable();
         let Some(first) = meant.peek() else {

@@ -1,9 +1,9 @@
 //! The topics in use, and who is to be served for each.
 //!
-//! For the publish path a topic is looked up once per name and then known by a small number. The table is a cache of what the
-//! subscriptions and the rules of the log say: any topic without a subscription of its own may be forgotten and made again, so
-//! the names that publishers send cannot fill the memory. Subscriptions by pattern share one audience per pattern text, and a topic
-//! holds the numbers of the patterns found in its name: a message is never matched against a pattern.
+//! For the publish path a topic is looked up once per name, and then identified by a small number. The table is a cache of the
+//! subscriptions and of the rules of the log. Any topic that no subscription names may be forgotten and made again, so the names that
+//! publishers send cannot fill the memory. Subscriptions by pattern share one audience per pattern text, and a topic holds the numbers of
+//! the patterns found in its name. So a message is never matched against a pattern.
 
 pub(crate) use crate::ids::TopicId;
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ pub(crate) struct Topic {
     pub(crate) recording: Recording,
     /// The queues that its messages enter.
     pub(crate) queues: Box<[QueueId]>,
-    /// A queue has the name: without a bookmark, nobody subscribes to the topic itself (seed 000).
+    /// A queue has the name. A subscription without a bookmark then never subscribes to the topic itself.
     pub(crate) is_queue: bool,
     /// Subscriptions that name this topic.
     audience: Audience,
@@ -136,7 +136,7 @@ impl TopicTable {
         self.by_name.range::<str, _>(from).take(count_max).map(|(name, _)| name.clone()).collect()
     }
 
-    /// What the rules, the queues and the subscriptions say about a topic, whether it is in the table or not.
+    /// The rules, the queues and the subscriptions of a topic, whether it is in the table or not.
     pub(crate) fn describe(&self, name: &str) -> TopicStats {
         let recording = Recording::of(&self.rules, name);
         let entered = self.routes.iter().filter(|route| route.takes(name, &recording));
@@ -336,7 +336,7 @@ impl TopicTable {
         }
     }
 
-    /// Forgets every topic without a subscription of its own.
+    /// Forgets every topic that no subscription names.
     pub(crate) fn forget_unpinned(&mut self) {
         let (by_name, link_count) = (&mut self.by_name, &mut self.link_count);
         self.topics.retain(|_, topic| {

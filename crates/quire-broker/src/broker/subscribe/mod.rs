@@ -154,7 +154,7 @@ impl Broker {
                     Some(range) => range.taken_after(),
                     None => kept.as_ref().and_then(|p| p.taken_after),
                 },
-                // Behind an interval it makes no difference whether a message is persisted when it is taken.
+                // With an interval it does not matter whether a message is persisted when it is taken.
                 live: options.has(SubscribeOptions::LIVE) && conflation.is_none(),
                 wants_resume_positions: acks.has(Acks::PERSISTED),
                 completed: completion.or(owed),

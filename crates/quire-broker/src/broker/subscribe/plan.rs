@@ -1,4 +1,4 @@
-//! What a subscribe command asks for, checked as far as no search is needed.
+//! The options of a subscribe command, checked as far as no search is needed.
 
 use crate::context::Context;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(super) struct Plan {
     pub(super) rate: Option<Rate>,
     pub(super) conflation: Option<Conflation>,
     pub(super) select: Option<Select>,
-    /// What the log held when the command came.
+    /// The end of the log when the command arrived.
     pub(super) log_end: Position,
     /// None of its bookmarks is in the log, and the options say where it begins instead.
     pub(super) is_bookmark_missing: bool,
@@ -121,7 +121,7 @@ impl Plan {
             rate,
             conflation,
             select,
-            // What will never be persisted is not waited for.
+            // Messages that will never be persisted are not waited for.
             log_end: if cx.log.failure.is_some() { cx.log.visible() } else { cx.log.appended() },
             is_bookmark_missing: false,
         })
@@ -194,7 +194,7 @@ impl Context {
         })
     }
 
-    /// What the filters of a session may use.
+    /// The options for the filters of a session.
     pub(crate) fn filter_options(&mut self, id: SessionId) -> FilterOptions {
         FilterOptions { client: self.session(id).client_facts(), ..self.config.filter_options() }
     }
@@ -209,7 +209,7 @@ fn parse_rate(subscribe: &Subscribe<'_>) -> Result<Option<Rate>, Refused> {
     rate.map_err(|error| Refused::new(Code::BadOption, error.to_string()))
 }
 
-/// What a command makes, as far as it decides which options may be there.
+/// The properties of a command that decide which options are allowed.
 struct Kind {
     is_bookmark: bool,
     is_paused: bool,
