@@ -60,7 +60,7 @@ impl Texts {
     }
 }
 
-/// The value of an attribute; `None` for NULL, and for what has no value that is compared.
+/// The value of an attribute; `None` for NULL, and for an attribute without a value that can be compared.
 pub(crate) fn attribute_value<'a>(
     attribute: Attribute,
     record: &Record<'a>,
@@ -193,7 +193,7 @@ impl Table {
     }
 }
 
-/// Bytes of what the record itself brings into a row.
+/// Bytes that the record adds to a row.
 fn size_of_row(record: &Record<'_>) -> usize {
     record.data.len() + record.topic.len() + record.headers().as_bytes().len()
 }

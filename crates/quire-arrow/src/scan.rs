@@ -64,7 +64,7 @@ pub enum ScanError {
         /// The last position of the log.
         ends: Position,
     },
-    /// A column has no value although the spec says that it always has one.
+    /// A column has no value, but according to the spec it always has one.
     #[error(
         "column {column}: it is NOT NULL in the schema, but {null_count} of {row_count} messages have no value of its type; \
          leave out NOT NULL, or those messages by a filter"

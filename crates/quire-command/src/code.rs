@@ -41,7 +41,7 @@ codes! {
     DuplicateLogon = 4, "duplicate_logon";
     /// User or password were not accepted.
     AuthenticationFailed = 5, "authentication_failed";
-    /// Another connection holds, or took over, the client name (seed 004).
+    /// Another connection holds, or took over, the client name.
     NameInUse = 6, "name_in_use";
     /// The user may not do this.
     NotEntitled = 7, "not_entitled";
@@ -53,7 +53,7 @@ codes! {
     BadBookmark = 10, "bad_bookmark";
     /// None of the bookmarks is in the log, and the subscription asked to fail then.
     BookmarkNotFound = 11, "bookmark_not_found";
-    /// A bookmark subscription on a topic that the transaction log does not record (seed 003).
+    /// A bookmark subscription on a topic that the transaction log does not record.
     NotJournaled = 12, "not_journaled";
     /// An option, or a combination of options, that is not allowed.
     BadOption = 13, "bad_option";
@@ -63,7 +63,7 @@ codes! {
     SubscriptionInUse = 15, "subscription_in_use";
     /// A message, or a frame, is above the limit.
     MessageTooLarge = 16, "message_too_large";
-    /// A named limit was reached; the reason says which.
+    /// A named limit was reached. The reason names it.
     LimitExceeded = 17, "limit_exceeded";
     /// The disk is full; the journal takes no more writes.
     StorageFull = 18, "storage_full";
@@ -73,15 +73,15 @@ codes! {
     JournalCorrupt = 20, "journal_corrupt";
     /// The connection did not take its messages fast enough.
     SlowConsumer = 21, "slow_consumer";
-    /// Nothing was heard for two heartbeat intervals.
+    /// No byte arrived for two heartbeat intervals.
     HeartbeatTimeout = 22, "heartbeat_timeout";
     /// The server is stopping.
     ShuttingDown = 23, "shutting_down";
-    /// A bug on the side that says so.
+    /// A bug on the side that reports it.
     Internal = 24, "internal";
     /// No queue has this name.
     UnknownQueue = 25, "unknown_queue";
-    /// The message is not of the type of its topic, which the configuration says is validated.
+    /// The message is not of the type of its topic, and the configuration requires its validation.
     BadMessage = 26, "bad_message";
 }
 

@@ -47,7 +47,7 @@ pub enum Subject<'a> {
 pub struct Logon<'a> {
     /// Protocol version of the client.
     pub version: u16,
-    /// The publisher's identity, 1 to 255 bytes without control characters (seed 004).
+    /// The publisher's identity, 1 to 255 bytes without control characters.
     pub client_name: &'a str,
     /// Identity for the "name in use" rule.
     pub user: Option<&'a str>,
@@ -66,7 +66,7 @@ pub struct Logon<'a> {
 pub struct Publish<'a> {
     /// Number in this publisher's sequence, 0 = none.
     pub sequence: u64,
-    /// Lifetime in seconds, 0 = never expires; `None` = not said.
+    /// Lifetime in seconds, 0 = never expires; `None` = not given.
     pub expiration_s: Option<u32>,
     /// Where it goes; not yet checked to be text.
     pub topic: &'a [u8],
@@ -157,13 +157,13 @@ pub struct Subscribe<'a> {
     pub bookmark: Option<&'a str>,
     /// See [`SubscribeOptions`].
     pub options: SubscribeOptions,
-    /// For queues: the most messages outstanding; `None` = 1, 0 = barriers only (seed 000, 001).
+    /// For queues: the most messages outstanding; `None` = 1, 0 = barriers only.
     pub max_backlog: Option<u32>,
-    /// The fastest pace (seed 003).
+    /// The fastest pace.
     pub rate: Option<&'a str>,
     /// For a multiple of the original pace: the longest wait for a message, in nanoseconds.
     pub rate_max_gap_ns: Option<u64>,
-    /// At most one message per key and so long, in nanoseconds (seed 003).
+    /// At most one message per key in this time, in nanoseconds.
     pub conflation_ns: Option<u64>,
     /// The fields that are the key, separated by commas.
     pub conflation_key: Option<&'a str>,
@@ -211,11 +211,11 @@ pub struct SubscribeOptions(pub u32);
 impl SubscribeOptions {
     /// Replaces the subscription with the same number, atomically.
     pub const REPLACE: SubscribeOptions = SubscribeOptions(1);
-    /// After replay, messages come before they are persisted (seed 003).
+    /// After replay, messages come before they are persisted.
     pub const LIVE: SubscribeOptions = SubscribeOptions(2);
-    /// After replay, messages come when every synchronous destination has them too (seed 003).
+    /// After replay, messages come when every synchronous destination has them too.
     pub const FULLY_DURABLE: SubscribeOptions = SubscribeOptions(4);
-    /// Created without delivering until it is resumed (seed 003).
+    /// Created without delivering until it is resumed.
     pub const PAUSED: SubscribeOptions = SubscribeOptions(8);
     /// None of the bookmarks is in the log: fail.
     pub const NOT_FOUND_FAILS: SubscribeOptions = SubscribeOptions(16);
@@ -274,7 +274,7 @@ pub enum Selection<'a> {
     Matching(&'a str),
 }
 
-/// Archives, compresses or removes one full journal file, or names the files that are meant.
+/// Archives, compresses or removes one full journal file, or names the selected files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Maintain<'a> {
     /// Number that the answer echoes, not 0.
@@ -283,7 +283,7 @@ pub struct Maintain<'a> {
     pub action: Action,
     /// With which files.
     pub files: Files,
-    /// Nothing is done; the answer names every file that is meant.
+    /// No file is changed. The answer names every selected file.
     pub dry_run: bool,
     /// The server refuses the command unless it archives to this directory; `None`: any.
     pub archive_directory: Option<&'a str>,

@@ -1,7 +1,7 @@
 //! The commands of a client and the replies of a server.
 //!
-//! The values know no protocol. A codec makes commands of received bytes and encodes replies: `quire-wire` is that of the quire protocol.
-//! Commands and replies borrow what they name, so that a codec need not copy what it received.
+//! The values do not depend on a protocol. A codec decodes received bytes to commands and encodes replies: `quire-wire` is the codec of the
+//! quire protocol. Commands and replies borrow their texts and data, so that a codec does not need to copy received bytes.
 
 mod code;
 mod command;

@@ -18,7 +18,7 @@ impl<'a> SubscriptionNumbers<'a> {
         self.0
     }
 
-    /// The numbers in the order in which they stand.
+    /// The numbers in the order of the list.
     pub fn iter(self) -> impl Iterator<Item = u32> {
         self.0.as_chunks::<4>().0.iter().map(|number| u32::from_le_bytes(*number))
     }
@@ -80,7 +80,7 @@ impl<'a> Bookmarks<'a> {
         (rest.is_empty() && bookmarks.len() <= SETTLE_BOOKMARKS_MAX).then_some(Bookmarks(bookmarks))
     }
 
-    /// Publisher and sequence of each, in the order in which they stand.
+    /// Publisher and sequence of each, in the order of the list.
     pub fn iter(self) -> impl ExactSizeIterator<Item = (u64, u64)> {
         self.0.iter().map(|bookmark| {
             let number = u128::from_le_bytes(*bookmark);

@@ -4,7 +4,7 @@ use crate::code::Code;
 use crate::packed::SubscriptionNumbers;
 use quire_types::Headers;
 
-/// Anything that a server says.
+/// A reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the variants are named and described in protocol.md
 pub enum Reply<'a> {
@@ -42,8 +42,8 @@ pub struct LoggedOn<'a> {
     pub publisher: u64,
     /// The highest sequence of this publisher that is persisted, 0 = none.
     pub last_sequence: u64,
-    /// The highest sequence of this publisher that was seen; above `last_sequence` when the journal failed, and what it was writing
-    /// may or may not be found by the next start.
+    /// The highest sequence of this publisher that was seen. It is above `last_sequence` when the journal failed. The next start may or may
+    /// not find the records between the two.
     pub highest_sequence: u64,
     /// The largest data of a message, in bytes.
     pub message_size_max: u32,

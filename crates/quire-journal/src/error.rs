@@ -1,4 +1,4 @@
-//! The errors of a journal. Each says whose fault it is: that of the caller, the disk, or quire.
+//! The errors of a journal. The type names the side at fault: the caller, the disk, or quire.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ pub enum JournalError {
         /// The reason that the system gave.
         reason: String,
     },
-    /// The disk does not give back what was written: a bad sector, for instance. The bytes may be readable later, or elsewhere.
+    /// The disk cannot read written bytes: a bad sector, for instance. The bytes may be readable later, or elsewhere.
     #[error("{} cannot be read at byte {offset}: {reason}", path.display())]
     Unreadable {
         /// The file.
@@ -61,7 +61,7 @@ pub enum JournalError {
         /// The reason that the system gave.
         reason: String,
     },
-    /// Bytes that were synced are not what was written.
+    /// Synced bytes differ from the written ones.
     #[error("{} is damaged at byte {offset}: {reason}; readable up to position {readable_to}", path.display())]
     Corrupt {
         /// The file.
@@ -73,7 +73,7 @@ pub enum JournalError {
         /// The last position before the damage.
         readable_to: Position,
     },
-    /// A file in the middle of the log is missing (seed 003).
+    /// A file in the middle of the log is missing.
     #[error("{}: journal file {missing:010} is missing; the log has a gap", directory.display())]
     Gap {
         /// The journal directory.
@@ -104,7 +104,7 @@ pub enum JournalError {
         /// The last position that the cursor has passed.
         after: Position,
     },
-    /// The log ends before what was once on stable storage: files, or the end of one, are missing.
+    /// The log ends before a position that was once on stable storage: files, or the end of one, are missing.
     #[error("{}: the log ends at position {last}, but everything up to {durable} was on stable storage", directory.display())]
     Truncated {
         /// The journal directory.
@@ -157,7 +157,7 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// An error of the system, told apart by what a user does about it.
+    /// An error of the system, classified by the action of the user.
     pub(crate) fn io(path: &Path, operation: &'static str, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {

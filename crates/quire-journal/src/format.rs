@@ -32,9 +32,9 @@ pub(crate) const SEGMENT_RESERVE: u64 = 2 * BATCH_HEADER_SIZE as u64;
 /// Batches begin at multiples of this.
 pub(crate) const ALIGNMENT: usize = 8;
 
-/// A batch without records that says: the journal was closed cleanly after this.
+/// Flag of a batch without records: the journal was closed cleanly after this.
 pub(crate) const FLAG_CLOSED: u32 = 1;
-/// A batch without records that says: the journal was opened again after a clean stop.
+/// Flag of a batch without records: the journal was opened again after a clean stop.
 pub(crate) const FLAG_OPENED: u32 = 2;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"QUIREJNL";
@@ -48,7 +48,7 @@ pub(crate) const RECORD_SIZE_MAX: usize = 1 << 30;
 /// The largest body of a batch, in bytes. A record that is larger than the target size gets a separate batch.
 pub(crate) const BATCH_BODY_MAX: usize = RECORD_SIZE_MAX;
 
-/// Positions end here: far beyond what a log can hold, and so far below the end of the numbers that adding a count cannot overflow.
+/// Positions end here: far above the positions of any log, and so far below the largest number that adding a count cannot overflow.
 pub(crate) const POSITION_MAX: u64 = 1 << 62;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -290,7 +290,7 @@ impl RawRecord<'_> {
     }
 }
 
-/// The record at the front of `body`, and what follows it. `None` when the bytes are not a record, which a matching checksum makes a
+/// The record at the front of `body`, and the bytes after it. `None` when the bytes are not a record. With a matching checksum that is a
 /// bug of the writer; [`fault_of`] names it.
 #[inline]
 pub(crate) fn split_raw(body: &[u8]) -> Option<(RawRecord<'_>, &[u8])> {

@@ -141,7 +141,7 @@ impl Log {
         self.wait_until(deadline, || self.persisted() >= position)
     }
 
-    /// Waits until `done` says so, which it is asked after every flush.
+    /// Waits until `done` returns true. It is called after every flush.
     pub fn wait_until(&self, deadline: Instant, done: impl Fn() -> bool) -> Result<(), JournalError> {
         let mut guard = self.waiting.lock();
         loop {

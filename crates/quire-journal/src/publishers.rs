@@ -23,7 +23,7 @@ pub(crate) type Highest = FxHashMap<PublisherId, u64>;
 /// The highest sequences of the publishers of the log, without the active segment.
 #[derive(Debug, Default)]
 pub(crate) struct Publishers {
-    /// From `clients.ack` and removed segments, as far as no other segment says better.
+    /// From `clients.ack` and removed segments. Values of the other segments come first.
     before: Highest,
     /// The highest position that is known to be on stable storage.
     durable: Position,
@@ -35,7 +35,7 @@ pub(crate) struct Publishers {
 }
 
 impl Publishers {
-    /// Nothing but what `clients.ack` says.
+    /// Only the content of `clients.ack`.
     pub fn new(clients: ClientsFile) -> Self {
         let ClientsFile { durable, beginning, highest } = clients;
         let beginning = beginning.unwrap_or_default();
@@ -128,7 +128,7 @@ pub(crate) enum ClientsFound {
 }
 
 impl ClientsFound {
-    /// Where the log begins, if the file says so.
+    /// Where the log begins, if the file contains it.
     pub fn beginning(&self) -> Option<Beginning> {
         if let ClientsFound::Whole(clients) = self { clients.beginning } else { None }
     }
@@ -146,7 +146,7 @@ impl ClientsFile {
     }
 
     pub fn write(&self, disk: &dyn Disk, directory: &Path) -> Result<(), JournalError> {
-        // It says itself where the log begins, and keeps none of it.
+        // The content of the file names the beginning of the log, and the file needs no part of the log.
         let head = SidecarHead { version: VERSION, position: self.durable, needs: None };
         sidecar::write(disk, directory, FILE_NAME, NAME, head, &[&self.encode()])
     }

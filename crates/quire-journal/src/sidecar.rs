@@ -69,8 +69,8 @@ impl Sidecars {
         read(&*self.log.disk, &self.log.directory, file, name)
     }
 
-    /// Opens a file whose content is read piece by piece; `None` when there is none, when its head is not whole or names another owner,
-    /// when it is older than sidecar files, and when it cannot be read. The last piece tells whether all of it was whole.
+    /// Opens a file whose content is read in pieces. `None` when there is no file, when its head is not whole or names another owner, when
+    /// it is older than sidecar files, or when it cannot be read. The read of the last piece reports whether the file was whole.
     pub fn open(&self, file: &str, name: &str) -> Option<(SidecarHead, SidecarReader)> {
         let opened = self.log.disk.open_read_only(&self.log.directory.join(file)).ok()?;
         let (head, found, _) = read_head(&*opened).ok()??;

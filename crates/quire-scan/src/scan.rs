@@ -1,9 +1,8 @@
 //! Reads a range of a journal without a broker, for programs and tools that have only the files.
 //!
-//! A [`Scan`] is a cursor together with what is wanted: the places between which to read, topics, a content filter. It reads in steps of
-//! bounded size, so that the caller can look at something else between them (a signal, a deadline). Places are as a subscription's
-//! (reference: queues-and-transaction-log 2.4): after the first, up to and including the second, so that ranges that meet neither
-//! overlap nor leave anything out.
+//! A [`Scan`] is a cursor together with its conditions: the places between which to read, topics, a content filter. It reads in steps of
+//! limited size, so that the caller can check other things between them (a signal, a deadline). Places are those of a subscription: after
+//! the first, up to and including the second. So adjacent ranges neither overlap nor leave records out.
 
 use bytes::Bytes;
 use quire_journal::{
@@ -20,10 +19,10 @@ use quire_wire::{Encode, LENGTH_SIZE};
 /// Bytes of records that one step looks at: a rare topic must not keep a reader thread from the others for long.
 pub const SCAN_SIZE_MAX: usize = 8 * 1024 * 1024;
 
-/// What to read, as a user says it.
+/// What to read, as given by a user.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogRange<'a> {
-    /// Read what comes after this place: `0`, a bookmark, a list of them (the oldest counts) or a time.
+    /// Read the records after this place: `0`, a bookmark, a list of them (the oldest counts) or a time.
     pub after: &'a str,
     /// Up to and including this place; `None` = what is persistent now.
     pub until: Option<&'a str>,
@@ -72,7 +71,7 @@ pub struct Scan {
     limit: Position,
     selector: Option<TopicSelector>,
     filter: Option<Filter>,
-    /// Memory for what the filter reads.
+    /// Memory for the evaluation of the filter.
     arena: Arena,
 }
 
@@ -90,8 +89,8 @@ impl Scan {
 
     /// Gives every record of the next step that is wanted, of every kind, with the batch that holds it; false when the end was reached.
     ///
-    /// A step ends after `size` bytes of wanted records, or a stated number of bytes looked at, whichever comes first, and at the end of a
-    /// batch: it may find nothing and yet not be the last. `now` is what time functions of the filter see.
+    /// A step ends after `size` bytes of wanted records or after a stated number of scanned bytes, at the end of a batch. So a step may
+    /// find no record and yet not be the last. `now` is the current time for functions of the filter.
     ///
     /// # Errors
     /// Damage. The records before it were returned.

@@ -1,4 +1,4 @@
-//! Where a bookmark subscription begins (reference: queues-and-transaction-log 2.4).
+//! Where a bookmark subscription begins.
 
 use std::str::FromStr;
 
@@ -33,7 +33,7 @@ pub enum BookmarkError {
         /// The text as given.
         text: String,
     },
-    /// Brackets without what belongs between them.
+    /// Brackets without two places between them.
     #[error("{text:?} is not a range like `[A:B]` or `(A:B)` of bookmarks or times")]
     NotARange {
         /// The text as given.
@@ -71,7 +71,7 @@ impl FromStr for StartPoint {
         if let Ok(bookmark) = text.parse() {
             return Ok(StartPoint::Bookmark(bookmark));
         }
-        // The text comes from a peer and goes into a reason: a prefix tells enough.
+        // The text comes from a peer and goes into a reason. A prefix of it is enough.
         let not = || BookmarkError::NotABookmark { text: text.chars().take(64).collect() };
         text.parse().map(StartPoint::Time).map_err(|_| not())
     }

@@ -35,7 +35,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// Identity of a publisher: a fixed hash of the client name (seed 004). The hash is part of the file format and never changes.
+/// Identity of a publisher: a fixed hash of the client name. The hash is part of the file format and never changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublisherId(pub u64);
 
@@ -64,7 +64,7 @@ impl PublisherId {
         PublisherId(xxh3_64_with_seed(format!("{part}/{instance}").as_bytes(), INSTANCE_SEED).max(1))
     }
 
-    /// The publisher under which an instance records the messages that a client sent without a sequence (seed 004).
+    /// The publisher under which an instance records the messages that a client sent without a sequence.
     pub fn derived(client: PublisherId, instance: &str) -> Self {
         PublisherId(xxh3_64_with_seed(instance.as_bytes(), client.0).max(1))
     }
@@ -76,7 +76,7 @@ impl fmt::Display for PublisherId {
     }
 }
 
-/// Names one message on every instance that has it: `<publisher>|<sequence>|`, both unsigned decimal (seed 004).
+/// Names one message on every instance that has it: `<publisher>|<sequence>|`, both unsigned decimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bookmark {
     /// The client that published it.

@@ -94,7 +94,7 @@ impl<'a> Headers<'a> {
     }
 }
 
-/// The header at the front of a list, and what follows it.
+/// The header at the front of a list, and the bytes after it.
 fn split_header(bytes: &[u8]) -> Option<(&str, HeaderValue<'_>, &[u8])> {
     let (size, rest) = bytes.split_first()?;
     let (name, rest) = rest.split_at_checked(usize::from(*size))?;

@@ -7,7 +7,7 @@ pub enum Action {
     Archive,
     /// It is compressed where it is, and stays part of the log.
     Compress,
-    /// It goes. Its messages are gone for every reader (reference: queues-and-transaction-log G8).
+    /// The file is removed. Its messages are gone for every reader.
     Remove,
 }
 
@@ -31,7 +31,7 @@ impl Action {
     }
 }
 
-/// Which full journal files are meant: always the oldest.
+/// The selection of full journal files: always the oldest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
     /// Those not written to for longer, in nanoseconds; 0 = every full one.

@@ -7,7 +7,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 
-/// The text is not `YYYYmmddTHHMMSS[.fraction][Z]` (seed 003).
+/// The text is not `YYYYmmddTHHMMSS[.fraction][Z]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a time of the form YYYYmmddTHHMMSS[.ffffff][Z]")]
 pub struct TimestampError;

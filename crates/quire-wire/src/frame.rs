@@ -36,7 +36,7 @@ pub enum WireError {
         /// The kind byte.
         kind: u8,
     },
-    /// The body does not hold what its kind says.
+    /// The body does not match its kind.
     #[error("{frame}: bad {field}")]
     Malformed {
         /// The name of the frame kind.
@@ -71,7 +71,7 @@ pub trait Encode {
     fn encode(&self, out: &mut Vec<u8>);
 }
 
-/// Everything that goes in one direction: the kind of a frame says which of it.
+/// All frames of one direction. The kind of a frame selects the variant.
 pub trait Decode<'a>: Sized {
     /// Decodes the frame.
     ///
@@ -116,7 +116,7 @@ impl Inbox {
         if self.partial_is_done { 0 } else { self.partial.len() }
     }
 
-    /// The next whole frame, taking what it needs from the front of `bytes`; `None` when more bytes must arrive first.
+    /// Returns the next whole frame, and takes the bytes that it needs from the front of `bytes`. `None` when more bytes must arrive first.
     ///
     /// # Errors
     /// [`WireError::TooLarge`] and [`WireError::Empty`]; the stream cannot be read on after either.
@@ -174,7 +174,7 @@ fn whole(frame: &[u8]) -> RawFrame<'_> {
     RawFrame { kind: frame[LENGTH_SIZE], body: &frame[LENGTH_SIZE + 1..] }
 }
 
-/// Appends one frame to `out`: `body` writes what follows the kind, then the length is filled in.
+/// Appends one frame to `out`. `body` writes the bytes after the kind; then the length is filled in.
 pub(super) fn put_frame(out: &mut Vec<u8>, kind: u8, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0; LENGTH_SIZE]);
@@ -191,11 +191,11 @@ pub(super) fn put_field(out: &mut Vec<u8>, tag: u8, value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// The fields of a control frame, in the order in which they stand.
+/// The fields of a control frame, in their order.
 pub(super) struct Fields<'a> {
     frame: &'static str,
     rest: &'a [u8],
-    /// Bit per tag below 128 that was seen: each may stand once.
+    /// Bit per tag below 128 that was seen: each tag may occur once.
     seen: u128,
 }
 

@@ -30,7 +30,7 @@ const FLAG_HEADERS: u8 = 8;
 /// Bytes of a `message` before its topic.
 const HEAD_SIZE: usize = 32;
 
-/// Bytes of what a message of a queue says besides, before the queue's name.
+/// Bytes of the queue fields of a message, before the queue's name.
 const QUEUED_SIZE: usize = 24;
 
 impl<'a> Decode<'a> for Reply<'a> {

@@ -61,7 +61,7 @@ impl Encode for Extend<'_> {
     fn encode(&self, out: &mut Vec<u8>) {
         put_frame(out, EXTEND, |out| {
             out.extend_from_slice(&self.period_ms.to_le_bytes());
-            // Two bytes of zero stand where a settle has its verdict.
+            // Two bytes of zero are in the place of the verdict of a settle.
             out.extend_from_slice(&[0; 2]);
             put_head(out, self.queue, self.command, self.acks);
             out.extend_from_slice(self.bookmarks.as_bytes());

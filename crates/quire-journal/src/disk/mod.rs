@@ -1,4 +1,4 @@
-//! Where files live: the one door to the file system, so that a simulated disk can stand in for it.
+//! The only interface to the file system, so that a simulated disk can replace it.
 //!
 //! [`RealDisk`] is the file system of the machine. [`MemoryDisk`] keeps files in memory for `memory:` engines and tests. Both hold the same
 //! contract: every reader of the file sees at once the bytes that `write_at` wrote, and the bytes survive a power cut once `sync` has
@@ -23,7 +23,7 @@ use crate::paged::PageFile;
 pub trait Disk: Send + Sync {
     /// Opens an existing file for writing and reading.
     fn open(&self, path: &Path) -> io::Result<Box<dyn File>>;
-    /// Opens an existing file for reading only. The disk reads what it is asked for and nothing around it.
+    /// Opens an existing file for reading only. The disk reads only the requested bytes.
     fn open_read_only(&self, path: &Path) -> io::Result<Box<dyn File>>;
     /// Makes a file of `size` zero bytes with the space reserved; an existing one is emptied first.
     fn create(&self, path: &Path, size: u64) -> io::Result<Box<dyn File>>;
@@ -33,7 +33,7 @@ pub trait Disk: Send + Sync {
     fn list(&self, directory: &Path) -> io::Result<Vec<String>>;
     /// Makes the directory, and those above it, durably.
     fn create_directory(&self, directory: &Path) -> io::Result<()>;
-    /// Gives a file another name in the same directory, replacing what has that name.
+    /// Gives a file another name in the same directory, and replaces a file that has that name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
@@ -45,7 +45,7 @@ pub trait Disk: Send + Sync {
     fn free_bytes(&self, _directory: &Path) -> Option<u64> {
         None
     }
-    /// Space in the directory for memory that the system may write out; `None`: this disk has none, and the heap serves.
+    /// Space in the directory for memory that the system may write out. `None`: this disk has none, and the heap is used.
     fn page_file(&self, _directory: &Path) -> io::Result<Option<PageFile>> {
         Ok(None)
     }
@@ -67,7 +67,7 @@ pub trait File: Send + Sync {
         }
         Ok(())
     }
-    /// Returns when what was written is on stable storage.
+    /// Returns when the written bytes are on stable storage.
     fn sync(&self) -> io::Result<()>;
     /// Size in bytes.
     fn size(&self) -> io::Result<u64>;

@@ -142,7 +142,7 @@ mod tests {
         let noted = Noted { archive: "/archive".into(), journal: Some("/data/journal".into()) };
         let content = encode(&noted);
         assert_eq!(decode(&content), Some(noted.clone()));
-        // The archive directory is what follows the first path.
+        // The archive directory follows the first path.
         for end in 0..content.len() - "/archive".len() {
             assert_eq!(decode(&content[..end]), None);
         }

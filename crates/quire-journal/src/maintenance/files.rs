@@ -109,7 +109,7 @@ impl FileMaintenance {
         self.log.archive.as_deref()
     }
 
-    /// Whether segments are archived to `directory`, however that is spelled.
+    /// Whether segments are archived to `directory`, in any spelling.
     ///
     /// # Errors
     /// [`JournalError::BadOption`] when segments are archived to another directory, or not at all. Otherwise the error of the system.
@@ -163,7 +163,7 @@ impl FileMaintenance {
         std::iter::from_fn(|| self.take_next(action, which, needed).transpose()).collect()
     }
 
-    /// Takes one segment, the oldest that is meant; `None` when there is none, or it must stay. `needed` counts for removing only.
+    /// Takes one segment, the oldest selected one; `None` when there is none, or it must stay. `needed` counts for removing only.
     ///
     /// # Errors
     /// [`JournalError::BadOption`] when archiving without an archive directory, when that is the journal directory, or when another file
@@ -301,7 +301,7 @@ impl FileMaintenance {
             self.log.write_beginning(segment, segment)?;
             return Ok(false);
         }
-        // Left by an archiving that was not finished, it would stand for the segment again.
+        // The copy of an unfinished archiving would otherwise replace the segment again.
         let copy = self.log.archive.as_ref().filter(|_| !segment.is_archived);
         if let Some(copy) = copy.map(|archive| archive.join(segment.path.file_name().unwrap_or_default()))
             && self.is_copied(&copy, segment).unwrap_or(false)

@@ -40,7 +40,7 @@ impl<T: Copy> Array<T> {
         array
     }
 
-    /// The memory that they lie in.
+    /// The memory that holds them.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
@@ -119,7 +119,7 @@ impl<T: Copy> Array<T> {
         let count = u32::try_from(capacity).expect("arrays hold fewer than 2^32 values");
         let layout = Layout::array::<T>(capacity).expect("arrays are smaller than the address space");
         let place = match self.layout() {
-            // SAFETY: the values lie at a place of this memory with this layout; the new size is that of a layout, and not 0.
+            // SAFETY: the values are at a place of this memory with this layout. The new size is that of a layout, and not 0.
             Some(old) => unsafe { self.memory.resize(self.values.cast(), old, layout.size()) },
             None => self.memory.allocate(layout),
         };
@@ -156,7 +156,7 @@ impl<T: Copy> Deref for Array<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: the first `len` values are written, and who borrows them borrows the array.
+        // SAFETY: the first `len` values are written, and a borrow of them borrows the array.
         unsafe { std::slice::from_raw_parts(self.values.as_ptr(), self.len as usize) }
     }
 }

@@ -1,4 +1,4 @@
-//! What is said when the disk cannot give back a page of a mapped file: the system then ends the process with SIGBUS, without a word.
+//! Reports that the disk cannot read a page of a mapped file. The system then ends the process with SIGBUS, without a message.
 //!
 //! The handler writes one line, restores the previous handler of SIGBUS, and returns. The same access then ends the process as it would
 //! have without the handler. The handler writes nothing for addresses outside of our mappings.
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const MESSAGE: &str = "quire: the disk cannot read the states of queues that were paged out (the file queues.paging of \
 file_backed_metadata), and the process ends. Nothing is lost: the next start makes the queues again from the journal\n";
 
-/// Mappings that are watched: one for each journal of the process that has such queues. Of more than that nothing is said.
+/// Mappings that are watched: one for each journal of the process that has such queues. Further mappings are not reported.
 const RANGES_MAX: usize = 16;
 
 /// First address and size of each; size 0: free.
@@ -56,7 +56,7 @@ fn install() {
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         let before = &raw mut BEFORE;
         if libc::sigaction(libc::SIGBUS, std::ptr::null(), before.cast()) == 0 {
-            // A refusal leaves everything as it was: then nothing is said.
+            // If the system refuses, the handler is not installed, and there will be no report.
             libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
         }
     }
@@ -64,8 +64,8 @@ fn install() {
 
 /// Does only what a handler of signals may do.
 extern "C" fn on_bus_error(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the system gives a valid `info`; `BEFORE` was written before this was installed; `write` and `sigaction` may be called in
-    // handlers of signals.
+    // SAFETY: the system gives a valid `info`. `BEFORE` was written before this handler was installed. `write` and `sigaction` may be
+    // called in handlers of signals.
     unsafe {
         let address = (*info).si_addr() as usize;
         let is_ours = RANGES.iter().any(|(start, length)| {

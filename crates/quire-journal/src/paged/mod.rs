@@ -37,7 +37,7 @@ impl Memory {
         Memory(None)
     }
 
-    /// A file, and the heap for what it has no room for.
+    /// A file, and the heap for values that do not fit.
     pub fn paged(file: PageFile) -> Self {
         Memory(Some(Arc::new(Pool::new(file))))
     }

@@ -55,11 +55,11 @@ struct Run {
 }
 
 struct Failure {
-    /// `None`: it was told.
+    /// `None`: it was reported.
     error: Option<io::Error>,
 }
 
-// SAFETY: the pointer to the mapping never changes, and which bytes of it are whose is decided under the lock.
+// SAFETY: the pointer to the mapping never changes, and the lock protects the decision which bytes are in use.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}

@@ -14,7 +14,7 @@ use crate::segment::index::Wanted;
 use crate::segment::view::{READ_STEP, Reads, View};
 use crate::segment::{Segment, holds_records};
 
-/// Which topics a cursor is for; it may skip what holds no other.
+/// The topics that a cursor is for. It may skip blocks that hold no other topic.
 pub trait TopicFilter {
     /// Whether messages of this topic are wanted.
     fn wants(&self, topic: &str) -> bool;
@@ -93,8 +93,8 @@ impl Cursor {
     /// `wants` is asked once for every topic of the log: over the life of the cursor it must say the same of the same name, or want less.
     ///
     /// # Errors
-    /// [`JournalError::Corrupt`] for damage, [`JournalError::Unreadable`] for what the disk does not give back, [`JournalError::Removed`]
-    /// when another process removed the records that come next; the cursor stays before them.
+    /// [`JournalError::Corrupt`] for damage. [`JournalError::Unreadable`] for bytes that the disk cannot read. [`JournalError::Removed`]
+    /// when another process removed the next records; the cursor stays before them.
     pub fn next(&mut self, limit: Position, wants: &dyn TopicFilter) -> Result<Option<Batch>, JournalError> {
         if self.log.follows && limit > self.log.persisted() && self.after >= self.log.persisted() {
             let followed = recover::follow(&self.log)?;
@@ -210,12 +210,12 @@ impl CursorPlace {
     }
 }
 
-/// A run of records, checked. It holds the bytes that were read with it: some hundred KiB at the most, or its own when those are more.
+/// A run of records, checked. It holds the bytes that were read with it: at most some hundred KiB, or its own bytes when those are more.
 #[derive(Clone)]
 pub struct Batch {
     segment: Arc<Segment>,
     bytes: Arc<Vec<u8>>,
-    /// Where its records lie in the bytes.
+    /// The range of its records in the bytes.
     body: Range<usize>,
     /// Where it begins in the segment.
     offset: u64,

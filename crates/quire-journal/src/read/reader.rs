@@ -1,7 +1,7 @@
 //! Reading the log: by position, by bookmark, by time, from any thread, while it grows.
 //!
-//! Readers read the files into buffers of their own. A batch is handed out only after the checksums of its header and body matched; damage is an error
-//! that names file and offset, never a silent skip.
+//! Readers read the files into their own buffers. A batch is returned only after the checksums of its header and body matched. Damage is an
+//! error that names file and offset, never a silent skip.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -155,7 +155,7 @@ impl Reader {
         self.log().persisted()
     }
 
-    /// Waits until what was submitted up to `position` is persistent.
+    /// Waits until the submitted records up to `position` are persistent.
     ///
     /// # Errors
     /// [`JournalError::TimedOut`], or why the journal takes no more writes.
@@ -163,7 +163,7 @@ impl Reader {
         self.log().wait(position, Instant::now() + timeout)
     }
 
-    /// Looks for what a writer in another process added, archived or removed. Cursors look for what was added when they reach the end.
+    /// Looks for files that a writer in another process added, archived or removed. Cursors look for added files when they reach the end.
     ///
     /// A cursor that was made before still reads the files that it began with.
     ///
@@ -232,7 +232,7 @@ impl Reader {
     /// # Errors
     /// Damage where it should be.
     pub fn position_before(&self, instant: Timestamp) -> Result<Position, JournalError> {
-        // One that was sealed before a record came says nothing about time.
+        // A segment that was sealed before it got a record has no time.
         let mut segments = self.log().segments.read().clone();
         segments.retain(|segment| segment.summary().count > 0);
         let at = segments.partition_point(|segment| segment.summary().first_timestamp <= instant);
@@ -257,7 +257,7 @@ impl Reader {
         Ok(found)
     }
 
-    /// A cursor that gives what comes after the position.
+    /// A cursor over the records after the position.
     pub fn cursor(&self, after: Position) -> Cursor {
         Cursor::new(self.log(), after)
     }

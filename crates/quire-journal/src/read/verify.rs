@@ -21,7 +21,7 @@ use crate::segment::view::{Fault, READ_STEP, Reads, View};
 use crate::segment::{Segment, empty_index, index_path};
 use crate::sidecar;
 
-/// A place at which the bytes are not what was written.
+/// A place at which the bytes differ from the written ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The file.
@@ -175,7 +175,8 @@ impl Check<'_> {
         Ok(header)
     }
 
-    /// Checks the frames of a compressed segment as they stand in the file: a bit that decompresses to the same is damage too.
+    /// Checks the frames of a compressed segment as they are in the file. A changed bit is damage even when it decompresses to the same
+    /// bytes.
     fn frames(&mut self) {
         let segment = self.segment;
         let Some(frames) = &segment.frames else { return };
@@ -241,7 +242,7 @@ fn check_is_there(log: &Log, segment: &Arc<Segment>) -> Option<Damage> {
     })
 }
 
-/// Checks the sidecar files, and those of the journal itself by what they say.
+/// Checks the sidecar files, and the content of those of the journal itself.
 fn check_sidecars(log: &Log) -> Vec<Damage> {
     // Before the files are read, because their needs only move forward.
     let first = log.before_first().next();

@@ -64,7 +64,7 @@ impl<'a> InstancePath<'a> {
     }
 }
 
-/// The instance at the front of a path, and what follows it.
+/// The instance at the front of a path, and the bytes after it.
 fn split_instance(bytes: &[u8]) -> Option<(Instance<'_>, &[u8])> {
     let (name, rest) = split_name(bytes)?;
     let (group, rest) = split_name(rest)?;
@@ -131,7 +131,7 @@ pub struct Origin<'a> {
     pub instance: Option<Instance<'a>>,
 }
 
-/// The attributes of a record as they stand in it.
+/// The attributes of a record as they are encoded in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes<'a>(&'a [u8]);
 
@@ -139,7 +139,7 @@ impl<'a> Attributes<'a> {
     /// Those of a record that has none.
     pub const NONE: Attributes<'static> = Attributes(&[]);
 
-    /// The attributes in these bytes; `None` when they are not what a record can hold.
+    /// The attributes in these bytes; `None` when a record cannot have them.
     pub fn from_bytes(bytes: &'a [u8]) -> Option<Self> {
         let (mut rest, mut before) = (bytes, 0);
         while !rest.is_empty() {
@@ -158,7 +158,7 @@ impl<'a> Attributes<'a> {
         (bytes.len() <= ATTRIBUTES_SIZE_MAX).then_some(Attributes(bytes))
     }
 
-    /// The bytes as they stand in a record.
+    /// The bytes as they are in a record.
     pub const fn as_bytes(self) -> &'a [u8] {
         self.0
     }
@@ -205,7 +205,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// The attribute at the front: its number and its value, and what follows it.
+/// The attribute at the front: its number and its value, and the bytes after it.
 fn split_attribute(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (number, rest) = bytes.split_first()?;
     let (size, rest) = take_number(rest)?;
@@ -300,7 +300,7 @@ const fn number_size(number: u64) -> usize {
     (64 - (number | 1).leading_zeros()).div_ceil(7) as usize
 }
 
-/// The number at the front, and what follows it; `None` when it is cut short or has more than 64 bits.
+/// The number at the front, and the bytes after it; `None` when it is cut short or has more than 64 bits.
 pub(crate) fn take_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut number = 0;
     for (at, byte) in bytes.iter().enumerate().take(10) {

@@ -55,9 +55,8 @@ pub struct NewRecord<'a> {
     pub message_type: u8,
     /// The client that published it.
     pub publisher: PublisherId,
-    /// Its number in that publisher's sequence: a record that is not above the publisher's highest one is a duplicate. 0 = none was
-    /// given: the record's own position, or the number after the highest one if that is larger, so that it is never a duplicate
-    /// (reference: queues-and-transaction-log 2.3 P8 to P10).
+    /// Its number in that publisher's sequence. A record that is not above the publisher's highest one is a duplicate. 0 = none was given:
+    /// the sequence is then the record's own position, or the number after the highest one if that is larger. So it is never a duplicate.
     pub sequence: u64,
     /// When this instance took it. The log never goes back: an earlier time than that of the record before is raised to it.
     pub timestamp: Timestamp,
@@ -65,7 +64,7 @@ pub struct NewRecord<'a> {
     pub topic: &'a str,
     /// Handed on as it came; at most 255 bytes.
     pub correlation_id: &'a [u8],
-    /// Lifetime in seconds, 0 = never expires; `None` = not said.
+    /// Lifetime in seconds, 0 = never expires; `None` = not given.
     pub expiration_s: Option<u32>,
     /// Its key, where it came from, and its headers; [`Attributes::NONE`] for a message with none of them.
     pub attributes: Attributes<'a>,

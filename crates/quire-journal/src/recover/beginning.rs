@@ -1,5 +1,5 @@
-//! Where the log must begin. Its oldest segments may lie in an archive directory that is not mounted, or was moved: a log that begins
-//! later than it must is refused, because queues and readers would take what is missing for settled, or removed.
+//! Where the log must begin. Its oldest segments may be in an archive directory that is not mounted, or was moved. A log that begins later
+//! than it must is refused, because queues would treat the missing records as settled, and readers would treat them as removed.
 
 use std::io;
 use std::path::Path;

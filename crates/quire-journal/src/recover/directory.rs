@@ -12,7 +12,7 @@ use crate::segment::{
 };
 use crate::write::segment_pool::is_blank;
 
-/// A segment file and what its header says.
+/// A segment file and the fields of its header.
 pub(crate) struct Found {
     pub number: u32,
     pub path: PathBuf,
@@ -119,7 +119,7 @@ fn open(disk: &dyn Disk, path: &Path) -> Result<Box<dyn File>, Missing> {
     })
 }
 
-/// Leaves in `before` the one of two files with the same number that is part of the log, and gives the other one, which was prepared and
+/// Of two files with the same number, leaves in `before` the one that is part of the log. Returns the other one, which was prepared and
 /// never used. Older builds named files after the instance, so that another instance prepared files with the same numbers.
 fn choose(disk: &dyn Disk, before: &mut Found, other: Found) -> Result<Found, Missing> {
     let is_unused = |found: &Found| {
@@ -157,8 +157,8 @@ fn list(
     Ok(numbered.map(|(number, name)| (number, is_archive, directory.join(name))).collect())
 }
 
-/// Makes durable what a process before changed in the directories and did not live to sync: a removal of which only this process knows
-/// could come undone after the removal of a newer segment is durable, and leave a gap.
+/// Syncs changes of the directories that an earlier process made and did not sync. Otherwise a removal that only this process knows of
+/// could be undone after the removal of a newer segment is durable. That would leave a gap.
 pub(crate) fn settle(disk: &dyn Disk, directory: &Path, archive: Option<&Path>) -> Result<(), JournalError> {
     for directory in [Some(directory), archive].into_iter().flatten() {
         match disk.sync_directory(directory) {
@@ -173,8 +173,8 @@ pub(crate) fn settle(disk: &dyn Disk, directory: &Path, archive: Option<&Path>) 
 /// Extensions of unfinished files. Without a process that writes them, they are not needed.
 const UNFINISHED: [&str; 5] = ["preparing", "writing", "packing", "archiving", "paging"];
 
-/// Removes what an end of the process before left unfinished: files that were being made, and indexes whose segment is gone. In the archive
-/// directory only of segments before `active`, the number of the newest one.
+/// Removes the unfinished work of an earlier process: unfinished files, and indexes whose segment is gone. In the archive directory it
+/// removes only those of segments before `active`, the number of the newest one.
 pub(crate) fn tidy(
     disk: &dyn Disk,
     directory: &Path,

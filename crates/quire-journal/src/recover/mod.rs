@@ -58,8 +58,8 @@ pub struct Recovery {
     pub cut: Option<Cut>,
     /// Indexes that were missing or wrong, and were made again.
     pub indexes_rebuilt: usize,
-    /// `clients.ack` is missing or damaged, and older segments were removed: publishers that wrote only in those are not known any more,
-    /// and what they send again is recorded again.
+    /// `clients.ack` is missing or damaged, and older segments were removed. Publishers with records only in those are unknown now. If they
+    /// send the records again, these are recorded again.
     pub sequences_lost: bool,
     /// How long it took.
     pub duration: Duration,
@@ -91,7 +91,7 @@ pub(crate) struct Recovered {
     pub highest: Highest,
     /// The last position that must be there.
     durable: Position,
-    /// `clients.ack` says where the log begins.
+    /// `clients.ack` contains the beginning of the log.
     pub is_beginning_kept: bool,
     /// The files at the front that are missing, and were given up.
     pub given_up: Option<Missing>,
@@ -324,7 +324,7 @@ pub(crate) fn reopen_to_follow(log: &Log, named_archive: Option<&Path>) -> Resul
     Ok(reopened)
 }
 
-/// How far a look for what another process wrote has led.
+/// The result of a search for records that another process wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Followed {
     ToTheEnd,
@@ -339,7 +339,7 @@ pub(crate) fn follow(log: &Log) -> Result<Followed, JournalError> {
         let last = log.segments.read().last().cloned();
         let Some(last) = last else { return follow_first(log).map(|()| Followed::ToTheEnd) };
         take_in(log, &last)?;
-        // Only the file that comes next is looked at, however many there are.
+        // Only the next file is looked at, for any number of files.
         let next = match open_next(log, &last)? {
             Next::Begun(next) => next,
             Next::NotBegun => return Ok(Followed::ToTheEnd),
@@ -355,11 +355,11 @@ pub(crate) fn follow(log: &Log) -> Result<Followed, JournalError> {
     }
 }
 
-/// Whether another process archived or removed segments since. It takes the oldest first, so that the first that is not archived tells, and
-/// the first of the archive.
+/// Whether another process archived or removed segments since. It takes the oldest first, so two segments show it: the first that is not
+/// archived, and the first of the archive.
 pub(crate) fn has_lost_files(log: &Log) -> Result<bool, JournalError> {
     let segments = log.segments.read();
-    // Those that are known to be archived need not lie in front of the others: a cursor finds out about the one that it reads.
+    // Segments that are known to be archived are not always before the others. A cursor notices the change of the segment that it reads.
     let kept = segments.iter().position(|segment| !segment.is_archived);
     let oldest = [segments.first(), kept.and_then(|at| segments.get(at))];
     let mut paths: Vec<_> = oldest.into_iter().flatten().map(|segment| segment.path.clone()).collect();
@@ -373,7 +373,7 @@ pub(crate) fn has_lost_files(log: &Log) -> Result<bool, JournalError> {
     Ok(false)
 }
 
-/// Takes in what was added to the active segment.
+/// Reads the batches that were added to the active segment.
 fn take_in(log: &Log, segment: &Arc<Segment>) -> Result<(), JournalError> {
     let mut index = segment.index.write();
     segment.scan(&mut index, &log.names, |_| ())?;
@@ -560,7 +560,7 @@ fn was_synced(disk: &dyn Disk, segment: &Found) -> Result<bool, JournalError> {
     Ok(is_synced)
 }
 
-/// Shows every place of a range of a file at which a batch header can lie, as far as one fits, until `each` says false.
+/// Shows every place of a range of a file at which a batch header can be, as far as one fits, until `each` returns false.
 ///
 /// # Errors
 /// Where reading failed, and why.
@@ -651,7 +651,7 @@ fn rebuild(
     atomic_file::write(disk, &index_path(&segment.path), bytes)
 }
 
-/// Takes in the active segment, cuts its torn tail, and makes the rest durable. Gives what was cut, and whether the stop was clean.
+/// Reads the active segment, cuts its torn tail, and makes the rest durable. Returns the cut, and whether the stop was clean.
 fn recover_tail(
     file: &dyn File,
     segment: &Arc<Segment>,
@@ -695,8 +695,7 @@ fn recover_tail(
         let directory = log.directory.clone();
         return Err(JournalError::Truncated { directory, last: summary.last, durable });
     }
-    // After a failed sync the pages may be in memory only, and marked clean: written again they are on their way to the disk once more
-    // (reliability J5).
+    // After a failed sync the pages may be in memory only, and marked clean: written again they are on their way to the disk once more.
     let from = unsynced.front().map_or(summary.end, |(_, offset)| *offset);
     let rewritten =
         rewrite(file, from..summary.end).and_then(|()| rewrite(file, 0..SEGMENT_HEADER_FIELDS as u64));
@@ -719,7 +718,7 @@ fn rewrite(file: &dyn File, range: Range<u64>) -> io::Result<()> {
     written
 }
 
-/// Whether a valid batch after `offset` says that `position` was synced when it was written.
+/// Whether a valid batch after `offset` proves that `position` was synced when it was written.
 fn proves_synced(
     file: &dyn File,
     segment: &Segment,

@@ -50,7 +50,7 @@ impl FrameEntry {
 
     /// The frame as it is in the file.
     fn compressed(&self, file: &dyn File) -> io::Result<Vec<u8>> {
-        // The table was believed only when all frames lie in the file.
+        // The table was accepted only when all frames are within the file.
         let mut compressed = Vec::new();
         file.read_at(&mut compressed, self.file_size as usize, self.file_offset)?;
         Ok(compressed)

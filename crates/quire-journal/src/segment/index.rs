@@ -14,7 +14,7 @@ use crate::format::{BATCH_BODY_TARGET, BatchHeader, split_raw};
 use crate::record::{Position, PublisherId};
 use quire_types::Timestamp;
 
-/// The topics of one log: every name once, however many segments hold it, so that equal names have equal addresses.
+/// The topics of one log. Every name is stored once, for any number of segments with it, so that equal names have equal addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     all: Mutex<FxHashSet<Arc<str>>>,
@@ -33,7 +33,7 @@ impl Names {
         })
     }
 
-    /// The one copy of the name, taken in if there are fewer than `count_max`; `None` when there are not.
+    /// The one copy of the name, added if there are fewer than `count_max` names; `None` when there are not.
     pub fn admit(&self, name: &Arc<str>, count_max: usize) -> Option<Arc<str>> {
         let mut names = self.all.lock();
         if let Some(known) = names.get(name) {
@@ -67,7 +67,7 @@ impl Names {
     }
 
     /// Forgets the names that have no other holder. Returns false without looking when no segment was removed since the last time.
-    /// `release` is called before, to let go of names.
+    /// `release` is called before, to drop references to names.
     pub fn forget_unused(&self, release: impl FnOnce()) -> bool {
         let is_worth_it = self.may_be_unused.swap(false, Ordering::AcqRel);
         if is_worth_it {
@@ -93,7 +93,7 @@ impl Wanted {
     }
 }
 
-/// Where a block begins and what it begins with.
+/// The start of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     /// In the segment, in bytes.
@@ -215,8 +215,8 @@ impl Index {
         self.blocks.partition_point(|block| block.first <= position).saturating_sub(1)
     }
 
-    /// Where to end a read that begins at `offset` and is to bring about `step` bytes: at the end of a block, so that no batch is cut, and
-    /// at the end of the block of `offset` at the least.
+    /// Where to end a read of about `step` bytes that begins at `offset`: at the end of a block, so that no batch is cut, and at least at
+    /// the end of the block of `offset`.
     pub fn read_end(&self, offset: u64, step: u64) -> u64 {
         let reach = offset.saturating_add(step);
         if reach >= self.summary.end {

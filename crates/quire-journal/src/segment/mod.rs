@@ -140,8 +140,8 @@ impl Segment {
         self.durable.store(true, Ordering::Release);
     }
 
-    /// Takes the batches that follow what the index knows into it, until the bytes are no next batch; gives the reason. `each` sees
-    /// every one.
+    /// Adds the batches after those in the index to the index, until the bytes are not a next batch. Returns the reason. `each` sees every
+    /// batch.
     ///
     /// # Errors
     /// What the disk cannot read: whether there is a next batch is not known then. A next batch with contents that the format does not
@@ -153,7 +153,7 @@ impl Segment {
         mut each: impl FnMut(&BatchHeader),
     ) -> Result<&'static str, JournalError> {
         let mut view = View::new(self, None, Reads::AHEAD);
-        // Most often nothing was added since the last look: a header tells.
+        // Most often no batch was added since the last look, and a header is enough to know it.
         let mut step = 0;
         loop {
             let offset = index.summary.end;
@@ -255,7 +255,7 @@ pub(crate) fn read_header(file: &dyn File) -> io::Result<Result<SegmentHeader, H
     }
 }
 
-/// Shows the bytes of a range of a file one chunk after the other, until `each` says false.
+/// Shows the bytes of a range of a file one chunk after the other, until `each` returns false.
 ///
 /// # Errors
 /// Where reading failed, and why.
@@ -314,7 +314,7 @@ pub(crate) fn older_path(directory: &Path, other: &Path, number: u32) -> Option<
     Some(directory.join(format!("{instance}.{number:010}.{SEGMENT_EXTENSION}")))
 }
 
-/// The number in such a file name, whatever is in front of it.
+/// The number in such a file name, with any text before it.
 pub(crate) fn segment_number(file_name: &str) -> Option<u32> {
     let (_, number) = file_name.strip_suffix(SEGMENT_EXTENSION)?.strip_suffix('.')?.rsplit_once('.')?;
     let number = (number.len() == 10 && number.bytes().all(|byte| byte.is_ascii_digit()))

@@ -41,7 +41,7 @@ pub(crate) struct SegmentFile {
 enum State {
     Closed,
     Open(OpenFile),
-    /// It is about to be removed, or replaced by another file of the same name: it stays open for those who still have the segment.
+    /// It is about to be removed, or replaced by another file of the same name. It stays open for the remaining holders of the segment.
     Kept(OpenFile),
 }
 
@@ -100,7 +100,7 @@ impl SegmentFile {
     pub fn set_open(self: &Arc<Self>, file: Box<dyn File>) -> OpenFile {
         let file: OpenFile = file.into();
         let mut state = self.state.lock();
-        // Another reader may have been faster, and what it opened may have lost its name since.
+        // Another reader may have been faster, and the file that it opened may have lost its name since.
         if let Some(file) = state.file() {
             return file;
         }

@@ -19,7 +19,7 @@ use crate::segment::open_files::OpenFile;
 /// they are processed.
 pub(crate) const READ_STEP: usize = 256 * 1024;
 
-/// Bytes that the disk is asked for ahead of a reader who has the disk for itself: enough to keep it busy.
+/// Bytes that are requested from the disk ahead of a reader that has the disk alone: enough to keep it busy.
 const READ_AHEAD: usize = 2 * 1024 * 1024;
 
 /// How much is read from the disk at a time, and how much is requested ahead for a reader that continues where the last batch ended.
@@ -103,7 +103,7 @@ fn buffer_for(size: usize, own: Vec<u8>) -> Vec<u8> {
     Vec::new()
 }
 
-/// Keeps a buffer for the next one on this thread who needs one.
+/// Keeps a buffer for the next use on this thread.
 fn spare(bytes: Vec<u8>) {
     if bytes.capacity() <= SPARE_SIZE_MAX {
         SPARE.set(bytes);
@@ -119,7 +119,7 @@ struct Part {
 }
 
 impl Part {
-    /// Where `size` bytes from `offset` of the segment on lie in `bytes`.
+    /// The range in `bytes` of `size` bytes from `offset` of the segment.
     fn range(&self, offset: u64, size: usize) -> Option<Range<usize>> {
         let start = usize::try_from(offset.checked_sub(self.start)?).ok()?;
         let end = start.checked_add(size)?;
@@ -169,7 +169,7 @@ impl View {
         Arc::into_inner(bytes).into_iter().for_each(spare);
     }
 
-    /// The bytes that lie in memory, and where in them those from `offset` of the segment on lie; `None` when not all of them do.
+    /// The bytes in memory, and the range in them of the bytes from `offset` of the segment; `None` when not all of them are in memory.
     pub fn share(&self, offset: u64, size: usize) -> Option<(Arc<Vec<u8>>, Range<usize>)> {
         Some((self.part.bytes.clone(), self.part.range(offset, size)?))
     }
@@ -190,14 +190,14 @@ impl View {
         Ok((header, body))
     }
 
-    /// Whether the bytes from one offset to another are zero, as far as they lie in the segment.
+    /// Whether the bytes from one offset to another are zero, as far as they are in the segment.
     pub fn is_zero(&mut self, from: u64, to: u64) -> Result<bool, Fault> {
         let range = self.fill(from, to.saturating_sub(from) as usize, to)?;
         Ok(range.is_none_or(|range| self.part.bytes[range].iter().all(|byte| *byte == 0)))
     }
 
-    /// Where `size` bytes from `offset` of the segment on lie in the part, which is read anew, up to `until`, when they do not; `None` when
-    /// the segment has no such bytes.
+    /// The range in the part of `size` bytes from `offset` of the segment. When the part does not have them, it is read anew, up to
+    /// `until`. `None` when the segment has no such bytes.
     fn fill(&mut self, offset: u64, size: usize, until: u64) -> Result<Option<Range<usize>>, Fault> {
         if let Some(range) = self.part.range(offset, size) {
             return Ok(Some(range));
@@ -224,7 +224,7 @@ impl View {
         Ok(self.part.range(offset, size))
     }
 
-    /// Everything up to `read_to` was read: asks the disk for what comes next.
+    /// Everything up to `read_to` was read. Requests the next bytes from the disk.
     fn ask_ahead(&mut self, file: &dyn File, read_to: u64) {
         let from = self.asked_to.max(read_to);
         let to = read_to.saturating_add(self.reads.ahead as u64).min(self.segment.size);

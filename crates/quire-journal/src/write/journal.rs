@@ -39,7 +39,7 @@ pub enum Durability {
     Os,
 }
 
-/// How a journal is kept (reference: queues-and-transaction-log 2.2).
+/// How a journal is kept.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Size of a segment, in bytes. A record that needs more gets a segment of the size that it needs.
@@ -55,7 +55,7 @@ pub struct Options {
     /// Limit of the bytes of records that wait to become persistent. Above it [`Journal::append`] refuses, so that a producer that is
     /// faster than the disk does not fill the memory. One record may always wait, of any size.
     pub unpersisted_size_max: usize,
-    /// Where [`FileMaintenance::archive`] moves segments, and where those are that it moved (reference: queues-and-transaction-log G11).
+    /// Where [`FileMaintenance::archive`] moves segments, and where the segments are that it moved.
     pub archive_directory: Option<PathBuf>,
     /// Of a journal in memory: its bound, in bytes.
     pub memory_size_max: u64,
@@ -86,7 +86,7 @@ const SEGMENT_SIZE_MIN: u64 = 64 * 1024;
 pub enum Appended {
     /// The record has this position.
     Recorded(Position),
-    /// The sequence is not above the highest of this publisher: a duplicate, dropped (seed 004).
+    /// The sequence is not above the highest of this publisher: a duplicate, dropped.
     Duplicate {
         /// The highest sequence of the publisher.
         highest: u64,
@@ -95,7 +95,7 @@ pub enum Appended {
 
 /// The one writer of a journal directory.
 ///
-/// Dropping it closes it, without a word about what went wrong; [`Journal::close`] says so.
+/// Dropping it closes it without reporting errors; [`Journal::close`] reports them.
 pub struct Journal {
     log: Arc<Log>,
     route: Route,
@@ -128,8 +128,8 @@ impl Journal {
     /// Opens, or begins, the journal in a directory; recovers it first. `on_progress` is called while it does.
     ///
     /// # Errors
-    /// [`JournalError::Locked`], [`JournalError::Corrupt`], [`JournalError::Gap`], [`JournalError::Version`],
-    /// [`JournalError::BadOption`], and whatever the system refuses.
+    /// [`JournalError::Locked`], [`JournalError::Corrupt`], [`JournalError::Gap`], [`JournalError::Version`], [`JournalError::BadOption`],
+    /// and the errors of the system.
     pub fn open(
         directory: impl AsRef<Path>,
         options: &Options,
@@ -315,7 +315,7 @@ impl Journal {
         }
     }
 
-    /// Hands what was appended to the writer. A journal in memory that had no room looks for some.
+    /// Hands the appended records to the writer. A journal in memory that had no room tries again.
     pub fn submit(&mut self) {
         if self.open.count > 0 {
             self.closed.push(std::mem::take(&mut self.open).close());
@@ -337,7 +337,7 @@ impl Journal {
         }
     }
 
-    /// Of a journal that is driven by hand: writes and syncs what was submitted.
+    /// For a journal that is driven by hand: writes and syncs the submitted records.
     pub fn write_waiting(&mut self) {
         if let Route::Inline { writer, waiting, .. } = &mut self.route {
             writer.write(std::mem::take(waiting));
@@ -374,8 +374,8 @@ impl Journal {
         self.log.failure()
     }
 
-    /// Why nothing is written for now, although it will be when there is room: the disk is full, or the process has no file left. What
-    /// is appended meanwhile is kept, within the bound on what may wait.
+    /// Why no record is written for now, although writing continues when there is room: the disk is full, or the process has no file
+    /// descriptor left. Records that are appended meanwhile are kept, up to the limit of waiting bytes.
     pub fn stall(&self) -> Option<JournalError> {
         self.log.stall()
     }
@@ -407,8 +407,8 @@ impl Journal {
         (segments.len(), segments.iter().map(|segment| segment.file_size).sum())
     }
 
-    /// Forgets topics that no segment holds, after segments were removed: false when none was since the last call. `release` is called
-    /// before, to let go of what [`Journal::admit_topic`] gave.
+    /// Forgets topics that no segment holds, after segments were removed. Returns false when no segment was removed since the last call.
+    /// `release` is called before, to drop references that [`Journal::admit_topic`] returned.
     pub fn forget_unused_topics(&self, release: impl FnOnce()) -> bool {
         self.log.names.forget_unused(release)
     }
@@ -451,8 +451,8 @@ impl Journal {
         self.log.failure().or_else(|| self.log.stall()).map_or(Ok(()), Err)
     }
 
-    /// Ends without writing the open batch and without marking a clean stop, as if the process had been killed: for a caller that
-    /// panicked, whose batch may be half of what it should be. The directory is free for the next one.
+    /// Ends without writing the open batch and without marking a clean stop, as if the process had been killed: for a caller that panicked,
+    /// whose batch may be incomplete. The directory is free for the next process.
     pub fn abandon(self) {
         self.log.poison(JournalError::Panicked);
     }

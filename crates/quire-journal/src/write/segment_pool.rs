@@ -54,7 +54,7 @@ impl SegmentFactory {
         (self.first_size << doublings).min(self.size)
     }
 
-    /// The segment with this number, at least `size` bytes large; filled unless `hurry` says otherwise.
+    /// The segment with this number, at least `size` bytes large. It is filled unless `hurry` is set.
     fn make(&self, number: u32, size: u64, hurry: &AtomicBool) -> Result<Prepared, JournalError> {
         let path = segment_path(&self.directory, number);
         if self.reusable.contains(&number)

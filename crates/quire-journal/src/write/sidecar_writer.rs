@@ -44,8 +44,8 @@ impl SidecarWriter {
 }
 
 fn write_beside(log: &Log, segment: &Segment) {
-    // Nothing that was promised depends on these files: the next start makes an index again, the next seal or stop writes the sequences,
-    // and a disk that refuses them will refuse the writer, which says so.
+    // No promise depends on these files: the next start rebuilds an index, and the next seal or stop writes the sequences. A disk that
+    // refuses them will also refuse the writer, which reports it.
     let _ = log.write_sealed(segment);
 }
 

@@ -1,12 +1,12 @@
 //! The one writer of a journal: from batches to durable bytes.
 //!
-//! [`Writer`] does the work and can be driven by anyone; [`run`] is the thread that does so on a real disk. Everything that waits is
-//! taken at once, written with one positional write and made durable with one sync: group commit, in steps of a few MiB when more
-//! waits.
+//! [`Writer`] does the work, and any thread can drive it. [`run`] is the thread that does so on a real disk. All waiting batches are taken
+//! at once, written with one positional write and made durable with one sync: group commit. When more waits, it does so in steps of a few
+//! MiB.
 //!
-//! A disk that is full, and a process that has no file left, stop the writer for a while: it keeps what it was given and tries again,
-//! until there is room. Nothing of it was synced yet, and what is written a second time is the same. Any other error, and any error of a
-//! sync, ends writing for good (reliability J4).
+//! A full disk, and a process that has no file descriptor left, interrupt the writer: it keeps its batches and tries again, until there is
+//! room. None of them was synced yet, and a second write writes the same bytes. Any other error, and any error of a sync, ends writing
+//! permanently.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -135,7 +135,7 @@ impl Writer {
         self.log.stall().is_some() && self.log.failure().is_none()
     }
 
-    /// Syncs what [`Durability::Os`] left to the system.
+    /// Syncs the writes that [`Durability::Os`] left to the system.
     pub fn sync(&mut self) {
         if self.log.failure().is_none()
             && let Err(error) = self.sync_file()
@@ -149,7 +149,7 @@ impl Writer {
         self.dirty
     }
 
-    /// Marks a clean stop, and keeps the highest sequences; after a last attempt to write what waits.
+    /// Marks a clean stop, and keeps the highest sequences, after a last attempt to write the waiting batches.
     pub fn close(&mut self) {
         self.write(Vec::new());
         if self.log.failure().is_none()
@@ -280,7 +280,7 @@ impl Writer {
         let (first, checksum) = (self.last.next(), self.checksum);
         let begun = begin(&self.log, &mut self.pool, size, first, checksum).or_else(|error| {
             match error {
-                // Readers open again what they need.
+                // Readers open the files again when they need them.
                 JournalError::OutOfFiles { .. } => self.log.files.close_down_to(0),
                 error => return Err(error),
             }
