@@ -16,7 +16,7 @@ use quire_expression::filter::{ClientFacts, FilterOptions, InstanceFacts};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BrokerConfig {
-    /// Name of the instance: part of the publisher ids derived for publishes without a sequence (seed 004).
+    /// Name of the instance: part of the publisher ids derived for publishes without a sequence.
     pub name: String,
     /// What is recorded, where and how durably.
     pub transaction_log: TransactionLogConfig,
@@ -30,7 +30,7 @@ pub struct BrokerConfig {
     pub limits: Limits,
 }
 
-/// The transaction log (seed 003).
+/// The transaction log.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TransactionLogConfig {

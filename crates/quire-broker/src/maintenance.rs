@@ -297,7 +297,7 @@ fn answer(cx: &mut Context, by: &Requester, what: &Maintenance, MaintenanceDone(
     cx.reply(by, AdminReply::Files(files));
 }
 
-/// The first position that must stay (reference: queues-and-transaction-log G3), as the consumers of the log say. A subscription that has
+/// The first position that must stay, as the consumers of the log say. A subscription that has
 /// caught up may fall back to a replay before the job runs, so everything after the position that all of them were handed stays too.
 fn needed_from(cx: &Context, consumers: &[&dyn LogConsumer]) -> Position {
     let needed = consumers.iter().filter_map(|consumer| consumer.needed_from(cx));

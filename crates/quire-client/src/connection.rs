@@ -239,7 +239,7 @@ impl Connection {
         Some((self.last_sent + heartbeat).min(self.last_received + heartbeat * 2))
     }
 
-    /// True when the server has been silent for two intervals (reference: client-ha-operations 2.10).
+    /// True when the server has been silent for two intervals.
     pub fn tick(&mut self, now: Instant, after: u64) -> bool {
         let Some(heartbeat) = self.heartbeat else { return false };
         if now >= self.last_received + heartbeat * 2 {

@@ -61,7 +61,7 @@ use subscription::Subscriptions;
 /// The identity and the behavior of the client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// The publisher's identity (seed 004).
+    /// The publisher's identity.
     pub name: String,
     /// Identity for the "name in use" rule.
     pub user: Option<String>,

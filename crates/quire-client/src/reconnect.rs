@@ -1,4 +1,4 @@
-//! When to try again, and where: back-off with jitter over a list of addresses (reference: client-ha-operations 2.5).
+//! When to try again, and where: back-off with jitter over a list of addresses.
 
 use std::time::Duration;
 

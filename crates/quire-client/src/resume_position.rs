@@ -1,8 +1,7 @@
 //! A place in the log: after the last message that a subscription has received, or that its user has processed.
 //!
 //! On the instance where it was taken, a place is one bookmark. Another instance may hold the same messages in another order, so that
-//! for it the place is the last bookmark of every publisher: within one publisher the order is the same everywhere (reference:
-//! client-ha-operations 2.9).
+//! for it the place is the last bookmark of every publisher: within one publisher the order is the same everywhere.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //!
 //! The publishes stand as encoded frames in one byte stream with ever-growing offsets. `sent` is how far the present connection was
 //! given it; after a reconnect it goes back to the oldest byte that is kept. Frames are dropped in chunks, so a few that are persisted
-//! may be sent again: the server knows them by their sequence and discards them (seed 004).
+//! may be sent again: the server knows them by their sequence and discards them.
 
 use std::collections::VecDeque;
 

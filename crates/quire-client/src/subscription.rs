@@ -25,7 +25,7 @@ pub struct SubscriptionSpec {
     pub options: SubscribeOptions,
     /// Where it resumes instead, when it ran before: after the messages that were processed.
     pub resume_position: Option<ResumePosition>,
-    /// For queues: the most messages outstanding; `None` = 1, 0 = barriers only (seed 000, 001).
+    /// For queues: the most messages outstanding; `None` = 1, 0 = barriers only.
     pub max_backlog: Option<u32>,
     /// Whether to be told when replay has caught up: [`super::Event::Completed`], once.
     pub completed: bool,

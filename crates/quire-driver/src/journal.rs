@@ -65,7 +65,7 @@ impl SharedJournal {
     /// [`SharedJournal::wait_for_room`].
     ///
     /// The first gets the number `sequence`, the others those after it; `None` = those after the highest of the publisher. For each that
-    /// was looked at `bookmarks` gets its name, or `None` for a duplicate, which is dropped (seed 004).
+    /// was looked at `bookmarks` gets its name, or `None` for a duplicate, which is dropped.
     ///
     /// # Errors
     /// Why a record, or any, is not taken; those before it were. [`JournalError::SequencesEnd`] when no number is left for a record.

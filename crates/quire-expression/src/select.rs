@@ -37,7 +37,7 @@ pub enum SelectError {
 }
 
 impl Select {
-    /// Reads `-/,+/symbol,+/price` (reference: topics-filters-sow 1.2).
+    /// Reads `-/,+/symbol,+/price`.
     ///
     /// # Errors
     /// [`SelectError`] for anything else.

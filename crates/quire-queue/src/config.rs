@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use thiserror::Error;
 
-/// How often a message may be delivered (seed 000).
+/// How often a message may be delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Semantics {
@@ -16,7 +16,7 @@ pub enum Semantics {
     AtMostOnce,
 }
 
-/// Which of the subscriptions with room gets a message (seed 000).
+/// Which of the subscriptions with room gets a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FairnessModel {
@@ -28,7 +28,7 @@ pub enum FairnessModel {
     Proportional,
 }
 
-/// Whether a connection may acknowledge a message that it does not hold (reference: queues-and-transaction-log 1.8).
+/// Whether a connection may acknowledge a message that it does not hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Leasing {
@@ -39,7 +39,7 @@ pub enum Leasing {
     Strict,
 }
 
-/// How the queue's expiration and the message's own combine (reference: queues-and-transaction-log 1.9).
+/// How the queue's expiration and the message's own combine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExpirationModel {
@@ -57,7 +57,7 @@ pub enum ExpirationModel {
 pub struct QueueConfig {
     /// Delivery semantics.
     pub semantics: Semantics,
-    /// `None`: proportional for at-least-once, round-robin for at-most-once (seed 000).
+    /// `None`: proportional for at-least-once, round-robin for at-most-once.
     pub fairness_model: Option<FairnessModel>,
     /// How long a subscription may hold a message; `None`: without end.
     pub lease_period: Option<Duration>,
@@ -96,7 +96,7 @@ pub enum ConfigError {
         /// The element that excludes it.
         with: &'static str,
     },
-    /// At-most-once queues are served round-robin only (seed 000).
+    /// At-most-once queues are served round-robin only.
     #[error("an at-most-once queue allows no fairness_model but round-robin")]
     FairnessModel,
     /// A limit of nothing would stop the queue.
@@ -114,7 +114,7 @@ pub enum ConfigError {
 }
 
 impl QueueConfig {
-    /// Refuses what cannot be (reference: queues-and-transaction-log V1, V2).
+    /// Refuses what cannot be.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.target_queue_depth.is_some() && self.priority {
             return Err(ConfigError::TargetQueueDepth { with: "priority" });
@@ -138,7 +138,7 @@ impl QueueConfig {
         }
     }
 
-    /// The elements that have no effect on this queue, for a warning (reference: queues-and-transaction-log V9, V10).
+    /// The elements that have no effect on this queue, for a warning.
     pub fn ineffective(&self) -> Vec<&'static str> {
         let at_most_once = self.semantics == Semantics::AtMostOnce;
         let unreachable = matches!((self.max_per_subscription_backlog, self.max_backlog), (Some(one), Some(all)) if one > all);

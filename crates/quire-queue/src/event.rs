@@ -13,7 +13,7 @@ use quire_journal::Position;
 pub struct Entry {
     /// When this instance received it; never earlier than that of the message before (it is taken as equal then).
     pub received: Time,
-    /// Its priority; `None` ranks below every number (seed 001).
+    /// Its priority; `None` ranks below every number.
     pub priority: Option<u64>,
     /// Whether it matches the queue's barrier expression.
     pub barrier: bool,
@@ -49,7 +49,7 @@ pub struct Delivery {
     pub delivery_count: u32,
     /// How often it was cancelled.
     pub cancel_count: u32,
-    /// Whether it is a barrier: sent to all, not to be acknowledged (seed 001).
+    /// Whether it is a barrier: sent to all, not to be acknowledged.
     pub barrier: bool,
 }
 
@@ -109,7 +109,7 @@ impl ChangeKind {
     }
 }
 
-/// Why a message expired; several reasons can apply at once (reference: queues-and-transaction-log 1.9).
+/// Why a message expired; several reasons can apply at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reasons(u8);
 
@@ -268,7 +268,7 @@ impl LeaseEventKind {
 pub struct SubscriptionSpec {
     /// The connection it belongs to.
     pub connection: ConnectionId,
-    /// `max_backlog`; 1 when it is not given (seed 000).
+    /// `max_backlog`; 1 when it is not given.
     pub backlog: Option<u32>,
     /// The queues it matches, and the content filter for each.
     pub queues: Vec<(QueueId, Option<FilterId>)>,

@@ -1,6 +1,6 @@
 //! Queues: which consumer gets a message, for how long, and the handling of a returned message.
 //!
-//! **What for.** A queue is a view over the log: it holds positions and states, never data (seed 000). [`Queues`] decides for all queues
+//! **What for.** A queue is a view over the log: it holds positions and states, never data. [`Queues`] decides for all queues
 //! of an instance together, because a subscription that matches several queues has one backlog for all of them. The rules are in
 //! `docs/queues.md`.
 //!

@@ -22,7 +22,7 @@ impl Load {
         self.outstanding < self.backlog
     }
 
-    /// Compares the parts in use exactly: 1 of 2 equals 2 of 4 (seed 000).
+    /// Compares the parts in use exactly: 1 of 2 equals 2 of 4.
     fn cmp(self, other: Load) -> Ordering {
         let left = u64::from(self.outstanding) * u64::from(other.backlog);
         left.cmp(&(u64::from(other.outstanding) * u64::from(self.backlog)))

@@ -368,7 +368,7 @@ impl Queues {
         })
     }
 
-    /// Releases the barrier at the head of a queue if everything before it is settled (seed 001). Returns whether it did.
+    /// Releases the barrier at the head of a queue if everything before it is settled. Returns whether it did.
     fn release_barrier(&mut self, queue: u32, matcher: &mut dyn Matcher) -> bool {
         let state = &mut self.queues[queue as usize];
         let Some(barrier) = state.barrier() else { return false };

@@ -160,7 +160,7 @@ impl Queues {
         !is_barrier
     }
 
-    /// Ends a lease without success: the message waits again, or is expired when a limit is reached (reference: 1.9 X1 to X4). When it
+    /// Ends a lease without success: the message waits again, or is expired when a limit is reached. When it
     /// was released, the delivery does not count.
     pub(super) fn fail(&mut self, slot: u32, end: LeaseEventKind) {
         self.give_back(slot, end, None);
@@ -336,7 +336,7 @@ impl Queues {
     }
 }
 
-/// Keeps an acknowledgement for a message that is not active yet (seed 001). Only the log knows whether the position is one of this
+/// Keeps an acknowledgement for a message that is not active yet. Only the log knows whether the position is one of this
 /// queue's, so any between the first and the last inactive message is kept, until that place is reached.
 pub(super) fn defer(state: &mut QueueState, position: u64) -> bool {
     let is_inactive = state.inactive.count > 0

@@ -97,8 +97,8 @@ impl Queues {
         Ok(self.id(slot))
     }
 
-    /// Gives a subscription other queues, filters or another backlog at once. Its leases stay, and so does what it has outstanding
-    /// (reference: queues-and-transaction-log 1.15). Among the others it is the youngest then. Its connection stays.
+    /// Gives a subscription other queues, filters or another backlog at once. Its leases stay, and so does what it has outstanding.
+    /// Among the others it is the youngest then. Its connection stays.
     pub fn replace(
         &mut self,
         subscription: SubscriptionId,

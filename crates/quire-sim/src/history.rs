@@ -1,6 +1,6 @@
 //! One history: the calls of a program to a journal, the faults of the disk, and the invariants after every restart.
 //!
-//! Checked (the names are those of the reliability invariants):
+//! Checked (J1 and so on are the names of the invariants):
 //! - J1: persisted records are there after any crash.
 //! - J2: the records in the log are a prefix of the appended ones, in order, each as it was written.
 //! - J4: after a failure no further record is acknowledged. A full disk is not a failure: when there is room, every appended record is

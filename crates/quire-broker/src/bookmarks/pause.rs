@@ -1,4 +1,4 @@
-//! Pause and resume of bookmark subscriptions (seed 003).
+//! Pause and resume of bookmark subscriptions.
 
 use crate::context::Context;
 use quire_journal::Position;

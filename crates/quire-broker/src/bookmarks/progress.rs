@@ -1,4 +1,4 @@
-//! Telling bookmark subscriptions how far the log has been looked at for them (reference: queues-and-transaction-log 2.5, BR9).
+//! Telling bookmark subscriptions how far the log has been looked at for them.
 //!
 //! Some subscriptions have no message after which to resume: they match little, or they began at the end of the log and have received
 //! nothing. So the broker sends the bookmark of the last message up to the tail to those that asked for it, whether or not they match that

@@ -127,7 +127,7 @@ impl Context {
                 session.outbox.put_message(&message, shared);
                 session.outbox.backlog_size()
             }
-            // A bookmark subscription gets what is recorded, and nothing else (seed 003).
+            // A bookmark subscription gets what is recorded, and nothing else.
             ServedBy::Bookmark(_) if message.bookmark.is_none() => return,
             ServedBy::Bookmark(progress) => {
                 if progress.taken_after.is_some_and(|instant| message.timestamp_ns <= instant.as_ns()) {

@@ -1,4 +1,4 @@
-//! Logon: version, the one connection per client name, and the last sequence (seed 004).
+//! Logon: version, the one connection per client name, and the last sequence.
 
 use std::time::Duration;
 

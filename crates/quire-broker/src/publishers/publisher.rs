@@ -126,7 +126,7 @@ impl Publisher {
         self.highest = self.highest.max(sequence);
     }
 
-    /// A message was refused: said on its own, after the acknowledgement of what came before it (reference 3.4 F2, F7).
+    /// A message was refused: said on its own, after the acknowledgement of what came before it.
     pub(crate) fn refuse(&mut self, sequence: u64, refusal: Refusal) {
         self.note();
         self.owed.push_back(Owed::Refuse { position: self.last, sequence, refusal });

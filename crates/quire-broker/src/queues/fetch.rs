@@ -1,6 +1,6 @@
 //! Messages of the log in memory: batches that were just written or fetched, and reading the ones that are missing.
 //!
-//! Queues with a target depth also read here: they hold few messages, and the rest when there is room (seed 001).
+//! Queues with a target depth also read here: they hold few messages, and the rest when there is room.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -63,7 +63,7 @@ impl QueueService {
         Ok(())
     }
 
-    /// Where each queue begins (reference: queues-and-transaction-log Y2).
+    /// Where each queue begins.
     fn beginnings(
         &mut self,
         cx: &mut Context,

@@ -96,7 +96,7 @@ pub(crate) struct Definition {
 pub(crate) struct Priority(Expression);
 
 impl Definition {
-    /// Checks the settings of all queues, together with what the log records (reference: queues-and-transaction-log V1 to V8).
+    /// Checks the settings of all queues, together with what the log records.
     ///
     /// # Errors
     /// [`ConfigErrors`] with every bad key. The queues are compared with each other when each of them can be.
@@ -174,8 +174,7 @@ impl Definition {
 }
 
 impl Priority {
-    /// The rank of a message: whole, truncated, and at most 2^64 - 1; `None` for what is no number or negative, which ranks last
-    /// (reference: queues-and-transaction-log PQ3, PQ4).
+    /// The rank of a message: whole, truncated, and at most 2^64 - 1; `None` for what is no number or negative, which ranks last.
     pub fn of(&self, message: &MessageContext<'_>, arena: &mut Arena) -> Option<u64> {
         let Value::Number(number, _) = self.0.evaluate(message, arena) else { return None };
         match number.as_i128() {

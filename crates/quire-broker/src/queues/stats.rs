@@ -1,4 +1,4 @@
-//! The figures of queues (docs/queues.md section 10; reference: queues-and-transaction-log 1.18).
+//! The figures of queues (docs/queues.md section 10).
 
 use std::collections::BTreeMap;
 

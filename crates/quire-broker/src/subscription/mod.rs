@@ -55,7 +55,7 @@ pub(crate) struct Progress {
     pub(crate) after: Position,
     /// Only messages taken after this instant are wanted.
     pub(crate) taken_after: Option<Timestamp>,
-    /// Serve before persisting once the replay has caught up (seed 003).
+    /// Serve before persisting once the replay has caught up.
     pub(crate) live: bool,
     /// It asked to be told how far the log was looked at.
     pub(crate) wants_resume_positions: bool,

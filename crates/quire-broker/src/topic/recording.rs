@@ -1,4 +1,4 @@
-//! Which messages the transaction log records: by topic and, where an entry says so, by content (seed 003).
+//! Which messages the transaction log records: by topic and, where an entry says so, by content.
 
 use crate::config::ConfigErrors;
 use crate::{ConfigError, RecordedTopic};
@@ -35,7 +35,7 @@ enum When {
     /// An entry with `recorded = false` names it.
     Never,
     Always,
-    /// When any of these matches: overlapping entries record the union (reference: queues-and-transaction-log 2.2).
+    /// When any of these matches: overlapping entries record the union.
     Matches(Vec<Filter>),
 }
 
@@ -113,7 +113,7 @@ impl RecordingRule {
     }
 
     /// Whether a subscription to `selector` can ever see a recorded message: its topic is recorded, or its pattern and an entry
-    /// could meet (reference: queues-and-transaction-log 2.5 BR2, BR3).
+    /// could meet.
     pub fn could_record(rules: &[RecordingRule], selector: &TopicSelector) -> bool {
         let TopicSelector::Pattern(pattern) = selector else {
             return RecordingRule::message_type_of(rules, selector.text()).is_some();

@@ -162,8 +162,7 @@ impl TopicTable {
         RecordingRule::could_record(&self.rules, selector)
     }
 
-    /// The topic that a message published to `name` goes to: another one when that is the name of a queue (reference:
-    /// queues-and-transaction-log U1).
+    /// The topic that a message published to `name` goes to: another one when that is the name of a queue.
     pub(crate) fn publish_target(&self, name: &str) -> Option<Arc<str>> {
         let route = self.routes.iter().find(|route| *route.name == *name)?;
         Some(route.publish_target.clone())

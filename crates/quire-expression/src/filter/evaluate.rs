@@ -1,5 +1,4 @@
-//! Evaluating a compiled expression over the fields of one message: conditions in three-valued logic, everything else as values
-//! (reference: topics-filters-sow 1.6 to 1.12).
+//! Evaluating a compiled expression over the fields of one message: conditions in three-valued logic, everything else as values.
 
 use std::cmp::Ordering;
 
@@ -246,8 +245,7 @@ impl Comparison {
 }
 
 impl Operator {
-    /// NULL with anything is NULL; what is no number is NaN. Integers stay exact while they fit, and become floats beyond
-    /// (reference: topics-filters-sow 1.7, 1.12).
+    /// NULL with anything is NULL; what is no number is NaN. Integers stay exact while they fit, and become floats beyond.
     pub fn apply<'a>(self, left: Value<'a>, right: Value<'a>) -> Value<'a> {
         let (Some(left), Some(right)) = (left.to_number(), right.to_number()) else { return Value::Null };
         let exact =

@@ -1,7 +1,7 @@
 //! The words of the language.
 //!
 //! One rule is worth knowing: a slash right before a name character begins an identifier, a slash before a blank or a parenthesis
-//! divides, and any other slash is a mistake (reference: topics-filters-sow 1.3).
+//! divides, and any other slash is a mistake.
 
 use super::FilterError;
 

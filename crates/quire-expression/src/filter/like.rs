@@ -1,8 +1,7 @@
 //! Regular expressions over bytes.
 //!
 //! Patterns run in time linear in the text. Those that only a backtracking engine can run (back-references, look-around) are refused, unless the
-//! configuration allows them; then a limit on their steps makes a text that would take too long one that does not match
-//! (reference: topics-filters-sow 1.10).
+//! configuration allows them; then a limit on their steps makes a text that would take too long one that does not match.
 
 use regex::bytes::{Regex, RegexBuilder};
 

@@ -1,4 +1,4 @@
-//! From words to the compiled form. One method per level of precedence, loosest first (reference: topics-filters-sow 1.2, 1.8).
+//! From words to the compiled form. One method per level of precedence, loosest first.
 
 use super::function::{self, AGGREGATES, FUNCTIONS};
 use super::lexer::{Lexer, Token};

@@ -1,4 +1,4 @@
-//! `binary`: opaque bytes without fields (reference: topics-filters-sow 8.1).
+//! `binary`: opaque bytes without fields.
 
 use super::{Format, Found, Level, Malformed};
 

@@ -254,7 +254,7 @@ impl<'a> Reading<'_, 'a> {
         }
     }
 
-    /// `/a[0]` of an array is its element; of anything else it is the value itself (reference: topics-filters-sow 1.4).
+    /// `/a[0]` of an array is its element; of anything else it is the value itself.
     fn set_elements<F: Format>(
         &mut self,
         format: &F,
@@ -273,7 +273,7 @@ impl<'a> Reading<'_, 'a> {
         Ok(())
     }
 
-    /// `/a/b` through an array of objects is the array of their members (reference: topics-filters-sow 1.4).
+    /// `/a/b` through an array of objects is the array of their members.
     fn set_through_array<F: Format>(
         &mut self,
         format: &F,

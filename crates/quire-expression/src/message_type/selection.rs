@@ -3,7 +3,7 @@
 use super::json::select_document;
 use super::{Arena, FieldId, FieldPlan, MessageType, Step};
 
-/// Which fields of a message stay in (reference: topics-filters-sow 3.6).
+/// Which fields of a message stay in.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     plan: FieldPlan,

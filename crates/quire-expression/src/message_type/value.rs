@@ -47,7 +47,7 @@ pub enum Truth {
 
 impl Number {
     /// The number that the whole of `text` spells: `[+-]digits[.digits][e[+-]digits]`. `nan`, `inf`, hexadecimal and surrounding
-    /// blanks are no numbers, so that ticker symbols stay text (reference: topics-filters-sow 1.6).
+    /// blanks are no numbers, so that ticker symbols stay text.
     pub fn parse(text: &[u8]) -> Option<Number> {
         let (negative, digits) = match text {
             [b'-', rest @ ..] => (true, rest),
@@ -134,7 +134,7 @@ impl Number {
         matches!(self, Number::Float(number) if number.is_nan())
     }
 
-    /// The order by value; `None` when either is NaN. An integer meets a float as a float (reference: topics-filters-sow 1.6).
+    /// The order by value; `None` when either is NaN. An integer meets a float as a float.
     pub fn compare(self, other: Number) -> Option<Ordering> {
         match (self, other) {
             (Number::Integer(left), Number::Integer(right)) => Some(left.cmp(&right)),
@@ -200,8 +200,7 @@ impl<'a> Value<'a> {
         matches!(self, Value::Null)
     }
 
-    /// The value where a single one is wanted: of an array the first element, of an empty one NULL
-    /// (reference: topics-filters-sow 1.11).
+    /// The value where a single one is wanted: of an array the first element, of an empty one NULL.
     pub fn scalar(self) -> Value<'a> {
         let mut value = self;
         while let Value::Array(elements) = value {
@@ -290,7 +289,7 @@ pub(crate) fn boolean_text(text: &[u8]) -> Option<bool> {
 /// The order of two single values, `None` when it is unknown (NULL, NaN, compound).
 ///
 /// Equal types compare in that type, text as bytes. Text meets a number as a number if it spells one and is greater than any number otherwise.
-/// A Boolean is 1 or 0, except against the texts `true` and `false` (reference: topics-filters-sow 1.9).
+/// A Boolean is 1 or 0, except against the texts `true` and `false`.
 pub fn compare(left: Value<'_>, right: Value<'_>) -> Option<Ordering> {
     match (left.scalar(), right.scalar()) {
         (Value::Number(left, _), Value::Number(right, _)) => left.compare(right),

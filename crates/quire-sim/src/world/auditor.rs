@@ -1,6 +1,6 @@
 //! Records the answers that users received, and checks whether they were true.
 //!
-//! Checked (the names are those of the reliability invariants):
+//! Checked (J1 and so on are the names of the invariants):
 //! - J1, P1: a message that was acknowledged as persisted is in the log at the end, once. A refused message is not.
 //! - J2: the log holds only messages that were published, and each publisher's messages in their order.
 //! - B1: every reader saw exactly the log from where it began: no gap, no duplicate, one order for all.

@@ -1,6 +1,6 @@
 //! The holders of the messages of a queue, as the journal records them: they follow the rules, with any faults of the server.
 //!
-//! Checked (the names are those of the reliability invariants):
+//! Checked (J1 and so on are the names of the invariants):
 //! - Q2: a message with a holder is not delivered to another consumer, and only the lease of its holder ends. A verdict of a consumer that
 //!   did not hold the message is recorded when the message has no holder. After the end of a server, its holders hold nothing.
 //! - Q3: of a queue that delivers at most once the journal has one delivery for each message.

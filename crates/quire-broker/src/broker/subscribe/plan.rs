@@ -217,7 +217,7 @@ struct Kind {
     has_rate: bool,
 }
 
-/// Which options go together (seed 003; reference: queues-and-transaction-log 2.5).
+/// Which options go together.
 fn check_options(options: SubscribeOptions, kind: &Kind) -> Result<(), Refused> {
     let has = |option| options.has(option);
     let bookmark_only = [

@@ -1,5 +1,4 @@
-//! Functions that take a whole array. A single value counts as an array of one; NULL as an empty one
-//! (reference: topics-filters-sow 2.5).
+//! Functions that take a whole array. A single value counts as an array of one; NULL as an empty one.
 
 use std::cmp::Ordering;
 

@@ -1,4 +1,4 @@
-//! Functions about the message around its data, about NULL, and about types (reference: topics-filters-sow 2.7, 2.8).
+//! Functions about the message around its data, about NULL, and about types.
 
 use std::io::Write;
 

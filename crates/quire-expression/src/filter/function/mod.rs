@@ -1,4 +1,4 @@
-//! The functions of the language, as one table (reference: topics-filters-sow 2).
+//! The functions of the language, as one table.
 //!
 //! A function takes its arguments as nodes and evaluates those that it needs. Unless its page in `docs/filters.md` says otherwise, a NULL argument
 //! gives NULL, what is no number gives NaN, and of an array only the first element counts.
@@ -95,7 +95,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     function("SOW_KEY", 0..=0, message::sow_key),
 ];
 
-/// Names that only projections of views and aggregated subscriptions may use (reference: topics-filters-sow 2.9).
+/// Names that only projections of views and aggregated subscriptions may use.
 pub(super) const AGGREGATES: &[&str] = &[
     "AVG",
     "ANY",

@@ -1,4 +1,4 @@
-//! Functions on numbers, places on the globe, and checksums (reference: topics-filters-sow 2.6).
+//! Functions on numbers, places on the globe, and checksums.
 
 use std::cmp::Ordering;
 

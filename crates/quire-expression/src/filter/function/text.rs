@@ -1,5 +1,4 @@
-//! Functions on text. Text is bytes; case is folded for ASCII letters only, so that no character is damaged
-//! (reference: topics-filters-sow 2.2, 2.3).
+//! Functions on text. Text is bytes; case is folded for ASCII letters only, so that no character is damaged.
 
 use memchr::memmem;
 

@@ -1,5 +1,4 @@
-//! Functions on dates and times. A time is a float, the seconds since 1970 UTC; the time zone is UTC throughout
-//! (reference: topics-filters-sow 2.4).
+//! Functions on dates and times. A time is a float, the seconds since 1970 UTC; the time zone is UTC throughout.
 
 use std::io::Write;
 
