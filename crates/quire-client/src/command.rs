@@ -1,4 +1,4 @@
-//! Commands that wait for their answer, and are said again after a reconnect.
+//! Commands that wait for their answer, and are sent again after a reconnect.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -41,7 +41,7 @@ enum Waiting {
     Confirm {
         said: u64,
     },
-    /// A flush for a receipt. The answer says that the server has looked at all earlier publishes.
+    /// A flush for a receipt. The answer means that the server has looked at all earlier publishes.
     Barrier,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Commands {
     settled_count: u64,
     confirmed_count: u64,
     is_confirming: bool,
-    /// Settled messages of which it will never be known, until a flush has said so.
+    /// Settled messages whose durability is unknown, until a flush has reported them.
     lost_count: u64,
 }
 
@@ -106,7 +106,7 @@ impl Commands {
         put_unsubscribe(number, self.last, Acks::default(), Some(begun), out);
     }
 
-    /// As [`Commands::unsubscribe`], without a server to tell: it is answered at once, and so is what waits to enter the subscription.
+    /// As [`Commands::unsubscribe`], without a connection. It is answered at once, and so are commands that wait to enter the subscription.
     pub fn unsubscribe_unconnected(&mut self, number: u32, events: &mut VecDeque<Event>) -> CommandId {
         self.waiting.retain(|id, command| {
             let is_entry =
@@ -128,7 +128,7 @@ impl Commands {
         self.add(Waiting::Pause { numbers, paused })
     }
 
-    /// A command that is not said again; `encode` makes its frame with its number.
+    /// A command that is not sent again. `encode` makes its frame with its number.
     pub fn once(&mut self, query: Option<u32>, encode: impl FnOnce(u32, &mut Vec<u8>)) -> CommandId {
         let id = self.add(Waiting::Once { frame: Vec::new(), query });
         if let Some(Waiting::Once { frame, .. }) = self.waiting.get_mut(&id) {
@@ -178,7 +178,7 @@ impl Commands {
         });
     }
 
-    /// Adds a command for every subscription that a new connection must be told of, before those that wait. Gives how many.
+    /// Adds a command for every subscription that a new connection must enter, before the waiting commands. Returns their number.
     pub fn reenter(&mut self, subscriptions: &Subscriptions) -> usize {
         let mut count = 0;
         for number in subscriptions.accepted_numbers() {
@@ -225,7 +225,7 @@ impl Commands {
         Some(out)
     }
 
-    /// A command was answered: changes the subscriptions accordingly and says so.
+    /// A command was answered. Changes the subscriptions accordingly and reports the answer.
     pub fn answered(
         &mut self,
         id: CommandId,

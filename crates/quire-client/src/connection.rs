@@ -21,7 +21,7 @@ pub(super) struct Connection {
     inbox: Inbox,
     /// The largest frame that the server may send, in bytes.
     frame_size_max: usize,
-    /// The first frame says whether we are let in; until then nothing but the logon is sent.
+    /// The first frame shows whether the logon was accepted. Until then only the logon is sent.
     up: bool,
     /// Bytes other than publishes. Each entry is sent when the store was sent up to its offset.
     control: VecDeque<(u64, Vec<u8>)>,

@@ -36,13 +36,13 @@ pub struct Lease {
 #[derive(Debug, Default)]
 struct ConnectionEnd(AtomicBool);
 
-/// `Lease::state`: the program has begun the message, and nothing was said or heard about it.
+/// `Lease::state`: the program has begun the message, and there is no verdict and no end of the lease.
 const HELD: u8 = 0;
-/// We have said what becomes of the message.
+/// The client has given a verdict on the message.
 const SETTLED: u8 = 1;
-/// The server says that we do not hold it any more.
+/// The server has reported that the client no longer holds the message.
 const LOST: u8 = 2;
-/// The lease was over, then we have said what becomes of the message.
+/// The lease was over, and then the client gave a verdict on the message.
 const SETTLED_LATE: u8 = 3;
 /// The message came, and the program has not begun it.
 const FETCHED: u8 = 4;
@@ -127,7 +127,7 @@ impl Lease {
         self.state.compare_exchange(FETCHED, RELEASED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Whether another consumer has the message, or may have it: the server said so, the time is over, or the connection is closed.
+    /// Whether another consumer has the message, or may have it: the server reported it, the time is over, or the connection is closed.
     pub fn is_lost(&self, now: Instant) -> bool {
         match self.state.load(Ordering::Acquire) {
             SETTLED => false,
@@ -139,7 +139,7 @@ impl Lease {
         }
     }
 
-    /// Whether it was said what becomes of the message.
+    /// Whether the client has given a verdict on the message.
     pub fn is_settled(&self) -> bool {
         matches!(self.state.load(Ordering::Acquire), SETTLED | SETTLED_LATE)
     }
@@ -242,7 +242,7 @@ impl Leases {
         lease
     }
 
-    /// The server says that a lease is over.
+    /// The server reports that a lease is over.
     pub fn lost(&mut self, subscription: u32, publisher: u64, sequence: u64) {
         if let Some(lease) = self.held.remove(&(subscription, publisher, sequence)) {
             // A verdict that was given before the server ended the lease remains.
@@ -296,8 +296,8 @@ impl Leases {
         is_first || self.is_due != was_due
     }
 
-    /// What is said at once, of a message that is cancelled or expired; nothing when the first word about it was another. A late cancel is
-    /// not said: the message went back when the lease ended, and a cancel must not take it from its next holder.
+    /// The frame of a cancel or an expiry, which is sent at once. `None` when an earlier verdict was given. A late cancel is not sent: the
+    /// message was returned when the lease ended, and a cancel must not take it from its next holder.
     pub fn settle(&mut self, lease: &Lease, verdict: Verdict) -> Option<Vec<u8>> {
         let is_said = match self.take(lease) {
             Word::InTime => true,
@@ -353,7 +353,7 @@ impl Leases {
         self.is_due
     }
 
-    /// The acknowledgements that wait, to be said now: queues, and bookmarks as bytes.
+    /// The waiting acknowledgements, to be sent now: queues, and bookmarks as bytes.
     pub fn take_waiting(&mut self) -> Vec<(Arc<str>, Vec<u8>)> {
         (self.due, self.is_due, self.waiting_count) = (None, false, 0);
         std::mem::take(&mut self.waiting)

@@ -3,9 +3,9 @@
 //! # The run loop
 //! A driver owns one [`ClientCore`] and the connection of the moment:
 //!
-//! 1. [`ClientCore::poll_connect`] says whether, and when, to connect, and to which of the addresses. Report the outcome with
+//! 1. [`ClientCore::poll_connect`] returns whether and when to connect, and to which of the addresses. Report the outcome with
 //!    [`ClientCore::handle_connected`] or [`ClientCore::handle_disconnected`].
-//! 2. Give received bytes to [`ClientCore::handle_received`]; write what [`ClientCore::poll_transmit`] gives, until it gives nothing.
+//! 2. Give received bytes to [`ClientCore::handle_received`]. Write the bytes of [`ClientCore::poll_transmit`], until it returns none.
 //! 3. After either, take [`ClientCore::poll_event`] until `None`.
 //! 4. Call [`ClientCore::handle_timeout`] no later than [`ClientCore::next_timeout`].
 //!
@@ -135,7 +135,7 @@ impl Failure {
 /// The stable code of a failure: one of the wire, or one for a case that only a client meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureCode {
-    /// As a server says it.
+    /// As a server sends it.
     Wire(Code),
     /// The client, or the subscription, is closed.
     Closed,
@@ -252,7 +252,7 @@ pub enum Event {
         /// How many subscriptions.
         subscription_count: usize,
     },
-    /// The server ends the connection, and says why.
+    /// The server ends the connection, and gives the reason.
     ConnectionEnded {
         /// Its reason.
         reason: String,
@@ -389,7 +389,7 @@ impl ClientCore {
         self.subscriptions.is_bookmark_missing(subscription)
     }
 
-    /// Bytes of publishes that were let go of since the client was made. As long as it does not go up, there is no more room than before.
+    /// Bytes of publishes that were released since the client was made. Until it rises, there is no more room than before.
     pub fn released(&self) -> u64 {
         self.store.released()
     }
@@ -407,8 +407,9 @@ impl ClientCore {
     /// Takes a message; gives its sequence. It is sent as soon as the driver polls.
     ///
     /// # Errors
-    /// [`PublishError::Full`] when the store is; [`PublishError::Refused`] for what can never be sent, when the server's disk takes
-    /// no more writes, when the client is closed, and for [`Sequence::Auto`] after the last number, 2^64 - 1 ([`Code::LimitExceeded`]).
+    /// [`PublishError::Full`] when the store is full. [`PublishError::Refused`] for a message that can never be sent, when the server's
+    /// disk takes no more writes, or when the client is closed. Also for [`Sequence::Auto`] after the last number, 2^64 - 1
+    /// ([`Code::LimitExceeded`]).
     pub fn publish(&mut self, message: &NewMessage<'_>) -> Result<Option<u64>, PublishError> {
         self.check_open()?;
         self.check_message(message)?;
@@ -469,7 +470,7 @@ impl ClientCore {
         self.commands.abandon(command, self.is_up())
     }
 
-    /// Enters a subscription; gives its number and the command that [`Event::Answered`] will name. It is entered again after every
+    /// Enters a subscription. Returns its number and the command that [`Event::Answered`] will name. It is entered again after every
     /// reconnect until it is unsubscribed.
     ///
     /// # Errors
@@ -643,8 +644,9 @@ impl ClientCore {
         }) && !self.wants_confirmation()
     }
 
-    /// Whether the connection should be closed now. A server that the client has said goodbye to closes it, when it has read everything
-    /// before the goodbye: a client that closed first, with messages that it did not read, would take back what is still on its way.
+    /// Whether the connection should be closed now. After the client's goodbye, the server closes the connection when it has read
+    /// everything before the goodbye. If the client closed first, with unread messages, it would lose its frames that are still on their
+    /// way.
     pub fn wants_close(&self) -> bool {
         matches!(self.state, State::Closed(_))
             && !self.connection.as_ref().is_some_and(|connection| connection.is_up())
@@ -681,7 +683,7 @@ impl ClientCore {
     }
 
     fn command(&mut self, make: impl FnOnce(&mut Commands) -> CommandId) -> CommandId {
-        // What is about to be said is said before.
+        // The waiting acknowledgements are sent first.
         if self.leases.is_due() {
             self.send_acknowledgements();
         }
@@ -812,7 +814,7 @@ impl ClientCore {
     fn persisted_up_to(&mut self, sequence: u64) {
         let released = self.store.released();
         self.settle_receipts(sequence);
-        // Also when another server said as much or more: this one now has what was published again.
+        // Also when another server has acknowledged this sequence or a higher one: this server now has the repeated publishes.
         self.store.persisted(sequence);
         if sequence > self.persisted || self.store.released() > released {
             self.persisted = self.persisted.max(sequence);

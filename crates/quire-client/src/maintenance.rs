@@ -8,9 +8,10 @@ use quire_types::Files;
 use quire_wire::Encode;
 
 impl ClientCore {
-    /// Has the server archive, compress or remove one full journal file, the oldest that is meant; with `dry_run` asks for all files that
-    /// are meant. Each comes as [`Event::Told`](super::Event::Told) before the answer. No file: none is meant, or it must stay. A
-    /// connection may have one such command at a time. With `archive_directory` the server refuses the command unless it archives there.
+    /// Asks the server to archive, compress or remove one full journal file: the oldest selected one. With `dry_run` it asks for all
+    /// selected files. Each file comes as [`Event::Told`](super::Event::Told) before the answer. No file: none is selected, or it must
+    /// stay. A connection may have one such command at a time. With `archive_directory` the server refuses the command unless it archives
+    /// there.
     ///
     /// # Errors
     /// When the client is closed.

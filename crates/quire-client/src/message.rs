@@ -21,7 +21,7 @@ pub struct Message {
 /// Why a message was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It was published to what a subscription asks for.
+    /// It was published to the topic of a subscription.
     Publish,
     /// It answers a query.
     Query,

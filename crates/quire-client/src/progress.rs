@@ -71,7 +71,7 @@ impl Progress {
         self.acknowledges
     }
 
-    /// As [`hand_out`](Self::hand_out), to a program that says by asking for the next message that it has processed this one.
+    /// As [`hand_out`](Self::hand_out), to a program that has processed a message when it asks for the next one.
     pub fn hand_out_in_turn(&mut self, message: &Message) -> Option<u64> {
         if self.acknowledges {
             self.leases.extend(message.lease().cloned());

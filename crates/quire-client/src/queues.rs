@@ -30,9 +30,9 @@ pub struct QuerySpec {
 }
 
 impl ClientCore {
-    /// Says what becomes of a message. The first verdict counts. Acknowledgements wait for a batch, and for a connection. When the lease is
-    /// over, an acknowledgement or an expiry is still sent, because a `sublease` queue that still has the message takes it; a cancel is
-    /// not. True: the driver has something to do now, or a new [`next_timeout`](Self::next_timeout).
+    /// Gives a verdict on a message. The first verdict counts. Acknowledgements wait for a batch, and for a connection. When the lease is
+    /// over, an acknowledgement or an expiry is still sent, because a `sublease` queue that still has the message takes it. A cancel is not
+    /// sent. Returns true when the driver has work now, or a new [`next_timeout`](Self::next_timeout).
     pub fn settle(&mut self, lease: &Lease, verdict: Verdict, now: Instant) -> bool {
         if verdict == Verdict::Acknowledge {
             let granted = self.subscriptions.backlog(lease.subscription());
@@ -169,7 +169,7 @@ impl ClientCore {
         frames
     }
 
-    /// Says what becomes of messages. True: it will be sent.
+    /// Gives a verdict on messages. Returns true when it will be sent.
     fn say(&mut self, queue: &str, verdict: Verdict, bookmarks: &[u8]) -> bool {
         let mut frames = Vec::new();
         let count = put_settles(&mut frames, queue, verdict, bookmarks);
@@ -178,7 +178,7 @@ impl ClientCore {
         is_said
     }
 
-    /// Whether to ask now if what was settled is so for good.
+    /// Whether to ask now if the settled messages are durable.
     pub(super) fn wants_confirmation(&self) -> bool {
         let is_up = self.connection.as_ref().is_some_and(|connection| connection.is_up());
         is_up && self.commands.wants_confirmation() && !matches!(self.state, State::Closed(_))

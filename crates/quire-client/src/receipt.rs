@@ -1,9 +1,9 @@
 //! Receipts: the outcome of publishes that the program follows one by one, or in batches.
 //!
-//! The server acknowledges publishes up to a sequence, and reports a refusal before it acknowledges beyond it. So a receipt needs no more
-//! than the range of its sequences: it is settled when the acknowledged sequence reaches the last of them. A sequence that the client gave
-//! out before is not acknowledged again. A receipt of such a repeat is settled by the answer to a *barrier*, a flush that is sent after it.
-//! Repeats of one sequence that are under way at the same time cannot be told apart: the first of them gets a refusal.
+//! The server acknowledges publishes up to a sequence, and reports a refusal before it acknowledges beyond it. So a receipt needs only the
+//! range of its sequences: it is settled when the acknowledged sequence reaches the last of them. A sequence that the client used before is
+//! not acknowledged again. A receipt of such a repeat is settled by the answer to a *barrier*, a flush that is sent after it. Repeats of
+//! one sequence that are in progress at the same time cannot be distinguished: the first of them gets a refusal.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct ReceiptId(pub u64);
 pub struct Outcome {
     /// The messages that the server refused: sequence and reason.
     pub refusals: Vec<(u64, Failure)>,
-    /// Why it is not known what became of the others.
+    /// Why the result of the others is unknown.
     pub unknown: Option<Failure>,
 }
 
@@ -60,12 +60,12 @@ struct Open {
 }
 
 impl ClientCore {
-    /// Takes several messages at once, in their order, or none of them; gives their sequences. With `is_followed`, the receipt is given, and
-    /// [`Event::Settled`] reports its outcome.
+    /// Takes several messages at once, in their order, or none of them. Returns their sequences. With `is_followed` it also returns the
+    /// receipt, and [`Event::Settled`] reports its outcome.
     ///
     /// # Errors
     /// As [`ClientCore::publish`]. [`Sequence::None`] is refused with [`Code::BadOption`]. [`PublishError::Full`] when there is no room for
-    /// all of them; a store that is empty and in memory takes a batch of any size.
+    /// all of them. An empty store in memory takes a batch of any size.
     pub fn publish_many(
         &mut self,
         messages: &[NewMessage<'_>],

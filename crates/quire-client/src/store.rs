@@ -1,8 +1,8 @@
 //! Publishes that are not persisted yet. They are kept until the server has persisted them, and sent again after a reconnect.
 //!
-//! The publishes stand as encoded frames in one byte stream with ever-growing offsets. `sent` is how far the present connection was
-//! given it; after a reconnect it goes back to the oldest byte that is kept. Frames are dropped in chunks, so a few that are persisted
-//! may be sent again: the server knows them by their sequence and discards them.
+//! The store keeps publishes as encoded frames in one byte stream with ever-growing offsets. `sent` is the offset up to which the current
+//! connection got them. After a reconnect it goes back to the oldest byte that is kept. Frames are dropped in chunks, so a few persisted
+//! frames may be sent again. The server recognizes them by their sequence and discards them.
 
 use std::collections::VecDeque;
 
@@ -159,7 +159,7 @@ impl PublishStore {
         size
     }
 
-    /// Bytes that were let go of, over all time.
+    /// Bytes that were released, over all time.
     pub fn released(&self) -> u64 {
         self.start
     }
@@ -169,7 +169,8 @@ impl PublishStore {
         self.known = sequence;
     }
 
-    /// Lets go of what was sent although the server had said to have it: it will not say so again. True when there is more room.
+    /// Releases sent publishes that the server had already acknowledged, because it does not acknowledge them again. True when there is
+    /// more room.
     pub fn release_known(&mut self) -> bool {
         let is_known = self.chunks.front().is_some_and(|chunk| {
             chunk.last_sequence <= self.known && self.start + chunk.frames.len() as u64 <= self.sent

@@ -21,13 +21,13 @@ pub struct SubscriptionSpec {
     pub filter: Option<String>,
     /// Where replay begins; present makes it a bookmark subscription.
     pub bookmark: Option<String>,
-    /// `live`, `fully_durable`, `paused`, …; never `replace`, which is how it is said and not what it is.
+    /// `live`, `fully_durable`, `paused`, …; never `replace`, which is an option of the command and not of the subscription.
     pub options: SubscribeOptions,
     /// Where it resumes instead, when it ran before: after the messages that were processed.
     pub resume_position: Option<ResumePosition>,
     /// For queues: the most messages outstanding; `None` = 1, 0 = barriers only.
     pub max_backlog: Option<u32>,
-    /// Whether to be told when replay has caught up: [`super::Event::Completed`], once.
+    /// Whether to report that the replay has caught up: [`super::Event::Completed`], once.
     pub completed: bool,
     /// The fastest pace: `1000` messages or `500KB` per second, `2X` the original pace.
     pub rate: Option<String>,
@@ -148,7 +148,7 @@ impl Subscriptions {
         std::mem::take(&mut self.entries).into_keys().chain(queries).collect()
     }
 
-    /// Changes what the user wants; gives those of which the server is to be told: one that is held is not resumed.
+    /// Changes the pause that the user wants. Returns the subscriptions for which a command is sent. A held one is not resumed.
     pub fn set_paused(&mut self, numbers: &[u32], paused: bool) -> Result<Vec<u32>, Failure> {
         if numbers.is_empty() {
             return Err(Failure::new(Code::BadOption, "no subscription is named"));
@@ -165,7 +165,7 @@ impl Subscriptions {
         Ok(numbers.iter().copied().filter(is_told).collect())
     }
 
-    /// The driver has no room for a subscription, or has room again. Whether the server is to be told: not when the user has paused it.
+    /// The driver has no room for a subscription, or has room again. Returns whether a command is sent: not when the user has paused it.
     pub fn set_held(&mut self, number: u32, is_held: bool) -> bool {
         self.entries.get_mut(&number).is_some_and(|entry| {
             let was_held = std::mem::replace(&mut entry.is_held, is_held);
@@ -203,8 +203,8 @@ impl Subscriptions {
         Some(queue.get_or_insert_with(|| spec.topic.as_str().into()))
     }
 
-    /// The server has begun or changed it. `detail` says how many messages of queues it may have outstanding, or, of a bookmark subscription,
-    /// whether its bookmark is missing.
+    /// The server has begun or changed it. `detail` is the number of messages of queues that it may have outstanding. For a bookmark
+    /// subscription it shows whether its bookmark is missing.
     pub fn entered(&mut self, number: u32, detail: u32) -> Option<Event> {
         let entry = self.entries.get_mut(&number)?;
         let spec = entry.proposed.as_ref().unwrap_or(&entry.spec);
@@ -258,7 +258,7 @@ impl Subscriptions {
         }
     }
 
-    /// The server told how far the log was looked at for a subscription.
+    /// The server sent a resume position for a subscription.
     pub fn told(&mut self, number: u32, resume_position: Bookmark, instance: &Instance) {
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.resume_position.reach(resume_position, &instance.name, &[]);
@@ -275,7 +275,7 @@ impl Subscriptions {
         if std::mem::take(&mut entry.spec.completed) { CaughtUp::Told } else { CaughtUp::Again }
     }
 
-    /// Numbers of those that a new connection must be told of.
+    /// Numbers of the subscriptions that a new connection must enter.
     pub fn accepted_numbers(&self) -> impl Iterator<Item = u32> {
         self.entries.iter().filter(|(_, entry)| entry.accepted).map(|(number, _)| *number)
     }

@@ -46,7 +46,7 @@ pub struct Engine {
     poller: Arc<Poller>,
     reader: Reader,
     thread: Mutex<Option<JoinHandle<Result<(), EngineError>>>>,
-    /// Why the thread ended by itself.
+    /// Why the thread ended without a request.
     failure: Arc<OnceLock<String>>,
     on_stopped: Option<registry::Running>,
 }
@@ -76,7 +76,7 @@ impl Engine {
         let poller = Arc::new(Poller::new().map_err(EngineError::Thread)?);
         let bell = Arc::clone(&poller);
         let wake = Box::new(move || {
-            // Fails only when the poller's descriptor is broken; the engine is then past help, and its next wait says so.
+            // Fails only when the poller's descriptor is broken. The engine then cannot continue, and its next wait reports the error.
             let _ = bell.notify();
         });
         let (host, _) = Host::open(config, wake, on_progress)?;
@@ -94,7 +94,7 @@ impl Engine {
     /// A new connection to the engine: the client's end of it, a blocking stream.
     ///
     /// # Errors
-    /// `NotConnected` when the engine was stopped, or has failed; or what the operating system says when it has no descriptors left.
+    /// `NotConnected` when the engine was stopped, or has failed. The error of the operating system when it has no descriptors left.
     pub fn connect(&self) -> io::Result<UnixStream> {
         let (client, server) = UnixStream::pair()?;
         server.set_nonblocking(true)?;
@@ -125,7 +125,7 @@ impl Engine {
     pub fn close(&self) -> Result<(), EngineError> {
         let mut thread = self.thread.lock();
         let Some(running) = thread.take() else { return Ok(()) };
-        // When the thread is gone already, joining says why.
+        // When the thread is gone already, joining returns the reason.
         let _ = self.tell(Command::Stop);
         match running.join() {
             Ok(closed) => closed,

@@ -1,4 +1,4 @@
-//! A broker together with what it may not have itself: a clock, wake-ups, and threads for reads.
+//! A broker together with the parts that it must not have itself: a clock, wake-ups, and threads for reads.
 //!
 //! Both loops that run a broker use it: the thread of an embedded [`crate::Engine`], and the asyncio server. So a turn is defined in one
 //! place:
@@ -30,31 +30,31 @@ use crate::waker::{Wake, Waker};
 pub enum Effect {
     /// Write these bytes, after those of an earlier effect for the connection.
     Send {
-        /// To whom.
+        /// The connection.
         connection: ConnectionId,
         /// The bytes to write.
         bytes: Vec<u8>,
     },
     /// Write these bytes, after those of an earlier effect for the connection. Other connections get the same bytes.
     SendShared {
-        /// To whom.
+        /// The connection.
         connection: ConnectionId,
         /// The bytes to write.
         bytes: Arc<[u8]>,
     },
-    /// Close the connection once what was sent before has left.
+    /// Close the connection when the earlier output has left.
     Close {
         /// Which.
         connection: ConnectionId,
     },
     /// Take no more bytes from it until further notice.
     PauseReading {
-        /// From whom.
+        /// The connection.
         connection: ConnectionId,
     },
     /// Take bytes again.
     ResumeReading {
-        /// From whom.
+        /// The connection.
         connection: ConnectionId,
     },
     /// Tell the log.
@@ -121,13 +121,13 @@ impl Host {
         Ok((host, recovery))
     }
 
-    /// A number for a new connection; tell the broker with [`Input::Connected`].
+    /// A number for a new connection. Pass it to the broker with [`Input::Connected`].
     pub fn next_connection(&mut self) -> ConnectionId {
         self.connections_made += 1;
         ConnectionId(self.connections_made)
     }
 
-    /// Starts a turn: reads the clock and takes what happened off the loop.
+    /// Starts a turn: reads the clock, and takes the events from outside of the loop.
     pub fn begin_turn(&mut self) {
         self.now = self.clock.now();
         if self.waker.answer() {
@@ -209,7 +209,7 @@ impl Host {
         self.broker.journal().reader()
     }
 
-    /// Whether everything owed was said after [`Input::Shutdown`].
+    /// Whether all pending output was sent after [`Input::Shutdown`].
     pub fn is_drained(&self) -> bool {
         self.broker.is_drained()
     }

@@ -40,7 +40,7 @@ pub struct Head<'a> {
     pub correlation_id: &'a [u8],
     /// Their headers.
     pub headers: Headers<'a>,
-    /// Lifetime in seconds, 0 = never expires; `None` = not said.
+    /// Lifetime in seconds, 0 = never expires; `None` = not given.
     pub expiration_s: Option<u32>,
 }
 

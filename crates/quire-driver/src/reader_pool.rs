@@ -17,8 +17,8 @@ use quire_broker::{ReadDone, ReadRequest};
 
 use crate::waker::Waker;
 
-/// How many threads read. Two keep one cold replay from holding up the next; page faults, not instructions, are what they wait
-/// for, so more would only compete with the loop on small machines.
+/// Number of threads that read. With two, one cold replay does not delay the next. They wait for page faults, not for the processor, so
+/// more threads would only compete with the loop on small machines.
 const READER_THREADS: usize = 2;
 
 /// Threads that run read requests. Dropping it lets what is queued finish and joins them.
@@ -32,7 +32,7 @@ impl ReaderPool {
     /// Starts the threads. `waker` is rung after each read.
     ///
     /// # Errors
-    /// What the operating system says when it has no thread to give.
+    /// The error of the operating system when it has no thread left.
     pub fn start(waker: &Arc<Waker>) -> io::Result<Self> {
         let (requests, waiting) = unbounded::<ReadRequest>();
         let (finished, done) = unbounded();

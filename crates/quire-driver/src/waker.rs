@@ -1,4 +1,4 @@
-//! How other threads tell the loop of a broker that something happened.
+//! Wakes the loop of a broker when other threads have an event for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,8 +7,8 @@ pub type Wake = Box<dyn Fn() + Send + Sync>;
 
 /// The events outside of the loop since its last turn, and the bell that announces them.
 ///
-/// The bell rings once per turn at most, however many flushes and reads end meanwhile: a system call per event would cost
-/// more than the events.
+/// The bell rings at most once per turn, for any number of flushes and reads that end meanwhile. A system call per event would cost more
+/// than the events.
 pub struct Waker {
     wake: Wake,
     rung: AtomicBool,

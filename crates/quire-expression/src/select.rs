@@ -48,7 +48,7 @@ impl Select {
         }
         let mut selection = Selection::default();
         for entry in text.split(',').map(str::trim) {
-            // The text comes from a peer and goes into a reason: a prefix tells enough.
+            // The text comes from a peer and goes into a reason. A prefix of it is enough.
             let shown = || entry.chars().take(64).collect();
             let (is_in, field) = match (entry.strip_prefix('+'), entry.strip_prefix('-')) {
                 (Some(field), _) => (true, field),

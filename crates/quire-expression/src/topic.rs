@@ -11,8 +11,8 @@ use regex_syntax::hir::literal::Extractor;
 
 use quire_types::TOPIC_SIZE_MAX;
 
-/// The compiled form of a pattern may take this many bytes: a thousand-fold of what names need, and small enough that a
-/// connection full of subscriptions stays harmless.
+/// The limit of the compiled form of a pattern, in bytes: a thousand times the size of patterns for names, and small enough that a
+/// connection with many subscriptions stays harmless.
 const PATTERN_SIZE_MAX: usize = 256 * 1024;
 
 /// The cache of one pattern's lazy automaton, in bytes. Beyond it the engine falls back to a slower search, still linear.
@@ -149,7 +149,7 @@ pub enum TopicSelector {
 }
 
 impl TopicSelector {
-    /// From what a subscription or a configuration says.
+    /// From the text of a subscription or a configuration.
     ///
     /// # Errors
     /// [`TopicError`].
@@ -170,7 +170,7 @@ impl TopicSelector {
         }
     }
 
-    /// Whether `topic` is meant.
+    /// Whether it selects `topic`.
     pub fn matches(&self, topic: &str) -> bool {
         match self {
             TopicSelector::Name(name) => **name == *topic,

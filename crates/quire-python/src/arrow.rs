@@ -54,7 +54,7 @@ impl ArrowReader {
         self.reader.persisted().get()
     }
 
-    /// Looks for what was added; gives the last position.
+    /// Looks for new records. Returns the last position.
     fn refresh(&self, py: Python<'_>) -> PyResult<u64> {
         interpreter::outside(py, || self.reader.refresh()).map_err(|error| to_python(py, &error))?;
         Ok(self.last())
@@ -89,7 +89,7 @@ impl ArrowReader {
         Ok(record.map(|record| (record.bookmark().to_string(), record.timestamp.as_ns())))
     }
 
-    /// The part of a range in which what the spec asks for can lie.
+    /// The part of a range that can contain the records of the spec.
     fn narrow(&self, py: Python<'_>, spec: &str, after: u64, limit: u64) -> PyResult<(u64, u64)> {
         let plan = plan(py, spec)?;
         let narrowed = interpreter::outside(py, || plan.narrow(&self.reader, bounds(after, limit)));
@@ -190,7 +190,7 @@ impl ArrowScan {
         self.outcome.lock().skipped.clone()
     }
 
-    /// The exception for what ended the stream, when it was an error.
+    /// The exception for the end of the stream, when it was an error.
     #[getter]
     fn error(&self, py: Python<'_>) -> Option<PyErr> {
         self.outcome.lock().error.as_ref().map(|error| match error {

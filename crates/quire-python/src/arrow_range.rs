@@ -26,7 +26,7 @@ const TAKEN_MAX: usize = 4096;
 /// The longest wait before it is looked whether anything else became known.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// How many messages; bookmark and time of the last one; whether the end of the range came before the limit.
+/// The number of messages, bookmark and time of the last one, and whether the end of the range came before the limit.
 type Counted = (u64, Option<(String, u64)>, bool);
 
 /// A subscription with an end, to be read once: either as batches or as a count.
@@ -140,7 +140,7 @@ impl crate::arrow::Batches for Received {
     }
 }
 
-/// The message as a record. A server says neither the position in its log nor the type of the message: of the fields those of JSON are read.
+/// The message as a record. A server sends neither the position in its log nor the type of the message. Only fields of JSON are read.
 fn record_of<'a>(message: &'a Message, buffer: &'a mut AttributesBuffer) -> Result<Record<'a>, ScanFailure> {
     let topic = std::str::from_utf8(message.topic());
     let (Ok(topic), Some(bookmark)) = (topic, message.bookmark()) else {

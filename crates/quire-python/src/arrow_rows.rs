@@ -29,7 +29,7 @@ impl<'py> FromPyObject<'_, 'py> for ArrowRows {
         {
             return Err(PyTypeError::new_err("rows must be a record batch"));
         }
-        // SAFETY: the exporter promises with the names of the capsules that the array is what the schema says; what is in the buffers is
+        // SAFETY: with the names of the capsules, the exporter promises that the array matches the schema. The content of the buffers is
         // checked next.
         let data = unsafe { from_ffi(array, schema) }.map_err(of_arrow)?;
         data.validate_full().map_err(of_arrow)?;

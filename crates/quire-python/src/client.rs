@@ -52,7 +52,7 @@ impl Handle {
 #[pyclass(frozen, module = "quire._quire")]
 pub struct Client {
     handle: Arc<Handle>,
-    /// Where the messages of all subscriptions with a handler stand in the order in which they arrived.
+    /// The messages of all subscriptions with a handler, in the order in which they arrived.
     handled: Arc<Queue>,
     /// Messages of the last `handled_batch`, which the handlers have not all returned from.
     in_hand_count: AtomicU64,
@@ -215,9 +215,10 @@ impl Client {
         self.handle.client().publish(&message).map_err(|error| errors::refused(py, &error))
     }
 
-    /// Takes all of the messages, or none of them: topic, data, sequence, expiration, correlation id and headers of each, as in `publish`. Gives
-    /// their sequences, and a receipt when they are followed; with `"announced"`, `settled` gives its number. When one cannot be taken:
-    /// the sequences of those before it that were taken, its index and the error. Raises `BlockingIOError` when the store has no room.
+    /// Takes all of the messages, or none of them: topic, data, sequence, expiration, correlation id and headers of each, as in `publish`.
+    /// Returns their sequences, and a receipt when they are followed. With `"announced"`, `settled` returns its number. When one cannot be
+    /// taken: the sequences of the earlier ones that were taken, its index and the error. Raises `BlockingIOError` when the store has no
+    /// room.
     fn publish_many(
         &self,
         py: Python<'_>,
@@ -246,13 +247,13 @@ impl Client {
         }
     }
 
-    /// Bytes of publishes that were let go of. Read it before the publish that finds the store full.
+    /// Bytes of publishes that were released. Read it before the publish that finds the store full.
     #[getter]
     fn released(&self) -> u64 {
         self.handle.client().released()
     }
 
-    /// Whether, within `timeout` seconds, more than `seen` bytes of publishes were let go of, or no publish is taken any more.
+    /// Whether, within `timeout` seconds, more than `seen` bytes of publishes were released, or no publish is taken any more.
     #[pyo3(signature = (seen, timeout=None))]
     fn wait_room(&self, py: Python<'_>, seen: u64, timeout: Option<f64>) -> PyResult<bool> {
         self.handle.check_fork(py)?;
@@ -263,8 +264,8 @@ impl Client {
         Ok(found.is_some())
     }
 
-    /// The numbers of the announced receipts that were settled, none when `timeout` seconds passed first; `None` when the client has ended
-    /// and all were given.
+    /// The numbers of the announced receipts that were settled, none when `timeout` seconds passed first. `None` when the client has ended
+    /// and all were returned.
     #[pyo3(signature = (timeout=None))]
     fn settled(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Vec<u64>>> {
         self.handle.check_fork(py)?;
@@ -332,7 +333,7 @@ impl Client {
         }
     }
 
-    /// The bookmark up to which a bookmark subscription has received what it matches, or was told that there is nothing more.
+    /// The bookmark up to which a bookmark subscription has received its messages, or its last resume position.
     fn resume_position(&self, number: u32) -> Option<String> {
         self.handle.client().resume_position(number).map(|bookmark| bookmark.to_string())
     }
@@ -395,7 +396,7 @@ impl Client {
         (server.map(seconds), subscriptions.into_iter().map(|(number, at)| (number, seconds(at))).collect())
     }
 
-    /// How many messages subscriptions missed because those before them were not taken in time, by their numbers.
+    /// The number of messages that subscriptions missed because earlier ones were not taken in time, by the numbers of the subscriptions.
     fn missed(&self) -> HashMap<u32, u64> {
         self.handle.client().missed()
     }
@@ -503,7 +504,7 @@ impl Client {
         number_of(py, self.handle.client().inspect(subject))
     }
 
-    /// Has the server archive, compress or remove a full journal file, or asks which files are meant; gives the command.
+    /// Asks the server to archive, compress or remove a full journal file, or asks for the selected files. Returns the command.
     #[pyo3(signature = (action, age, size_max, dry_run, archive_directory=None))]
     fn maintain(
         &self,
@@ -548,8 +549,8 @@ impl Client {
         number_of(py, self.handle.client().set_paused(&numbers, paused))
     }
 
-    /// Messages of the subscriptions with a handler, which have returned from those of the last call; none when `timeout` seconds passed first or `handled_ended` has something, `None` when
-    /// the client has ended and all were taken.
+    /// Messages of the subscriptions with a handler. The handlers have returned from those of the last call. None when `timeout` seconds
+    /// passed first or `handled_ended` has entries. `None` when the client has ended and all were taken.
     #[pyo3(signature = (count_max, timeout=None))]
     fn handled_batch<'py>(
         &self,
@@ -726,7 +727,7 @@ impl Ready {
         if self.is_armed.swap(false, Ordering::SeqCst)
             && let Some(writer) = &mut *self.writer.lock()
         {
-            // Full means that the loop was told already; broken, that it is gone.
+            // Full: the loop has a wake-up already. Broken: the loop is gone.
             let _ = writer.write(&[1]);
         }
     }

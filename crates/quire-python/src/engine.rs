@@ -70,7 +70,7 @@ pub struct Turn {
     logs: Vec<(u8, String)>,
     /// Seconds after which the next turn is due at the latest; `None` = when something happens.
     sleep: Option<f64>,
-    /// After a shutdown: everything owed was said.
+    /// After a shutdown: all pending output was sent.
     drained: bool,
 }
 
@@ -107,7 +107,7 @@ impl Engine {
         self.bell.as_raw_fd()
     }
 
-    /// Makes the next turn panic: for tests of what follows a bug in the broker.
+    /// Makes the next turn panic: for tests of the behavior after a bug in the broker.
     fn panic_in_next_turn(&self) {
         self.is_to_panic.store(true, Ordering::Relaxed);
     }
@@ -167,8 +167,8 @@ impl Engine {
         }
     }
 
-    /// Archives, compresses or removes one full journal file, the oldest that is meant; with `dry_run` changes nothing and gives every
-    /// file that is meant. Waits for the disk. Gives no file when none is meant, or it must stay.
+    /// Archives, compresses or removes one full journal file: the oldest selected one. With `dry_run` it changes nothing and returns every
+    /// selected file. Waits for the disk. Returns no file when none is selected, or when it must stay.
     fn maintain(
         &self,
         py: Python<'_>,
@@ -204,7 +204,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// Takes a turn with what `hand_in` has to say, on any thread.
+    /// Takes a turn with the input of `hand_in`, on any thread.
     fn take_turn(&self, hand_in: impl FnOnce(&mut Running)) -> Result<(), EngineError> {
         let mut slot = self.running.lock();
         let running = slot.as_mut().ok_or(EngineError::Stopped)?;
@@ -229,7 +229,7 @@ impl Engine {
             let (answer, reply) = bounded(1);
             self.take_turn(|running| running.host.admin(command, answer))?;
             loop {
-                // The loop sends what the turn put out.
+                // The loop sends the output of the turn.
                 pull(&self.rope);
                 select! {
                     recv(reply) -> reply => return reply.map_err(|_| EngineError::Stopped),
@@ -306,7 +306,7 @@ pub fn check_config(config: &str) -> (Vec<(String, String)>, Vec<String>) {
     (errors.into_iter().map(|error| (error.key, error.reason)).collect(), warnings)
 }
 
-/// The exception for what keeps an engine from running.
+/// The exception for an error that keeps an engine from running.
 pub fn to_python(py: Python<'_>, error: EngineError) -> PyErr {
     if let EngineError::Config(error) = &error {
         return errors::bad_option(py, &error.key, &error.reason);

@@ -56,7 +56,7 @@ pub fn with_progress<T: Send>(
     interrupted.map_or(Ok(value), Err)
 }
 
-/// A timeout in seconds as Python gives it; `None` = no bound, and so is more than this machine can count.
+/// A timeout in seconds as Python gives it. `None`, and a time that is too long for this machine, mean no limit.
 pub fn timeout(seconds: Option<f64>) -> Option<Duration> {
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok())
 }

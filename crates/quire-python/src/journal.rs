@@ -1,4 +1,4 @@
-//! A journal that a program appends to by itself.
+//! A journal that a program appends to without a server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -42,7 +42,8 @@ impl From<Publisher> for PublisherId {
 
 #[pymethods]
 impl Journal {
-    /// Opens, or begins, the journal in a directory; recovers it first and calls `on_progress(done_bytes, total_bytes)` meanwhile.
+    /// Opens, or begins, the journal in a directory. It recovers the journal first and calls `on_progress(done_bytes, total_bytes)`
+    /// meanwhile.
     #[new]
     #[pyo3(signature = (directory, *, archive_directory, journal_size, prepared_count, flush_interval, durability, on_progress=None))]
     #[allow(clippy::too_many_arguments)] // keywords on the other side

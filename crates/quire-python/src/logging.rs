@@ -9,7 +9,7 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
-/// Records that may wait for the interpreter; more are dropped, which says the same as those before them.
+/// Records that may wait for the interpreter. More are dropped; they would repeat the records before them.
 const WAITING_MAX: usize = 1024;
 
 /// Makes `logging` the destination of everything that is logged from here on. No thread is started yet.

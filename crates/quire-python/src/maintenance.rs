@@ -94,7 +94,7 @@ fn which_of(age: Option<Duration>, size_max: Option<u64>) -> PyResult<Which> {
     })
 }
 
-/// The same as it is said to a server.
+/// The same selection as in a command to a server.
 pub fn files_of(age: Option<Duration>, size_max: Option<u64>) -> PyResult<Files> {
     match (age, size_max) {
         (Some(age), None) => Ok(Files::OlderThan(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX))),

@@ -45,7 +45,7 @@ pub struct Progress {
 
 /// Where messages come from.
 enum Origin {
-    /// A client received them. With its account of what was processed.
+    /// A client received them. With the progress of the subscription.
     Client(Arc<Handle>, Arc<driver::Progress>),
     /// They were read from a journal.
     Journal,
@@ -154,7 +154,7 @@ impl Message {
         self.received.lease()
     }
 
-    /// The lease, and whom to tell about it.
+    /// The lease, and the client that settles it.
     fn leased(&self) -> Option<(&Arc<Lease>, &driver::Client)> {
         match &self.progress.origin {
             Origin::Client(handle, _) => Some((self.lease()?, handle.client())),
@@ -212,8 +212,8 @@ impl Message {
 
     /// The Python object, out of the sight of the cycle collector.
     ///
-    /// Every class of an extension is tracked by it, and a batch makes more objects than its youngest generation holds, so that it would look
-    /// at each message, most of them twice: a third of what a message of a replay costs.
+    /// The collector tracks every class of an extension. A batch makes more objects than the youngest generation holds, so the collector
+    /// would look at each message, at most of them twice. That is a third of the cost of a message of a replay.
     pub fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, Message>> {
         let message = Bound::new(py, self)?;
         // SAFETY: the object is new, whole and owned here. It holds no Python object and cannot be subclassed, so it is never part of a
@@ -294,7 +294,7 @@ impl Message {
         headers::to_python(py, self.received.headers())
     }
 
-    /// The key in a last-value topic; `None` for messages of the log and of queues, which have none.
+    /// The key in a last-value topic. `None` for messages of the log and of queues, which have no key.
     #[getter]
     fn sow_key(&self) -> Option<&'static str> {
         None
@@ -389,7 +389,7 @@ impl Message {
             Verdict::Acknowledge => Some("ack"),
             Verdict::Cancel | Verdict::CancelWithDelay { .. } => Some("cancel"),
             Verdict::Expire => Some("expire"),
-            // A client releases what its program has not begun; a message cannot do it.
+            // A client releases messages that its program has not begun. A message cannot do it.
             Verdict::Release => None,
         }
     }
@@ -450,7 +450,7 @@ impl Message {
         }
         match self.leased() {
             Some((lease, client)) => client.settle(lease, Verdict::Cancel),
-            // The error of the block is what the caller is to see, not that a copy cannot be settled.
+            // The caller must get the error of the block, not the error that a copy cannot be settled.
             None => drop(self.settle(kind.py(), Verdict::Cancel)),
         }
         Ok(())
@@ -533,7 +533,7 @@ impl Message {
 /// The arguments of `quire._message.copy_of`: the body of a message, its command, and the name of its subscription.
 type Copied<'a> = (Bound<'a, PyBytes>, &'static str, &'a str);
 
-/// A copy of a message from what pickling kept of it.
+/// A copy of a message from its pickled parts.
 #[pyfunction]
 pub fn copy_message(py: Python<'_>, body: &[u8], command: &str, sub_id: String) -> PyResult<Message> {
     let cause = if command == "sow" { Cause::Query } else { Cause::Publish };

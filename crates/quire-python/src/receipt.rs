@@ -9,7 +9,7 @@ use crate::client::Handle;
 use crate::errors;
 use crate::interpreter;
 
-/// The refused messages by their sequences, and why it is not known what became of the others.
+/// The refused messages by their sequences, and why the result of the others is unknown.
 type Outcome<'py> = (Vec<(u64, Bound<'py, PyAny>)>, Option<Bound<'py, PyAny>>);
 
 /// The receipt of one publish, or of several.
@@ -27,13 +27,13 @@ impl Receipt {
         self.id.0
     }
 
-    /// Whether it is known what became of all messages.
+    /// Whether the result of all messages is known.
     fn is_settled(&self) -> bool {
         self.handle.client().is_settled(self.id)
     }
 
     /// The outcome of the messages: both parts are empty when all are persisted. `False` when that is not known within `timeout` seconds.
-    /// Raises what keeps the server from taking publishes for now.
+    /// Raises the reason for which the server takes no publishes for now.
     #[pyo3(signature = (timeout=None))]
     fn outcome<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Asked<'py>> {
         self.handle.check_fork(py)?;

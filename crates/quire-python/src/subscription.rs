@@ -18,7 +18,7 @@ use crate::message::{Message, Progress};
 /// Messages that an iteration takes from the queue at a time, to lock it and leave the interpreter once for many.
 const AHEAD_COUNT: usize = 1024;
 
-/// One subscription: its queue, and what became of its messages.
+/// One subscription: its queue, and the progress of its messages.
 #[pyclass(frozen, module = "quire._quire")]
 pub struct Subscription {
     pub handle: Arc<Handle>,
@@ -26,7 +26,7 @@ pub struct Subscription {
     pub progress: Arc<Progress>,
     #[pyo3(get)]
     pub number: u32,
-    /// The command whose answer says whether the server accepted it.
+    /// The command whose answer contains the result of the server.
     #[pyo3(get)]
     pub command: u32,
     pub taker: Taker,
@@ -179,7 +179,7 @@ impl Subscription {
                 self.handle.client().taken(&self.queue);
                 Ok(Some(messages))
             }
-            // The user who closed the client did not ask for an error.
+            // A user that closed the client did not ask for an error.
             Some(Next::Ended(Some(failure))) if self.handle.client().state() != State::Closed(None) => {
                 Err(errors::to_python(py, &failure))
             }

@@ -1,5 +1,5 @@
-//! The state of 256 messages: two bits for each (in the queue; not leased), and columns that take no memory where neighbours are alike.
-//! A chunk is also what a queue's state consists of when it is kept in a file.
+//! The state of 256 messages: two bits for each (in the queue; not leased), and columns that take no memory where neighbors are equal. The
+//! state of a queue in a file also consists of chunks.
 
 use quire_journal::Memory;
 
@@ -26,7 +26,7 @@ pub(super) struct Chunk {
     pub waiting: [u64; WORDS],
     /// The priority is not a number.
     pub unranked: [u64; WORDS],
-    /// How many messages have ever entered; the chunk goes when that is all of them and none is present.
+    /// Number of messages that have ever entered. The chunk is removed when all have entered and none is present.
     pub entered: usize,
     /// The time under which the chunk is in `timers`; `NEVER`: it is not.
     pub timer: u64,
@@ -58,7 +58,7 @@ impl Marks {
 }
 
 impl Chunk {
-    /// Nothing has entered yet; its columns will lie in `memory`.
+    /// No message has entered yet. Its columns will be in `memory`.
     pub fn new(memory: &Memory) -> Self {
         let column = || Column::new(memory);
         Chunk {
@@ -142,7 +142,7 @@ impl Chunk {
         }
     }
 
-    /// The next chunk of `rest`, and its marks; `None` when that is not what [`pack`](Self::pack) writes.
+    /// The next chunk of `rest`, and its marks; `None` when [`pack`](Self::pack) could not have written it.
     pub fn unpack(rest: &mut &[u8], ranked: bool, memory: &Memory) -> Option<(Chunk, Marks)> {
         let (head, after) = rest.split_first_chunk::<3>()?;
         *rest = after;

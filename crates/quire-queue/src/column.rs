@@ -44,7 +44,7 @@ impl Column {
         out.extend_from_slice(&self.bytes);
     }
 
-    /// The next column of `rest`, of `len` numbers; `None` when that is not what [`pack`](Self::pack) writes.
+    /// The next column of `rest`, of `len` numbers; `None` when [`pack`](Self::pack) could not have written it.
     pub fn unpack(rest: &mut &[u8], len: usize, memory: &Memory) -> Option<Column> {
         let (width, after) = rest.split_first().filter(|(width, _)| [0, 1, 2, 4, 8].contains(*width))?;
         let (base, after) = after.split_first_chunk::<8>()?;
@@ -78,7 +78,7 @@ impl Column {
         self.bytes[index * width..(index + 1) * width].copy_from_slice(&distance[..width]);
     }
 
-    /// Gives back what growth reserved; called when the chunk is full.
+    /// Frees the reserved memory. Called when the chunk is full.
     pub fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
     }

@@ -83,7 +83,7 @@ pub struct QueueConfig {
     pub barrier: bool,
     /// The most messages that are active at a time.
     pub target_queue_depth: Option<u64>,
-    /// Whether [`Queues::poll_lease_event`](super::Queues::poll_lease_event) tells who held what.
+    /// Whether [`Queues::poll_lease_event`](super::Queues::poll_lease_event) returns the events of leases.
     pub record_leases: bool,
 }
 
@@ -114,7 +114,7 @@ pub enum ConfigError {
 }
 
 impl QueueConfig {
-    /// Refuses what cannot be.
+    /// Refuses impossible combinations.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.target_queue_depth.is_some() && self.priority {
             return Err(ConfigError::TargetQueueDepth { with: "priority" });

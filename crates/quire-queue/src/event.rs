@@ -109,7 +109,7 @@ impl ChangeKind {
     }
 }
 
-/// Why a message expired; several reasons can apply at once.
+/// Why a message expired. Several reasons can apply at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reasons(u8);
 

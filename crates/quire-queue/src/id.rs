@@ -1,4 +1,4 @@
-//! The names by which the engine and its caller speak of queues, subscriptions, connections, filters and time.
+//! The names that the engine and its caller use for queues, subscriptions, connections, filters and time.
 
 use std::fmt;
 
@@ -23,8 +23,8 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// The caller's clock in nanoseconds. It never goes back and steps of the wall clock do not reach it; its zero is the caller's
-    /// choice, as long as receive times and `now` share it.
+    /// The caller's clock in nanoseconds. It never goes back, and steps of the wall clock have no effect on it. The caller chooses its
+    /// zero; receive times and `now` must share it.
     Time(u64);
     /// A queue of one [`Queues`](super::Queues), given by `add_queue`.
     QueueId(u32);

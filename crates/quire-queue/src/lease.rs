@@ -1,7 +1,7 @@
 //! Messages in the hands of subscriptions: leases, and for at-most-once the places in the backlog that wait for an acknowledgement.
 //!
-//! One slab holds the leases of all queues. Each lease is in two lists: those of its subscription, and those of its queue in the order
-//! in which they began, which is also the order in which they end unless a lease was extended; an extended one ends by a sorted set.
+//! One slab holds the leases of all queues. Each lease is in two lists: those of its subscription, and those of its queue in the order in
+//! which they began. This is also the order in which they end, except for extended leases, whose ends are in a sorted set.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -24,7 +24,7 @@ pub struct LeasesWriter {
     /// The position after the last run that was written.
     behind: u64,
     time_ns: u64,
-    /// Those that the record has named, by their numbers in it; and whose the last run was.
+    /// The consumers that the record has named, by their numbers in it, and the consumer of the last run.
     consumers: HashMap<ConnectionId, u64, FxBuildHasher>,
     last_consumer: Option<ConnectionId>,
 }

@@ -8,16 +8,16 @@
 //! expired. At-most-once: it is delivered once or never. Order is log order, or priority and then log order, for every subscription by
 //! itself. This crate does not read a clock, and the same calls give the same results.
 //!
-//! **What the caller must do.** Offer persisted messages in log order ([`enqueue`](Queues::enqueue)), pass on what connections ask for,
-//! and after every input poll until nothing comes: [`poll_delivery`](Queues::poll_delivery) for what to send and
-//! [`poll_change`](Queues::poll_change) for what to log, [`poll_lost`](Queues::poll_lost) for whom to tell, and where leases are recorded
-//! [`poll_lease_event`](Queues::poll_lease_event) for who held what. A `Taken` must be durable before its message is sent. Call
+//! **What the caller must do.** Offer persisted messages in log order ([`enqueue`](Queues::enqueue)), and pass on the commands of
+//! connections. After every input, poll until nothing comes: [`poll_delivery`](Queues::poll_delivery) for messages to send,
+//! [`poll_change`](Queues::poll_change) for changes to log, and [`poll_lost`](Queues::poll_lost) for connections to notify. Where leases
+//! are recorded, also poll [`poll_lease_event`](Queues::poll_lease_event). A `Taken` must be durable before its message is sent. Call
 //! [`advance`](Queues::advance) by [`poll_timeout`](Queues::poll_timeout). After a restart, feed messages and logged changes again in log
 //! order ([`restore`](Queues::restore)) before anything else.
 //!
-//! **How it works.** `messages` holds two bits and a few shared columns for each message; `class` the messages that match one filter;
-//! `members` finds the next subscription; `lease` holds what is outstanding, `delay` what waits for its time; `state` is one queue; `queues` brings them
-//! together, with `subscription` for who takes part and `settle` for what becomes of a message.
+//! **How it works.** `messages` holds two bits and a few shared columns for each message. `class` holds the messages that match one filter.
+//! `members` finds the next subscription. `lease` holds the outstanding messages, and `delay` those that wait for their time. `state` is
+//! one queue. `queues` connects them, with `subscription` for the members and `settle` for the verdicts on messages.
 
 mod bits;
 mod browse;

@@ -29,7 +29,7 @@ impl Load {
     }
 }
 
-/// A member that would get the next message, and what it is compared by.
+/// A member that would get the next message, and the values by which it is compared.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub subscription: u32,

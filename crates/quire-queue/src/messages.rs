@@ -65,7 +65,7 @@ struct Waiting {
 }
 
 impl Messages {
-    /// No messages; `ranked`: priorities are kept. What is kept for each of them will lie in `memory`.
+    /// No messages; `ranked`: priorities are kept. The state of each message will be in `memory`.
     pub fn new(ranked: bool, memory: &Memory) -> Self {
         Messages {
             chunks: Chunks::new(memory),
@@ -303,7 +303,7 @@ impl Messages {
         self.timers.first().map(|(time, _)| *time)
     }
 
-    /// The waiting messages of one chunk whose time has come; empty when there are none in any. The caller removes what it gets.
+    /// The waiting messages of one chunk whose time has come; empty when there are none in any chunk. The caller removes them.
     pub fn due(&mut self, now: u64) -> Vec<u64> {
         let mut due = Vec::new();
         while let Some((time, number)) = self.timers.first().copied() {

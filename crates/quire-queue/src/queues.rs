@@ -181,7 +181,7 @@ impl Queues {
         let totals = &mut state.totals;
         match change.kind {
             ChangeKind::Cancelled { cancels } => {
-                // Of other deliveries the log does not speak: a snapshot may know them.
+                // The log does not contain other deliveries. A snapshot may know them.
                 let (deliveries, _) = state.messages.counts(ordinal);
                 return state.messages.set_counts(ordinal, deliveries, cancels);
             }
@@ -225,7 +225,7 @@ impl Queues {
             }
             let queue = *self.line.front()?;
             let state = &mut self.queues[queue as usize];
-            // Among what it would deliver may be messages whose time has come. It lines up again when those are gone.
+            // Its next deliveries may include messages whose time has come. It lines up again when those are gone.
             if state.is_behind {
                 self.line.pop_front();
                 state.in_line = false;
@@ -429,7 +429,7 @@ impl Queues {
         }
     }
 
-    /// Notes what happened between a message and a consumer, where that is recorded.
+    /// Notes an event between a message and a consumer, where events are recorded.
     #[inline]
     pub(super) fn note(&mut self, queue: u32, position: u64, connection: ConnectionId, kind: LeaseEventKind) {
         if self.queues[queue as usize].config.record_leases {

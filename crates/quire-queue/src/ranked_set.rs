@@ -1,4 +1,4 @@
-//! The keys of messages in the order of priority, in leaves of a page each, so that they can lie in a file like the rest of the state.
+//! The keys of messages in the order of priority, in leaves of a page each, so that they can be in a file like the rest of the state.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(super) struct RankedSet {
 }
 
 impl RankedSet {
-    /// No keys; they will lie in `memory`.
+    /// No keys. They will be in `memory`.
     pub fn new(memory: &Memory) -> Self {
         RankedSet { leaves: BTreeMap::new(), len: 0, memory: memory.clone() }
     }

@@ -11,7 +11,7 @@ const EXPIRED: u64 = 3;
 const TAKEN: u64 = 4;
 const RELEASED: u64 = 5;
 const BEGINS: u64 = 6;
-/// One of the changes below: the next number says which.
+/// One of the changes below. The next number selects it.
 const MORE: u64 = 7;
 
 const RETURNED: u64 = 1;
@@ -37,7 +37,7 @@ struct Run {
     kind: ChangeKind,
 }
 
-/// One thing that a record says.
+/// One entry of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Logged<'a> {
     /// The same happened to every message from `first` to `last`.
@@ -58,7 +58,7 @@ pub enum Logged<'a> {
     },
 }
 
-/// The bytes are not what a [`ChangesWriter`] or a [`LeasesWriter`](super::LeasesWriter) writes.
+/// A [`ChangesWriter`] or a [`LeasesWriter`](super::LeasesWriter) could not have written the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a list of changes or leases of a queue")]
 pub struct BadChanges;

@@ -336,8 +336,8 @@ impl Queues {
     }
 }
 
-/// Keeps an acknowledgement for a message that is not active yet. Only the log knows whether the position is one of this
-/// queue's, so any between the first and the last inactive message is kept, until that place is reached.
+/// Keeps an acknowledgement for a message that is not active yet. Only the log knows whether the position is one of this queue. So every
+/// position between the first and the last inactive message is kept, until that place is reached.
 pub(super) fn defer(state: &mut QueueState, position: u64) -> bool {
     let is_inactive = state.inactive.count > 0
         && position > state.last_position

@@ -18,7 +18,7 @@ use quire_journal::{Array, Memory, Position};
 /// Bytes in front of the chunks: the last position and the last time of receipt.
 const HEAD_SIZE: usize = 16;
 
-/// Bytes of a snapshot that lie together.
+/// Bytes of a snapshot that are contiguous.
 const PART_SIZE: usize = 4096;
 
 /// More bytes than any chunk has: six columns and the times of delays, 256 numbers of 8 bytes each, and the bits before them.
@@ -47,7 +47,7 @@ pub struct Snapshot {
 pub struct BadSnapshot;
 
 impl Snapshot {
-    /// Nothing yet; it will lie in `memory`.
+    /// An empty snapshot. It will be in `memory`.
     pub fn new(memory: &Memory) -> Self {
         Snapshot {
             next: 0,

@@ -1,9 +1,9 @@
-//! One queue: its messages, its classes of subscriptions, and the choice of the next message and of who gets it.
+//! One queue: its messages, its classes of subscriptions, and the choice of the next message and its subscription.
 //!
-//! A message is asked about once for each filter. Messages are *admitted* in log order up to the *frontier*, which stops before the
-//! first unreleased barrier: every filter that is up to date is asked in one question, and the answer is kept in the class of the
-//! filter. A new filter first works its way through what was admitted before. The next delivery is the first message, in delivery
-//! order, of any class that has a member with room; all such classes that hold this very message offer their best member.
+//! Each filter is evaluated once for a message. Messages are *admitted* in log order up to the *frontier*, which stops before the first
+//! unreleased barrier. Every filter that is up to date is asked in one question, and the answer is kept in the class of the filter. A new
+//! filter first catches up with the messages that were admitted before. The next delivery is the first message, in delivery order, of any
+//! class that has a member with room. All such classes that hold this message offer their best member.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 

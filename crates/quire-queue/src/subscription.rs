@@ -1,4 +1,4 @@
-//! The subscriptions of all queues: who is a member of what, and how full each is.
+//! The subscriptions of all queues: their memberships, and the load of each.
 
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -97,8 +97,8 @@ impl Queues {
         Ok(self.id(slot))
     }
 
-    /// Gives a subscription other queues, filters or another backlog at once. Its leases stay, and so does what it has outstanding.
-    /// Among the others it is the youngest then. Its connection stays.
+    /// Gives a subscription other queues, filters or another backlog at once. Its leases and its outstanding messages stay. It is then the
+    /// youngest subscription. Its connection stays.
     pub fn replace(
         &mut self,
         subscription: SubscriptionId,

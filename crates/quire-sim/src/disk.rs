@@ -111,7 +111,7 @@ impl NameChange {
 /// The durable side of a file.
 struct Durable {
     bytes: Vec<u8>,
-    /// Sectors that differ from what programs see, and will be written by the next sync.
+    /// Sectors that differ from the view of programs, and will be written by the next sync.
     dirty: BTreeMap<usize, [u8; SECTOR_SIZE]>,
     /// Sectors that a failed sync marked clean: in memory only.
     lost: BTreeMap<usize, [u8; SECTOR_SIZE]>,

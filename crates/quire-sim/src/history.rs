@@ -48,7 +48,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Adds what another history went through.
+    /// Adds the events of another history.
     pub fn add(&mut self, other: &Outcome) {
         self.appended += other.appended;
         self.power_cuts += other.power_cuts;
@@ -149,7 +149,7 @@ fn open_unreadable(disk: &SimulatedDisk, outcome: &mut Outcome) -> Result<(), St
     Ok(())
 }
 
-/// Opens the journal and compares all of it with the model, which then forgets what the crash took.
+/// Opens the journal and compares all of it with the model. The model then forgets the records that the crash took.
 fn open(
     disk: &SimulatedDisk,
     model: &mut Model,

@@ -1,7 +1,7 @@
 //! Seeded simulation: the real journal over a disk that loses, tears and refuses, checked against a slow obvious model.
 //!
-//! One seed makes one history: a program of appends, flushes, crashes and restarts, and everything the disk does to it. Equal seeds give
-//! equal histories. [`run`] plays one and says what went wrong; the binary plays many.
+//! One seed makes one history: a program of appends, flushes, crashes and restarts, and all faults of the disk. Equal seeds give equal
+//! histories. [`run`] plays one and returns the first violation. The binary plays many.
 
 mod disk;
 mod history;

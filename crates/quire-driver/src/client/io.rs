@@ -146,7 +146,7 @@ fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> Result<(), Stri
         match wire.write() {
             Ok(is_written) => progress |= is_written,
             Err(reason) => {
-                // The server has closed. Why it did may still lie in the socket.
+                // The server has closed. The reason may still be in the socket.
                 while receive(shared, wire, scratch)? {}
                 return Err(reason);
             }

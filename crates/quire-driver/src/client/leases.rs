@@ -12,7 +12,7 @@ use quire_types::time::Instant;
 use super::{Client, Feed, Progress, Queue, Subscribed};
 
 impl Client {
-    /// Says what becomes of a message; see [`quire_client::ClientCore::settle`].
+    /// Gives a verdict on a message; see [`quire_client::ClientCore::settle`].
     pub fn settle(&self, lease: &Lease, verdict: Verdict) {
         self.settle_all([lease], verdict);
     }
@@ -43,7 +43,7 @@ impl Client {
         kept
     }
 
-    /// The program has processed one message, and says no more of it: it is acknowledged where that is so wanted.
+    /// The program has processed one message without a verdict. It is acknowledged if the subscription acknowledges.
     ///
     /// # Errors
     /// The store could not keep that.
@@ -52,7 +52,7 @@ impl Client {
         self.settled(progress, message, ordinal, verdict)
     }
 
-    /// The program has processed one message, and says what becomes of it in its queue, if it came from one.
+    /// The program has processed one message, with a verdict for its queue if it came from one.
     ///
     /// # Errors
     /// The store could not keep that.

@@ -1,8 +1,8 @@
 //! A client with its thread: the face that both Python clients wear.
 //!
-//! One thread owns the socket and drives a [`ClientCore`]; the callers only put bytes into the core and take messages from queues. So
-//! heartbeats and acknowledgements do not wait for the caller's interpreter, and publishes are batched by themselves: while one write is
-//! under way, the next gathers in the core.
+//! One thread owns the socket and drives a [`ClientCore`]. The callers only put bytes into the core and take messages from queues. So
+//! heartbeats and acknowledgements do not wait for the caller's interpreter. Publishes are batched automatically: while one write is in
+//! progress, the next ones collect in the core.
 //!
 //! For callers: this module never enters Python, every wait has a limit, and a wait that timed out may be repeated.
 
@@ -54,7 +54,7 @@ pub struct Options {
     pub bookmark_store: BookmarkStore,
     /// The longest that one attempt to connect may take.
     pub connect_timeout: Duration,
-    /// Bytes of messages that may wait for the caller; see docs/clients.md, "Bounds", for what happens above it.
+    /// Limit of the bytes of messages that wait for the caller. docs/clients.md, "Bounds", describes the behavior above it.
     pub receive_size_max: usize,
 }
 
@@ -64,7 +64,7 @@ pub struct Client {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A subscription that was accepted by the core, and the command whose answer says whether the server took it.
+/// A subscription that the core accepted, and the command whose answer contains the result of the server.
 pub struct Subscribed {
     /// The number of the subscription.
     pub number: u32,
@@ -102,7 +102,7 @@ struct Shared {
     /// The thread will look at `inner` again before it sleeps.
     awake: AtomicBool,
     room: Arc<Room>,
-    /// The user waits no longer for what is still to be said.
+    /// The user no longer waits for unsent output.
     is_hurried: AtomicBool,
     /// Whether the thread reads: not while messages of queues have no room.
     is_reading: AtomicBool,
@@ -130,7 +130,7 @@ pub enum Waited {
 pub struct LastError {
     /// The stable code (docs/errors.md).
     pub code: &'static str,
-    /// For a person: the address, and what was wrong.
+    /// For a person: the address, and the error.
     pub reason: String,
 }
 
@@ -139,7 +139,7 @@ pub struct LastError {
 pub enum FirstContact {
     /// The client was logged on.
     Connected,
-    /// Every address was tried, and none let the client in. [`Client::last_error`] says why; the client keeps trying.
+    /// Every address was tried, and none accepted the client. [`Client::last_error`] has the reason. The client keeps trying.
     Refused,
     /// The client has ended for good.
     Ended(Failure),
@@ -156,7 +156,7 @@ struct Inner {
     feeds: HashMap<u32, Feed>,
     /// The numbers of those that are full.
     full: Vec<u32>,
-    /// Subscriptions that begin, or begin anew, with a bookmark of their own when the server accepts the command.
+    /// Subscriptions that begin, or begin anew, with the bookmark of the command when the server accepts it.
     beginnings: HashMap<CommandId, u32>,
     /// Queues that subscriptions share, also while they have none.
     shared_queues: Vec<Weak<Queue>>,
@@ -181,13 +181,13 @@ struct Inner {
     is_done: bool,
 }
 
-/// Where what comes for a subscription goes.
+/// The destination of the messages of a subscription.
 struct Feed {
     queue: Arc<Queue>,
     progress: Arc<Progress>,
     /// When something last came for it.
     heard_at: Option<SystemTime>,
-    /// Its messages go to a handler, which cannot be told how it ends.
+    /// Its messages go to a handler, which cannot receive the reason of its end.
     is_handled: bool,
     /// It waits for room.
     full: Option<Full>,
@@ -202,7 +202,7 @@ const STATES_MAX: usize = 64;
 const FAILED_PUBLISHES_MAX: usize = 1024;
 
 impl Client {
-    /// Starts the thread, which begins to connect; [`Client::wait_connected`] tells how that went.
+    /// Starts the thread, which begins to connect. [`Client::wait_connected`] returns the result.
     ///
     /// # Errors
     /// No thread or poller could be had, or the publish store cannot be used.
@@ -268,7 +268,7 @@ impl Client {
         result
     }
 
-    /// Takes several messages under one lock, as many as there is room for; gives how many, and the sequence of the last.
+    /// Takes several messages under one lock, as many as there is room for. Returns their number, and the sequence of the last.
     ///
     /// # Errors
     /// As [`Client::publish`], for the first that is not taken, when none was.
@@ -290,9 +290,9 @@ impl Client {
         Ok((count, last))
     }
 
-    /// Waits until more than `seen` was let go of, so that the publish store may have room again, or no publish is taken any more; false when
-    /// `timeout` passed first.
-    /// Read `seen` with [`Client::released`] before the publish that found the store full: what is let go of in between is then not missed.
+    /// Waits until more than `seen` bytes were released, so that the publish store may have room again, or until no publish is taken any
+    /// more. False when `timeout` passed first. Read `seen` with [`Client::released`] before the publish that found the store full. A
+    /// release in between is then not missed.
     pub fn wait_room(&self, seen: u64, timeout: Duration) -> bool {
         let found = |inner: &mut Inner| {
             let core = &inner.core;
@@ -302,12 +302,12 @@ impl Client {
         self.wait_for(timeout, found).is_some()
     }
 
-    /// The bookmark up to which a bookmark subscription has received what it matches, or was told that there is nothing more.
+    /// The bookmark up to which a bookmark subscription has received its messages, or its last resume position.
     pub fn resume_position(&self, number: u32) -> Option<Bookmark> {
         self.shared.inner.lock().core.last_received(number)
     }
 
-    /// Asks to be told when everything published so far is persisted.
+    /// Asks for an answer when everything published so far is persisted.
     ///
     /// # Errors
     /// See [`ClientCore::flush`].
@@ -358,8 +358,7 @@ impl Client {
         Ok(Subscribed { number, command, queue, progress })
     }
 
-    /// A queue that several subscriptions may share: their messages then stand in it in the order in which they arrived. It ends with
-    /// the client.
+    /// A queue that several subscriptions may share. It holds their messages in the order in which they arrived. It ends with the client.
     pub fn shared_queue(&self) -> Arc<Queue> {
         let queue = Arc::new(Queue::new(self.shared.room.clone()));
         let mut inner = self.shared.inner.lock();
@@ -431,7 +430,7 @@ impl Client {
         }
     }
 
-    /// Has the server archive, compress or remove a full journal file; see [`quire_client::ClientCore::maintain`]. Take what was done with
+    /// Asks the server to archive, compress or remove a full journal file; see [`quire_client::ClientCore::maintain`]. Take the result with
     /// [`take_told`](Self::take_told) when the command is answered.
     ///
     /// # Errors
@@ -545,7 +544,7 @@ impl Client {
         *self.shared.on_ready.lock() = on_ready;
     }
 
-    /// Calls `on_ready`, and wakes whatever waits: something changed that the client's thread did not do.
+    /// Calls `on_ready`, and wakes all waiting threads. The client's thread did not make the change.
     pub fn announce(&self) {
         self.shared.announce();
     }
@@ -557,7 +556,8 @@ impl Client {
         }
     }
 
-    /// How many messages each subscription missed because those before them were not taken in time; those that missed none are left out.
+    /// The number of messages that each subscription missed because earlier ones were not taken in time. Subscriptions that missed none are
+    /// left out.
     pub fn missed(&self) -> HashMap<u32, u64> {
         let inner = self.shared.inner.lock();
         let missed = inner.feeds.iter().map(|(number, feed)| (*number, feed.missed()));
@@ -589,7 +589,7 @@ impl Client {
         self.shared.alarm();
     }
 
-    /// Whether everything was said and the thread has ended, after [`Client::begin_close`]; false when `timeout` passed first.
+    /// Whether all output was sent and the thread has ended, after [`Client::begin_close`]; false when `timeout` passed first.
     pub fn wait_closed(&self, timeout: Duration) -> bool {
         self.wait_for(timeout, |inner| inner.is_done.then_some(())).is_some()
     }
@@ -609,7 +609,7 @@ impl Client {
         self.shared.is_hurried.store(true, Ordering::Release);
         self.shared.alarm();
         if is_done && let Some(thread) = self.thread.lock().take() {
-            // It said that it is done; a panic after that has nothing to tell.
+            // The thread has reported its end. A panic after that has no effect.
             let _ = thread.join();
         }
         left
@@ -709,7 +709,7 @@ impl Shared {
         )
     }
 
-    /// Hands on what the core reports; called with `inner` locked.
+    /// Passes on the events of the core. Called with `inner` locked.
     fn dispatch(&self, inner: &mut Inner) {
         let mut any = false;
         while let Some(event) = inner.core.poll_event() {

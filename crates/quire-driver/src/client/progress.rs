@@ -20,7 +20,7 @@ pub struct Progress {
     /// `None`: an ordinary subscription, whose messages have no place in a log to go back to.
     keeper: Option<Keeper>,
     instances: Instances,
-    /// It was said that the place stays where it is.
+    /// A warning was logged that the place stays where it is.
     was_warned: AtomicBool,
 }
 
@@ -68,8 +68,8 @@ impl Progress {
         }
     }
 
-    /// Messages are handed out: gives what `make` makes of those that were not processed before, each with its ordinal. `to` says how it
-    /// will be known that one is processed.
+    /// Messages are handed out. Returns the results of `make` for those that were not processed before, each with its ordinal. `to`
+    /// determines how the program reports that a message is processed.
     pub fn hand_out<T>(
         &self,
         messages: Vec<Message>,

@@ -145,8 +145,8 @@ impl Queue {
         self.state.lock().messages.len()
     }
 
-    /// The program was handed `count` of the messages that were taken. True when the last message of a replay was among them: the caller
-    /// then wakes what waits for that.
+    /// The program got `count` of the messages that were taken. True when the last message of a replay was among them. The caller then
+    /// wakes the threads that wait for the end of the replay.
     pub fn handed(&self, count: u64) -> bool {
         self.ahead_count.fetch_sub(count, Ordering::AcqRel);
         if !self.is_completing.load(Ordering::Acquire) {

@@ -33,7 +33,7 @@ pub enum Followed {
 }
 
 impl Client {
-    /// Takes several messages at once, or none of them; gives their sequences, and a receipt when they are followed. With
+    /// Takes several messages at once, or none of them. Returns their sequences, and a receipt when they are followed. With
     /// [`PublishError::Full`](quire_client::PublishError::Full), wait with [`Client::wait_room`] and try again.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Client {
         result
     }
 
-    /// Whether it is known what became of the messages of a receipt.
+    /// Whether the result of the messages of a receipt is known.
     pub fn is_settled(&self, receipt: ReceiptId) -> bool {
         self.shared.inner.lock().receipts.settled.contains_key(&receipt)
     }
@@ -90,8 +90,8 @@ impl Client {
         }
     }
 
-    /// The receipts to announce that were settled since the last call, nothing when `timeout` passed first; `None` when the client has
-    /// ended and all were announced.
+    /// The receipts to announce that were settled since the last call, none when `timeout` passed first. `None` when the client has ended
+    /// and all were announced.
     pub fn take_settled(&self, timeout: Duration) -> Option<Vec<ReceiptId>> {
         let found = |inner: &mut Inner| {
             let receipts = &mut inner.receipts;
@@ -106,7 +106,7 @@ impl Client {
 }
 
 impl Inner {
-    /// It is known what became of the messages of a receipt.
+    /// The result of the messages of a receipt is known.
     pub(super) fn settle(&mut self, receipt: ReceiptId, outcome: Outcome) {
         if self.receipts.announcing.remove(&receipt) {
             self.receipts.announced.push_back(receipt);

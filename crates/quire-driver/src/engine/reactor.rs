@@ -35,7 +35,7 @@ pub(super) struct Reactor {
     stopping: bool,
     /// Where the reason goes when a turn panics.
     failure: Arc<OnceLock<String>>,
-    /// The broker was told something after its turn ended.
+    /// The broker got input after its turn ended.
     owes_turn: bool,
 }
 
@@ -60,8 +60,8 @@ impl Reactor {
         }
     }
 
-    /// Takes turns until it was told to stop and everything owed was said; then closes the journal. A turn that panics is the last one:
-    /// the connections end without another word, so that clients send again what was not acknowledged.
+    /// Takes turns until it gets the request to stop and all pending output was sent. Then it closes the journal. A turn that panics is the
+    /// last one: the connections end without further output, so that clients send unacknowledged publishes again.
     pub(super) fn run(mut self) -> Result<(), EngineError> {
         let mut events = Events::new();
         while !(self.stopping && self.host.is_drained() && self.transports.is_empty()) {
@@ -216,7 +216,7 @@ impl Reactor {
         }
     }
 
-    /// Writes what the peer takes, and tells the broker when that passes a water mark.
+    /// Writes the bytes that the peer takes, and tells the broker when the backlog passes a water mark.
     fn flush(&mut self, connection: ConnectionId) {
         let Some(transport) = self.transports.get_mut(&connection) else { return };
         let host = &mut self.host;
@@ -248,7 +248,7 @@ impl Reactor {
         }
     }
 
-    /// The peer is gone: the broker hears it, unless it closed the connection itself.
+    /// The peer is gone. The broker is notified, unless it closed the connection itself.
     fn lose(&mut self, connection: ConnectionId) {
         let closing = self.transports.get(&connection).is_some_and(|transport| transport.closing);
         self.forget(connection);
@@ -266,7 +266,7 @@ impl Reactor {
         self.lingering.retain(|(lingering, _)| *lingering != connection);
     }
 
-    /// Cuts connections that closed but whose peers do not take what was sent before.
+    /// Cuts closed connections whose peers do not take the remaining output.
     fn end_lingering(&mut self) {
         if self.lingering.is_empty() {
             return;

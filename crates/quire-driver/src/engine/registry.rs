@@ -34,7 +34,7 @@ struct Entry {
     config: BrokerConfig,
 }
 
-/// The engines, and a bell for those who wait until one has stopped.
+/// The engines, and a condition for threads that wait until one has stopped.
 struct Registry {
     entries: Mutex<HashMap<EngineKey, Entry>>,
     stopped: Condvar,

@@ -1,4 +1,4 @@
-//! The engine's end of one connection: a non-blocking stream and what it still has to take.
+//! The engine's end of one connection: a non-blocking stream and its pending output.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -54,9 +54,9 @@ pub(super) struct Transport {
     waiting_bytes: usize,
     /// The last state that the broker was notified of.
     pub(super) writable: bool,
-    /// Whether the broker wants to hear the peer.
+    /// Whether the broker wants input of the peer.
     pub(super) reading: bool,
-    /// Nothing new is sent or received; the connection goes when what waits has left.
+    /// Nothing new is sent or received. The connection is removed when its pending output has left.
     pub(super) closing: bool,
 }
 

@@ -28,7 +28,7 @@ const REWRITTEN_SIZE_MIN: u64 = 1024 * 1024;
 /// The file is rewritten when it is this many times larger than its content, so that rewriting costs less than the writing did.
 const GROWTH: u64 = 4;
 
-/// Bytes of the name of a subscription: a name, with room for what programs put into names.
+/// Bytes of the name of a subscription: a name, with room for the additions of programs.
 const SUB_ID_SIZE_MAX: usize = 1024;
 
 /// The places of subscriptions, by the names that their users gave them. Cloning shares it.
@@ -280,7 +280,7 @@ impl Log {
     }
 }
 
-/// One change that was read from the file; `None` when it says what it must not.
+/// One change that was read from the file; `None` when its content is not valid.
 fn apply(slots: &mut BTreeMap<String, Slot>, kind: u64, body: &[u8]) -> Option<()> {
     let mut body = body;
     let sub_id = take_text(&mut body)?;
@@ -325,7 +325,7 @@ fn put_reached(
     publishers.for_each(|bookmark| put_bookmark(out, bookmark));
 }
 
-/// At most 65,535 bytes of it: names of subscriptions and instances are far shorter, and checked by those who take them.
+/// At most 65,535 bytes of it. Names of subscriptions and instances are far shorter, and were checked before.
 fn put_text(out: &mut Vec<u8>, text: &str) {
     let bytes = &text.as_bytes()[..text.len().min(usize::from(u16::MAX))];
     out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());

@@ -1,5 +1,5 @@
-//! The files in which a client keeps what must outlive it (docs/stores.md): its unpersisted publishes, and how far it has processed its
-//! subscriptions.
+//! The files in which a client keeps data that must outlive it (docs/stores.md): its unpersisted publishes, and the place up to which it
+//! has processed each subscription.
 //!
 //! Every entry is written with one call before the caller continues, so that it survives the end of the process. Entries are synced only
 //! when the file is closed, so a power cut may take the newest ones.
@@ -20,7 +20,7 @@ use quire_command::Code;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The disk says no.
+    /// The disk reports an error.
     #[error("{path}: {source}", path = path.display())]
     Io {
         /// The file.
@@ -34,7 +34,7 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
-    /// It is not what it was when it was written.
+    /// Its content differs from the written content.
     #[error("{path} is damaged at byte {at}; move it away to begin anew", path = path.display())]
     Corrupt {
         /// The file.

@@ -245,7 +245,7 @@ impl Comparison {
 }
 
 impl Operator {
-    /// NULL with anything is NULL; what is no number is NaN. Integers stay exact while they fit, and become floats beyond.
+    /// NULL with any value is NULL. A value that is not a number is NaN. Integers stay exact while they fit, and become floats beyond.
     pub fn apply<'a>(self, left: Value<'a>, right: Value<'a>) -> Value<'a> {
         let (Some(left), Some(right)) = (left.to_number(), right.to_number()) else { return Value::Null };
         let exact =

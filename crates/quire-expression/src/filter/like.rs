@@ -22,7 +22,7 @@ pub(super) enum Pattern {
 }
 
 impl Pattern {
-    /// Compiles `text`; the error says what was expected instead.
+    /// Compiles `text`. The error names the expected form.
     pub fn new(text: &str, allow_backtracking: bool) -> Result<Pattern, String> {
         let linear = RegexBuilder::new(text)
             .unicode(false)

@@ -4,8 +4,8 @@
 //! pass and walks the tree. Intermediate values are in an [`Arena`] that is used again for the next message. A filter matches when it is
 //! TRUE. A comparison with a missing field gives NULL, and NULL does not match.
 //!
-//! Nothing here panics, recurses without bound or takes more than linear time for what a client or a message can send: nesting, size, patterns, fields and
-//! computed texts have limits, and patterns run on an engine without backtracking.
+//! No input of a client or a message can cause a panic, recursion without limit, or more than linear time. Nesting, size, patterns, fields
+//! and computed texts have limits, and patterns run on an engine without backtracking.
 //!
 //! - `lexer`, `parse`, `node`: from text to the compiled form, with errors that name the column.
 //! - `evaluate`, `like`, `function`: from fields to a result.
@@ -126,7 +126,7 @@ impl Filter {
     /// Parses a filter.
     ///
     /// # Errors
-    /// [`FilterError`] with the column and what was expected.
+    /// [`FilterError`] with the column and the expected form.
     pub fn parse(text: &str, options: &FilterOptions) -> Result<Self, FilterError> {
         Expression::parse(text, options).map(Filter)
     }
@@ -168,7 +168,7 @@ impl Filter {
         (arena.effort_left() > 0).then_some(matches)
     }
 
-    /// The patterns that it searches for. They are what makes filters large and slow.
+    /// The patterns that it searches for. Patterns make filters large and slow.
     pub fn pattern_count(&self) -> usize {
         self.parsed().root.pattern_count()
     }
@@ -182,7 +182,7 @@ impl Expression {
     /// Parses an expression.
     ///
     /// # Errors
-    /// [`FilterError`] with the column and what was expected.
+    /// [`FilterError`] with the column and the expected form.
     pub fn parse(text: &str, options: &FilterOptions) -> Result<Self, FilterError> {
         let parsed = parse::parse(text, options)?;
         Ok(Expression(Arc::new(Text { text: text.into(), parsed, reading: OnceLock::new() })))
@@ -203,7 +203,7 @@ impl Expression {
         self.fields().eq([self.text()]).then(|| path_of(self.text()))
     }
 
-    /// Its value for the message; NULL when it reads fields and the message is malformed. The value lives as long as what it was given.
+    /// Its value for the message. NULL when it reads fields and the message is malformed. The value lives as long as the arguments.
     pub fn evaluate<'a>(&'a self, message: &'a MessageContext<'a>, arena: &'a mut Arena) -> Value<'a> {
         arena.reset();
         let evaluation = self.evaluation(message, arena);

@@ -1,7 +1,7 @@
 //! The compiled form of an expression: a tree without cycles or sharing, at most [`NESTING_MAX`] levels deep.
 //!
-//! Chains of one level of operators (`a AND b AND c`, `1 + 2 - 3`) are one node with many children, so that the depth of the tree
-//! is what a person nested and not how long a person went on. Evaluating and dropping it recurse no deeper than that.
+//! Chains of one level of operators (`a AND b AND c`, `1 + 2 - 3`) are one node with many children. So the depth of the tree is the nesting
+//! in the text, and not its length. Evaluating and dropping it recurse no deeper than that.
 
 use super::function::Function;
 use super::like::Pattern;
@@ -112,7 +112,7 @@ impl Literal {
 }
 
 impl Comparison {
-    /// The comparison that says the same with the sides exchanged.
+    /// The equal comparison with the sides exchanged.
     pub fn flipped(self) -> Comparison {
         match self {
             Comparison::Less => Comparison::Greater,

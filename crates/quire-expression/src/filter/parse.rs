@@ -10,7 +10,7 @@ use crate::message_type::{FieldPlan, Number, PATH_STEP_COUNT_MAX, Step};
 /// The most different fields of one expression. Every message pays for each.
 const FIELD_COUNT_MAX: usize = 4_096;
 
-/// The most patterns of one expression: their compiled forms are what makes a filter large.
+/// The most patterns of one expression. Their compiled forms make a filter large.
 const PATTERN_COUNT_MAX: usize = 512;
 
 /// The result of parsing a text.
@@ -56,7 +56,7 @@ struct Parser<'t> {
     /// The byte at which `token` begins.
     start: usize,
     options: &'t FilterOptions,
-    /// Tells fields apart, however they are written.
+    /// Identifies fields, in any notation.
     plan: FieldPlan,
     /// The number of a field of the plan in this expression, from 1; 0 = none yet.
     numbers: Vec<u32>,
@@ -112,12 +112,12 @@ impl<'t> Parser<'t> {
                     return Ok(plain);
                 }
             }
-            // A tail after a tail nests what came before.
+            // A tail after a tail nests the expression before it.
             self.deeper()?;
         }
     }
 
-    /// `[NOT] LIKE`, `IN`, `BETWEEN`, `BEGINS WITH`, `ENDS WITH`, and `IS [NOT]`; says whether one was there.
+    /// `[NOT] LIKE`, `IN`, `BETWEEN`, `BEGINS WITH`, `ENDS WITH`, and `IS [NOT]`. Returns whether one was there.
     fn tail(&mut self, left: Node) -> Result<(Node, bool), FilterError> {
         if self.take_word("IS")? {
             let is_negated = self.take_word("NOT")?;

@@ -13,12 +13,12 @@ pub const ARENA_SIZE_MAX: usize = 512 * 1024 * 1024;
 /// The largest text that a function may compute, in bytes: as large as the largest message. A larger one is NULL.
 pub const TEXT_SIZE_MAX: usize = 16 * 1024 * 1024;
 
-/// What is kept for the next message, in bytes; a rare large message does not hold memory for ever.
+/// Bytes of memory that are kept for the next message. So a rare large message does not hold memory forever.
 const ARENA_SIZE_KEPT: usize = 1024 * 1024;
 
 /// Where the values of one message live. Reused from message to message, so that evaluation does not allocate.
 ///
-/// It also holds the *effort* that evaluation may still take: about a nanosecond of work each, counted by what work was done and not by a
+/// It also holds the *effort* that evaluation may still take: about a nanosecond of work each. Effort is counted by the work and not by a
 /// clock, so that equal messages and filters always give equal results. There is no limit unless [`Arena::allow`] sets one.
 #[derive(Debug)]
 pub struct Arena {
@@ -79,7 +79,8 @@ impl Arena {
         TextBuilder { bytes: self.list(), overflowed: false }
     }
 
-    /// The text of a single value as text functions see it: the raw text of a number, `true` or `false`; `None` for NULL and compound values.
+    /// The text of a single value as text functions see it: the raw text of a number, `true` or `false`. `None` for NULL and compound
+    /// values.
     pub(crate) fn text<'a>(&'a self, value: Value<'a>) -> Option<&'a [u8]> {
         match value.scalar() {
             Value::Text(text) => Some(text),

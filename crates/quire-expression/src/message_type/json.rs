@@ -1,4 +1,4 @@
-//! `json`: a scanner that checks what it passes, keeps what is wanted, and stops when it has that.
+//! `json`: a scanner that checks the text that it passes, keeps the wanted fields, and stops when it has them.
 //!
 //! The parser is written by hand for these reasons: It looks only at the structure of unwanted values. It compares names without decoding
 //! them. It gives the raw text of numbers. It does not read the text after the last wanted member.
@@ -57,7 +57,7 @@ fn read_object<'a>(
     })
 }
 
-/// Writes what a selection leaves of a whole message. A root that is not an object has no parts.
+/// Writes the part of a whole message that a selection keeps. A root that is not an object has no parts.
 pub(super) fn select_document(
     data: &[u8],
     selection: &Selection,
@@ -167,7 +167,7 @@ impl<'a> Selecting<'_, 'a> {
         Ok(self.is_left(start, left_count > 0 || (is_in && is_empty)))
     }
 
-    /// Takes back what was written from `start` on if nothing is left of it.
+    /// Removes the output from `start` on if no part is kept.
     fn is_left(&mut self, start: usize, is_left: bool) -> bool {
         if !is_left {
             self.out.truncate(start);
@@ -256,7 +256,7 @@ impl<'a> RawString<'a> {
     }
 }
 
-/// The character of `\u` and what follows, taking a low surrogate after a high one. A lone surrogate is U+FFFD.
+/// The character of `\u` and the digits after it, with a low surrogate after a high one. A lone surrogate is U+FFFD.
 fn decode_unicode(rest: &mut &[u8]) -> char {
     let Some(first) = hex_digits(rest) else { return char::REPLACEMENT_CHARACTER };
     *rest = &rest[4..];
@@ -323,8 +323,8 @@ impl<'a> Scanner<'a> {
         if self.at == self.data.len() { Ok(()) } else { self.malformed("end of the message") }
     }
 
-    /// Notes that a wanted member of the message itself was found. After the last of them the rest is not read, unless one of the names may
-    /// stand there again: then that one counts.
+    /// Notes that a wanted member of the message itself was found. After the last of them the rest is not read, unless it may contain one
+    /// of the names again: then that one counts.
     #[inline]
     fn found(&mut self, names: &Names, field: FieldId) {
         let Some(index) = names.index_of(field) else { return };
@@ -502,7 +502,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Takes a value of any kind; `depth` is how many objects and arrays are around it.
+    /// Takes a value of any kind. `depth` is the number of objects and arrays around it.
     #[inline(always)]
     fn skip_value(&mut self, depth: usize) -> Result<(), Malformed> {
         match self.peek() {
@@ -516,7 +516,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Takes an object or array, without recursion: one bit per level says which of the two it is.
+    /// Takes an object or array, without recursion: one bit per level distinguishes the two.
     fn skip_nested(&mut self, depth: usize) -> Result<(), Malformed> {
         let mut is_object = [0_u64; DOCUMENT_DEPTH_MAX / 64];
         let mut level = depth;
@@ -545,7 +545,7 @@ impl<'a> Scanner<'a> {
                 }
                 _ => self.skip_value(level)?,
             }
-            // A value is done: close what ends here, and go to the next value.
+            // A value is done: close the levels that end here, and go to the next value.
             loop {
                 if level == depth {
                     return Ok(());

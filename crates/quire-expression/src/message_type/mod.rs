@@ -152,8 +152,8 @@ impl MessageType {
 
 /// One format.
 trait Format {
-    /// Calls `found` with each wanted member of the compound value `raw`, in order. `raw` is the whole message for the plan's root, else what this format gave as
-    /// [`Value::Compound`]. Everything in `raw` is checked.
+    /// Calls `found` with each wanted member of the compound value `raw`, in order. `raw` is the whole message for the plan's root,
+    /// otherwise a [`Value::Compound`] of this format. Everything in `raw` is checked.
     fn members<'a>(
         &self,
         raw: &'a [u8],
@@ -164,7 +164,7 @@ trait Format {
     /// Whether several members of one name are an array (in text formats without arrays), or only the last one counts.
     const REPEATED_NAMES_ARE_ARRAYS: bool;
 
-    /// The value of the compound `raw` itself, for formats whose compounds can have text of their own.
+    /// The value of the compound `raw` itself, for formats whose compounds can also have text.
     fn value_of_compound<'a>(&self, raw: &'a [u8], arena: &'a Arena) -> Result<Value<'a>, Malformed> {
         let _ = arena;
         Ok(Value::Compound(raw))
@@ -182,7 +182,7 @@ trait Format {
 /// Receives the members that a format finds.
 type Found<'f, 'a> = &'f mut dyn FnMut(FieldId, Value<'a>) -> Result<(), Malformed>;
 
-/// Where a format is when it lists members: which names are wanted, and memory for what it has to decode.
+/// The state of a format that lists members: the wanted names, and memory for decoded values.
 struct Level<'p, 'a> {
     plan: &'p FieldPlan,
     at: FieldId,

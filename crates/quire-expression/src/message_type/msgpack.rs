@@ -132,7 +132,7 @@ impl<'a> Bytes<'a> {
         self.u8().map(|_| size)
     }
 
-    /// Takes a value and keeps it; `depth` is how many maps and arrays are around it.
+    /// Takes a value and keeps it. `depth` is the number of maps and arrays around it.
     fn read(&mut self, arena: &'a Arena, depth: usize) -> Result<Value<'a>, Malformed> {
         let start = self.at;
         Ok(match self.head()? {
@@ -163,7 +163,7 @@ impl<'a> Bytes<'a> {
         self.skip_rest(head, depth)
     }
 
-    /// Takes what follows `head`. Recursion is bounded by `DOCUMENT_DEPTH_MAX`.
+    /// Takes the bytes after `head`. Recursion is bounded by `DOCUMENT_DEPTH_MAX`.
     fn skip_rest(&mut self, head: Head, depth: usize) -> Result<(), Malformed> {
         let count = match head {
             Head::Nil | Head::Boolean(_) | Head::Number(_) => return Ok(()),

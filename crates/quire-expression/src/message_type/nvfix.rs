@@ -1,7 +1,7 @@
 //! `nvfix` and `fix`: pairs of tag and value, each ended by SOH (the last SOH may be missing).
 //!
-//! Types are inferred from the text of a value. A tag that occurs more than once is an array in the order of the message. FIX data fields, whose value may hold
-//! SOH, are not told apart: their length tag has no meaning here.
+//! Types are inferred from the text of a value. A tag that occurs more than once is an array in the order of the message. FIX data fields,
+//! whose value may contain SOH, are not recognized: their length tag has no meaning here.
 
 use memchr::memchr;
 

@@ -72,7 +72,7 @@ impl FewName {
     }
 }
 
-/// Length, first and last byte of a name: enough to tell nearly all names apart without going to where they are.
+/// Length, first and last byte of a name. They are enough to distinguish nearly all names without reading the names.
 type Key = u64;
 
 #[inline(always)]
@@ -233,7 +233,7 @@ impl Names {
         }
     }
 
-    /// Whether one of the names may stand in this part of a JSON text. A backslash may spell any of them.
+    /// Whether this part of a JSON text may contain one of the names. A backslash may spell any of them.
     pub(crate) fn may_stand_in(&self, text: &[u8]) -> bool {
         let Names::Few(names) = self else { return true };
         memchr::memchr(b'\\', text).is_some() || names.iter().any(|known| known.quoted.find(text).is_some())

@@ -34,7 +34,7 @@ impl Selection {
         if is_selected { out } else { data }
     }
 
-    /// Whether the message stays in where nothing else is said.
+    /// Whether the message stays in where no rule applies.
     pub(super) fn is_root_in(&self) -> bool {
         self.rules.first().copied().flatten().unwrap_or(true)
     }
@@ -44,7 +44,7 @@ impl Selection {
         field.and_then(|field| self.rules[field.index()]).unwrap_or(around)
     }
 
-    /// What is said of anything within a field.
+    /// The rules for parts of a field.
     pub(super) fn within(&self, field: Option<FieldId>) -> Option<(&FieldPlan, FieldId)> {
         field.filter(|field| self.plan.has_names(*field)).map(|field| (&self.plan, field))
     }

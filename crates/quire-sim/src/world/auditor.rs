@@ -75,7 +75,7 @@ struct Published {
     outcome: Outcome,
     /// Times that the queue which delivers at least once, and the one which delivers at most once, delivered it.
     deliveries: [u32; 2],
-    /// When a worker was told that its acknowledgement is durable.
+    /// When a worker got the answer that its acknowledgement is durable.
     acknowledged_at: Option<Instant>,
 }
 
@@ -95,7 +95,7 @@ struct Stream {
     got: Vec<Value>,
     /// Nothing was received since the last connection was made.
     is_fresh: bool,
-    /// Indexes of what was received first over a connection, and how many messages were gone then.
+    /// Indexes of the first messages of each connection, and the number of messages that were gone then.
     resumed: HashMap<usize, usize>,
     /// Nothing more comes: it need not have reached the end.
     is_over: bool,
@@ -312,7 +312,7 @@ impl Auditor {
         Some(value)
     }
 
-    /// A worker was told that what it said about a message is durable.
+    /// A worker got the answer that its acknowledgement of a message is durable.
     pub fn acknowledged(&mut self, value: Value, now: Instant) {
         self.published[value as usize].acknowledged_at.get_or_insert(now);
     }

@@ -53,7 +53,7 @@ struct Reader {
     is_witness: bool,
 }
 
-/// Takes messages from a queue, holds each for a while, and says what becomes of it.
+/// Takes messages from a queue, holds each for a while, and gives a verdict on it.
 struct Worker {
     at_most_once: bool,
     /// When the present connection was made.
@@ -63,7 +63,7 @@ struct Worker {
     held: Vec<(Value, Message)>,
     /// The messages that were acknowledged since the last flush.
     said: Vec<Value>,
-    /// The flush that will tell whether these acknowledgements are durable.
+    /// The flush whose answer shows whether these acknowledgements are durable.
     flushing: Option<(CommandId, Vec<Value>)>,
 }
 
@@ -182,7 +182,7 @@ impl Client {
     /// Moves bytes and events; whether there were any.
     ///
     /// # Errors
-    /// The server does not speak the protocol.
+    /// The server violates the protocol.
     pub fn turn(
         &mut self,
         number: usize,
@@ -465,7 +465,7 @@ impl Worker {
             }
             return;
         }
-        // Now and then a worker sits on what it has until its leases are over.
+        // Now and then a worker keeps its messages until its leases are over.
         if !is_settling && random.percent(30) {
             return;
         }
@@ -483,7 +483,7 @@ impl Worker {
         }
         if !self.said.is_empty() && self.flushing.is_none() && random.percent(30) {
             let said = std::mem::take(&mut self.said);
-            // A refused flush says that some of them are lost: nothing is known of any.
+            // A refused flush means that some of them are lost. The state of each is unknown.
             self.flushing = core.flush().ok().map(|command| (command, said));
         }
     }
@@ -503,7 +503,7 @@ impl Worker {
                 if let Some((_, said)) = self.flushing.take_if(|(flush, _)| *flush == command) {
                     match result {
                         Ok(()) => said.into_iter().for_each(|value| auditor.acknowledged(value, now)),
-                        // It tells once of all that was said before the connection broke (docs/clients.md).
+                        // It reports once all acknowledgements before the connection broke (docs/clients.md).
                         Err(_) => self.said.clear(),
                     }
                 } else if Some(command) == self.entering {

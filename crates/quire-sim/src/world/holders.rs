@@ -20,10 +20,10 @@ struct Holders {
     counted: u64,
 }
 
-/// Reads the journal; `lives`: its ends when its servers began. Gives how many deliveries and ends of leases it has.
+/// Reads the journal. `lives` are its ends when its servers began. Returns the number of deliveries and ends of leases in it.
 ///
 /// # Errors
-/// What cannot have been, and what of the journal cannot be read.
+/// An impossible event, or a part of the journal that cannot be read.
 pub(super) fn follow(reader: &Reader, lives: &[Position]) -> Result<u64, String> {
     let (mut all, mut lives) = (Holders::default(), lives.iter().peekable());
     let mut cursor = reader.cursor(Position::ZERO);

@@ -31,7 +31,7 @@ use visitor::Visitor;
 pub enum Canary {
     /// Syncs return without making anything durable. Acknowledged messages are lost with the power.
     ForgottenSync,
-    /// Clients believe that what they published is persisted at once.
+    /// Clients treat their publishes as persisted at once.
     EarlyAcknowledgement,
     /// Readers never see some messages.
     SkippedDelivery,
@@ -50,7 +50,7 @@ pub struct Played {
     pub published: u64,
     /// Messages that readers received.
     pub delivered: u64,
-    /// Messages of a queue that workers acknowledged, and were told so.
+    /// Messages of a queue whose acknowledgement by a worker was confirmed.
     pub acknowledged: u64,
     /// Deliveries and ends of leases in the journal.
     pub leases: u64,
@@ -85,7 +85,7 @@ pub struct Played {
 }
 
 impl Played {
-    /// Adds what another history went through.
+    /// Adds the events of another history.
     pub fn add(&mut self, other: &Played) {
         let sums = self.counters();
         for (sum, more) in sums.into_iter().zip(other.clone().counters()) {
@@ -238,7 +238,7 @@ impl World {
         clients.extend((0..workers).map(|number| Client::worker(number, &mut random, clock.now())));
         // One worker always takes the messages of the queue.
         clients.push(Client::worker(workers / 3 * 3 + 3, &mut random, clock.now()));
-        // Drawn apart: the histories of seeds without visitors stay what they were.
+        // Drawn separately, so that the histories of seeds without visitors stay as they were.
         let mut apart = Random::new(seed ^ 0x0076_u64.rotate_left(40));
         let visitor_count = if apart.percent(50) { 1 + apart.below(3) } else { 0 };
         let backlog_max = if apart.percent(20) { BACKLOG_MAX_LEAST } else { BACKLOG_MAX };

@@ -19,7 +19,7 @@ pub(super) struct Network {
     stalls: u64,
 }
 
-/// One connection, seen from both sides. Each side learns of the end by itself, or never.
+/// One connection, seen from both sides. Each side detects the end independently, or never.
 struct Link {
     client: usize,
     up: Pipe,
@@ -38,7 +38,7 @@ enum ServerSide {
     /// The server was not notified of the connection yet.
     Arriving,
     Open,
-    /// It is to be told of the end.
+    /// The server was not notified of the end yet.
     Ending,
     Gone,
 }
@@ -265,7 +265,7 @@ impl Link {
 
     fn end_at_server(&mut self) {
         self.server = match self.server {
-            // It never heard of the connection, or knows already.
+            // The server never saw the connection, or knows already.
             ServerSide::Arriving | ServerSide::Gone => ServerSide::Gone,
             ServerSide::Open | ServerSide::Ending => ServerSide::Ending,
         };

@@ -48,7 +48,7 @@ struct Running {
     broker: Broker,
     /// When the sync under way returns.
     sync_at: Option<u64>,
-    /// Reads that were done, and when the broker hears of them.
+    /// Finished reads, and the times at which the broker gets them.
     reads: VecDeque<(u64, ReadDone)>,
     /// The maintenance job that was handed out, and when its thread runs it.
     job: Option<(u64, MaintenanceJob)>,
@@ -75,8 +75,8 @@ impl Server {
         }
     }
 
-    /// Journal files that were archived, compressed or removed; those of them that were removed; and jobs in the middle of which the
-    /// process or the power ended.
+    /// The numbers of journal files that were archived, compressed or removed, of those that were removed, and of jobs that an end of the
+    /// process or a power cut interrupted.
     pub fn maintenance_counts(&self) -> [u64; 3] {
         [self.maintained, self.removed, self.cut_short]
     }
@@ -128,7 +128,7 @@ impl Server {
         self.lives.push(journal.appended());
         let mut broker =
             Broker::new(config, journal).map_err(|error| format!("the broker does not start: {error}"))?;
-        // Whatever is done takes a part of the budget of its turn, so that all that can be put off is.
+        // Every piece of work takes a part of the budget of its turn, so that all work that can be delayed is delayed.
         let (mut pace, mut elapsed_ns) = (Random::new(self.lives.len() as u64), 0);
         // Filters are decided at once, never, or by the size of the message.
         broker.set_turn_effort([50, 250, 1_000, 200_000][pace.below(4) as usize]);
@@ -147,7 +147,7 @@ impl Server {
         Ok(())
     }
 
-    /// Whether the journal tells a possible story of who held what; how long it is.
+    /// Checks that the lease records of the journal are possible. Returns their number.
     ///
     /// # Errors
     /// What cannot have been.
@@ -159,7 +159,7 @@ impl Server {
     /// The process is gone between two instructions.
     pub fn kill(&mut self) {
         if let Some(running) = self.running.take() {
-            // Dropping a broker would close its journal; this writes nothing more, and frees its memory.
+            // Dropping a broker would close its journal. This call writes nothing more, and frees its memory.
             running.broker.abandon();
         }
     }
@@ -184,7 +184,7 @@ impl Server {
         [timeout, running.sync_at, read, job].into_iter().flatten().min()
     }
 
-    /// Hands in what has come and carries out what the broker says; whether anything happened.
+    /// Passes on the input and carries out the output of the broker. Returns whether anything happened.
     ///
     /// # Errors
     /// None at present. The checks of the clients find mistakes of the broker.
@@ -236,8 +236,8 @@ impl Server {
 }
 
 impl Server {
-    /// Runs the maintenance job whose time has come, as its thread would; whether there was one. Now and then the process or the power
-    /// ends in the middle.
+    /// Runs the maintenance job whose time has come, as its thread would. Returns whether there was one. Now and then the process or the
+    /// power ends in the middle.
     ///
     /// # Errors
     /// What the job would remove cannot be read.

@@ -121,10 +121,10 @@ impl Visitor {
         }
     }
 
-    /// Reads what has come; whether anything has.
+    /// Reads the received bytes. Returns whether there were any.
     ///
     /// # Errors
-    /// The server does not speak the protocol.
+    /// The server violates the protocol.
     pub fn turn(&mut self, now: Now, network: &mut Network, auditor: &mut Auditor) -> Result<bool, String> {
         let Some(life) = &mut self.life else { return Ok(false) };
         let mut is_busy = false;

@@ -12,7 +12,7 @@ pub fn coalesce<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value
     values.into_iter().find(|value| !value.scalar().is_null()).unwrap_or(Value::Null)
 }
 
-/// A float is cut towards zero; one that no 64-bit integer can hold, and NaN, are NULL.
+/// A float is cut towards zero. NaN, and a float that no 64-bit integer can hold, are NULL.
 pub fn as_integer<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<'a> {
     match evaluation.number(&arguments[0]) {
         Some(Number::Float(float)) if float.is_nan() => Value::Null,

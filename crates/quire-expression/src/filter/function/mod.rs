@@ -1,7 +1,7 @@
 //! The functions of the language, as one table.
 //!
-//! A function takes its arguments as nodes and evaluates those that it needs. Unless its page in `docs/filters.md` says otherwise, a NULL argument
-//! gives NULL, what is no number gives NaN, and of an array only the first element counts.
+//! A function takes its arguments as nodes and evaluates those that it needs. Unless its page in `docs/filters.md` states another rule, a
+//! NULL argument gives NULL, an argument that is not a number gives NaN, and of an array only the first element counts.
 
 mod array;
 mod message;
@@ -117,7 +117,7 @@ pub(super) fn find(name: &str) -> Option<&'static Function> {
     FUNCTIONS.iter().find(|function| function.name == name)
 }
 
-/// The known name that someone who wrote `name` most likely meant.
+/// The known name that is most similar to `name`.
 pub(super) fn similar<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     known
         .map(|known| (distance(name.as_bytes(), known.as_bytes()), known))

@@ -50,7 +50,7 @@ pub fn strftime<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value
     text.bytes().map_or(Value::Null, |text| Value::text(&text[..text.len().min(FORMATTED_SIZE_MAX)]))
 }
 
-/// The text comes first, as in the C library. All of it must be as the format says.
+/// The text comes first, as in the C library. All of it must match the format.
 pub fn strptime<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<'a> {
     let (Some(text), Some(format)) = (evaluation.text(&arguments[0]), evaluation.text(&arguments[1])) else {
         return Value::Null;
@@ -129,7 +129,7 @@ impl Moment {
                 }
                 None => text.push(b"%"),
             }
-            // More could not be shown anyway, and a message may bring a format of megabytes.
+            // More could not be shown in any case, and a message may contain a format of megabytes.
             if text.bytes_mut().len() > FORMATTED_SIZE_MAX {
                 return;
             }
@@ -232,7 +232,7 @@ impl Default for Parts {
 }
 
 impl Parts {
-    /// Takes what `format` describes from the front of `text` and gives the rest; `None` when it is not there.
+    /// Takes the text that `format` describes from the front of `text` and returns the rest; `None` when `text` does not match.
     fn parse<'t>(&mut self, mut text: &'t [u8], mut format: &[u8]) -> Option<&'t [u8]> {
         while let Some((byte, after)) = format.split_first() {
             format = after;

@@ -53,8 +53,8 @@ pub(super) fn covers(node: &Node) -> Vec<Vec<Test>> {
     }
 }
 
-/// Whether the filter says nothing but that a field is equal to a constant, or to one of several: then it is TRUE as soon as one of its tests is
-/// known to hold, and need not be evaluated.
+/// Whether the filter only compares a field for equality with one constant, or with several. Then it is TRUE when one of its tests holds,
+/// and does not need to be evaluated.
 pub(super) fn is_only_equality(node: &Node) -> bool {
     // The texts `true` and `false` are entered as numbers, which they are not equal to.
     let is_plain = |node: &Node| match node {
@@ -132,7 +132,7 @@ fn within(field: u32, low: &Literal, high: &Literal) -> Option<Vec<Test>> {
     low.is_like(high).then(|| vec![Test { field, wanted: Wanted::Within(low, high) }])
 }
 
-/// The place of a constant in the order of values. Only of those whose place does not depend on what they are compared with.
+/// The place of a constant in the order of values. Only for constants whose place is the same for all values that they are compared with.
 fn place(literal: &Literal) -> Option<Place> {
     match literal {
         Literal::Number(number) if !number.is_nan() => Some(Place::number(number.as_f64())),
@@ -143,12 +143,12 @@ fn place(literal: &Literal) -> Option<Place> {
     }
 }
 
-/// Below a constant, as far as places tell.
+/// A place below a constant, as far as places can express it.
 fn before(literal: &Literal) -> Option<Place> {
     place(literal).map(|place| if is_exact(literal) { place.just_below() } else { place })
 }
 
-/// Above a constant, as far as places tell.
+/// A place above a constant, as far as places can express it.
 fn after(literal: &Literal) -> Option<Place> {
     place(literal).map(|place| if is_exact(literal) { place.just_above() } else { place })
 }
@@ -157,7 +157,7 @@ fn is_exact(literal: &Literal) -> bool {
     matches!(literal, Literal::Number(number) if number.as_f64().abs() < FLOAT_EXACT_MAX)
 }
 
-/// The test that says the same as the filter for numbers below [`FLOAT_EXACT_MAX`], if the filter only compares one field with numbers.
+/// The test that is equal to the filter for numbers below [`FLOAT_EXACT_MAX`], if the filter only compares one field with numbers.
 pub(super) fn only_range(node: &Node) -> Option<Test> {
     let parts = match node {
         Node::And(parts) => parts,

@@ -13,8 +13,8 @@ use crate::message_type::{Number, Value, boolean_text};
 
 /// The entries that test one field.
 ///
-/// A text and a number that are equal stand under the same number: a text constant that spells one, or a Boolean, is entered there too. As the map
-/// only has to give every entry that can match, keys may be rounded: what is equal as integers is equal as floats.
+/// A text and a number that are equal have the same number as key: a text constant that spells a number, or a Boolean, is entered there
+/// too. The map only has to return every entry that can match, so keys may be rounded: equal integers are also equal as floats.
 #[derive(Debug, Default)]
 pub(super) struct FieldIndex {
     numbers: HashMap<u64, Entries, FxBuildHasher>,
@@ -158,7 +158,7 @@ impl Entries {
         }
     }
 
-    /// Removes `entry`; says whether none is left.
+    /// Removes `entry`. Returns whether none is left.
     fn remove(&mut self, entry: u32) -> bool {
         match self {
             Entries::One(known) => *known == entry,
@@ -177,7 +177,7 @@ impl Entries {
     }
 }
 
-/// 2^53. Below it, floats tell all integers apart.
+/// 2^53. Below it, every integer has a separate float.
 pub(super) const FLOAT_EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
 fn is_exact_number(value: Value<'_>) -> bool {

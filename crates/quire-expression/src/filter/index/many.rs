@@ -14,7 +14,7 @@ use crate::filter::parse::path_of;
 use crate::filter::{Decision, FILTER_EFFORT, Filter, MessageContext};
 use crate::message_type::{Arena, FieldId, FieldPlan, Truth, Value};
 
-/// See the module above for what it promises and how it works.
+/// The module above describes its promises and its structure.
 #[derive(Debug)]
 pub(super) struct Many<Id> {
     /// The entry of each subscription, none for those without a filter, and its place in the order of insertion.
@@ -79,7 +79,7 @@ impl<Id: Copy> Members<Id> {
         }
     }
 
-    /// Removes one; says whether it was the last.
+    /// Removes one. Returns whether it was the last.
     fn remove(&mut self, order: u64) -> bool {
         match self {
             Members::None => true,
@@ -165,7 +165,7 @@ impl<Id: Copy + Eq + Hash> Many<Id> {
         self.open.iter().for_each(|(_, id)| each(*id, Decision::Open));
     }
 
-    /// Adds the members of all entries that match, and of those that there was no effort left for; says how many matched.
+    /// Adds the members of all entries that match, and of those for which no effort was left. Returns the number of matches.
     fn match_entries(&mut self, message: &MessageContext<'_>, arena: &mut Arena) -> usize {
         self.generation += 1;
         arena.reset();

@@ -4,11 +4,11 @@
 //! were inserted. Its cost grows with the number of filters that could not be ruled out, not with the number of subscriptions. Inserting
 //! and removing cost the logarithm of their number. There are no rebuilds.
 //!
-//! How it works: subscriptions with equal filters share an *entry*, evaluated once (`many`). From its filter an entry gets a *cover*: a
-//! few tests of single fields, of which at least one holds whenever the filter is TRUE (`cover`). Tests for equality are
-//! hashed and ranges stand in interval trees, per field (`field`, `ranges`). A message is read once for all entries; the tests that
-//! hold for its values give the candidates, which are then evaluated in full. So the tests have to be complete, never exact.
-//! Entries without a cover are always candidates.
+//! How it works: subscriptions with equal filters share an *entry*, evaluated once (`many`). From its filter an entry gets a *cover*: a few
+//! tests of single fields. At least one of them holds whenever the filter is TRUE (`cover`). Tests for equality are hashed, and ranges are
+//! in interval trees, per field (`field`, `ranges`). A message is read once for all entries. The tests that hold for its values give the
+//! candidates, which are then evaluated in full. So the tests have to be complete, not exact. Entries without a cover are always
+//! candidates.
 
 mod cover;
 mod field;
@@ -49,7 +49,7 @@ impl<Id> Default for SubscriptionIndex<Id> {
 }
 
 impl<Id: Copy + Eq + Hash> SubscriptionIndex<Id> {
-    /// Adds a subscription; `None` = it wants everything. One that is there already gets the new filter and comes last from
+    /// Adds a subscription. `None` = it wants every message. A subscription that is there already gets the new filter, and comes last from
     /// then on.
     pub fn insert(&mut self, id: Id, filter: Option<Filter>) {
         match &mut self.0 {

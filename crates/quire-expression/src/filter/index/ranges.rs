@@ -1,7 +1,7 @@
 //! An interval tree: which ranges overlap a place, in logarithmic time and the number of them.
 //!
-//! A balanced (AVL) tree in the order of the lower bounds, in which every node knows the highest upper bound below it. Balance, and with it the depth of
-//! the recursion, does not depend on who chooses the bounds.
+//! A balanced (AVL) tree in the order of the lower bounds, in which every node contains the highest upper bound below it. Balance, and with
+//! it the depth of the recursion, does not depend on the bounds.
 
 use std::cmp::Ordering;
 
@@ -38,7 +38,7 @@ const NONE: u32 = u32::MAX;
 /// Where the kind of value begins in a [`Place`].
 const KIND_SHIFT: u32 = 120;
 
-/// As much of a text as a place tells apart, in bytes.
+/// The number of bytes of a text that a place distinguishes.
 const TEXT_SIZE: usize = 15;
 
 impl Place {
@@ -297,7 +297,7 @@ mod tests {
         assert!(places.windows(2).all(|pair| pair[0] < pair[1]), "{places:?}");
         places.extend(texts.map(Place::text));
         places.push(Place::TOP);
-        // A zero byte is no difference, and neither is what follows the first fifteen bytes.
+        // A zero byte makes no difference, and neither do the bytes after the first fifteen.
         assert!(places.windows(2).all(|pair| pair[0] <= pair[1]), "{places:?}");
         assert_eq!(Place::number(-0.0), Place::number(0.0));
         assert!(Place::number(f64::INFINITY).just_above() < Place::text(b"\0"));
