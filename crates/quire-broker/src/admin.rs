@@ -32,7 +32,8 @@ pub enum AdminCommand {
 /// The answer to an [`AdminCommand`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum AdminReply {
-    /// The files that were taken, as they are now (as they were, when removed), or would be taken. None: no file is meant, or it must stay.
+    /// The files that were taken, as they are now (as they were, when removed), or would be taken. None: no file is selected, or it must
+    /// stay.
     Files(Vec<SegmentInfo>),
     /// The figures of queues by name.
     Queues(QueueFigures),
@@ -76,7 +77,7 @@ pub(super) enum Requester {
         /// The number of the command.
         command: u32,
     },
-    /// The process that runs the server. The number tells its requests apart.
+    /// The process that runs the server. The number distinguishes its requests.
     Process { ticket: u64 },
 }
 

@@ -10,7 +10,7 @@ use quire_wire::{
     encode_without_data,
 };
 
-/// Decodes the commands of one connection. Holds what arrived of an unfinished command.
+/// Decodes the commands of one connection. Holds the received part of an unfinished command.
 #[derive(Debug)]
 pub(crate) enum Codec {
     /// The quire protocol (docs/protocol.md).

@@ -89,7 +89,7 @@ pub struct ByClients {
 }
 
 impl ByClients {
-    /// Whether it is among what they may ask for.
+    /// Whether clients may ask for it.
     pub fn allows(&self, action: Action) -> bool {
         match action {
             Action::Archive => self.archive,
@@ -286,8 +286,8 @@ impl BrokerConfig {
         Ok(config)
     }
 
-    /// What is wrong with a configuration: every mistake, or else what is allowed and probably not meant (nothing is recorded, or messages
-    /// that a queue takes are not). Text that is not a configuration at all is one mistake.
+    /// The mistakes in a configuration. Without mistakes, the settings that are allowed and probably not intended (nothing is recorded, or
+    /// messages that a queue takes are not). Text that is not a configuration at all is one mistake.
     pub fn diagnose(text: &str) -> (Vec<ConfigError>, Vec<String>) {
         let checked = Self::unchecked(text).map_err(ConfigErrors::from).and_then(|config| {
             config.check()?;
@@ -314,7 +314,7 @@ impl BrokerConfig {
                 Durability::Fsync => quire_journal::Durability::Fsync,
                 Durability::Os => quire_journal::Durability::Os,
             },
-            // Publishers are pushed back by `max_unpersisted`; a second bound would refuse what they were allowed to send.
+            // `max_unpersisted` pushes publishers back. A second limit would refuse messages that they were allowed to send.
             unpersisted_size_max: usize::MAX,
             archive_directory: log.journal_archive_directory.clone(),
             ..quire_journal::Options::default()

@@ -30,7 +30,7 @@ impl Context {
         }
     }
 
-    /// Holds a record that the pass at the tail has come to; `data` is what the subscription wants of it.
+    /// Holds a record that the pass at the tail has reached. `data` is the part of it that the subscription wants.
     pub(crate) fn conflate_record(&mut self, id: SubscriptionId, record: &Record<'_>, data: &[u8]) {
         let number = self.subscriptions.all[id].number;
         let context = context_of(record, self.now.wall);

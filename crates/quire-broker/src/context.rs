@@ -44,7 +44,7 @@ pub(crate) struct Context {
     pub(crate) counters: Counters,
     /// Kept between uses: memory for the fields of conflation keys.
     pub(crate) arena: Arena,
-    /// Memory for what select lists leave of a message.
+    /// Memory for the selected parts of a message.
     pub(crate) selected: Vec<u8>,
     pub(crate) now: Now,
     /// The time of the first turn; `None` before it.
@@ -158,9 +158,9 @@ impl Context {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shutdown {
     No,
-    /// Waits until the journal has persisted what was taken.
+    /// Waits until the journal has persisted the taken messages.
     Flushing,
-    /// Every client was told.
+    /// Every client was notified.
     Done,
 }
 

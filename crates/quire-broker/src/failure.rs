@@ -1,4 +1,4 @@
-//! A journal that takes no writes, and what that is called on the wire.
+//! A journal that takes no writes, and its codes on the wire.
 
 use quire_command::Code;
 use quire_journal::JournalError;

@@ -1,4 +1,4 @@
-//! The names by which the parts of the broker speak of connections, sessions, subscriptions, replays, publishers and topics.
+//! The names that the parts of the broker use for connections, sessions, subscriptions, replays, publishers and topics.
 //!
 //! Keys are generational: that of something that is gone finds nothing, never its successor. This module imports nothing of the crate.
 

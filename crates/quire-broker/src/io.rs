@@ -69,24 +69,24 @@ pub enum Input<'a> {
 pub enum Output {
     /// Write these bytes, after those of an earlier output for the connection.
     Send {
-        /// To whom.
+        /// The connection.
         connection: ConnectionId,
         /// Frames. The last one may continue in the next output for the connection. The buffer may be handed back through `recycle`.
         bytes: Vec<u8>,
     },
     /// Write these bytes, after those of an earlier output for the connection. Other connections get the same bytes.
     SendShared {
-        /// To whom.
+        /// The connection.
         connection: ConnectionId,
         /// The end of the frame that the output before began.
         bytes: Arc<[u8]>,
     },
-    /// Close the connection once what was sent before has been written, or its peer does not take it.
+    /// Close the connection when the earlier output was written, or its peer does not take it.
     Close {
         /// Which.
         connection: ConnectionId,
     },
-    /// Read no more from the connection until told so.
+    /// Read no more from the connection until [`Output::ResumeReading`].
     PauseReading {
         /// Which.
         connection: ConnectionId,
@@ -96,9 +96,9 @@ pub enum Output {
         /// Which.
         connection: ConnectionId,
     },
-    /// Run it where blocking does no harm, then hand in what it gives as [`Input::ReadDone`].
+    /// Run it where blocking does no harm. Then hand in its result as [`Input::ReadDone`].
     Read(ReadRequest),
-    /// Run it where blocking does no harm, then hand in what it gives as [`Input::MaintenanceDone`]. There is one at a time.
+    /// Run it where blocking does no harm. Then hand in its result as [`Input::MaintenanceDone`]. There is one at a time.
     Maintenance(MaintenanceJob),
     /// The answer to [`Input::Admin`]. A command that waits when the broker stops is not answered.
     AdminReply {
@@ -125,7 +125,7 @@ pub enum Level {
 /// Something worth a line in the log. Holds no payload and no password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A client was let in.
+    /// A client logged on.
     LoggedOn {
         /// Its connection.
         connection: ConnectionId,
@@ -134,7 +134,7 @@ pub enum Event {
         /// Its name.
         client_name: String,
     },
-    /// A connection ended by itself.
+    /// A connection ended without a request of the broker.
     Disconnected {
         /// Which.
         connection: ConnectionId,
@@ -199,7 +199,7 @@ pub enum Event {
         /// What is wrong.
         reason: String,
     },
-    /// The file that says how far queues are done could not be written: the next start takes longer.
+    /// The file with the settled positions of queues could not be written. The next start takes longer.
     QueuePointsNotSaved {
         /// The error of the disk.
         reason: String,
@@ -253,9 +253,9 @@ pub enum Event {
         /// The key.
         key: String,
     },
-    /// Something in the configuration is allowed and probably not meant.
+    /// A setting in the configuration is allowed and probably not intended.
     ConfigWarning {
-        /// The meaning of the setting.
+        /// A description of the setting.
         text: String,
     },
     /// The broker is stopping.

@@ -13,7 +13,7 @@ pub(crate) struct Log {
     pub(crate) journal: Journal,
     pub(crate) reader: Reader,
     pub(crate) failure: Option<Failure>,
-    /// The failure is still to be told to publishers.
+    /// Publishers were not notified of the failure yet.
     pub(crate) is_failure_news: bool,
     /// The last timestamp given to a record.
     pub(crate) stamped: Timestamp,
@@ -56,7 +56,7 @@ impl Log {
         self.acknowledged() == self.appended()
     }
 
-    /// Bytes of what was appended and is not persisted yet.
+    /// Bytes of records that were appended and are not persisted yet.
     pub(crate) fn unpersisted_size(&self) -> usize {
         self.journal.unpersisted_bytes()
     }
@@ -82,7 +82,7 @@ impl Log {
     /// Appends a record to the open batch.
     ///
     /// # Errors
-    /// What the journal says; the caller reports it with [`Context::fail`](super::context::Context::fail).
+    /// The error of the journal. The caller reports it with [`Context::fail`](super::context::Context::fail).
     pub(crate) fn append(&mut self, record: &NewRecord<'_>) -> Result<Appended, JournalError> {
         self.journal.append(record)
     }

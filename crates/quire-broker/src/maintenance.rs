@@ -1,7 +1,7 @@
 //! Journal maintenance: full journal files are archived, compressed and removed, by a schedule and by command.
 //!
-//! The work waits for the disk. It leaves as a [`MaintenanceJob`] for the driver, one at a time. A job is about one file, so that what
-//! must stay is looked up anew for each file, and a command waits for one file at most.
+//! The work waits for the disk. It leaves as a [`MaintenanceJob`] for the driver, one at a time. A job is about one file. So the files that
+//! must stay are looked up again for each file, and a command waits for at most one file.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub struct Maintenance {
     pub action: Action,
     /// With which files. One is taken, the oldest.
     pub files: Files,
-    /// Nothing is done; the reply names every file that is meant.
+    /// No file is changed. The reply names every selected file.
     pub dry_run: bool,
     /// The command is refused unless the server archives to this directory; `None`: any.
     pub archive_directory: Option<PathBuf>,
@@ -62,7 +62,7 @@ impl MaintenanceJob {
         self.dry_run
     }
 
-    /// The files that are meant at this moment. Unless it is a dry run the job takes the first one.
+    /// The files that are selected now. The job takes the first one, unless it is a dry run.
     pub fn plan(&self) -> Vec<SegmentInfo> {
         self.maintenance.plan(self.action, self.which, Some(self.needed))
     }
@@ -297,8 +297,8 @@ fn answer(cx: &mut Context, by: &Requester, what: &Maintenance, MaintenanceDone(
     cx.reply(by, AdminReply::Files(files));
 }
 
-/// The first position that must stay, as the consumers of the log say. A subscription that has
-/// caught up may fall back to a replay before the job runs, so everything after the position that all of them were handed stays too.
+/// The first position that must stay: the lowest that a consumer of the log needs. A subscription that has caught up may fall back to a
+/// replay before the job runs. So everything after the position that all of them were handed stays too.
 fn needed_from(cx: &Context, consumers: &[&dyn LogConsumer]) -> Position {
     let needed = consumers.iter().filter_map(|consumer| consumer.needed_from(cx));
     needed.fold(cx.log.served.next(), Position::min)

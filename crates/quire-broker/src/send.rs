@@ -89,7 +89,7 @@ pub(crate) fn mark_dirty(session: &mut Session, dirty: &mut Vec<SessionId>, id: 
 }
 
 impl Context {
-    /// Queues what every touched session is owed, as far as its connection takes it.
+    /// Queues the pending output of every touched session, as far as its connection takes it.
     pub(crate) fn send(&mut self) -> Sent {
         let mut sent = Sent::default();
         let mut unsent = Vec::new();

@@ -157,8 +157,8 @@ impl Context {
         self.close_session(id);
     }
 
-    /// Takes nothing more from a session and adds nothing more to what it gets. Its subscriptions and its name stay until
-    /// [`Broker::remove_ended`]: a frame that is one too many closes a session in the middle of work on just these.
+    /// Takes no more input from a session and adds nothing to its output. Its subscriptions and its name stay until
+    /// [`Broker::remove_ended`], because one frame too many closes a session in the middle of work on these.
     pub(crate) fn close_session(&mut self, id: SessionId) {
         let session = self.session(id);
         session.phase = Phase::Closed;

@@ -49,7 +49,7 @@ pub type Stopwatch = Box<dyn FnMut() -> Instant + Send>;
 /// The budgets of the turn under way.
 pub(crate) struct Slices {
     stopwatch: Option<Stopwatch>,
-    /// Time that writing what was charged takes, since the start of the broker.
+    /// Time for writing the charged bytes, since the start of the broker.
     charged: Duration,
     ends_at: Instant,
     weight: usize,

@@ -6,13 +6,13 @@ use serde::{Serialize, Serializer};
 use super::ConnectionId;
 use super::queues::QueueFigures;
 
-/// Counters since the start, and what there is at the moment.
+/// Counters since the start, and the current numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
     /// Connections, those not yet logged on included.
     #[serde(rename = "connections")]
     pub connection_count: usize,
-    /// Client names that the broker keeps account of: those connected, and those of which something is not persisted or not said.
+    /// Client names that the broker keeps state of: connected ones, and those with messages that are not persisted or not answered.
     #[serde(rename = "publishers")]
     pub publisher_count: usize,
     /// Subscriptions of all connections.
@@ -149,7 +149,7 @@ pub struct Page<T> {
 /// Entries of a page.
 pub(crate) const PAGE_COUNT_MAX: usize = 1000;
 
-/// Bytes of a page as JSON. A client takes frames of 128 KiB whatever its largest message is.
+/// Bytes of a page as JSON. A client always takes frames of 128 KiB, for any limit on its messages.
 const PAGE_SIZE_MAX: usize = 96 * 1024;
 
 impl<T: Serialize> Page<T> {

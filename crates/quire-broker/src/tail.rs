@@ -1,8 +1,8 @@
 //! The live tail: hands every record that has become persisted to the consumers of the log, in order.
 //!
-//! A consumer is a part of the broker that follows the log: queues and bookmark subscriptions, each with its own state. It is handed every
-//! persisted record once, and says which position it still needs, so that no journal file goes that it would have to read again. To add
-//! one, implement [`LogConsumer`] and name it in the macro `consumers` of `broker/mod.rs`.
+//! A consumer is a part of the broker that follows the log: queues and bookmark subscriptions, each with its own state. It gets every
+//! persisted record once. It reports the first position that it still needs, so that no journal file is removed that it would have to read
+//! again. To add one, implement [`LogConsumer`] and name it in the macro `consumers` of `broker/mod.rs`.
 
 use quire_journal::{Batch, Cursor, JournalError, Position, Record, TopicFilter};
 
@@ -63,7 +63,7 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    /// Hands on what has become persisted since the last turn, up to the budget of one turn.
+    /// Hands on the records that became persistent since the last turn, up to the budget of one turn.
     pub(super) fn advance(&mut self, cx: &mut Context, consumers: &mut [&mut dyn LogConsumer]) {
         let persisted = cx.log.visible();
         if cx.log.served < persisted {

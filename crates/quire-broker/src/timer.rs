@@ -17,7 +17,7 @@ pub(crate) enum Timer {
     Logon(SessionId),
     /// Nothing may have been sent for an interval: a heartbeat goes out.
     Heartbeat(SessionId),
-    /// Nothing may have been heard for two intervals: the connection is ended.
+    /// If no byte arrived for two intervals, the connection is ended.
     Silence(SessionId),
     /// The shortest time between two acknowledgements has passed: the one that is due goes out.
     Acknowledge(SessionId),

@@ -1,6 +1,6 @@
 //! Background jobs: work that may wait for the disk, and the part of the broker that waits for each job.
 //!
-//! A part hands a [`Job`] to [`Context::begin_job`]. The driver runs it on another thread and hands in what it gave. The run loop finds the
+//! A part hands a [`Job`] to [`Context::begin_job`]. The driver runs it on another thread and hands in its result. The run loop finds the
 //! owner by the number of the job and calls it. A number that is not in the table finds nothing.
 
 use hashbrown::HashMap;
@@ -100,7 +100,7 @@ impl ReadRequest {
         ReadTicket(self.number)
     }
 
-    /// Does the reading. Never panics on what a disk can hold.
+    /// Runs the job. Never panics on any content of a disk.
     pub fn run(self) -> ReadDone {
         let outcome = match self.job {
             Job::Locate { reader, range, now } => Outcome::Located(range.locate(&reader, now)),

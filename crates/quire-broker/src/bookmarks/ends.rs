@@ -1,8 +1,8 @@
 //! Ends of subscriptions: a range of bookmarks, or of time, that has one (docs/replay.md).
 //!
-//! An end that is in the log is a position, and reached like any other goal. One that is not there yet is looked for by the pass over
-//! what has just been persisted, which sees every record before any replay does: a bookmark is found when it is recorded, an instant when
-//! something later is, or when it has passed and all that was taken until then is persisted.
+//! An end that is in the log is a position, and is reached like any other goal. An end that is not there yet is looked for by the pass over
+//! newly persisted records, which sees every record before any replay does. A bookmark is found when it is recorded. An instant is found
+//! when a later record is recorded, or when it has passed and all records that were taken until then are persisted.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -119,7 +119,7 @@ impl Bookmarks {
         let Some(progress) = cx.subscription(id).progress_mut() else { return };
         progress.until = Some(EndPosition::At(until));
         match progress.stage {
-            // A replay that waits at the tail may stand at the end already.
+            // A replay that waits at the tail may be at the end already.
             Source::Replaying(replay) => {
                 let replay = self.replay(replay);
                 let index = replay.subscriptions.iter().position(|member| *member == id);

@@ -1,7 +1,7 @@
-//! The live tail: one pass over what has just been persisted serves every bookmark subscription that has caught up.
+//! The live tail: one pass over newly persisted records serves every bookmark subscription that has caught up.
 //!
 //! `served` is the position of the last record that the pass has handed on. A replay that arrives there becomes a follower and is served
-//! from the next record on: without a gap or a duplicate, whatever is published meanwhile. A subscription whose connection takes no more
+//! from the next record on, without a gap or a duplicate, also while messages are published. A subscription whose connection takes no more
 //! leaves the pass, and a replay serves it from the first record that it did not get.
 //!
 //! A `live` subscription that arrives is served from the publish stream instead. Records that were appended but not persisted by then still
@@ -118,7 +118,7 @@ impl Bookmarks {
         }
     }
 
-    /// `data` is what the subscription wants of the record; `shared` has the same bytes.
+    /// `data` is the part of the record that the subscription wants; `shared` has the same bytes.
     fn deliver_persisted(
         &mut self,
         cx: &mut Context,

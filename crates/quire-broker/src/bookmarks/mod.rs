@@ -1,8 +1,8 @@
 //! Bookmark subscriptions: served from the log, each from its own place on.
 //!
-//! One that has not caught up reads the log by itself, at the pace of its connection (`replay.rs`). One that has follows the tail of the
-//! log with all others (`live.rs`), or, when it asked for `live`, the publishes themselves. It goes from the one to the other
-//! without a gap or a duplicate: its state ([`Progress`](crate::subscription::Progress)) says what it has been sent.
+//! A subscription that has not caught up reads the log separately, at the pace of its connection (`replay.rs`). A subscription that has
+//! caught up follows the tail of the log with all others (`live.rs`). With `live` it follows the publishes themselves. It changes between
+//! them without a gap or a duplicate: its state ([`Progress`](crate::subscription::Progress)) contains the place up to which it was served.
 
 mod ends;
 mod live;
@@ -86,7 +86,7 @@ impl Bookmarks {
         self.resume_positions.forget(id);
     }
 
-    /// When there is something to be told to those who asked how far the log was looked at.
+    /// When the next resume positions are due.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.resume_positions.due()
     }

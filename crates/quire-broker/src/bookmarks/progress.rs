@@ -34,7 +34,7 @@ pub(super) struct ResumePositions {
     ahead: VecDeque<(Position, Bookmark)>,
     /// The last message of the open batch.
     open: Option<(Position, Bookmark)>,
-    /// The last message up to the tail; `None` = not known, because what the log ends with is no message.
+    /// The last message up to the tail; `None` = not known, because the last record of the log is not a message.
     reached: Option<Bookmark>,
     /// The last position that was sent to all subscriptions that have caught up.
     told: Option<Bookmark>,
@@ -44,7 +44,7 @@ pub(super) struct ResumePositions {
 }
 
 impl ResumePositions {
-    /// At the end of what `journal` holds.
+    /// At the end of `journal`.
     pub(crate) fn new(journal: &Journal) -> Self {
         ResumePositions {
             ahead: VecDeque::new(),
@@ -80,7 +80,7 @@ impl ResumePositions {
         }
     }
 
-    /// When there is something to tell.
+    /// When the next resume positions are due.
     pub(crate) fn due(&self) -> Option<Instant> {
         let has_news = self.reached.is_some() && self.reached != self.told && !self.sessions.is_empty();
         has_news.then_some(self.next_at)
@@ -92,7 +92,7 @@ impl ResumePositions {
 }
 
 impl Bookmarks {
-    /// The pass over what was persisted is done for this turn.
+    /// The pass over newly persisted records is done for this turn.
     pub(crate) fn send_resume_positions(&mut self, cx: &mut Context) {
         self.resume_positions.reach(cx.log.served);
         if self.resume_positions.due().is_none_or(|at| at > cx.now.instant) {

@@ -1,9 +1,9 @@
 //! Feeding the subscriptions that have not caught up, each replay at the pace of its connection.
 //!
-//! While a connection takes what it is sent, its replays have one read under way or one chunk ready each; when a chunk has been handed
-//! over, the next read begins, so that reading and sending overlap. Reads, and what they brought until it is handed over, share one
-//! bound for the whole broker; beyond it replays stand in line. The last range before the live tail is read at once, on the loop: it was
-//! just written, and waiting for a read elsewhere would let the tail run away under full load.
+//! While a connection takes its output, each of its replays has one read in progress or one chunk ready. When a chunk has been handed over,
+//! the next read begins, so that reading and sending overlap. Reads, and their data until it is handed over, share one limit for the whole
+//! broker. Above the limit, replays wait in line. The last range before the live tail is read at once, on the loop. It was just written,
+//! and during a read on another thread the tail would move further away under full load.
 //!
 //! A replay with a rate hands its messages on one by one, and sets a timer for the next of them. A replay of several subscriptions never
 //! ends: at the tail it waits for more, so that their messages stay in the order of the log and share one rate.
@@ -60,7 +60,7 @@ const THROTTLE_TIME: Duration = Duration::from_millis(100);
 /// Reads on the loop in one turn.
 const INLINE_READS_MAX: usize = 64;
 
-/// The bound on reads, and who waits for it.
+/// The limit on reads, and the replays that wait for it.
 #[derive(Debug, Default)]
 pub(super) struct ReadSlots {
     /// Reads that are in progress, including those whose result is no longer needed.
@@ -229,7 +229,7 @@ impl Bookmarks {
         }
     }
 
-    /// Forgets what was read ahead for a replay.
+    /// Forgets the data that was read ahead for a replay.
     fn rewind(&mut self, id: ReplayId) {
         let replay = &mut self.replays[id];
         if let Some(chunk) = &replay.ready {
@@ -365,8 +365,9 @@ impl Bookmarks {
         }
     }
 
-    /// Whether the replay waits until a lone publish is persistent. It is looked at again when that is so, or when it has stood back for long
-    /// enough. Not one with a rate, which leaves time to others by itself, nor one that is about to arrive at the tail.
+    /// Whether the replay waits until a single publish is persistent. It is checked again when that is so, or when the replay has paused
+    /// long enough. Two kinds of replay do not wait: one with a rate, which leaves time to others in any case, and one that is about to
+    /// arrive at the tail.
     fn yields_to_publish(&mut self, cx: &mut Context, id: ReplayId) -> bool {
         let Some(replay) = self.replays.get(id) else { return false };
         if replay.pace.is_some() || !cx.has_lone_publish() || self.is_near_tail(cx, id) {
@@ -381,7 +382,8 @@ impl Bookmarks {
         begins
     }
 
-    /// Hands what may go now of a chunk to the connection, or to what is held for it; false when there is a rest, for which a timer is set.
+    /// Hands the part of a chunk that may be sent now to the connection, or holds it for conflation. False when there is a rest, for which
+    /// a timer is set.
     fn hand_over(&mut self, cx: &mut Context, id: ReplayId, chunk: &mut Chunk) -> bool {
         let session_id = self.replays[id].session;
         if chunk.items.is_empty() {
@@ -501,7 +503,7 @@ impl Bookmarks {
         }
     }
 
-    /// A read of a replay panicked: its subscriptions end rather than wait for ever.
+    /// A read of a replay panicked. Its subscriptions end, because they would otherwise wait forever.
     pub(crate) fn read_panicked(&mut self, cx: &mut Context, id: ReplayId, number: u64) {
         self.read_slots.under_way -= 1;
         if self.replays.get(id).is_some_and(|replay| replay.reading == Some(number)) {
@@ -510,7 +512,7 @@ impl Bookmarks {
         }
     }
 
-    /// Does what has to be done where the subscriptions of a replay have come to.
+    /// Handles the goals that the subscriptions of a replay have reached.
     fn reach_together(&mut self, cx: &mut Context, id: ReplayId) {
         let replay = &self.replays[id];
         let reached = |(index, subscription): (usize, &SubscriptionId)| (*subscription, replay.after(index));

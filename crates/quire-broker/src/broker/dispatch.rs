@@ -40,9 +40,9 @@ impl Broker {
         !is_stopping && !matches!(session.phase, Phase::Closing | Phase::Closed)
     }
 
-    /// Takes commands from the front of `bytes` until the session has to wait. Returns the size of what was taken.
+    /// Takes commands from the front of `bytes` until the session has to wait. Returns the number of bytes that were taken.
     fn take_commands(&mut self, id: SessionId, bytes: &[u8]) -> usize {
-        // The codec lends out what a command names while the broker works on it.
+        // The codec lends the texts and data of a command while the broker works on it.
         let mut codec = self.cx.session(id).codec.take();
         let mut rest = bytes;
         self.cx.begin_slice();
@@ -130,7 +130,7 @@ impl Broker {
         self.cx.end_of_command(id);
     }
 
-    /// Carries out an administrative command, wherever it comes from. The reply to maintenance follows when its job is done.
+    /// Carries out an administrative command of any requester. The reply to maintenance follows when its job is done.
     pub(super) fn administer(&mut self, by: Requester, command: AdminCommand) {
         if let Err(refused) = self.cx.admit_admin(&by, &command) {
             return self.cx.reply(&by, refused.into());

@@ -1,7 +1,7 @@
 //! The one way of messages into the log: checked, transformed, stamped, recorded, served.
 //!
-//! Every sender makes a [`Submission`] of its message and hands it to [`Broker::ingest`]. A client (`publish.rs`) has checked size, topic and
-//! duplicates before; the queue service has made its dead letters itself. The sender learns from [`Ingested`] what became of the message.
+//! Every sender makes a [`Submission`] of its message and hands it to [`Broker::ingest`]. A client (`publish.rs`) has checked size, topic
+//! and duplicates before. The queue service has made its dead letters itself. [`Ingested`] is the result for the sender.
 
 use quire_command::Message;
 use quire_journal::{
@@ -59,7 +59,7 @@ impl Submission<'_> {
 pub(super) enum Origin {
     /// A client published it. While the journal has no room, the message is refused, and the client gets the refusal.
     Client,
-    /// A service made it from what the log holds. The journal keeps it until there is room.
+    /// A service made it from records of the log. The journal keeps it until there is room.
     Service,
 }
 

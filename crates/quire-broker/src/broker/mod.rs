@@ -7,8 +7,8 @@
 //!            next_timeout()         when to come back at the latest
 //! ```
 //!
-//! The broker has no socket, clock, thread or file: bytes come in as [`Input`], what is to be done comes out as [`Output`], time is an
-//! argument, and what may block is a [`ReadRequest`](ReadRequest) or a [`MaintenanceJob`] that the driver runs elsewhere. Equal inputs at
+//! The broker has no socket, clock, thread or file. Bytes come in as [`Input`], and actions come out as [`Output`]. Time is an argument.
+//! Work that may block is a [`ReadRequest`](ReadRequest) or a [`MaintenanceJob`], which the driver runs on another thread. Equal inputs at
 //! equal times give equal outputs.
 //!
 //! docs/protocol.md is the contract. How it works: a publish is appended to the journal's open batch and goes to ordinary subscriptions at
@@ -148,8 +148,8 @@ impl Broker {
         self.remove_ended();
     }
 
-    /// Ends a turn: hands the journal what was appended, serves what was persisted, acknowledges, feeds replays, and queues
-    /// what is to be done. Then poll.
+    /// Ends a turn: hands the journal the appended records, serves the persisted ones, acknowledges, feeds replays, and queues outputs.
+    /// Then poll.
     pub fn finish_turn(&mut self, now: Now) {
         self.cx.now = now;
         self.cx.started.get_or_insert(now.wall);
@@ -227,12 +227,12 @@ impl Broker {
         self.cx.turn_effort = effort;
     }
 
-    /// The journal, to be read, or to be told whom to wake.
+    /// The journal: for readers, and to set the wake-up.
     pub fn journal(&self) -> &Journal {
         &self.cx.log.journal
     }
 
-    /// Of a journal that is driven by hand: writes and syncs what was submitted. Then hand in [`Input::Flushed`].
+    /// For a journal that is driven by hand: writes and syncs the submitted records. Then hand in [`Input::Flushed`].
     pub fn write_journal(&mut self) {
         self.cx.log.journal.write_waiting();
     }
@@ -332,12 +332,12 @@ impl Broker {
         }
     }
 
-    /// Settles with the publishers what has become persisted.
+    /// Acknowledges newly persisted messages to the publishers.
     fn settle(&mut self) {
         self.publishers.acknowledge_all(&mut self.cx);
     }
 
-    /// Hands what was persisted to the consumers of the log.
+    /// Hands newly persisted records to the consumers of the log.
     fn advance_tail(&mut self) {
         self.tail.advance(&mut self.cx, &mut consumers!(mut self));
     }
@@ -358,7 +358,7 @@ impl Broker {
         self.bookmarks.pump(&mut self.cx);
     }
 
-    /// Hands what a job gave to the part that waits for it.
+    /// Hands the result of a job to the part that waits for it.
     fn read_done(&mut self, ReadDone { number, outcome }: ReadDone) {
         let cx = &mut self.cx;
         let Some(owner) = cx.work.finish(number) else { return };
@@ -380,14 +380,14 @@ impl Broker {
         }
     }
 
-    /// Sends what queues have to deliver, logs what happened to messages, and saves how far they are.
+    /// Sends the deliveries of queues, logs the changes of messages, and saves the places of the queues.
     fn serve_queues(&mut self) {
         self.queues.serve(&mut self.cx);
         self.publish_dead_letters();
         self.queues.save(&mut self.cx);
     }
 
-    /// Hands the open batch to the journal, after noting for every publisher what it was about.
+    /// Hands the open batch to the journal, after noting it for every publisher.
     fn submit(&mut self) {
         self.queues.log_leases(&mut self.cx, false);
         self.publishers.note();
@@ -410,7 +410,7 @@ impl Broker {
         }
     }
 
-    /// Queues what every touched session is owed, and keeps what waits of it within its bound.
+    /// Queues the pending output of every touched session, and keeps the buffered output within its limit.
     fn send(&mut self) {
         self.send_touched();
         while self.cx.sessions.all_waiting_size() as u64 > self.cx.config.limits.max_waiting {
@@ -434,7 +434,7 @@ impl Broker {
         closed.into_iter().for_each(|id| self.forget_session(id));
     }
 
-    /// Stops taking anything, so that what was taken can be flushed.
+    /// Stops taking input, so that taken messages can be flushed.
     fn begin_shutdown(&mut self) {
         if self.cx.shutdown == Shutdown::No {
             self.cx.shutdown = Shutdown::Flushing;

@@ -1,4 +1,4 @@
-//! Publishes of clients: from a received frame to a [`Submission`], and what becomes of it to the publisher.
+//! Publishes of clients: from a received frame to a [`Submission`], and from its result to the publisher.
 
 use crate::context::Context;
 use crate::log::Log;
@@ -35,7 +35,7 @@ impl Broker {
             Ok(topic) => topic,
             Err(refusal) => return self.publishers.refuse(&mut self.cx, id, key, publish.sequence, refusal),
         };
-        // A sequence asks for an acknowledgement that says persisted. A topic that the configuration does not name may be misspelt.
+        // A sequence asks for an acknowledgement of persistence. A topic that the configuration does not name may be misspelt.
         let known = self.cx.topics.topic(topic);
         if publish.sequence != 0 && !known.recording.is_configured() {
             let refusal = Refusal::NotRecorded(known.name.clone());

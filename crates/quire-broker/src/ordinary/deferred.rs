@@ -71,7 +71,7 @@ struct Waiting {
 }
 
 impl Deferred {
-    /// Whether something waits for the subscription, so that all that is later has to wait as well.
+    /// Whether a message waits for the subscription. Then all later messages have to wait too.
     pub(crate) fn has(&self, id: SubscriptionId) -> bool {
         self.by_subscription.contains_key(&id)
     }
@@ -121,7 +121,7 @@ impl Ordinary {
         }
     }
 
-    /// The subscription is gone, and with it what waits for it.
+    /// The subscription is gone, and with it the messages that wait for it.
     pub(crate) fn forget_deferred(&mut self, cx: &mut Context, id: SubscriptionId) {
         if self.deferred.has(id) {
             let size = self.deferred.forget(id);

@@ -121,7 +121,7 @@ impl Context {
             self.buffers.give(&mut session.outbox);
         }
         let size = match &mut subscription.served_by {
-            // The name belongs to a queue, which serves those who want its messages without a bookmark.
+            // The name belongs to a queue, which serves the subscriptions without a bookmark.
             ServedBy::Ordinary | ServedBy::Queue(_) if is_queue => return,
             ServedBy::Ordinary | ServedBy::Queue(_) => {
                 session.outbox.put_message(&message, shared);

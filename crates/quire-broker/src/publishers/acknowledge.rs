@@ -1,4 +1,4 @@
-//! Telling publishers what has become of their messages, and answering flushes.
+//! Acknowledges and refuses messages of publishers, and answers flushes.
 
 use crate::context::Context;
 use quire_journal::JournalError;
@@ -11,7 +11,7 @@ use crate::{Event, Output, Timer};
 use quire_command::{Ack, AckKind, Acks, Code, FailureScope, Reply};
 
 impl Publishers {
-    /// Tells every publisher what is now true of its messages, answers flushes, lets in those who waited for it.
+    /// Sends every publisher its new acknowledgements and refusals, answers flushes, and accepts the logons that waited for this.
     pub(crate) fn acknowledge_all(&mut self, cx: &mut Context) {
         let persisted = cx.log.acknowledged();
         for key in self.unsettled() {
@@ -102,7 +102,7 @@ impl Publishers {
         }
     }
 
-    /// Answers the flushes whose time has come, each after the acknowledgement of what it is about.
+    /// Answers the flushes whose time has come, each after the acknowledgement of its messages.
     fn answer_flushes(&mut self, cx: &mut Context, id: SessionId) {
         let persisted = cx.log.acknowledged();
         loop {
@@ -184,8 +184,8 @@ impl Publishers {
         }
     }
 
-    /// Everything that was appended is persisted. A connection that was told of the failure may miss publishes that were refused after
-    /// that, so that nothing more is taken from it: its client sends them again, in their order, on the next one.
+    /// Everything that was appended is persisted. A connection that got the failure may miss publishes that were refused after that. So
+    /// nothing more is taken from it: its client sends these publishes again, in their order, on the next connection.
     fn journal_resumed(&mut self, cx: &mut Context) {
         let Some(failure) = cx.log.failure.take() else { return };
         cx.outputs.push_back(Output::Log(Event::JournalResumed));
@@ -248,7 +248,7 @@ impl Publishers {
         cx.put(id, &Reply::PublishFailed { sequence, code: *code, scope, reason });
     }
 
-    /// Closes a session that said goodbye, once nothing is owed to it.
+    /// Closes a session that has sent a goodbye, when no answer is pending.
     pub(crate) fn close_if_settled(&mut self, cx: &mut Context, id: SessionId) {
         let session = cx.session(id);
         let Some(identity) = &session.identity else { return };

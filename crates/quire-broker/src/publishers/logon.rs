@@ -74,7 +74,7 @@ impl Publishers {
             Event::LoggedOn { connection: session.connection, peer: session.peer.to_string(), client_name };
         cx.outputs.push_back(Output::Log(event));
         cx.put(id, &Reply::LoggedOn(logged_on));
-        // Refused on an earlier connection that was lost before it could be told.
+        // Refused on an earlier connection, which was lost before it got the refusal.
         for (sequence, refusal) in refused {
             cx.send_refused(id, sequence, &refusal);
         }

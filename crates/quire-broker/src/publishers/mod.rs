@@ -32,7 +32,7 @@ pub(crate) struct Publishers {
     by_id: HashMap<PublisherId, PublisherKey, FxBuildHasher>,
     /// Published something in this turn.
     active: Vec<PublisherKey>,
-    /// Have something to be told that is not yet true.
+    /// Have a pending answer that is not yet true.
     unsettled: BTreeSet<PublisherKey>,
     /// Are gone, and owed nothing but refusals.
     absent: VecDeque<PublisherKey>,
@@ -88,7 +88,7 @@ impl Publishers {
         }
     }
 
-    /// Notes for every publisher what was taken of it since the last call.
+    /// Notes for every publisher the messages that were taken since the last call.
     pub(crate) fn note(&mut self) {
         for key in self.active.drain(..) {
             let Some(publisher) = self.all.get_mut(key) else { continue };
@@ -110,7 +110,7 @@ impl Publishers {
         self.get(key).is_none_or(Publisher::is_settled)
     }
 
-    /// Those that have something to be told.
+    /// Those that have pending answers.
     pub(crate) fn unsettled(&self) -> Vec<PublisherKey> {
         self.unsettled.iter().copied().collect()
     }
@@ -123,7 +123,7 @@ impl Publishers {
         }
     }
 
-    /// The connection lets go of the name, unless another one holds it by now.
+    /// The connection releases the name, unless another one holds it by now.
     pub(crate) fn release(&mut self, key: PublisherKey, session: SessionId, log: &Log) {
         if let Some(publisher) = self.all.get_mut(key)
             && publisher.session == Some(session)
@@ -158,7 +158,7 @@ impl Publishers {
         }
     }
 
-    /// To be called when something was settled or the connection was lost: forgets what needs no account.
+    /// Call when an answer was sent or the connection was lost. Forgets publishers that need no state.
     pub(crate) fn tidy(&mut self, key: PublisherKey, log: &Log) {
         let Some(publisher) = self.all.get(key) else { return };
         if !publisher.is_settled() {

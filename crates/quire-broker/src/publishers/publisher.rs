@@ -17,7 +17,7 @@ use quire_journal::{Position, PublisherId};
 #[derive(Debug)]
 pub(crate) struct Publisher {
     pub(crate) id: PublisherId,
-    /// The id of its messages without a sequence of their own.
+    /// The id of its messages that have no sequence.
     pub(crate) derived: PublisherId,
     /// The connection that holds the name.
     pub(crate) session: Option<SessionId>,
@@ -42,7 +42,7 @@ pub(crate) struct Publisher {
 enum Owed {
     /// Sequences up to `sequence` are acknowledged when `position` is persisted.
     Acknowledge { position: Position, sequence: u64 },
-    /// One publish was refused; said after the acknowledgement of those before it.
+    /// One publish was refused. The refusal is sent after the acknowledgement of the earlier ones.
     Refuse { position: Position, sequence: u64, refusal: Refusal },
 }
 
@@ -57,10 +57,10 @@ pub(crate) enum Refusal {
     NotRecorded(Arc<str>),
 }
 
-/// Something that a publisher can now be told.
+/// An answer that a publisher can now get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
-    /// Everything up to this sequence is persisted, or was refused and said so.
+    /// Everything up to this sequence is persisted, or was refused and reported as refused.
     Persisted(u64),
     /// This one was refused.
     Refused(u64, Refusal),
@@ -126,7 +126,7 @@ impl Publisher {
         self.highest = self.highest.max(sequence);
     }
 
-    /// A message was refused: said on its own, after the acknowledgement of what came before it.
+    /// A message was refused. The refusal is a separate answer, after the acknowledgement of the earlier messages.
     pub(crate) fn refuse(&mut self, sequence: u64, refusal: Refusal) {
         self.note();
         self.owed.push_back(Owed::Refuse { position: self.last, sequence, refusal });
@@ -134,7 +134,8 @@ impl Publisher {
         self.highest = self.highest.max(sequence);
     }
 
-    /// Notes what was taken since the last call. To be called once at the end of a turn: so a turn costs one entry, not one per message.
+    /// Notes the messages that were taken since the last call. Call it once at the end of a turn: so a turn costs one entry, not one per
+    /// message.
     pub(crate) fn note(&mut self) {
         let (position, sequence) = (self.last, self.highest);
         let known = match self.owed.back() {
@@ -170,12 +171,12 @@ impl Publisher {
         }
     }
 
-    /// The sequence up to which an acknowledgement may be sent, when that says anything new.
+    /// The sequence up to which an acknowledgement may be sent, when it is higher than the last one.
     pub(crate) fn due(&self) -> Option<u64> {
         (self.due > self.said).then_some(self.due)
     }
 
-    /// Takes [`Publisher::due`] as said.
+    /// Marks [`Publisher::due`] as sent.
     pub(crate) fn take_due(&mut self) -> Option<u64> {
         let due = self.due();
         self.said = self.due;
@@ -206,12 +207,12 @@ impl Publisher {
         (self.due, refused)
     }
 
-    /// Refusals not yet said.
+    /// Refusals that were not sent yet.
     pub(crate) fn refusal_count(&self) -> usize {
         self.refusal_count
     }
 
-    /// The journal takes no more writes: forgets what can never be acknowledged, and gives the first sequence that is not.
+    /// The journal takes no more writes. Forgets the sequences that can never be acknowledged, and returns the first of them.
     pub(crate) fn fail(&mut self) -> u64 {
         self.owed.clear();
         self.refusal_count = 0;

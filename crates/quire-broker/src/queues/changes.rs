@@ -10,7 +10,7 @@ use quire_queue::{ChangeKind, QueueId};
 pub(super) const RECORD_SIZE_MAX: usize = 32 * 1024;
 
 impl QueueService {
-    /// Logs what happened since the last call. The end of the journal then includes it.
+    /// Logs the changes since the last call. The end of the journal then includes them.
     pub(crate) fn log_changes(&mut self, cx: &mut Context) {
         self.note_leases(cx);
         // Before the bookmarks are forgotten by which the holders know their messages.

@@ -43,7 +43,7 @@ enum Attempt {
 }
 
 impl QueueService {
-    /// Sends what queues have to deliver.
+    /// Sends the deliveries of queues.
     pub(crate) fn serve(&mut self, cx: &mut Context) {
         if !self.any() {
             return;
@@ -115,7 +115,7 @@ impl QueueService {
         self.waiting.insert(id);
     }
 
-    /// Sends what waited and need not wait any more.
+    /// Sends the deliveries that no longer need to wait.
     fn flush_waiting(&mut self, cx: &mut Context, now: Time, missing: &mut Vec<Position>) {
         for id in std::mem::take(&mut self.waiting) {
             while let Some(pending) = cx.first_pending(id) {
@@ -199,7 +199,7 @@ impl QueueService {
             _ => record.data,
         };
         let message = Message { queued: Some(queued), data, ..message_of(&record, number) };
-        // Deliveries keep the pace of the connection by themselves.
+        // The pace of the connection limits deliveries in any case.
         outbox.put_replayed_message(&message, None);
         if !delivery.barrier {
             let bookmark = record.bookmark();

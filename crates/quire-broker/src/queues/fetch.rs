@@ -17,13 +17,14 @@ use quire_queue::{Entry, QueueId};
 /// Fetches under way at a time. With 1 MiB each they take no more memory than recent messages do.
 const FETCHES_MAX: usize = 16;
 
-/// A fetch that begins at most this many records before a message may bring it. Another begins only when that one is done.
+/// A fetch that begins at most this many records before a message may include it. Another begins only when that one is done.
 const FETCH_REACH: u64 = 2048;
 
-/// Messages that one read brings: enough to keep consumers busy until the next.
+/// The most messages of one read: enough to keep consumers busy until the next.
 const REFILL_COUNT_MAX: u64 = 64 * 1024;
 
-/// Bytes of memory for batches of the log: twice what all fetches under way can bring, and several times what leaves a broker in a turn.
+/// Bytes of memory for batches of the log: twice the data of all possible fetches, and several times the data that leaves a broker in a
+/// turn.
 const RECENT_SIZE_MAX: usize = 32 * 1024 * 1024;
 
 /// Bytes that a batch takes besides its records: its header, its entry here and its allocations, as the allocator rounds them up. A publish
@@ -104,7 +105,7 @@ impl QueueService {
         }
     }
 
-    /// Begins a fetch from a position on, unless one that brings it is under way, or [`FETCHES_MAX`] are.
+    /// Begins a fetch from a position on, unless a fetch that includes it is in progress, or [`FETCHES_MAX`] are.
     pub(super) fn fetch(&mut self, cx: &mut Context, from: Position, is_ahead: bool) {
         let comes = |begin: &Position| (begin.get()..begin.get() + FETCH_REACH).contains(&from.get());
         if from > cx.log.served || self.fetching.len() >= FETCHES_MAX || self.fetching.iter().any(comes) {
@@ -118,7 +119,7 @@ impl QueueService {
         cx.begin_queue_job(Purpose::Fetch { from, is_ahead }, work);
     }
 
-    /// A fetch is done. A message that it was begun for and did not bring cannot be read at all.
+    /// A fetch is done. If it does not contain the message that it was begun for, that message cannot be read.
     pub(super) fn fetched(&mut self, cx: &mut Context, from: Position, is_ahead: bool, fetched: Fetched) {
         let Fetched { batches, is_full, error } = fetched;
         let count = batches.len();

@@ -1,4 +1,4 @@
-//! The content filters of queue subscriptions, one number for each queue and filter, and the answers to what the engine asks.
+//! The content filters of queue subscriptions, one number for each queue and filter, and the answers to the questions of the engine.
 
 use std::collections::BTreeMap;
 
@@ -103,7 +103,7 @@ impl Matcher for Answers<'_> {
         let Some(index) = queue.and_then(|entry| indexes.get_mut(&entry.queue)) else { return };
         let Some(record) = self.recent.get(position) else { return };
         let Some(message) = context_of(&record, self.now) else { return };
-        // A filter that still works through what was there before is not among those asked about.
+        // A filter that still catches up with older messages is not among those asked about.
         arena.allow(QUEUE_EFFORT_MAX);
         index.for_each_decision(&message, arena, |filter, decision| match decision {
             Decision::Wanted if filters.contains(&filter) => matched.push(filter),

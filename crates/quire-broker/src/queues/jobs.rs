@@ -35,7 +35,7 @@ pub(crate) enum Purpose {
     Snapshot,
 }
 
-/// Bytes of the log that a fetch brings for a message that may be wanted alone, as it is where priorities are scattered over a queue.
+/// Bytes of the log that a fetch reads for a message that may be wanted alone, as it is when priorities are scattered over a queue.
 pub(super) const FETCH_SIZE_ALONE: usize = 128 * 1024;
 
 /// The same for a job that continues where an earlier fetch ended: some hundred messages of common size, and a few milliseconds of a slow
@@ -195,7 +195,7 @@ impl Refill {
     }
 }
 
-/// When a message was received, on the engine's clock: as long ago as the wall clock says.
+/// When a message was received, on the engine's clock: its age is measured by the wall clock.
 pub(super) fn received_at(record: &Record<'_>, now: Time, wall: Timestamp) -> Time {
     let age = wall.as_ns().saturating_sub(record.timestamp.as_ns());
     Time::new(now.get().saturating_sub(age))

@@ -42,8 +42,8 @@ impl LeaseLog {
 }
 
 impl QueueService {
-    /// Takes down what happened between messages and consumers since the last call: before the name of a consumer is forgotten, and at
-    /// the end of a turn.
+    /// Notes the events between messages and consumers since the last call. Called before the name of a consumer is forgotten, and at the
+    /// end of a turn.
     pub(crate) fn note_leases(&mut self, cx: &mut Context) {
         while let Some(event) = self.engine.poll_lease_event() {
             // The record is a trace, so it may be missing.
@@ -70,7 +70,7 @@ impl QueueService {
         }
     }
 
-    /// Appends what was taken down, if something else is about to be written, or it is time, or it `must` be.
+    /// Appends the noted events, if another record is about to be written, or their time has come, or `must` is set.
     pub(crate) fn log_leases(&mut self, cx: &mut Context, must: bool) {
         let log = &mut self.lease_log;
         let is_due = log.due.is_some_and(|due| due <= cx.now.instant);

@@ -1,7 +1,7 @@
 //! The queue service: the engine (`quire_queue`) between the log and the connections (docs/internals/queue-engine.md).
 //!
 //! The engine decides which subscription gets which message. [`QueueService`] gives it messages from the log and sends its deliveries to
-//! sessions. It owns the state of all queues; each call gets what the parts of a broker share as a [`Context`]. The run loop calls:
+//! sessions. It owns the state of all queues. Each call gets the shared state of the broker as a [`Context`]. The run loop calls:
 //!
 //! - [`new`](QueueService::new), [`recover`](QueueService::recover), [`close`](QueueService::close): at the start and the end.
 //! - The methods of [`LogConsumer`]: for records that became persistent, in order, and before journal files are removed.
@@ -98,7 +98,7 @@ pub(super) struct QueueService {
     paused: BTreeSet<SessionId>,
     /// Those among them whose connection may take something again.
     to_resume: Vec<SessionId>,
-    /// Settles that are not done yet, by the session that waits; and queries.
+    /// Settles that are not done yet, by the session that waits for them. The same for queries.
     settling: BTreeMap<SessionId, SettleJob>,
     querying: BTreeMap<SessionId, QueryJob>,
     /// Queues with a target depth, and whether messages are being read for them.
@@ -166,7 +166,7 @@ impl QueueService {
         })
     }
 
-    /// Ends the service: logs what happened, and waits for the disk to save how far the queues are.
+    /// Ends the service: logs the last changes, and waits for the disk to save the places of the queues.
     ///
     /// # Errors
     /// The error of the journal. Acknowledged messages are safe.

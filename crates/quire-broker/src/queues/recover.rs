@@ -15,17 +15,17 @@ struct Beginning {
     after: Position,
     /// It was given another recovery point.
     is_changed: bool,
-    /// It is where the log said last, not new.
+    /// The log contains this place; it is not new.
     is_known: bool,
     /// Of the log up to here nothing has to be read for it: `after`, or where the state that was kept for it ends.
     read_after: Position,
 }
 
 impl QueueService {
-    /// Feeds the queues what the log holds of them.
+    /// Feeds the queues their records of the log.
     ///
     /// # Errors
-    /// Damage in the log, and what keeps the journal from taking where the queues begin.
+    /// Damage in the log, and an error of the journal when it cannot record where the queues begin.
     pub(crate) fn recover(
         &mut self,
         cx: &mut Context,
@@ -79,7 +79,7 @@ impl QueueService {
                     }
                 }
             }
-            // The file is new or lost: the log says it, too.
+            // The file is new or lost. The log also contains the places.
             None => self.read_log(cx, Position::ZERO, on_progress, |service, _, batch| {
                 for record in batch.records() {
                     service.find_beginning(&record, &mut known);

@@ -32,7 +32,7 @@ pub struct QueueSettings {
     pub default_publish_target: Option<String>,
     /// How often a message may be delivered.
     pub semantics: Semantics,
-    /// Who is next; without it what goes with the semantics.
+    /// The choice of the next subscription; without it the one that belongs to the semantics.
     pub fairness_model: Option<FairnessModel>,
     /// How long a subscription may hold a message, in nanoseconds; without it without end.
     pub lease_period_ns: Option<u64>,
@@ -62,11 +62,11 @@ pub struct QueueSettings {
     pub target_queue_depth: Option<u64>,
     /// Where a new queue begins: `epoch`, `now`, a bookmark or a time.
     pub recovery_point: Option<String>,
-    /// The topic or queue that gets what expires.
+    /// The topic or queue that gets expired messages.
     pub dead_letter_topic: Option<String>,
     /// The queue's state is kept in a file, so that a restart need not read the log for it.
     pub file_backed_metadata: bool,
-    /// The journal also says who held which message.
+    /// The journal also records the holders of messages.
     pub record_leases: bool,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Definition {
     pub filter: Option<Filter>,
     pub priority: Option<Priority>,
     pub barrier: Option<Filter>,
-    /// As it was written, and what it says.
+    /// As it was written, and its meaning.
     pub recovery_point: (String, Start),
     /// The topic that dead letters are published to.
     pub dead_letter_topic: Option<Arc<str>>,
@@ -96,7 +96,7 @@ pub(crate) struct Definition {
 pub(crate) struct Priority(Expression);
 
 impl Definition {
-    /// Checks the settings of all queues, together with what the log records.
+    /// Checks the settings of all queues, together with the recording rules of the log.
     ///
     /// # Errors
     /// [`ConfigErrors`] with every bad key. The queues are compared with each other when each of them can be.
@@ -147,7 +147,7 @@ impl Definition {
         Some(entry)
     }
 
-    /// Whether its state is kept in a file. With a target depth there is little of it, and how far that is only the log says.
+    /// Whether its state is kept in a file. With a target depth the state is small, and only the log has the place up to which it is valid.
     pub fn keeps_state(&self) -> bool {
         self.file_backed_metadata && self.config.target_queue_depth.is_none()
     }
@@ -345,7 +345,7 @@ fn check_together(all: &mut [Definition], rules: &[RecordingRule], errors: &mut 
     }
 }
 
-/// Whether a dead letter of the queue can, over whatever queues, enter it again.
+/// Whether a dead letter of the queue can enter it again, over any other queues.
 fn leads_back(all: &[Definition], from: usize) -> bool {
     let mut seen = vec![false; all.len()];
     let mut to_visit = vec![from];

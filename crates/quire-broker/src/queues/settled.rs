@@ -30,7 +30,7 @@ pub(super) struct Saving {
     /// The positions to write when the log is persisted up to the first position.
     next: Option<(Position, Vec<Position>)>,
     is_under_way: bool,
-    /// When what was settled is saved.
+    /// When the settled positions are saved.
     save_due: Option<Instant>,
     /// When to look whether a journal file is needed no longer.
     look_due: Option<Instant>,
@@ -105,7 +105,7 @@ impl QueueService {
         self.saving.save_due.get_or_insert(at);
     }
 
-    /// Saves how far the queues are done, when it is time to and what it rests on is in the log.
+    /// Saves the settled positions of the queues, when it is time and the log has the records that they depend on.
     pub(super) fn save_points(&mut self, cx: &mut Context) {
         let (now, served) = (cx.now.instant, cx.log.served);
         let saving = &mut self.saving;

@@ -78,7 +78,7 @@ fn decode(mut rest: &[u8]) -> Option<Vec<QueuePoint>> {
     Some(points)
 }
 
-/// The file that says how far all queues are done. One at a time may write it, on any thread.
+/// The file with the settled positions of all queues. One thread at a time may write it.
 #[derive(Clone)]
 pub(crate) struct QueuePointsFile(Sidecars);
 
@@ -140,13 +140,13 @@ impl QueueStates {
         (head.version == STATE_VERSION).then_some(reader)
     }
 
-    /// Writes the file of a queue anew, from parts that follow each other; they stand for the log up to `position`. A crash leaves the
-    /// old file or the new one. Blocks until it is on stable storage.
+    /// Writes the file of a queue anew, from parts that follow each other. They cover the log up to `position`. A crash leaves the old file
+    /// or the new one. Blocks until it is on stable storage.
     ///
     /// # Errors
     /// What the system refuses; a name of more than 65,535 bytes.
     pub fn write(&self, queue: &str, position: Position, state: &[&[u8]]) -> Result<(), JournalError> {
-        // It can be made again from what the other file needs.
+        // It can be rebuilt from the part of the log that the other file needs.
         let head = SidecarHead { version: STATE_VERSION, position, needs: None };
         self.0.write(&file_name(queue), queue, head, state)
     }
@@ -164,7 +164,7 @@ impl QueueStates {
     }
 }
 
-/// Names of queues can be longer than names of files, and hold what those must not.
+/// Names of queues can be longer than names of files, and can contain characters that names of files must not.
 fn file_name(queue: &str) -> String {
     format!("{STATE_PREFIX}{:016x}{STATE_SUFFIX}", xxh3_64(queue.as_bytes()))
 }

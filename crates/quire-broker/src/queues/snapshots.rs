@@ -1,5 +1,5 @@
-//! Snapshots of queues in files, so that a restart reads them and only the end of the log, and states of queues in memory that can be paged
-//! out (`file_backed_metadata`; docs/queues.md sections 5 and 6).
+//! Snapshots of queues in files, so that a restart reads them and only the end of the log. Also states of queues in memory that can be
+//! paged out (`file_backed_metadata`; docs/queues.md sections 5 and 6).
 //!
 //! A state is written in portions, one per turn. It goes into its file when the log has everything that it may contain. The file names the
 //! last record of the log that it covers. With another log, or a log that was cut, the file is not used. When anything in it is wrong, the

@@ -1,4 +1,4 @@
-//! [`StandaloneQueue`]: one queue with its messages in memory, for those who want the engine without a broker.
+//! [`StandaloneQueue`]: one queue with its messages in memory, for programs that use the engine without a broker.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use quire_queue::{
     Queues, Reasons, SubscribeError, SubscriptionId, SubscriptionSpec, Time, Verdict,
 };
 
-/// A queue on the caller's clock. Nothing is written anywhere. The rules are those of docs/queues.md; of the settings, `name` and the topics
-/// mean nothing here.
+/// A queue on the caller's clock. It writes no file. The rules are those of docs/queues.md. The settings `name` and the topics have no
+/// effect here.
 ///
-/// Every call that takes a `now` first does what is due until then. After any of them, [`dispatch`](Self::dispatch) gives what can be
-/// delivered and [`take_expired`](Self::take_expired) what left the queue unprocessed; call [`advance`](Self::advance) by
-/// [`next_timeout`](Self::next_timeout).
+/// Every call that takes a `now` first ends the leases and messages whose time has come. After any of these calls,
+/// [`dispatch`](Self::dispatch) returns the deliverable messages, and [`take_expired`](Self::take_expired) the expired ones. Call
+/// [`advance`](Self::advance) by [`next_timeout`](Self::next_timeout).
 pub struct StandaloneQueue {
     definition: Definition,
     engine: Queues,
@@ -258,7 +258,7 @@ impl StandaloneQueue {
         self.engine.stats(self.queue, now).unwrap_or_default()
     }
 
-    /// Forgets what has left the queue, and makes active what may be now.
+    /// Forgets the messages that have left the queue, and activates those that may be active now.
     fn settled(&mut self) {
         while let Some(Change { position, kind, .. }) = self.engine.poll_change() {
             if !kind.removes() {

@@ -11,7 +11,7 @@ use quire_queue::QueueId;
 /// The figures of queues by name.
 pub type QueueFigures = BTreeMap<String, QueueStats>;
 
-/// The figures of one queue: those of the engine, and what the broker knows besides.
+/// The figures of one queue: those of the engine, and further ones of the broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct QueueStats {
     /// The figures of the engine.

@@ -22,7 +22,7 @@ use quire_queue::{
 pub(crate) struct QueueSubscription {
     /// The engine's number for it.
     pub(super) id: queue::SubscriptionId,
-    /// Its topic is a pattern: each message says which queue it comes from.
+    /// Its topic is a pattern: each message names the queue that it comes from.
     pub(super) is_named: bool,
     /// Delivered by the engine, not sent yet.
     pub(super) pending: VecDeque<Pending>,
@@ -70,7 +70,7 @@ impl QueueService {
 }
 
 impl QueueService {
-    /// A subscription becomes one of these queues, or changes over to them and keeps what it holds.
+    /// A subscription becomes one of these queues, or changes over to them and keeps its messages.
     pub(crate) fn join(
         &mut self,
         cx: &mut Context,

@@ -23,7 +23,7 @@ use quire_types::time::Instant;
 /// Bytes of frames after which a read ends. The size is large, so that the fixed cost of a read is small.
 pub(crate) const CHUNK_SIZE_MAX: usize = 256 * 1024;
 
-/// The same for a replay with a rate, which may wait for long with what it has read; more when that does not keep the rate up.
+/// The same for a replay with a rate, which may have to wait for long with its data. It is larger when the rate needs more.
 pub(crate) const PACED_CHUNK_SIZE_MIN: usize = 32 * 1024;
 
 /// A place in the log, exact to one message for one member.
@@ -67,7 +67,7 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// Forgets what was read ahead; the next read begins at `place`. A read under way will be thrown away when it is done.
+    /// Forgets the data that was read ahead. The next read begins at `place`. The result of a read in progress is dropped when it arrives.
     pub(crate) fn rewind(&mut self) {
         self.read_position = self.place;
         self.cursor = None;

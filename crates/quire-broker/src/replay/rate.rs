@@ -21,7 +21,7 @@ pub enum Rate {
     Multiple {
         /// How many times.
         factor: f64,
-        /// The longest wait for a message, however far apart the two were.
+        /// The longest wait for a message, for any distance in time between two messages.
         gap_max: Option<Duration>,
     },
 }
@@ -63,7 +63,7 @@ impl Rate {
             (None, Some((count, size))) => number(count).map(|count| Rate::Bytes(count * size)),
             (None, None) => number(&upper).map(Rate::Messages),
         };
-        // The text comes from a peer and goes into a reason: a prefix tells enough.
+        // The text comes from a peer and goes into a reason. A prefix of it is enough.
         let rate = rate.ok_or_else(|| RateError::NotARate { text: text.chars().take(64).collect() })?;
         let (Rate::Messages(value) | Rate::Bytes(value) | Rate::Multiple { factor: value, .. }) = rate;
         if value <= 0.0 {

@@ -179,15 +179,15 @@ impl Chunk {
     }
 }
 
-/// Decides who wants a record; remembers the answers about the topic, which seldom changes from one record to the next.
+/// Decides which members want a record. It remembers the answers about the topic, which seldom changes from one record to the next.
 struct Matcher<'a> {
     members: &'a [Member],
     now: Timestamp,
     topic: String,
     topic_wanted: Vec<bool>,
-    /// Memory for what filters read.
+    /// Memory for the evaluation of filters.
     arena: Arena,
-    /// Memory for what select lists leave.
+    /// Memory for the selected parts of a message.
     selected: Vec<u8>,
     /// Whether the effort is for all messages together.
     is_inline: bool,

@@ -47,7 +47,7 @@ pub(crate) enum Phase {
 /// Why no further command of a connection is taken for now. Bytes that arrive meanwhile are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stall {
-    /// Until the session is let in.
+    /// Until the logon of the session is accepted.
     LoggingOn,
     /// Until the start of a subscription has been found.
     Searching,
@@ -80,7 +80,7 @@ pub(crate) struct Session {
     pub(crate) batch: Option<Box<RestOfBatch>>,
     /// Bytes of unfinished frames and of `kept`, as the broker has counted them into its sum.
     pub(crate) unfinished_size: usize,
-    /// The driver was told to read no more.
+    /// The driver was asked to read no more.
     pub(crate) is_reading_paused: bool,
     pub(crate) outbox: Outbox,
     /// Bytes of the backlog of `outbox` that only this session holds, and `deferred_size`, as the broker has counted them into its sum.
@@ -111,9 +111,9 @@ pub(crate) struct Session {
     pub(crate) topic: Option<KnownTopic>,
     /// Something was appended to the journal for it since it last was below the limit of unpersisted bytes.
     pub(crate) has_published: bool,
-    /// It said something about messages of a queue.
+    /// It sent a verdict on messages of a queue.
     pub(crate) has_settled: bool,
-    /// It was told that the journal takes no more writes.
+    /// It was notified that the journal takes no more writes.
     pub(crate) knows_of_failure: bool,
 }
 
@@ -138,8 +138,8 @@ impl KeptBytes {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Removes bytes from the front. Moves the rest, and gives memory back, only when at least as much was removed before: a slice takes
-    /// a few KiB of what may be megabytes.
+    /// Removes bytes from the front. It moves the rest, and frees memory, only when at least as much was removed before. The reason: a
+    /// slice takes a few KiB, and the rest may be megabytes.
     pub(crate) fn remove(&mut self, size: usize) {
         self.taken_size += size;
         if self.taken_size >= self.size() {

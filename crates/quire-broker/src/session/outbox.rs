@@ -18,7 +18,7 @@ pub(crate) struct Outbox {
     full: VecDeque<Chunk>,
     /// Where frames are appended.
     last: Vec<u8>,
-    /// Of these, put there by replays, which keep the pace by themselves and so do not count as backlog.
+    /// Of these, the bytes from replays, which follow the pace of the connection and so do not count as backlog.
     last_replayed_size: usize,
     /// Bytes of all full chunks, and of these those of replays.
     full_size: usize,
@@ -256,7 +256,7 @@ impl Outbox {
         self.last = buffer;
     }
 
-    /// Drops what waits: the connection will not get it.
+    /// Drops the buffered output. The connection will not get it.
     pub(crate) fn clear(&mut self) {
         *self = Outbox::new(self.encoder);
     }

@@ -75,7 +75,7 @@ impl ConflationKey {
         let field = |part: &str| {
             let expression = Expression::parse(part, &FilterOptions::default()).ok();
             let path = expression.and_then(|expression| expression.path());
-            // The text comes from a peer and goes into a reason: a prefix tells enough.
+            // The text comes from a peer and goes into a reason. A prefix of it is enough.
             let not = || ConflationError::NotAField { text: part.chars().take(64).collect() };
             Ok(plan.add(&path.ok_or_else(not)?))
         };
@@ -110,7 +110,7 @@ fn put_value(out: &mut Vec<u8>, value: &Value<'_>) {
         Value::Boolean(value) => out.extend_from_slice(&[1, value.into()]),
         Value::Number(number, _) => {
             let float = number.as_f64();
-            // 1.0 is 1; beyond this a float no longer tells whole numbers apart.
+            // 1.0 is 1. Above this limit a float no longer distinguishes whole numbers.
             let whole = (float.fract() == 0.0 && float.abs() < 1e15).then_some(float as i128);
             match number.as_i128().or(whole) {
                 Some(exact) => {

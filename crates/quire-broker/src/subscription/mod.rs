@@ -33,7 +33,7 @@ pub(crate) struct Subscription {
     pub(crate) conflation: Option<Box<Conflation>>,
     /// The part of each message that is wanted; `None` = the whole.
     pub(crate) select: Option<Select>,
-    /// The server has ended it; it gets nothing more and is about to be removed.
+    /// The server has ended it. It gets no further message and is about to be removed.
     pub(crate) has_ended: bool,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Progress {
     pub(crate) taken_after: Option<Timestamp>,
     /// Serve before persisting once the replay has caught up.
     pub(crate) live: bool,
-    /// It asked to be told how far the log was looked at.
+    /// It asked for resume positions.
     pub(crate) wants_resume_positions: bool,
     /// The acknowledgement that is owed when `after` reaches a position.
     pub(crate) completed: Option<PendingCompletion>,
@@ -95,7 +95,7 @@ pub(crate) enum Source {
     Detached,
     /// From a separate replay, or from one that it shares.
     Replaying(ReplayId),
-    /// From the tail over what has just been persisted.
+    /// From the tail over newly persisted records.
     Tailing,
     /// `live`, not yet in step. Boxed: few subscriptions are ever here, and all pay for the largest variant.
     SwitchingToLive(Box<SwitchingToLive>),

@@ -1,4 +1,4 @@
-//! A range of the log: where a bookmark subscription begins and, when it says so, where it ends (docs/replay.md).
+//! A range of the log: where a bookmark subscription begins and, if it has an end, where it ends (docs/replay.md).
 
 use std::str::FromStr;
 
@@ -35,7 +35,7 @@ impl FromStr for Range {
         let Some(rest) = text.strip_prefix(['[', '(']) else {
             return Ok(Range { start: text.parse()?, starts_with: false, end: None });
         };
-        // The text comes from a peer and goes into a reason: a prefix tells enough.
+        // The text comes from a peer and goes into a reason. A prefix of it is enough.
         let not = || BookmarkError::NotARange { text: text.chars().take(64).collect() };
         let (inner, is_included) = match (rest.strip_suffix(']'), rest.strip_suffix(')')) {
             (Some(inner), _) => (inner, true),
@@ -60,7 +60,7 @@ impl Range {
         Some(Timestamp(ns.saturating_sub(u64::from(self.starts_with))))
     }
 
-    /// Where both ends lie. May read from the disk.
+    /// The places of both ends. May read from the disk.
     pub(crate) fn locate(&self, reader: &Reader, now: Position) -> Result<Located, JournalError> {
         let until = match &self.end {
             Some(end) => end.locate(reader, now)?,

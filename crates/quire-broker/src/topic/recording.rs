@@ -1,4 +1,4 @@
-//! Which messages the transaction log records: by topic and, where an entry says so, by content.
+//! The messages that the transaction log records: by topic and, where an entry has a filter, by content.
 
 use crate::config::ConfigErrors;
 use crate::{ConfigError, RecordedTopic};
@@ -88,7 +88,7 @@ impl RecordingRule {
         Some(RecordingRule { selector, message_type, filter, records, validates })
     }
 
-    /// Whether it records messages, or says that its topics are unrecorded.
+    /// Whether it records messages. If not, its topics are unrecorded on purpose.
     pub fn records(&self) -> bool {
         self.records
     }
@@ -162,7 +162,7 @@ impl Recording {
         self.validates
     }
 
-    /// Whether an entry of the configuration names the topic. Otherwise nothing says that it is unrecorded on purpose.
+    /// Whether an entry of the configuration names the topic. Otherwise it is not known that the topic is unrecorded on purpose.
     pub fn is_configured(&self) -> bool {
         !matches!(self.when, When::Unnamed)
     }

@@ -1,4 +1,4 @@
-//! The topics in use, and who is to be served for each.
+//! The topics in use, and the subscriptions to serve for each.
 //!
 //! For the publish path a topic is looked up once per name, and then identified by a small number. The table is a cache of the
 //! subscriptions and of the rules of the log. Any topic that no subscription names may be forgotten and made again, so the names that
@@ -23,8 +23,8 @@ use quire_expression::topic::TopicPattern;
 use quire_expression::topic::TopicSelector;
 use quire_queue::QueueId;
 
-/// Topics without a subscription of their own that are remembered: more than most systems have, and at 200 bytes each 13 MB. At
-/// the limit all of them are forgotten together, and made again as they are published to.
+/// The most topics that are remembered without a subscription that names them. It is more than most systems have, and at 200 bytes each 13
+/// MB. At the limit all of them are forgotten together, and made again when they are published to.
 const TOPICS_UNPINNED_MAX: usize = 65_536;
 
 /// Pairs of a topic and a pattern found in it: 4 bytes each, so 16 MB. At the limit the unpinned topics are forgotten; a

@@ -25,7 +25,7 @@ pub(crate) struct Searches {
 
 struct Pending {
     plan: Plan,
-    /// The search under way; `None` while it waits for what was published before the command to be persisted.
+    /// The search in progress; `None` while it waits until the messages before the command are persisted.
     number: Option<u64>,
 }
 
