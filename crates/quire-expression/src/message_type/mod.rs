@@ -8,8 +8,8 @@
 //! - A malformed message is an error, never a panic, and never half a result.
 //! - Memory is bounded by [`ARENA_SIZE_MAX`], depth by [`DOCUMENT_DEPTH_MAX`].
 //!
-//! Each format is one file, and implements the trait `Format`: the members of one object, in order. Everything above one object (paths through arrays,
-//! indexes, repeated names) is the same for all formats and is written here once.
+//! Each format is one file, and implements the trait `Format`: the members of one object, in order. Everything above one object (paths
+//! through arrays, indexes, repeated names) is the same for all formats and is written here once.
 
 mod arena;
 mod binary;

@@ -1,8 +1,8 @@
 //! Finds the bytes at which a JSON string may not simply continue: quotes, backslashes and control characters. It looks at 64 bytes at a
 //! time.
 //!
-//! On x86-64 by vector instructions that are part of the architecture; elsewhere written so that the compiler makes vector instructions of it: a loop without
-//! branches over an array of fixed size.
+//! On x86-64 it uses vector instructions that are part of the architecture. Elsewhere it is a loop without branches over an array of fixed
+//! size, from which the compiler makes vector instructions.
 
 /// Bytes that [`specials`] looks at together.
 pub(super) const BLOCK_SIZE: usize = 64;

@@ -4,7 +4,8 @@
 //! blanks around it and with its type inferred. An element that holds only other elements, or attributes, is an object. Several elements
 //! with the same name and parent are an array.
 //!
-//! Entities other than the five of XML itself need a document type. Those are refused, so that no message can unfold into something large or reach outside.
+//! Entities other than the five of XML itself need a document type. Document types are refused, so that no message can expand into
+//! something large or refer to an outside resource.
 
 use quick_xml::Reader;
 use quick_xml::escape::{resolve_predefined_entity, unescape};

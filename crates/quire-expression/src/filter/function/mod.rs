@@ -39,8 +39,8 @@ const fn function(
     Function { name, arguments, evaluate }
 }
 
-/// Every function, in the order of `docs/filters.md`. `REGEXP_REPLACE`, which needs its pattern compiled, and the functions about client and instance,
-/// which are constants for a filter, are the parser's.
+/// Every function, in the order of `docs/filters.md`. The parser handles the others: `REGEXP_REPLACE`, which needs its pattern compiled,
+/// and the functions about client and instance, which are constants for a filter.
 pub(super) const FUNCTIONS: &[Function] = &[
     function("INSTR", 2..=2, text::instr),
     function("INSTR_I", 2..=2, text::instr_i),
