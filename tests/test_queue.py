@@ -20,7 +20,7 @@ import pytest
 import quire
 import quire.client._worker
 from quire.testing import ServerProcess, server
-from support.waiting import PATIENCE, wait_until
+from support.waiting import PATIENCE, stop, wait_until
 
 QUEUES = (
     # So long that no lease ends by itself in a test.
@@ -552,7 +552,7 @@ def test_a_client_that_is_full_leaves_when_its_server_has_heard_it(tmp_path: Pat
         jobs = client.subscribe("TRIED", max_backlog=100)
         assert jobs.get(PATIENCE).json()["n"] == 0
         wait_until(lambda: other.queue_stats("TRIED")["TRIED"]["backlog"] > 10)
-        os.kill(process.pid, signal.SIGSTOP)
+        stop(process.pid)
         closing = threading.Thread(target=client.close, args=(PATIENCE,))
         try:
             closing.start()
