@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-#: Exit codes: a mistake in what was asked for, and something in the world that does not work.
+#: Exit codes: for a mistake in the arguments or the configuration, and for any other failure.
 USER_MISTAKE = 2
 FAILURE = 1
 
@@ -22,7 +22,7 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Runs one command; gives its exit code. No mistake of the user ends in a traceback."""
+    """Runs one command, and returns its exit code. A mistake of the user never ends in a traceback."""
     from quire._errors import (
         BadBookmarkError,
         BadFilterError,
@@ -60,12 +60,12 @@ def _dispatch(arguments: list[str]) -> int:
     try:
         result = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
     except CycloptsError:
-        return USER_MISTAKE  # what is wrong was printed
+        return USER_MISTAKE  # cyclopts has printed the mistake
     return result if isinstance(result, int) else 0
 
 
 def _terminated(number: int, _: object) -> None:
-    """As Ctrl-C: clients are closed, which sends what is published and returns what is held."""
+    """Ends the process as Ctrl-C does: clients send their publishes and return their leases."""
     sys.exit(128 + number)
 
 
@@ -75,7 +75,7 @@ def _complain(text: str) -> None:
 
 
 def default_url() -> str:
-    """Where commands find the server when `--url` is not given."""
+    """Returns the URL of the server for commands without `--url`."""
     return os.environ.get("QUIRE_URL", "quire://127.0.0.1:9007")
 
 

@@ -13,51 +13,57 @@ from quire.cli import default_url
 app = App(
     name="quire",
     version=__version__,
-    help="A messaging engine: one append-only, bookmarked transaction log, and everything else a reader of it.",
-    # Examples keep their lines, and a backslash stays one.
+    help="Run, use and inspect a quire server: a transaction log with subscriptions, replays and queues.",
+    # Plain text keeps the lines of examples, and backslashes. It keeps every other line break as well, so
+    # each line of a description is one whole sentence.
     help_format="plaintext",
 )
 config_app = App(name="config", help="Check a configuration file, or print an example.")
 app.command(config_app)
-app.command("quire.cli._bench:app", name="bench", help="Measure a server as clients see it.")
+app.command("quire.cli._bench:app", name="bench", help="Measure the speed of a server from clients.")
 app.command(
     "quire.cli._queue:app",
     name="queue",
-    help="Look at queues, empty them, put dead letters back: ls, peek, stats, purge, redrive.",
+    help="Show queues, remove messages from them, and publish dead letters again.",
 )
 app.command(
     "quire.cli._journal:app",
     name="journal",
-    help="Look at the files of a journal: ls, dump, grep, find, verify.",
+    help="Show and verify the files of a journal; archive, compress and remove old files.",
 )
 app.command(
     "quire.cli._pipeline:app",
     name="pipeline",
-    help="Spark on a journal: archive, compact, last-value, bars, queue-audit, replay.",
+    help="Run a Spark job on a journal: Parquet archive, newest value of each key, bars, queue report, replay.",
 )
 
-app.command("quire.cli._inspect:topic_app", name="topic", help="Look at the topics of a server: ls.")
-app.command("quire.cli._inspect:client_app", name="client", help="Look at the clients of a server: ls.")
+app.command("quire.cli._inspect:topic_app", name="topic", help="Show the topics of a server.")
+app.command("quire.cli._inspect:client_app", name="client", help="Show the clients of a server.")
 app.command(
     "quire.cli._generate:app",
     name="generate",
-    help="Print a file for running a server: dockerfile, systemd.",
+    help="Print a Dockerfile or a systemd unit for a server.",
 )
 
 Url = Annotated[
-    str | None, Parameter(help="Server, or file:DIRECTORY. Default: $QUIRE_URL, else quire://127.0.0.1:9007.")
+    str | None, Parameter(help="Server, or file:DIRECTORY. Default: $QUIRE_URL, or quire://127.0.0.1:9007.")
 ]
 Destination = Annotated[
     str | None,
     Parameter(
-        help="Server to publish to, or file:DIRECTORY. Required without --into; with it, default: $QUIRE_URL, else quire://127.0.0.1:9007."
+        help="Server to publish to, or file:DIRECTORY. Required without --into. "
+        "Default with --into: $QUIRE_URL, or quire://127.0.0.1:9007."
     ),
 ]
 Again = Annotated[
     bool,
-    Parameter(negative="", help="Publish also what the destination has in its log under the same topic."),
+    Parameter(
+        negative="",
+        help="Publish even if the destination already has the first message under the same topic. "
+        "Without it, such a replay is an error.",
+    ),
 ]
-Json = Annotated[bool, Parameter(negative="", help="Output for machines: one JSON object per line.")]
+Json = Annotated[bool, Parameter(negative="", help="Print JSON, one object per line.")]
 JsonFormat = Annotated[bool, Parameter(negative="", help="The same as --format json.")]
 
 
@@ -71,7 +77,7 @@ def serve(
 ) -> int:
     """Run a server until Ctrl-C or SIGTERM.
 
-    Without a file everything is recorded as JSON below ./quire-data, on 127.0.0.1:9007.
+    Without a configuration file, every topic is recorded as JSON in ./quire-data, on 127.0.0.1:9007.
 
     For example:
       quire serve
@@ -81,11 +87,11 @@ def serve(
     Parameters
     ----------
     config
-        A TOML file; `quire config example` prints one.
+        Configuration file (TOML). `quire config example` prints one.
     address
-        HOST:PORT to listen on instead of that of the file; port 0 = a free one.
+        HOST:PORT to listen on, instead of the address in the file. Port 0 selects a free port.
     data_directory
-        Where the journal goes instead of where the file says.
+        Directory for the data of the server, instead of the directory in the file.
     """
     from quire.cli._serve import serve as run
 
@@ -94,7 +100,7 @@ def serve(
 
 @app.command
 def info(*, url: Url = None, json: Json = False) -> int:
-    """Show what a server is: version, uptime, journal, and how much there is of everything.
+    """Show the version and uptime of a server, and the sizes and counts of its parts.
 
     For example:
       quire info
@@ -115,11 +121,14 @@ def publish(
     rate: float | None = None,
     header: Annotated[list[str] | None, Parameter(negative="")] = None,
     csv: Annotated[
-        bool, Parameter(negative="", help="The file is CSV with a header: each row becomes a JSON object.")
+        bool,
+        Parameter(
+            negative="", help="The file is CSV with a header line. Each row is published as a JSON object."
+        ),
     ] = False,
     json: Json = False,
 ) -> int:
-    """Publish every line of a file, or of the standard input, and wait until all of it is persisted.
+    """Publish each line of a file or of the standard input, and wait until all messages are persisted.
 
     For example:
       quire publish orders orders.jsonl
@@ -131,16 +140,16 @@ def publish(
     Parameters
     ----------
     topic
-        Where to publish.
+        Topic of the messages.
     file
-        One message per line; - = standard input.
+        File with one message per line. Empty lines are skipped. - is the standard input.
     name
-        The publisher's identity, used for this file only. The lines are numbered from 1, so that the same command, run again,
-        publishes only the lines that are not there yet.
+        Client name, used for this file only. The number of a line is its sequence.
+        When the command runs again with this name, it publishes only the lines that the server does not have.
     rate
-        Messages per second, at most.
+        Limit in messages per second.
     header
-        A header of every message, as name=value. May be given several times.
+        Header of every message, as name=value. Repeat the option for more headers.
     """
     from quire.cli._messages import publish as run
 
@@ -170,7 +179,8 @@ def subscribe(
         bool,
         Parameter(
             negative="",
-            help="Take messages from a queue, and acknowledge them when they were shown. Without it a queue is only looked at.",
+            help="Take the messages from a queue, and acknowledge each one after it was printed. "
+            "Without this option, the messages of a queue are printed and stay in it.",
         ),
     ] = False,
     rate: str | None = None,
@@ -180,12 +190,11 @@ def subscribe(
     format: Literal["json", "raw", "table"] = "json",
     json: JsonFormat = False,
 ) -> int:
-    """Print messages as they come, or from any point of the log.
+    """Print new messages of a topic, or messages from any place of the log.
 
     For example:
       quire subscribe orders --filter "/qty > 50"
-      quire subscribe "^orders/" --bookmark epoch --count 10
-      quire subscribe orders --bookmark 2026-01-01T00:00:00Z --format raw | head
+      quire subscribe "^orders/" --bookmark 2026-01-01T00:00:00Z --count 10
       quire subscribe ORDERS_RISK --ack --max-backlog 100
       quire subscribe orders --bookmark "[0:0|1|]" --rate 2X
       quire subscribe orders --select "-/,+/symbol,+/price"
@@ -193,28 +202,31 @@ def subscribe(
     Parameters
     ----------
     topic
-        Exact, or a regular expression when it holds any of ^ $ * + ? [ ] ( ) { } | \\.
+        Topic. It is a regular expression if it contains any of ^ $ * + ? [ ] ( ) { } | \\.
     filter
-        Only messages that match.
+        Content filter. Only messages that match it are printed.
     bookmark
-        Where to begin: epoch, now, a bookmark, a comma-separated list, a time, or a range [A:B] of them, behind which the command
-        ends. Without it: what is published from now on.
+        Where to begin: epoch, now, a bookmark, a comma-separated list of bookmarks, a time, or a range [A:B].
+        After the end of a range the command ends.
+        Without this option, only messages that are published from now on are printed.
     bookmark_not_found
-        Where to begin when the log does not have the bookmark: epoch (the oldest message, the default), now, or fail with an error.
+        Where to begin if the log does not contain the bookmark. Requires --bookmark.
+        epoch (default): at the oldest message. now: at the end of the log. fail: end with an error.
     live
-        After the replay, show messages before they are persisted.
+        After the replay, print messages before they are persisted. Requires --bookmark.
     max_backlog
-        From a queue, with --ack: the most messages that are not acknowledged; 1 by default.
+        With --ack: limit of messages that are delivered and not yet acknowledged. Default: 1.
     rate
-        The fastest pace of a replay: 1000 messages or 500KB per second, 2X the original pace.
+        Limit of the replay: 1000 (messages per second), 500KB (per second), or 2X (the original pace times 2).
+        Requires --bookmark.
     select
-        Show a part of each message, like -/,+/symbol,+/price.
+        Fields to print of each message, as in -/,+/symbol,+/price.
     count
-        Stop after this many.
+        Stop after this number of messages.
     timeout
-        Stop when no server answered, or nothing came, for this many seconds.
+        Stop after this number of seconds without a message, or without an answer of a server.
     format
-        json: one object per line; raw: the data alone; table: for people.
+        json: one object per line. raw: only the data. table: columns.
     """
     from quire.cli._messages import subscribe as run
 
@@ -246,7 +258,7 @@ def sow(
     format: Literal["json", "raw", "table"] = "json",
     json: JsonFormat = False,
 ) -> int:
-    """Print the messages that a queue could deliver now, in the order of their delivery; nothing changes by it.
+    """Print the messages that a queue can deliver now, in delivery order. The queue is not changed.
 
     For example:
       quire sow ORDERS_RISK
@@ -255,15 +267,15 @@ def sow(
     Parameters
     ----------
     topic
-        The queue.
+        Name of the queue.
     filter
-        Only messages that match.
+        Content filter. Only messages that match it are printed.
     order_by
-        A field to sort by. Add DESC for the greatest first.
+        Field to sort by, as in /price. Add DESC for descending order. Default: delivery order.
     top_n
-        The most messages to print.
+        Limit of printed messages. Default: all.
     format
-        json: one object per line; raw: the data alone; table: for people.
+        json: one object per line. raw: only the data. table: columns.
     """
     from quire.cli._messages import sow as run
 
@@ -278,17 +290,23 @@ def replay(
     url: Destination = None,
     topic: Annotated[
         str | None,
-        Parameter(help="Only this topic; a pattern when it holds any of ^ $ * + ? [ ] ( ) { } | \\."),
+        Parameter(
+            help="Only this topic. It is a regular expression if it contains any of ^ $ * + ? [ ] ( ) { } | \\."
+        ),
     ] = None,
     filter: str | None = None,
     from_: Annotated[
         str,
         Parameter(
-            name="--from", help="Begin after this: epoch, a bookmark, a list of them, or a time (UTC)."
+            name="--from",
+            help="Begin after this place: epoch, a bookmark, a list of bookmarks, or a time (UTC).",
         ),
     ] = "epoch",
     until: Annotated[
-        str, Parameter(help="Up to and including this; now = what is there when the command begins.")
+        str,
+        Parameter(
+            help="Last place to include: now (the end of the log at the start), a bookmark, or a time."
+        ),
     ] = "now",
     bookmark_not_found: Literal["epoch", "now", "fail"] = "fail",
     rate: str | None = None,
@@ -299,7 +317,7 @@ def replay(
     archive_directory: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Publish a range of a journal again, in its order, to another server or topic: backtests, copies, moves.
+    """Publish a range of a journal again, in its order, to another server or topic.
 
     For example:
       quire replay quire-data/journal --topic orders --rate 10X --url quire://test:9007
@@ -309,22 +327,24 @@ def replay(
     Parameters
     ----------
     source
-        A journal directory (its server may run), or the URL of a server.
+        Journal directory (its server may be running), or the URL of a server.
     filter
-        Only messages that match.
+        Content filter. Only messages that match it are published.
     bookmark_not_found
-        Where to begin when the source does not have the bookmark of --from: epoch (the oldest message), now, or fail with an error.
+        Where to begin if the source does not contain the bookmark of --from.
+        epoch: at the oldest message. now: at the end of the log. fail: end with an error.
     rate
-        The fastest pace: 1000 messages or 500KB per second, 2X the original pace. Without it: as fast as it goes.
+        Limit: 1000 (messages per second), 500KB (per second), or 2X (the original pace times 2).
+        Default: no limit.
     rate_max_gap
-        With a multiple as rate: the longest wait for the next message, as in 5s.
+        With a multiple as --rate: longest pause before the next message, as in 5s.
     into
-        Publish every message to this topic instead of its original topic.
+        Publish all messages to this topic instead of their original topics.
     name
-        The publisher's identity at the destination. From a directory the sequences are the positions in the journal, so that under the
-        same name a replay that was interrupted goes on where it was, and nothing is there twice.
+        Client name at the destination. From a directory, the sequence is the position in the journal.
+        An interrupted replay with the same name then continues at the same place, without duplicates.
     archive_directory
-        Where older files of the journal directory are, when that is not where they were archived last.
+        Directory with the archived files of the journal. Default: the directory of the last archiving.
     """
     from quire.cli._replay import replay as run
 
@@ -348,7 +368,7 @@ def replay(
 
 @app.command
 def demo(*, directory: Path | None = None, flights: int | None = None, spark: bool = True) -> int:
-    """A real server on real data: 336,776 flights published, filtered, replayed, with a kill -9 in the middle.
+    """Publish, filter and replay 336,776 flights, with a kill -9 of the server in the middle.
 
     For example:
       quire demo
@@ -357,11 +377,11 @@ def demo(*, directory: Path | None = None, flights: int | None = None, spark: bo
     Parameters
     ----------
     directory
-        Where the journal goes; by default a temporary directory that is removed at the end.
+        Directory for the journal. Default: a temporary directory, which is removed at the end.
     flights
-        Use only this many, from the first.
+        Number of flights to use. Default: all.
     spark
-        At the end, read the journal with Spark, where it is installed.
+        Read the journal with Spark at the end, if Spark is installed.
     """
     from quire.demo._demo import run
 
@@ -370,11 +390,16 @@ def demo(*, directory: Path | None = None, flights: int | None = None, spark: bo
 
 @config_app.command
 def check(file: Path, *, json: Json = False) -> int:
-    """Say what is wrong with a configuration file, without starting anything. Exit code 2 when something is.
+    """Check a configuration file, and report all mistakes with their lines. Exit code 2 if there are any.
 
     For example:
       quire config check orders.toml
       quire config check orders.toml --json | jq .line
+
+    Parameters
+    ----------
+    file
+        Configuration file (TOML).
     """
     from quire.cli._config import check as run
 
@@ -383,7 +408,7 @@ def check(file: Path, *, json: Json = False) -> int:
 
 @config_app.command
 def example() -> int:
-    """Print a configuration file with every key.
+    """Print a configuration file with every key and its default.
 
     For example:
       quire config example > quire.toml

@@ -1,4 +1,4 @@
-"""`quire bench`: how fast this server, this disk and this machine are, as a program in Python sees it."""
+"""`quire bench`: measures the speed of a server, its disk and this machine with Python clients."""
 
 from __future__ import annotations
 
@@ -16,23 +16,21 @@ from quire.cli._output import print_json
 
 app = App(
     name="bench",
-    help="Measure a server as clients see it. The messages stay in its journal: use a server, or a file: URL, of its own.",
+    help="Measure the speed of a server from clients. The messages stay in its journal: use a separate server or directory.",
     help_format="plaintext",
 )
 
-#: Seconds that a bench waits for what must come.
+#: Seconds that a benchmark waits for a message or an answer.
 _PATIENCE = 60.0
 
 Url = Annotated[
     str | None,
-    Parameter(
-        help="Server, or file:DIRECTORY, or memory:. Default: $QUIRE_URL, else quire://127.0.0.1:9007."
-    ),
+    Parameter(help="Server, or file:DIRECTORY, or memory:. Default: $QUIRE_URL, or quire://127.0.0.1:9007."),
 ]
-Json = Annotated[bool, Parameter(negative="", help="Output for machines: one JSON object.")]
-Messages = Annotated[int, Parameter(help="How many messages.")]
-Size = Annotated[int, Parameter(help="Bytes of each message.")]
-Topic = Annotated[str, Parameter(help="Where to publish.")]
+Json = Annotated[bool, Parameter(negative="", help="Print one JSON object.")]
+Messages = Annotated[int, Parameter(help="Number of messages.")]
+Size = Annotated[int, Parameter(help="Size of each message in bytes.")]
+Topic = Annotated[str, Parameter(help="Topic of the messages.")]
 
 
 @app.command
@@ -44,7 +42,7 @@ def publish(
     topic: Topic = "bench",
     json: Json = False,
 ) -> int:
-    """Publish, and wait until everything is persisted.
+    """Measure how fast a client publishes until all messages are persisted.
 
     For example:
       quire bench publish
@@ -65,7 +63,7 @@ def subscribe(
     topic: Topic = "bench",
     json: Json = False,
 ) -> int:
-    """Publish with one client while another one receives.
+    """Measure how fast messages go from one client to another.
 
     For example:
       quire bench subscribe --size 128
@@ -91,7 +89,7 @@ def replay(
     topic: Topic = "bench",
     json: Json = False,
 ) -> int:
-    """Publish, then replay it from the log.
+    """Measure how fast a client replays messages from the log.
 
     For example:
       quire bench replay --messages 1000000
@@ -119,12 +117,14 @@ def queue(
     topic: Topic = "bench",
     queue: Annotated[
         str,
-        Parameter(help="A queue over that topic, with nothing in it. An engine in this process makes it."),
+        Parameter(help="Empty queue over the topic. With file: or memory: the command creates it."),
     ] = "BENCH",
-    max_backlog: Annotated[int, Parameter(help="Messages that may be out at a time.")] = 100,
+    max_backlog: Annotated[
+        int, Parameter(help="Limit of messages that are delivered and not yet acknowledged.")
+    ] = 100,
     json: Json = False,
 ) -> int:
-    """Publish with one client while another one takes the messages from a queue and acknowledges them.
+    """Measure how fast messages go through a queue until they are acknowledged.
 
     For example:
       quire bench queue --url memory:
@@ -156,13 +156,13 @@ def queue(
 def latency(
     *,
     url: Url = None,
-    seconds: Annotated[float, Parameter(help="How long.")] = 5.0,
+    seconds: Annotated[float, Parameter(help="Duration in seconds.")] = 5.0,
     rate: Annotated[float, Parameter(help="Messages per second.")] = 1_000.0,
     size: Size = 512,
     topic: Topic = "bench",
     json: Json = False,
 ) -> int:
-    """Publish at a steady rate, and measure how long each message takes to its subscriber.
+    """Measure the latency from publisher to subscriber at a constant rate.
 
     For example:
       quire bench latency --rate 5000 --seconds 10
@@ -212,7 +212,7 @@ def _check(messages: int, size: int) -> None:
 
 
 def _publish(client: quire.Client, topic: str, count: int, size: int) -> float:
-    """Publishes until persisted; gives the seconds."""
+    """Publishes messages, waits until they are persisted, and returns the seconds that this took."""
     data = b"x" * size
     begun = time.perf_counter()
     for _ in range(count):

@@ -14,13 +14,13 @@ from quire._errors import ConfigError
 
 app = App(
     name="generate",
-    help="Print a file for running a server: dockerfile, systemd.",
+    help="Print a Dockerfile or a systemd unit for a server.",
     help_format="plaintext",
 )
 
-#: Where a server of a container or a service keeps its data: the directory that `StateDirectory=quire` makes.
+#: The data directory of a server in a container or a service: the directory that `StateDirectory=quire` makes.
 DATA_DIRECTORY = Path("/var/lib/quire")
-#: Where a container has its configuration.
+#: The configuration file in a container.
 CONFIG_FILE = Path("/etc/quire/quire.toml")
 
 
@@ -29,9 +29,7 @@ def dockerfile(
     *,
     config: Path | None = None,
     wheel: str = f"dist/quire-{__version__}-*.whl",
-    python: Annotated[
-        str, Parameter(help="Tag of the image python:TAG that the image is based on.")
-    ] = "3.13-slim",
+    python: Annotated[str, Parameter(help="Tag of the base image python:TAG.")] = "3.13-slim",
 ) -> int:
     """Print a Dockerfile for a server.
 
@@ -43,9 +41,9 @@ def dockerfile(
     Parameters
     ----------
     config
-        A configuration file to copy into the image; a path in the directory that the image is built from.
+        Configuration file to copy into the image, relative to the build directory.
     wheel
-        The wheel of quire to install; a path in the directory that the image is built from. `make wheel` builds it.
+        Wheel of quire to install, relative to the build directory. `make wheel` builds it.
     """
     copied = "" if config is None else f"COPY {_one_line(config, '--config')} {CONFIG_FILE}\n"
     command = ["quire", "serve", *([] if config is None else [str(CONFIG_FILE)])]
@@ -82,9 +80,11 @@ def systemd(*, config: Path | None = None, executable: Path | None = None) -> in
     Parameters
     ----------
     config
-        The configuration file of the server; an absolute path. Without it the server records everything, on 127.0.0.1:9007.
+        Configuration file of the server, as an absolute path.
+        Without it the server records every topic, and listens on 127.0.0.1:9007.
     executable
-        The command quire; an absolute path that other users may execute. Default: the command that prints this.
+        The command `quire`, as an absolute path. Other users must be allowed to execute it.
+        Default: the command that is running.
     """
     if config is not None and not config.is_absolute():
         raise ConfigError(f"{config} is not an absolute path", key="--config")

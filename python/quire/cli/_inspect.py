@@ -1,4 +1,4 @@
-"""`quire info`, `quire topic` and `quire client`: look at a running server."""
+"""`quire info`, `quire topic` and `quire client`: show the state of a running server."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from quire.cli import default_url
 from quire.cli._app import Json, Url
 from quire.cli._output import print_json, print_table
 
-topic_app = App(name="topic", help="Look at the topics of a server: ls.", help_format="plaintext")
-client_app = App(name="client", help="Look at the clients of a server: ls.", help_format="plaintext")
+topic_app = App(name="topic", help="Show the topics of a server.", help_format="plaintext")
+client_app = App(name="client", help="Show the clients of a server.", help_format="plaintext")
 
 #: The columns of `topic ls`: key, heading.
 TOPIC_COLUMNS = (
@@ -49,7 +49,7 @@ def info(url: str, *, as_json: bool) -> int:
 
 @topic_app.command(name="ls")
 def topic_ls(*, url: Url = None, json: Json = False) -> int:
-    """List the topics that the log holds, and those that clients publish or subscribe to now.
+    """List the topics in the log, and the topics that connected clients publish or subscribe to.
 
     For example:
       quire topic ls
@@ -73,7 +73,7 @@ def topic_ls(*, url: Url = None, json: Json = False) -> int:
 
 @client_app.command(name="ls")
 def client_ls(*, url: Url = None, json: Json = False) -> int:
-    """List the connections of a server, that of this command included.
+    """List the connections of a server. The connection of this command is one of them.
 
     For example:
       quire client ls

@@ -29,47 +29,56 @@ from quire.server._maintenance import give_up_missing, maintain_directory, maint
 
 app = App(
     name="journal",
-    help="Look at the files of a journal, which is in the data directory of its server: safe while that runs. "
-    "Archive, compress and remove old files, by the server if it runs.",
+    help="Show and verify the files of a journal; archive, compress and remove old files. "
+    "All commands are safe while the server runs. The journal is in the data directory of the server.",
     help_format="plaintext",
 )
 
-Directory = Annotated[Path, Parameter(name="DIR", help="The directory with the .journal files.")]
+Directory = Annotated[Path, Parameter(name="DIR", help="Directory with the .journal files.")]
 Archive = Annotated[
     Path | None,
     Parameter(
         name="--archive-directory",
-        help="Where older files are, when that is not where they were archived last.",
+        help="Directory with the archived files. Default: the directory of the last archiving.",
     ),
 ]
 Age = Annotated[
-    str | None, Parameter(help='Files not written to for longer, as in "7d"; 0s = all but the newest.')
+    str | None,
+    Parameter(help='Files whose last write is older than this, as in "7d". 0s: all files but the newest.'),
 ]
 SizeMax = Annotated[
     str | None,
-    Parameter(help='Instead of --age: the oldest until the rest is this large at most, as in "50GB".'),
+    Parameter(help='Instead of --age: the oldest files, until the rest has at most this size, as in "50GB".'),
 ]
 Url = Annotated[
     str | None,
-    Parameter(help="Instead of DIR: the server that does the work, as in quire://127.0.0.1:9007."),
+    Parameter(help="Instead of DIR: URL of the server whose files to use, as in quire://127.0.0.1:9007."),
 ]
-DryRun = Annotated[bool, Parameter(negative="", help="Only say which.")]
-Json = Annotated[bool, Parameter(negative="", help="Output for machines: one JSON object per line.")]
+DryRun = Annotated[bool, Parameter(negative="", help="Only print the files that the command would process.")]
+Json = Annotated[bool, Parameter(negative="", help="Print JSON, one object per line.")]
 Topic = Annotated[
-    str | None, Parameter(help="Only this topic; a pattern when it holds any of ^ $ * + ? [ ] ( ) { } | \\.")
+    str | None,
+    Parameter(
+        help="Only this topic. It is a regular expression if it contains any of ^ $ * + ? [ ] ( ) { } | \\."
+    ),
 ]
 From = Annotated[
     str,
-    Parameter(name="--from", help="Begin after this: epoch, a bookmark, a list of them, or a time (UTC)."),
+    Parameter(
+        name="--from",
+        help="Begin after this place: epoch, a bookmark, a list of bookmarks, or a time (UTC).",
+    ),
 ]
-Until = Annotated[str | None, Parameter(help="Up to and including this place.")]
-Count = Annotated[int | None, Parameter(help="Stop after this many.")]
-Style = Annotated[Format, Parameter(help="table: columns; json: one object per line; raw: the data alone.")]
+Until = Annotated[
+    str | None, Parameter(help="Last place to include: a bookmark or a time (UTC). Default: the end.")
+]
+Count = Annotated[int | None, Parameter(help="Stop after this number of records.")]
+Style = Annotated[Format, Parameter(help="table: columns. json: one object per line. raw: only the data.")]
 
 
 @app.command
 def ls(directory: Directory, /, *, archive_directory: Archive = None, json: Json = False) -> int:
-    """List the segments with their sizes, counts and times. With --json also with their bookmarks.
+    """List the files of a journal with their sizes, counts and times. With --json also their bookmarks.
 
     For example:
       quire journal ls quire-data/journal
@@ -95,7 +104,7 @@ def dump(
     /,
     *,
     topic: Topic = None,
-    filter: Annotated[str | None, Parameter(help="Only messages that match.")] = None,
+    filter: Annotated[str | None, Parameter(help="Content filter. Only messages that match it.")] = None,
     from_: From = "epoch",
     until: Until = None,
     count: Count = None,
@@ -103,7 +112,7 @@ def dump(
     format: Style = "table",
     json: Json = False,
 ) -> int:
-    """Print the records between two places.
+    """Print the records of a journal, or a range of them.
 
     For example:
       quire journal dump quire-data/journal --count 10
@@ -117,7 +126,7 @@ def dump(
 @app.command
 def grep(
     directory: Directory,
-    filter: Annotated[str, Parameter(name="FILTER", help="A content filter.")],
+    filter: Annotated[str, Parameter(name="FILTER", help="Content filter.")],
     /,
     *,
     topic: Topic = None,
@@ -128,7 +137,7 @@ def grep(
     format: Style = "table",
     json: Json = False,
 ) -> int:
-    """Print the messages that match a content filter. Exit code 1 when there are none.
+    """Print the messages that match a content filter. Exit code 1 if there are none.
 
     For example:
       quire journal grep quire-data/journal "/symbol = 'IBM' AND /qty > 50"
@@ -143,13 +152,13 @@ def grep(
 @app.command
 def find(
     directory: Directory,
-    bookmark: Annotated[str, Parameter(name="BOOKMARK", help='As "4711|17|".')],
+    bookmark: Annotated[str, Parameter(name="BOOKMARK", help='Bookmark of the message, as in "4711|17|".')],
     /,
     *,
     archive_directory: Archive = None,
     json: Json = False,
 ) -> int:
-    """Say which file holds a message, and at which byte its batch begins. Exit code 1 when none does.
+    """Print the file that contains a message, and the byte where its batch begins. Exit code 1 if none does.
 
     For example:
       quire journal find quire-data/journal "4711|17|"
@@ -166,7 +175,7 @@ def find(
 
 @app.command
 def verify(directory: Directory, /, *, archive_directory: Archive = None, json: Json = False) -> int:
-    """Check every byte that was written. Exit code 1 when something is damaged.
+    """Check all bytes of a journal. Exit code 1 if there is damage.
 
     For example:
       quire journal verify quire-data/journal && echo sound
@@ -197,7 +206,8 @@ def archive(
         Path | None,
         Parameter(
             name="--archive-directory",
-            help="Where to; without it, where files were archived last. Of a running server: where it is configured to.",
+            help="Directory to move the files to. Default: the directory in the configuration of the running "
+            "server, or without a server the directory of the last archiving.",
         ),
     ] = None,
     age: Age = None,
@@ -205,7 +215,7 @@ def archive(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
-    """Move old files to another directory; they stay part of the journal.
+    """Move old files to another directory. They stay part of the journal.
 
     For example:
       quire journal archive quire-data/journal --archive-directory /archive/quire --age 1d
@@ -226,7 +236,7 @@ def compress(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
-    """Compress old files where they are; they stay part of the journal.
+    """Compress old files in their directory. They stay part of the journal.
 
     For example:
       quire journal compress quire-data/journal --age 7d
@@ -248,13 +258,13 @@ def remove(
         bool,
         Parameter(
             negative="",
-            help="Instead of --age: give up the oldest files that are not there any more. The journal is stopped.",
+            help="Instead of --age: accept that the oldest files are missing. The server must be stopped.",
         ),
     ] = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
-    """Remove old files and their messages. Files that a queue, a subscription or a reader needs stay.
+    """Remove old files and their messages, except files that a queue, a subscription or a reader needs.
 
     For example:
       quire journal remove quire-data/journal --age 30d --dry-run
@@ -281,7 +291,7 @@ def _maintain(
     dry_run: bool,
     json: bool,
 ) -> int:
-    """Prints each file when it is done, so that an end in the middle leaves a true account."""
+    """Processes the files, and prints each one when it is done, so that the output is correct after an interruption."""
     if url is not None and directory is None:
         if archive_directory is not None:
             raise quire.ConfigError(
@@ -291,7 +301,7 @@ def _maintain(
     elif directory is not None and url is None:
         taken = maintain_directory(directory, archive_directory, action, age, size_max, dry_run)
     else:
-        # $QUIRE_URL does not count here: it may have been set for something else, and what is removed is gone.
+        # $QUIRE_URL is not used here: it may have been set for another command, and removed messages cannot be restored.
         raise quire.ConfigError(
             f"say either the directory of the journal or, with --url, which server is to {action} its files"
         )
@@ -333,7 +343,7 @@ def _dump(
     count: int | None,
     style: Format,
 ) -> int:
-    """Prints records, gives how many."""
+    """Prints records, and returns their number."""
     if count is not None and count < 0:
         raise quire.ConfigError(f"{count} is below 0", key="--count")
     after = bookmark_to_core(begin, "--from")
@@ -378,7 +388,7 @@ def _print(record: quire.Record, style: Format, *, is_first: bool) -> None:
         return
     if is_first:
         print(f"{'position':>10}  {'time (UTC)':<26}  {'kind':<11}  {'topic':<24}  {'bookmark':<30}  data")
-    # Records of queues are for queues: `quire pipeline queue-audit` shows them.
+    # Only queues read their own records. `quire pipeline queue-audit` shows them.
     kind, size = record.kind, len(record.data)
     text = record.data.decode(errors="replace") if kind == "publish" else f"({size:,} bytes)"
     print(

@@ -45,7 +45,7 @@ def publish(
     started = time.perf_counter()
     count = size = skipped = 0
     with _opened(file) as (source, total), quire.Client(url, name=name) as client:
-        # Under a name of its own the number of a line is its sequence: the server knows the lines up to here.
+        # With a client name, the number of a line is its sequence. The server has the lines up to this one.
         known = 0 if name is None else client.persisted
         with _progress(total) as advance:
             for number, (data, position) in enumerate(_lines(source, file, as_csv), start=1):

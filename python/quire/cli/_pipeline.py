@@ -1,4 +1,4 @@
-"""`quire pipeline`: the everyday jobs of Spark on a journal, each as one command."""
+"""`quire pipeline`: common Spark jobs on a journal, one command each."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 app = App(
     name="pipeline",
-    help="Jobs of Spark on a journal. They run on this machine, on a cluster with --master, or under spark-submit.",
+    help="Run a Spark job on a journal: on this machine, on a cluster with --master, or under spark-submit.",
     help_format="plaintext",
 )
 
 Journal = Annotated[
-    str, Parameter(name="JOURNAL", help="The journal directory, or the data directory of a server.")
+    str, Parameter(name="JOURNAL", help="Journal directory, or the data directory of a server.")
 ]
 Topics = Annotated[str | None, Parameter(help="Only these topics, separated by commas.")]
 Archive = Annotated[
     str | None,
     Parameter(
         name="--archive-directory",
-        help="Where older files of the journal were moved to. Default: where the journal says.",
+        help="Directory with the archived files. Default: the directory of the last archiving.",
     ),
 ]
 SkipLost = Annotated[
@@ -49,17 +49,23 @@ SkipLost = Annotated[
     Parameter(
         name="--skip-lost",
         negative="",
-        help="Continue without messages that were removed from the journal or cannot be read.",
+        help="Skip messages that were removed from the journal or cannot be read. Without it they are an error.",
     ),
 ]
 Master = Annotated[
     str | None,
-    Parameter(help="Where Spark runs: local[4], spark://HOST:7077. Default: all cores of this machine."),
+    Parameter(help="Spark master, as in local[4] or spark://HOST:7077. Default: all cores of this machine."),
 ]
-Memory = Annotated[str, Parameter(help="Memory of the driver, which on this machine does all the work.")]
-Json = Annotated[bool, Parameter(negative="", help="Output for machines: one JSON object per line.")]
+Memory = Annotated[
+    str,
+    Parameter(
+        help="Memory of the Spark driver, as in 512m or 2g. Without --master the driver does all work."
+    ),
+]
+Json = Annotated[bool, Parameter(negative="", help="Print JSON, one object per line.")]
 Output = Annotated[
-    Path | None, Parameter(help="Where the table goes as well: .csv, or .html for a picture and the table.")
+    Path | None,
+    Parameter(help="File to write the table to as well: .csv, or .html with a picture and the table."),
 ]
 
 
@@ -77,9 +83,9 @@ def archive(
     memory: Memory = "1g",
     json: Json = False,
 ) -> int:
-    """Add what the journal has gained to a Parquet data set, by topic and date.
+    """Add the new messages of a journal to a Parquet data set, partitioned by topic and date.
 
-    Run again, it adds what is new; killed, it is completed by the next run.
+    Each run adds the messages since the last run. A run after an interruption completes the interrupted one.
 
     For example:
       quire pipeline archive quire-data/journal archive
@@ -88,9 +94,9 @@ def archive(
     Parameters
     ----------
     target
-        The data set: a directory, or any place that Spark can write to.
+        Data set: a directory, or any URL that Spark can write to.
     fields
-        Typed columns from the data, as in a schema of Spark.
+        Typed columns from the data, as in a Spark schema: "price double, qty int".
     """
     with _spark(master, memory, json) as spark:
         from quire.spark import archive as run
@@ -109,7 +115,7 @@ def archive(
 
 @app.command
 def compact(target: str, /, *, master: Master = None, memory: Memory = "1g", json: Json = False) -> int:
-    """Join the directories that many runs of archive have left into one.
+    """Join the directories of many `archive` runs into one directory for each topic and date.
 
     For example:
       quire pipeline compact archive
@@ -117,7 +123,7 @@ def compact(target: str, /, *, master: Master = None, memory: Memory = "1g", jso
     Parameters
     ----------
     target
-        The data set.
+        Data set that `archive` has written.
     """
     with _spark(master, memory, json) as spark:
         from quire.spark import compact as run
@@ -139,7 +145,7 @@ def last_value(
     memory: Memory = "1g",
     json: Json = False,
 ) -> int:
-    """Bring a table with the newest message of every key up to date.
+    """Update a table with the newest message of each key.
 
     For example:
       quire pipeline last-value quire-data/journal orders-now --topics orders --keys "id string"
@@ -147,9 +153,9 @@ def last_value(
     Parameters
     ----------
     target
-        Where the table is kept, as Parquet.
+        Directory or URL of the table (Parquet).
     keys
-        Columns from the data that make the key, as in a schema of Spark.
+        Columns of the data that form the key, as in a Spark schema: "id string".
     """
     with _spark(master, memory, json) as spark:
         from quire.spark import last_value as run
@@ -185,7 +191,7 @@ def bars(
     memory: Memory = "1g",
     json: Json = False,
 ) -> int:
-    """Open, high, low, close and volume of a number, by window.
+    """Compute open, high, low, close and volume of a number for each time window.
 
     For example:
       quire pipeline bars quire-data/journal --topics trades --value /price --size /qty --by /symbol --every 1h
@@ -194,17 +200,17 @@ def bars(
     Parameters
     ----------
     value
-        Path of the number in the data.
+        Path of the number in the data, as in /price.
     by
-        Path of what bars are kept apart by.
+        Path of the key, as in /symbol. Each key has separate bars.
     size
-        Path of what adds up to the volume.
+        Path of the quantity whose sum is the volume.
     time
-        Path of the time of the event; the time of the journal without it.
+        Path of the time of the event. Default: the time at which the message was recorded.
     every
-        The window: 10s, 15m, 4h, "1 day".
+        Length of the window: 10s, 15m, 4h, "1 day".
     filter
-        Only messages that match.
+        Content filter. Only messages that match it.
     """
     _check_output(output)
     with _spark(master, memory, json) as spark:
@@ -241,9 +247,9 @@ def queue_audit(
     memory: Memory = "1g",
     json: Json = False,
 ) -> int:
-    """Report for every queue how its messages were settled, which consumers had them, and how long it took.
+    """Report for each queue how its messages were settled, by which consumers, and in which time.
 
-    Consumers are known for queues with record_leases.
+    The journal names consumers only for queues with `record_leases`.
 
     For example:
       quire pipeline queue-audit quire-data/journal --output queues.html
@@ -252,11 +258,11 @@ def queue_audit(
     Parameters
     ----------
     queues
-        Only these, separated by commas.
+        Only these queues, separated by commas.
     dead_letters
-        The dead letter topics, separated by commas: an expired message leaves its trace there.
+        Dead letter topics, separated by commas. They contain the expired messages.
     by
-        What a row is about.
+        Subject of a row: a queue, a consumer or a message.
     """
     _check_output(output)
     with _spark(master, memory, json) as spark:
@@ -291,14 +297,19 @@ def replay(
     url: Destination = None,
     topic: Annotated[
         str | None,
-        Parameter(help="Only this topic; a pattern when it holds any of ^ $ * + ? [ ] ( ) { } | \\."),
+        Parameter(
+            help="Only this topic. It is a regular expression if it contains any of ^ $ * + ? [ ] ( ) { } | \\."
+        ),
     ] = None,
     filter: str | None = None,
     from_: Annotated[
-        str, Parameter(name="--from", help="Begin after this: epoch, a bookmark, or a time (UTC).")
+        str, Parameter(name="--from", help="Begin after this place: epoch, a bookmark, or a time (UTC).")
     ] = "epoch",
     until: Annotated[
-        str, Parameter(help="Up to and including this; now = what is there when the command begins.")
+        str,
+        Parameter(
+            help="Last place to include: now (the end of the log at the start), a bookmark, or a time."
+        ),
     ] = "now",
     rate: str | None = None,
     into: str | None = None,
@@ -309,9 +320,9 @@ def replay(
     memory: Memory = "1g",
     json: Json = False,
 ) -> int:
-    """Publish a range of the journal into a server, in its order.
+    """Publish a range of a journal to a server, in its order, with Spark.
 
-    Run again under the same name it changes nothing, or completes what was stopped. The options are those of `quire replay`.
+    A second run with the same name completes an interrupted one. After a complete run it changes nothing.
 
     For example:
       quire pipeline replay quire-data/journal --name rerun-1 --url quire://127.0.0.1:9008 --rate 10X
@@ -320,13 +331,13 @@ def replay(
     Parameters
     ----------
     name
-        The publisher's identity.
+        Client name at the destination.
     filter
-        Only messages that match.
+        Content filter. Only messages that match it are published.
     rate
-        The fastest pace: 1000 messages per second, or 2X, a multiple of the original pace. Without it: as fast as it goes.
+        Limit: 1000 (messages per second), or 2X (the original pace times 2). Default: no limit.
     into
-        Publish every message to this topic instead of its original topic.
+        Publish all messages to this topic instead of their original topics.
     """
     destination = destination_of(url, into)
     options = {
@@ -355,7 +366,7 @@ def replay(
         return _summary("replayed", asdict(done), json)
 
 
-#: A topic that holds one of these is a pattern.
+#: A topic that contains one of these characters is a pattern.
 PATTERN_CHARACTERS = frozenset(r"^$*+?[](){}|\\")
 
 #: How the text of an error of Java begins.
@@ -367,7 +378,7 @@ _ERROR = re.compile(r"(?:^|: )quire\._errors\.(\w+): (.*)$", re.MULTILINE)
 
 @contextmanager
 def _spark(master: str | None, memory: str, as_json: bool) -> Iterator[SparkSession]:
-    """A session for one command; mistakes that Spark wraps in its own errors come out as they were."""
+    """Provides a Spark session for one command, and unwraps errors of quire from errors of Spark."""
     from quire.spark import session
 
     if not re.fullmatch("[1-9][0-9]*[kmgtKMGT]", memory):
@@ -379,7 +390,7 @@ def _spark(master: str | None, memory: str, as_json: bool) -> Iterator[SparkSess
         raise ConfigError("Spark needs Java 17 or newer: neither is java on the path, nor JAVA_HOME set")
     if master is None and not is_submitted:
         master = "local[*]"
-    # It writes the whole stack of an error that is about to be told in one line.
+    # It logs the whole stack of an error that is reported in one line.
     logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     shows_progress = sys.stderr.isatty() and not as_json
     config = {"spark.ui.showConsoleProgress": str(shows_progress).lower()}
@@ -388,7 +399,7 @@ def _spark(master: str | None, memory: str, as_json: bool) -> Iterator[SparkSess
 
     came: list[int] = []
     try:
-        # PySpark that is interrupted here leaves a Java that waits for ever.
+        # If PySpark is interrupted here, its Java process waits forever.
         with _on_signals(lambda number, _: came.append(number)):
             spark = session(master, memory=memory, name="quire pipeline", quiet=True, config=config)
         try:
@@ -400,7 +411,7 @@ def _spark(master: str | None, memory: str, as_json: bool) -> Iterator[SparkSess
                 spark.sparkContext.setLogLevel("OFF")
                 yield spark
         except (KeyboardInterrupt, SystemExit):
-            # Java has a lot to say about jobs that are stopped.
+            # Java logs many lines about stopped jobs.
             with suppress(Exception):
                 for query in spark.streams.active:
                     query.stop()
@@ -416,7 +427,7 @@ def _spark(master: str | None, memory: str, as_json: bool) -> Iterator[SparkSess
 
 @contextmanager
 def _on_signals(handler: Callable[[int, Any], object]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM go there meanwhile."""
+    """Handles Ctrl-C and SIGTERM with `handler` inside the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -437,7 +448,7 @@ def _interrupted(number: int, _: object) -> None:
 
 
 def _own(error: Exception) -> QuireError:
-    """The error of quire inside one of Spark, which carries it as text."""
+    """Returns the error of quire that an error of Spark contains as text."""
     from quire import _errors
 
     found = list(_ERROR.finditer(str(error)))
@@ -483,12 +494,12 @@ def _show(frame: DataFrame, as_json: bool, output: Path | None, title: str) -> l
 
 
 def _in_utc(value: Any) -> Any:
-    """Spark gives times as those of the machine's zone, without saying so."""
+    """Converts a time to UTC. Spark returns times in the zone of the machine, without a zone."""
     return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
 def _check_output(output: Path | None) -> None:
-    """Before the work, not after it."""
+    """Checks `--output` before the work begins."""
     if output is not None and output.suffix not in (".csv", ".html"):
         raise ConfigError(f"output: {output} ends neither in .csv nor in .html")
     if output is not None and not output.absolute().parent.is_dir():

@@ -1,4 +1,4 @@
-"""`quire queue`: look at queues, empty them, put dead letters back."""
+"""`quire queue`: shows queues, removes messages from them, and publishes dead letters again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from quire.cli._app import Json, JsonFormat, Url
 from quire.cli._messages import sow
 from quire.cli._output import Format, print_json, print_table
 
-app = App(name="queue", help="Look at queues, empty them, put dead letters back.", help_format="plaintext")
+app = App(
+    name="queue",
+    help="Show queues, remove messages from them, and publish dead letters again.",
+    help_format="plaintext",
+)
 
-#: Dead letters that `redrive` takes ahead; those that it cannot put back are held until it ends, so that it
-#: gives up when there are so many.
+#: The backlog of `redrive`, in dead letters. `redrive` holds letters without a message until it ends, and
+#: stops when it holds this number of them.
 REDRIVE_BACKLOG = 100
 
 #: The columns of `ls`: figure, heading.
@@ -34,7 +38,7 @@ COLUMNS = (
 
 @app.command
 def ls(*, url: Url = None, json: Json = False) -> int:
-    """List the queues of a server.
+    """List the queues of a server, with their main figures.
 
     For example:
       quire queue ls
@@ -55,10 +59,15 @@ def ls(*, url: Url = None, json: Json = False) -> int:
 
 @app.command
 def stats(queue: str | None = None, *, url: Url = None, json: Json = False) -> int:
-    """Show every figure of a queue, or of all.
+    """Show all figures of one queue or of all queues.
 
     For example:
       quire queue stats ORDERS_RISK
+
+    Parameters
+    ----------
+    queue
+        Name of the queue. Default: all queues.
     """
     with quire.Client(url or default_url()) as client:
         queues = client.queue_stats(queue)
@@ -82,7 +91,7 @@ def peek(
     format: Format = "json",
     json: JsonFormat = False,
 ) -> int:
-    """Show the messages that are delivered next, without taking them.
+    """Print the messages that a queue delivers next. The queue is not changed.
 
     For example:
       quire queue peek ORDERS_RISK --count 3
@@ -90,12 +99,16 @@ def peek(
 
     Parameters
     ----------
+    queue
+        Name of the queue.
     filter
-        Only messages that match.
+        Content filter. Only messages that match it are printed.
     order_by
-        A field to sort by, DESC behind it for the greatest first; by default as they are delivered.
+        Field to sort by, as in /price. Add DESC for descending order. Default: delivery order.
     count
-        The most messages to show.
+        Limit of printed messages.
+    format
+        json: one object per line. raw: only the data. table: columns.
     """
     style = "json" if json else format
     return sow(queue, url=url or default_url(), filter=filter, order_by=order_by, top_n=count, style=style)
@@ -107,10 +120,10 @@ def purge(
     *,
     url: Url = None,
     filter: str | None = None,
-    all: Annotated[bool, Parameter(negative="", help="Every message.")] = False,
+    all: Annotated[bool, Parameter(negative="", help="Remove all messages.")] = False,
     json: Json = False,
 ) -> int:
-    """Throw messages out of a queue, unprocessed. The log keeps them; a dead letter topic gets them.
+    """Remove messages from a queue. The log keeps them, and the dead letter topic of the queue gets them.
 
     For example:
       quire queue purge ORDERS_RISK --filter "/qty < 1"
@@ -118,8 +131,10 @@ def purge(
 
     Parameters
     ----------
+    queue
+        Name of the queue.
     filter
-        Only messages that match.
+        Content filter. Only messages that match it are removed.
     """
     if (filter is None) != all:
         raise quire.ConfigError("purge: say which messages, by --filter or --all")
@@ -145,12 +160,12 @@ def redrive(
     count: int | None = None,
     json: Json = False,
 ) -> int:
-    """Put dead letters back to where they came from. Run again after an interruption, it goes on: none is lost or doubled.
+    """Publish dead letters again to the topics of their messages.
 
-    It takes only a queue over the dead letter topic of another queue, and stops at the first message that is no dead letter.
-
-    Every letter is published under a name of its own, and acknowledged when it is persisted; a letter that was
-    published but not acknowledged is a duplicate that the server drops.
+    The queue must be over the dead letter topic of another queue.
+    The command stops at the first message that is not a dead letter.
+    Each letter is published under a separate client name, and acknowledged when it is persisted.
+    Run the command again after an interruption: no letter is lost or published twice.
 
     For example:
       quire queue redrive DEAD_ORDERS --filter "/reason = 'max_cancels'"
@@ -159,25 +174,25 @@ def redrive(
     Parameters
     ----------
     queue
-        A queue over the dead letter topic.
+        Name of a queue over the dead letter topic.
     to
-        Another topic or queue than the one that the letter names.
+        Topic or queue to publish to. Default: the topic that the letter names.
     filter
-        Only letters that match.
+        Content filter. Only letters that match it are published.
     count
-        The most letters to put back.
+        Limit of letters to publish. Default: all letters that are in the queue at the start.
     """
     place = url or default_url()
     done, left = 0, 0
     with quire.Client(place) as client:
-        # Not more than there are now: a message that dies again at once would come round for ever.
+        # Limited to the letters in the queue now: a message that fails again would otherwise be published endlessly.
         figures = client.queue_stats(queue)[queue]
         if not figures.get("takes_dead_letters", True):
             raise quire.ConfigError(
                 f"{queue!r} is not over the dead_letter_topic of any queue: its messages are no dead letters; nothing was taken"
             )
         most = figures["depth"] if count is None else min(figures["depth"], count)
-        # Looked at without taking them: a message that is taken and handed back counts as delivered.
+        # Reads the letters without taking them: a message that is taken and returned counts as delivered.
         for waiting in client.sow(queue, filter=filter, top_n=min(most, REDRIVE_BACKLOG)):
             _content(waiting)
         with client.subscribe(queue, filter=filter, max_backlog=REDRIVE_BACKLOG) as letters:
@@ -210,8 +225,11 @@ def redrive(
 
 
 def _next(client: quire.Client, letters: quire.Subscription, queue: str) -> quire.Message | None:
-    """The next dead letter; `None`: there is no more. That nothing comes does not say so while the filter still works through a
-    deep queue; what it found at the end is under way when it has done so."""
+    """Returns the next dead letter, or `None` after the last one.
+
+    A timeout alone does not mean the end: the filter may still be searching a long queue. When the search has
+    ended, the last letter that it found may still be on its way, so one more timeout is needed.
+    """
     has_seen_all = False
     while True:
         try:
@@ -222,7 +240,7 @@ def _next(client: quire.Client, letters: quire.Subscription, queue: str) -> quir
             has_seen_all = client.queue_stats(queue)[queue]["catching_up"] == 0
 
 
-#: The members of the dead letter of a message that could not be read.
+#: The members of the dead letter of an unreadable message.
 UNREADABLE: Final = {"queue", "position", "reason", "deliveries", "cancels"}
 
 
