@@ -1,4 +1,4 @@
-"""The asyncio client: the blocking one's calls with `await`. It belongs to the loop of its first `await`."""
+"""The asyncio client: the calls of the blocking client with `await`, on the loop of the first `await`."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class AsyncCompleted(CompletedBase):
         self._client = client
 
     async def wait(self, timeout: Duration | None = None) -> bool:
-        """True when it has; false when `timeout` passed first or the client ended before."""
+        """Waits for the event. Returns `False` after `timeout`, or when the client ended before the event."""
         return bool(await self._client._driver.wait(self._core.wait_completed, timeout_to_core(timeout)))
 
 
 class AsyncSubscription(SubscriptionBase):
     """A subscription: `async for` over it, or take messages with `get` or `batches`.
 
-    A message is processed when the next one is asked for or it was discarded. The iteration ends when the
-    subscription or the client is closed, and raises what the server ended it with.
+    A message counts as processed when the program asks for the next one, or discards it. The iteration ends
+    when the subscription or the client is closed. It raises the error with which the server ended it.
     """
 
     _client: AsyncClient
@@ -66,9 +66,9 @@ class AsyncSubscription(SubscriptionBase):
             yield found[0]
 
     async def get(self, timeout: Duration | None = None) -> Message:
-        """The next message.
+        """Returns the next message, and waits for it for at most `timeout`.
 
-        Raises `TimeoutError` when none comes in time, `DisconnectedError` when there will be no more.
+        Raises `TimeoutError` after `timeout`, and `DisconnectedError` when the subscription has ended.
         """
         self._check_not_handled()
         found = await self._client._driver.wait(self._take, timeout_to_core(timeout))
@@ -81,9 +81,9 @@ class AsyncSubscription(SubscriptionBase):
     async def batches(
         self, max_messages: int = DEFAULT_BATCH_COUNT, timeout: Duration | None = None
     ) -> AsyncIterator[list[Message]]:
-        """Lists of what is there, at least one message each and at most `max_messages`.
+        """Yields lists with the messages that have arrived, from one message to `max_messages`.
 
-        With a `timeout`, an empty list when nothing came for so long.
+        With a `timeout`, it yields an empty list when no message arrives for this long.
         """
         self._check_not_handled()
         check_count(max_messages)
@@ -93,25 +93,25 @@ class AsyncSubscription(SubscriptionBase):
             yield batch
 
     async def pause(self, timeout: Duration | None = None) -> None:
-        """Stops a bookmark subscription until `resume`."""
+        """Pauses a bookmark subscription until `resume`."""
         await self._client.pause([self], timeout=timeout)
 
     async def resume(self, timeout: Duration | None = None) -> None:
-        """Continues after `pause`."""
+        """Continues a paused subscription."""
         await self._client.resume([self], timeout=timeout)
 
     @takes(Change)
     async def replace(self, change: Change) -> None:
-        """Changes the subscription atomically; what is left out stays as it is, except that the filter is
-        taken off. `None` takes rate, conflation and select list off, too.
+        """Changes the subscription atomically.
 
-        It keeps its place in the log unless `bookmark` is given. When the server refuses, nothing has
-        changed.
+        Arguments that are left out stay as they are, except that the filter is removed. `None` removes the
+        rate, the conflation and the select list. The subscription keeps its place in the log unless
+        `bookmark` is given. When the server refuses the change, nothing has changed.
         """
         await self._replace(change)
 
     async def unsubscribe(self, timeout: Duration | None = None) -> None:
-        """Ends the subscription. Harmless when it has ended. Returns at once without a connection."""
+        """Ends the subscription. Does nothing when it has ended. Returns immediately without a connection."""
         await self._client.unsubscribe(self.sub_id, timeout=timeout)
 
     async def __aenter__(self) -> Self:
@@ -123,7 +123,7 @@ class AsyncSubscription(SubscriptionBase):
         await self.unsubscribe()
 
     def _take(self, timeout: float | None) -> tuple[Message | None, ...]:
-        """The next message, `None` when there will be none, nothing when none came in time."""
+        """Returns the next message, `None` after the last one, or nothing after the timeout."""
         try:
             return (self._core.next(timeout),)
         except TimeoutError:
@@ -131,9 +131,14 @@ class AsyncSubscription(SubscriptionBase):
 
 
 class AsyncClient(ClientBase[AsyncSubscription]):
-    """A connection to a server that comes back by itself, for asyncio. Takes the options of `Client`.
+    """Connects to a server or an engine in this process, for asyncio. Takes the options of `Client`.
 
-    `async with` connects; so does the first `await` of any call.
+        async with quire.AsyncClient("quire://127.0.0.1:9007", name="shop") as client:
+            await client.publish("orders", {"id": 1, "item": "book"})
+            await client.flush()
+
+    The client connects at `async with`, or at the first `await` of any call. It reconnects when the
+    connection is lost.
     """
 
     _subscription_class = AsyncSubscription
@@ -143,7 +148,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         super().__init__(options, Loop())
 
     async def connect(self) -> None:
-        """Connects, and returns when it is logged on; at once with `connect="background"`. Harmless when it is."""
+        """Connects, and returns when the client is logged on; with `connect="background"` immediately."""
         await self._connect()
 
     async def publish(
@@ -158,8 +163,10 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         on_persisted: Callable[[AsyncReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> int | None:
-        """Sends a message and returns its sequence number. See `Client.publish`. `on_persisted` is called on the loop, and is a plain
-        function."""
+        """Sends a message and returns its sequence number. See `Client.publish`.
+
+        `on_persisted` must be a plain function, and is called on the loop.
+        """
         if on_persisted is not None:
             message = Publish(
                 data,
@@ -223,7 +230,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         on_persisted: Callable[[AsyncBatchReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> list[int]:
-        """Sends several messages with one call, all or none, and returns their sequence numbers. See `Client.publish_many`."""
+        """Sends several messages, all or none, and returns their sequences. See `Client.publish_many`."""
         kind = None if on_persisted is None else AsyncBatchReceipt
         messages = batch_to_core(topic, items, expiration, correlation_id, headers, self._options.encoder)
         sequences, _ = await self._publish_all(kind, messages, on_persisted, timeout)
@@ -240,7 +247,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         on_persisted: Callable[[AsyncBatchReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> AsyncBatchReceipt:
-        """Sends several messages and returns the receipt of all of them, which can be awaited. See `Client.publish_many_receipt`."""
+        """Sends several messages and returns one receipt to await. See `Client.publish_many_receipt`."""
         messages = batch_to_core(topic, items, expiration, correlation_id, headers, self._options.encoder)
         check_not_empty(messages)
         _, receipt = await self._publish_all(AsyncBatchReceipt, messages, on_persisted, timeout)
@@ -248,17 +255,19 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         return receipt
 
     async def flush(self, timeout: Duration | None = None) -> None:
-        """Waits until everything published so far is persisted; goes on over reconnects.
+        """Waits until everything published so far is persisted. Continues to wait after a reconnect.
 
-        Raises `TimeoutError`, and the error of a publish that the server refused since the last flush.
+        On a topic that the server is configured not to record (`recorded = false`), publishes are accepted,
+        not persisted. `timeout`: the longest wait; without it there is no limit.
 
-        On a topic that the server is configured not to record (`recorded = false`), publishes are accepted, not persisted.
+        Raises `TimeoutError` after `timeout`, and the error of a publish that the server refused since the
+        last flush.
         """
         await self._flush(timeout)
 
     @takes(Spec)
     async def subscribe(self, spec: Spec) -> AsyncSubscription:
-        """Subscribes and returns when the server has accepted it. See `Client.subscribe`.
+        """Subscribes to a topic or a queue. See `Client.subscribe`.
 
         `on_message` may be a coroutine function. The handlers of one client run one at a time, in the order
         of arrival, on the loop.
@@ -266,19 +275,19 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         return await self._enter(spec, auto_ack=self._options.auto_ack)
 
     async def unsubscribe(self, sub_id: str | None = None, *, timeout: Duration | None = None) -> None:
-        """Ends one subscription, or all of them. Returns at once without a connection: the server ended them with it."""
+        """Ends one subscription, or all. Does not wait without a connection: it ended the subscriptions."""
         await self._unsubscribe(None if sub_id is None else [sub_id], timeout=timeout)
 
     async def pause(
         self, subscriptions: Iterable[AsyncSubscription] | None = None, *, timeout: Duration | None = None
     ) -> None:
-        """Stops bookmark subscriptions, all with one command; left out: all of this client."""
+        """Pauses bookmark subscriptions with one command; without an argument, all of this client."""
         await self._set_paused(subscriptions, True, timeout)
 
     async def resume(
         self, subscriptions: Iterable[AsyncSubscription] | None = None, *, timeout: Duration | None = None
     ) -> None:
-        """Continues bookmark subscriptions, all with one command (they may then share one replay)."""
+        """Continues paused subscriptions with one command. They may then share one replay."""
         await self._set_paused(subscriptions, False, timeout)
 
     async def ack(
@@ -304,7 +313,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         batch_size: int | None = None,
         timeout: Duration | None = None,
     ) -> AsyncIterator[Message]:
-        """The messages of a queue that could be delivered now. See `Client.sow`."""
+        """Yields the messages that a queue can deliver now. See `Client.sow`."""
         count = DEFAULT_BATCH_COUNT if batch_size is None else batch_size
         check_count(count)
         answers = await self._query(topic, filter, order_by, top_n, timeout)
@@ -315,13 +324,14 @@ class AsyncClient(ClientBase[AsyncSubscription]):
     async def queue_stats(
         self, queue: str | None = None, *, timeout: Duration | None = None
     ) -> dict[str, dict[str, Any]]:
-        """The figures of one queue, or of all, by name (docs/queues.md section 10)."""
+        """Returns the figures of one queue, or of all queues, by name (docs/queues.md section 10)."""
         return await self._queue_stats(queue, timeout)
 
     async def server_info(self, *, timeout: Duration | None = None) -> ServerInfo:
-        """Returns what the server is: name, version, uptime, journal, and how much there is of everything.
+        """Returns the name, version and uptime of the server, and the sizes and counts of its parts.
 
-        Raises `TimeoutError` when no answer comes within `timeout`; left out, `command_timeout`.
+        Raises `TimeoutError` when the server does not answer within `timeout`, or without it
+        `command_timeout`.
         """
         return await self._server_info(timeout)
 
@@ -335,23 +345,26 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         extend: bool = True,
         retry_delay: Duration | Sequence[Duration] | None = None,
     ) -> WorkReport:
-        """Works on a queue until the client is drained or closed, the task is cancelled, or SIGTERM comes.
+        """Calls `handler` with the messages of a queue. See `Client.process`.
 
-        `handler` may be a coroutine function; `concurrency` of them run at a time, on the loop. A handler that
-        is cancelled leaves its message, which goes back. See `Client.process`.
+        The call ends when the client is drained or closed, when the task is cancelled, or at SIGTERM.
+        `handler` may be a coroutine function; `concurrency` of them run at a time, on the loop. The message
+        of a cancelled handler returns to the queue.
         """
         return await self._process(queue, handler, concurrency, max_backlog, extend, retry_delay)
 
     async def drain(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> DrainReport:
-        """Stops taking messages, waits for the handlers, the workers and the publishes, and closes; tells
-        what was left. See `Client.drain`."""
+        """Stops taking messages, waits for handlers, workers and publishes, closes, and reports what is left.
+
+        See `Client.drain`.
+        """
         return await self._drain(timeout)
 
     async def close(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> None:
-        """Waits up to `timeout` for pending publishes, then leaves. Leaves at once without a connection, and when it is lost
-        meanwhile. Logs how many publishes are not persisted.
+        """Waits up to `timeout` for pending publishes, and closes the client. All iterations end.
 
-        Iterations end. Harmless when it is closed.
+        Does not wait without a connection, or after the connection is lost. Logs the number of publishes that
+        are not persisted. Does nothing when the client is closed.
         """
         await self._close(timeout_to_core(timeout) or 0.0)
 

@@ -1,4 +1,4 @@
-"""What both clients do, written once: coroutines that wait through the driver of the client alone (`_driver`)."""
+"""The common logic of both clients: coroutines that wait only through the driver (`_driver`)."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ BOOKMARKS_PER_COMMAND = 10_000
 
 
 class ClientBase(Generic[S]):
-    """The state of a client beside its core, and the logic of its calls."""
+    """The state of a client outside of its core, and the logic of its calls."""
 
-    #: What `subscribe` makes.
+    #: The class that `subscribe` returns.
     _subscription_class: type[S]
 
     def __init__(self, options: ClientOptions, driver: Driver) -> None:
@@ -100,7 +100,7 @@ class ClientBase(Generic[S]):
 
     @property
     def name(self) -> str:
-        """The publisher's identity."""
+        """The client name: the identity of the publisher."""
         return self._name
 
     @property
@@ -116,7 +116,7 @@ class ClientBase(Generic[S]):
         return self._started.state
 
     def health(self) -> Health:
-        """How the client and its subscriptions stand."""
+        """Returns the state of the client and of its subscriptions. Does not ask the server."""
         core = self._started
         if core is None:
             return Health(state=self.state, persisted=0, unpersisted=0)
@@ -135,10 +135,11 @@ class ClientBase(Generic[S]):
         )
 
     def add_state_listener(self, listener: StateListener) -> None:
-        """Calls `listener` with each state that the client comes into from now on, in their order.
+        """Calls `listener` with each new state of the client, in their order.
 
-        The listeners of a blocking client run one at a time on a thread of their own, so that they may use the client. Those of
-        an asyncio client run on the loop, and may be coroutine functions. What one raises is logged.
+        The listeners of a blocking client run one at a time on a separate thread, so they may use the client.
+        The listeners of an asyncio client run on the loop, and may be coroutine functions. An exception of a
+        listener is logged.
         """
         check_function(listener, "listener")
         self._driver.check_handler(listener)
@@ -149,7 +150,7 @@ class ClientBase(Generic[S]):
             self._listeners.append(listener)
 
     def remove_state_listener(self, listener: StateListener) -> None:
-        """Calls it no more. Harmless when it is not called."""
+        """Removes a listener. Does nothing when it was not added."""
         with self._lock:
             if listener in self._listeners:
                 self._listeners.remove(listener)
@@ -223,7 +224,7 @@ class ClientBase(Generic[S]):
         return self._bind()
 
     async def _answer(self, core: _quire.Client, command: int, timeout: float | None = None) -> bool:
-        """Whether the command was answered in time. Raises what was refused. Nobody asks for the answer again."""
+        """Returns whether the command was answered in time, and removes the answer. Raises a refusal."""
         try:
             return await self._driver.wait(partial(core.wait, command), timeout)
         finally:
@@ -620,7 +621,7 @@ class ClientBase(Generic[S]):
         core = self._started
         if core is None:
             return await self._close(0.0)
-        # What handlers have of queues stays theirs until they are done.
+        # Handlers keep their queue messages until they return.
         leased = [s for s in subscriptions if s._is_leased_to_handler]
         if core.state == "connected":
             commands = [core.replace(s._core.number, s._spec_without_more) for s in leased]
@@ -645,7 +646,7 @@ class ClientBase(Generic[S]):
         core = self._started
         if core is None or self._has_left:
             return DrainReport(unpersisted=0 if core is None else core.unpersisted_count)
-        # Without a connection there is nothing to wait for: it may come back in hours, or never.
+        # Does not wait without a connection: reconnecting can take hours, or never succeed.
         deadline = monotonic() + (timeout if core.state == "connected" else 0.0)
         try:
             if core.state == "connected" and (core.unpersisted_count or core.unconfirmed_count):
@@ -694,7 +695,7 @@ class ClientBase(Generic[S]):
         self._close_stores()
         self._driver.detach()
 
-    # Beside the calls
+    # Background work
 
     def _start_handlers(self, core: _quire.Client) -> None:
         with self._lock:
@@ -702,7 +703,7 @@ class ClientBase(Generic[S]):
                 self._handling = self._driver.run(f"quire-handlers-{self.name}", self._keep_handling(core))
 
     async def _keep_handling(self, core: _quire.Client) -> None:
-        """Runs the handlers until the client ends. When they cannot go on, the client ends with the reason."""
+        """Runs the handlers until the client ends. A failure that stops them ends the client."""
         try:
             await self._run_handlers(core)
         except BaseException as error:
@@ -740,7 +741,7 @@ class ClientBase(Generic[S]):
 
     async def _run_listeners(self, core: _quire.Client, seen: int) -> None:
         def look(timeout: float | None) -> list[tuple[int, str]]:
-            # Nothing is told of a client that was left.
+            # After the program has left the client, listeners are not called.
             return core.states_after(seen, timeout) or ([(seen + 1, "closed")] if self._has_left else [])
 
         while True:
@@ -781,7 +782,7 @@ def _no_room(core: _quire.Client, limit: float | None) -> str:
 
 
 def _not_flushed(core: _quire.Client) -> TimeoutError:
-    """What to raise when a flush was not answered in time: what waits, and for what."""
+    """Returns the error for a flush that was not answered in time, with the publishes that wait and the reason."""
     count = core.unpersisted_count
     waiting = f"{count} publishes are not persisted yet" if count else "the flush is not answered yet"
     if core.state == "connected":

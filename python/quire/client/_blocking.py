@@ -1,4 +1,4 @@
-"""The blocking client. Every call that waits leaves the interpreter to other threads and obeys Ctrl-C."""
+"""The blocking client. Every call that waits releases the interpreter lock, and Ctrl-C interrupts it."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ class Completed(CompletedBase):
     __doc__ = CompletedBase.__doc__
 
     def wait(self, timeout: Duration | None = None) -> bool:
-        """True when it has; false when `timeout` passed first or the client ended before."""
+        """Waits for the event. Returns `False` after `timeout`, or when the client ended before the event."""
         return bool(self._core.wait_completed(timeout_to_core(timeout)))
 
 
 class Subscription(SubscriptionBase):
     """A subscription: iterate over it, or take messages with `get` or `batches`.
 
-    A message is processed when the next one is asked for or it was discarded. The iteration ends when the
-    subscription or the client is closed, and raises what the server ended it with.
+    A message counts as processed when the program asks for the next one, or discards it. The iteration ends
+    when the subscription or the client is closed. It raises the error with which the server ended it.
     """
 
     _client: Client
 
     def __init__(self, client: Client, core: _quire.Subscription, spec: Spec, sub_id: str) -> None:
         super().__init__(client, core, spec, sub_id)
-        #: An event: the program was handed the whole replay, up to what the log held as it was made.
+        #: An event: the program has received the replay up to the end of the log at the subscribe call.
         self.completed = Completed(core)
 
     def __iter__(self) -> Iterator[Message]:
@@ -62,9 +62,9 @@ class Subscription(SubscriptionBase):
             yield message
 
     def get(self, timeout: Duration | None = None) -> Message:
-        """The next message.
+        """Returns the next message, and waits for it for at most `timeout`.
 
-        Raises `TimeoutError` when none comes in time, `DisconnectedError` when there will be no more.
+        Raises `TimeoutError` after `timeout`, and `DisconnectedError` when the subscription has ended.
         """
         self._check_not_handled()
         message = self._core.next(timeout_to_core(timeout))
@@ -75,34 +75,34 @@ class Subscription(SubscriptionBase):
     def batches(
         self, max_messages: int = DEFAULT_BATCH_COUNT, timeout: Duration | None = None
     ) -> Iterator[list[Message]]:
-        """Lists of what is there, at least one message each and at most `max_messages`.
+        """Yields lists with the messages that have arrived, from one message to `max_messages`.
 
-        With a `timeout`, an empty list when nothing came for so long, so that the loop gets its turn.
+        With a `timeout`, it yields an empty list when no message arrives for this long.
         """
         self._check_not_handled()
         check_count(max_messages)
         return _batches(self._core, max_messages, timeout_to_core(timeout))
 
     def pause(self, timeout: Duration | None = None) -> None:
-        """Stops a bookmark subscription until `resume`."""
+        """Pauses a bookmark subscription until `resume`."""
         self._client.pause([self], timeout=timeout)
 
     def resume(self, timeout: Duration | None = None) -> None:
-        """Continues after `pause`."""
+        """Continues a paused subscription."""
         self._client.resume([self], timeout=timeout)
 
     @takes(Change)
     def replace(self, change: Change) -> None:
-        """Changes the subscription atomically; what is left out stays as it is, except that the filter is
-        taken off. `None` takes rate, conflation and select list off, too.
+        """Changes the subscription atomically.
 
-        It keeps its place in the log unless `bookmark` is given. When the server refuses, nothing has
-        changed.
+        Arguments that are left out stay as they are, except that the filter is removed. `None` removes the
+        rate, the conflation and the select list. The subscription keeps its place in the log unless
+        `bookmark` is given. When the server refuses the change, nothing has changed.
         """
         finish(self._replace(change))
 
     def unsubscribe(self, timeout: Duration | None = None) -> None:
-        """Ends the subscription. Harmless when it has ended. Returns at once without a connection."""
+        """Ends the subscription. Does nothing when it has ended. Returns immediately without a connection."""
         self._client.unsubscribe(self.sub_id, timeout=timeout)
 
     def __enter__(self) -> Self:
@@ -115,38 +115,49 @@ class Subscription(SubscriptionBase):
 
 
 class Client(ClientBase[Subscription]):
-    """A connection to a server that comes back by itself. Thread-safe.
+    """Connects to a server or an engine in this process, and reconnects when the connection is lost.
 
-    The constructor returns when the client is logged on. A lost connection is made again: unpersisted
-    publishes are sent again and subscriptions go on behind the last message that they received.
+        with quire.Client("quire://127.0.0.1:9007", name="shop") as client:
+            client.publish("orders", {"id": 1, "item": "book"})
+            client.flush()
 
-    - `url`: `quire://host:port` (a server), `file:DIRECTORY` or `memory:` (an engine in this process), or a list
-      of them in the order in which they are tried
-    - `config`: settings of an engine in this process; by default every topic is recorded as JSON
-    - `name`: the publisher's identity: unique, and the same after a restart. Left out, one is generated,
-      and then nothing can be deduplicated across restarts
-    - `publish_store`: where publishes are kept until they are persisted: `None` (in memory), the path of a file that
-      outlives the process (and then `name` must be given), or a `PublishStore`
-    - `bookmark_store`: where it is kept how far subscriptions were processed, for `MOST_RECENT`: `None` (in memory), the
-      path of a file that outlives the process, or a `BookmarkStore`
-    - `user`: the identity for the rule that a name is taken over by the same user only; `password`: handed to
-      the server, which has no list of users yet and checks neither
-    - `heartbeat`: how often each side says something; a peer silent for two of them is given up. `None` =
-      never
-    - `connect`: `"wait"` returns when the client is logged on; `"background"` returns at once and connects when a server
-      is there. That requires a publish store in a file
-    - `connect_timeout`: how long to wait for the first logon. A client that no server lets in raises at once, unless
-      `wait=True`: then it keeps trying for this long
-    - `command_timeout`: how long a call waits for the server when its `timeout=` is left out; `None` = without a limit.
-      After it the call raises `TimeoutError`. `flush`, `get` and iterations wait without a limit
-    - `receive_size_max`: bytes of received messages that may wait for the program; above it a subscription that
-      takes more than its share is kept back (docs/clients.md, "Bounds")
-    - `encoder`: makes JSON, or for the message itself bytes or text, of data that JSON does not have. Without it,
-      dataclasses, pydantic models, times, `Decimal`, `UUID`, `Enum` and sets are published as pydantic writes them
-    - `auto_ack`: a queue message is acknowledged when its handler returned, or the next one is asked for
-    - `ack_batch_size`, `ack_timeout`: acknowledgements go out together: when there are so many, or after so
-      long
-    - `reconnect`: how it comes back after a lost connection
+    Threads can share a client. The constructor returns when the client is logged on. After a lost connection
+    the client sends unpersisted publishes again, and its subscriptions resume after the last message that
+    they received. Durations are seconds, a `timedelta`, or text such as "500ms". Sizes are bytes, or text
+    such as "64MB".
+
+    - `url`: `quire://host:port` (a server), `file:DIRECTORY` or `memory:` (an engine in this process), or a
+      list of URLs, which are tried in this order
+    - `config`: settings of an engine in this process; by default it records every topic as JSON
+    - `name`: the identity of the publisher. It must be unique, and the same after a restart. Without it, a
+      name is generated, and the server cannot drop duplicates that are sent after a restart
+    - `publish_store`: where publishes are kept until they are persisted: `None` (in memory), the path of a
+      file that survives the process (this requires `name`), or a `PublishStore`
+    - `bookmark_store`: where the position of subscriptions is kept, for `MOST_RECENT`: `None` (in memory),
+      the path of a file that survives the process, or a `BookmarkStore`
+    - `user`: only a client with the same user can take over the name. `password`: is sent to the server,
+      which has no list of users yet and checks neither
+    - `heartbeat`: interval in which each side sends something. A peer that is silent for two intervals is
+      disconnected. `None` switches heartbeats off
+    - `connect`: `"wait"` returns when the client is logged on. `"background"` returns immediately and
+      connects when a server is available. It requires a publish store in a file
+    - `connect_timeout`: limit for the first logon. A client that no server accepts raises immediately. With
+      `wait=True` it tries again until this limit
+    - `command_timeout`: how long a call without `timeout=` waits for the server, before it raises
+      `TimeoutError`. `None` is no limit. `flush`, `get` and iterations wait without a limit
+    - `receive_size_max`: limit of received messages that wait for the program, in bytes. Above it, a
+      subscription that takes more than its share is paused (docs/clients.md, "Bounds")
+    - `encoder`: converts data that JSON does not have to JSON values, or a whole message to bytes or text.
+      Without it, dataclasses, pydantic models, times, `Decimal`, `UUID`, `Enum` and sets are converted as
+      pydantic does
+    - `auto_ack`: acknowledge a queue message when its handler returned, or when the program asks for the next
+      one
+    - `ack_batch_size`, `ack_timeout`: acknowledgements are sent together, when there is this number of them
+      or after this time
+    - `reconnect`: the delays between attempts to reconnect, as a `Reconnect`
+
+    Raises `ConfigError` for an invalid argument, `DisconnectedError` when no server accepts the connection,
+    and `TimeoutError` after `connect_timeout`.
     """
 
     _subscription_class = Subscription
@@ -168,22 +179,30 @@ class Client(ClientBase[Subscription]):
         on_persisted: Callable[[Receipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> int | None:
-        """Sends a message and returns its sequence number. Does not wait for persistence; waits when the
-        publish store is full.
+        """Sends a message, and returns its sequence number, or `None` with `sequence=None`.
 
-        - `data`: bytes, text, or anything that is JSON-serialisable
-        - `sequence`: `AUTO` counts by itself; a number is sent as given (not above the highest, it is a
-          duplicate that the server drops);
-          `None` sends without one, and then the message is not sent again after a lost connection
+            client.publish("orders", {"id": 1, "item": "book"}, headers={"source": "web"})
+            client.flush()  # returns when the message is persisted
+
+        The call does not wait until the message is persisted. It waits only while the publish store is full.
+
+        - `topic`: exact name of the topic
+        - `data`: bytes, text (sent as UTF-8), or anything else that can become JSON
+        - `sequence`: `AUTO` assigns the next number. A number is sent as given: the server drops the message
+          as a duplicate unless the number is above the highest one of this client name. `None` sends without
+          a number, and the message is not sent again after a lost connection
         - `expiration`: lifetime in a queue, in whole seconds rounded up; 0 = never expires
-        - `headers`: names with text or bytes, at most 64; a name has 1 to 255 bytes, and all names and values
-          together at most 32,768. Filters read them as ``HEADER('name')``
-        - `on_persisted`: called with the `Receipt` of the message when it is done: persisted, refused, or lost with the
-          client. It runs on a thread of the client, one call at a time. Its exceptions are logged
-        - `timeout`: how long to wait for room in the publish store, instead of `command_timeout`. After it
-          `TimeoutError` is raised, and the message was not taken
+        - `correlation_id`: text that subscribers receive with the message
+        - `headers`: at most 64 names with text or bytes. A name has 1 to 255 bytes. All names and values
+          together have at most 32,768 bytes. Filters read them as ``HEADER('name')``
+        - `on_persisted`: function that is called with the `Receipt` of the message when it is persisted,
+          refused, or lost with the client. It runs on a thread of the client, one call at a time. Its
+          exceptions are logged
+        - `timeout`: how long to wait for room in the publish store, instead of `command_timeout`
 
-        Raises `LimitExceededError` when `AUTO` has used the last number, 2^64 - 1, under this name.
+        Raises `TimeoutError` after `timeout` (the message was not sent), `TypeError` or `ValueError` for data
+        that cannot become JSON, and `LimitExceededError` when `AUTO` has used the last number, 2^64 - 1,
+        under this name. An error with which the server refuses the message is raised by `flush`.
         """
         if on_persisted is not None:
             message = Publish(
@@ -229,8 +248,9 @@ class Client(ClientBase[Subscription]):
     ) -> Receipt:
         """Sends a message as `publish` does, and returns its receipt.
 
-        `receipt.wait()` returns when the message is persisted, and raises the error with which the server refused it. `flush` does not
-        raise that error, unless the program drops the receipt before.
+        `receipt.wait()` returns when the message is persisted, and raises the error with which the server
+        refused it. `flush` then does not raise that error. It raises it if the program has dropped the
+        receipt before.
         """
         message = Publish(
             data,
@@ -253,14 +273,14 @@ class Client(ClientBase[Subscription]):
         on_persisted: Callable[[BatchReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> list[int]:
-        """Sends several messages with one call, and returns their sequence numbers. They are taken all or not at all.
+        """Sends several messages with one call, all of them or none, and returns their sequence numbers.
 
-        - `topic`: of the items that do not name their own; `None` when all of them do
+        - `topic`: topic of the items that do not name one; `None` when all of them do
         - `items`: the data of each message, or a `quire.Publish` with options
-        - `on_persisted`: called once with the `BatchReceipt`
-        - `timeout`: how long to wait until the publish store has room for all of them
+        - `on_persisted`: function that is called once, with the `BatchReceipt`
+        - `timeout`: how long to wait until the publish store has room for all messages
 
-        An error has a note that says which item it is about.
+        Raises the errors of `publish`, with a note that names the item.
         """
         kind = None if on_persisted is None else BatchReceipt
         messages = batch_to_core(topic, items, expiration, correlation_id, headers, self._options.encoder)
@@ -278,7 +298,7 @@ class Client(ClientBase[Subscription]):
         on_persisted: Callable[[BatchReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> BatchReceipt:
-        """Sends several messages as `publish_many` does, and returns the receipt of all of them. `items` must not be empty."""
+        """Sends several messages as `publish_many` does, and returns one receipt. `items` must not be empty."""
         messages = batch_to_core(topic, items, expiration, correlation_id, headers, self._options.encoder)
         check_not_empty(messages)
         _, receipt = finish(self._publish_all(BatchReceipt, messages, on_persisted, timeout))
@@ -286,38 +306,51 @@ class Client(ClientBase[Subscription]):
         return receipt
 
     def flush(self, timeout: Duration | None = None) -> None:
-        """Waits until everything published so far is persisted; goes on over reconnects.
+        """Waits until everything published so far is persisted. Continues to wait after a reconnect.
 
-        Raises `TimeoutError`, and the error of a publish that the server refused since the last flush.
+        On a topic that the server is configured not to record (`recorded = false`), publishes are accepted,
+        not persisted. `timeout`: the longest wait; without it there is no limit.
 
-        On a topic that the server is configured not to record (`recorded = false`), publishes are accepted, not persisted.
+        Raises `TimeoutError` after `timeout`, and the error of a publish that the server refused since the
+        last flush.
         """
         finish(self._flush(timeout))
 
     @takes(BlockingSpec)
     def subscribe(self, spec: BlockingSpec) -> Subscription:
-        """Subscribes and returns when the server has accepted it; raises what the server refuses.
+        """Subscribes to a topic or a queue, and returns when the server has accepted the subscription.
 
-        - `topic`: exact, or a regular expression when it holds any of ``^ $ * + ? [ ] ( ) { } | \\``,
-          searched for unanchored
-        - `bookmark`: replay from there: `EPOCH`, `NOW`, `MOST_RECENT`, a bookmark, several of them, or a time;
-          a range like "[A:B]" of them ends, and with it the iteration
-        - `bookmark_not_found`: where the replay begins when none of the bookmarks is in the log: `"epoch"` (with the oldest
-          message) or `"now"`, both with a warning in the log of this client; `"fail"`: it is a `BadBookmarkError`
-        - `max_backlog`: from queues, the most messages that are not settled; 1 when left out, 0 for barriers
-          only
-        - `live`: after the replay, messages come before they are persisted
-        - `paused`: created without delivering until `resume`
-        - `rate`: the fastest pace of a replay: messages per second ("1000"), bytes per second ("500KB"), or a
-          multiple of the original pace ("2X")
-        - `rate_max_gap`: with a multiple, the longest wait for the next message
-        - `conflation`, `conflation_key`: of the messages that agree in the key (a field like "/symbol", or several),
-          at most one in each such interval is delivered, the newest, with the bookmark of the first
-        - `select`: the part of each message to deliver, as entries like "-/", "+/symbol", "+/price"
-        - `on_message`: called with each message. The handlers of one client run one at a time, in the order
-          of arrival, on one thread. A coroutine function is a `TypeError`
-        - `sub_id`: name under which `MOST_RECENT` finds the place again
-        - `timeout`: how long to wait for the server, instead of `command_timeout`. After it nothing is subscribed
+            for message in client.subscribe("orders", filter="/qty > 50", bookmark=quire.EPOCH):
+                print(message.json())
+
+        - `topic`: exact name, or a regular expression if it contains any of ``^ $ * + ? [ ] ( ) { } | \\``. A
+          regular expression matches anywhere in a topic unless it has `^` and `$`
+        - `filter`: content filter. The server delivers only messages that match it
+        - `bookmark`: where the replay begins: `EPOCH`, `NOW`, `MOST_RECENT`, a bookmark, several bookmarks,
+          or a time. The iteration over a range such as "[A:B]" ends. Without it, only new messages are
+          delivered
+        - `bookmark_not_found`: where the replay begins when none of the bookmarks is in the log: `"epoch"`
+          (at the oldest message) or `"now"`, both with a warning in the log of this client; with `"fail"`,
+          `BadBookmarkError` is raised
+        - `max_backlog`: limit of messages from a queue that are delivered and not yet settled. Without it: 1.
+          With 0, only barriers are delivered
+        - `live`: after the replay, deliver messages before they are persisted
+        - `paused`: deliver nothing until `resume`
+        - `rate`: limit of a replay: messages per second ("1000"), bytes per second ("500KB"), or a multiple
+          of the original pace ("2X")
+        - `rate_max_gap`: with a multiple, the longest pause before the next message
+        - `conflation`, `conflation_key`: of the messages with the same key (a field such as "/symbol", or
+          several fields), deliver at most one in each interval of this length: the newest, with the bookmark
+          of the first
+        - `select`: the part of each message to deliver, as entries such as "-/", "+/symbol", "+/price"
+        - `on_message`: function that is called with each message. The handlers of one client run one at a
+          time, in the order of arrival, on one thread. A coroutine function is a `TypeError`
+        - `sub_id`: name under which `MOST_RECENT` finds the position of the subscription after a restart
+        - `timeout`: how long to wait for the server, instead of `command_timeout`
+
+        Raises the error with which the server refuses the subscription, such as `BadFilterError`,
+        `BadTopicError` or `NotJournaledError`. Raises `TimeoutError` after `timeout`; nothing is subscribed
+        then.
         """
         return self._enter_now(spec, auto_ack=self._options.auto_ack)
 
@@ -325,19 +358,19 @@ class Client(ClientBase[Subscription]):
         return finish(self._enter(spec, auto_ack=auto_ack))
 
     def unsubscribe(self, sub_id: str | None = None, *, timeout: Duration | None = None) -> None:
-        """Ends one subscription, or all of them. Returns at once without a connection: the server ended them with it."""
+        """Ends one subscription, or all. Does not wait without a connection: it ended the subscriptions."""
         finish(self._unsubscribe(None if sub_id is None else [sub_id], timeout=timeout))
 
     def pause(
         self, subscriptions: Iterable[Subscription] | None = None, *, timeout: Duration | None = None
     ) -> None:
-        """Stops bookmark subscriptions, all with one command; left out: all of this client."""
+        """Pauses bookmark subscriptions with one command; without an argument, all of this client."""
         finish(self._set_paused(subscriptions, True, timeout))
 
     def resume(
         self, subscriptions: Iterable[Subscription] | None = None, *, timeout: Duration | None = None
     ) -> None:
-        """Continues bookmark subscriptions, all with one command (they may then share one replay)."""
+        """Continues paused subscriptions with one command. They may then share one replay."""
         finish(self._set_paused(subscriptions, False, timeout))
 
     def ack(
@@ -350,13 +383,13 @@ class Client(ClientBase[Subscription]):
         expire: bool = False,
         timeout: Duration | None = None,
     ) -> None:
-        """Acknowledges messages of a queue by bookmark, or all active ones that a filter matches; waits for
-        the server.
+        """Acknowledges messages of a queue by bookmark, or all active messages that match a filter.
 
-        - `bookmarks`: one, several joined by commas, or any number of them; those that are not in the queue
-          (any more) are passed over
-        - `filter`: an empty one stands for every message
-        - `cancel`: they go back to the queue; `expire`: they are thrown out of it
+        - `bookmarks`: a bookmark, several bookmarks joined by commas, or an iterable of bookmarks or
+          messages. Bookmarks that are not in the queue are ignored
+        - `filter`: content filter; an empty filter matches every message
+        - `cancel`: return the messages to the queue. `expire`: remove them from the queue
+        - `timeout`: how long to wait for the server, instead of `command_timeout`
         """
         finish(self._settle(topic, bookmarks, filter, cancel, expire, timeout))
 
@@ -370,11 +403,12 @@ class Client(ClientBase[Subscription]):
         batch_size: int | None = None,
         timeout: Duration | None = None,
     ) -> Iterator[Message]:
-        """The messages of a queue that could be delivered now, in delivery order; nothing changes by it.
+        """Yields the messages that a queue can deliver now, in delivery order. The queue is not changed.
 
-        - `order_by`: a field to sort by instead, with `DESC` behind it for the greatest first
-        - `top_n`: the most messages wanted
-        - `batch_size`: how many of them to take from the connection at a time
+        - `filter`: content filter; only messages that match it are returned
+        - `order_by`: field to sort by, such as "/price"; "/price DESC" sorts in descending order
+        - `top_n`: limit of messages
+        - `batch_size`: number of messages to take from the connection at a time
         """
         count = DEFAULT_BATCH_COUNT if batch_size is None else batch_size
         check_count(count)
@@ -384,26 +418,27 @@ class Client(ClientBase[Subscription]):
     def queue_stats(
         self, queue: str | None = None, *, timeout: Duration | None = None
     ) -> dict[str, dict[str, Any]]:
-        """The figures of one queue, or of all, by name (docs/queues.md section 10)."""
+        """Returns the figures of one queue, or of all queues, by name (docs/queues.md section 10)."""
         return finish(self._queue_stats(queue, timeout))
 
     def server_info(self, *, timeout: Duration | None = None) -> ServerInfo:
-        """Returns what the server is: name, version, uptime, journal, and how much there is of everything.
+        """Returns the name, version and uptime of the server, and the sizes and counts of its parts.
 
-        Raises `TimeoutError` when no answer comes within `timeout`; left out, `command_timeout`.
+        Raises `TimeoutError` when the server does not answer within `timeout`, or without it
+        `command_timeout`.
         """
         return finish(self._server_info(timeout))
 
     def _topics(self) -> list[dict[str, Any]]:
-        """The topics of the server, by name."""
+        """Returns the topics of the server, sorted by name."""
         return finish(self._all_topics())
 
     def _unrecorded_of(self, topics: Collection[str]) -> list[str]:
-        """Those of the topics that it published to and that the server does not record."""
+        """Returns those of `topics` to which this client published and which the server does not record."""
         return finish(self._unrecorded(topics))
 
     def _clients(self) -> list[dict[str, Any]]:
-        """The connections of the server, the oldest first."""
+        """Returns the connections of the server, the oldest first."""
         return finish(self._all_clients())
 
     def process(
@@ -416,38 +451,42 @@ class Client(ClientBase[Subscription]):
         extend: bool = True,
         retry_delay: Duration | Sequence[Duration] | None = None,
     ) -> WorkReport:
-        """Works on a queue until the client is drained or closed, or SIGTERM comes (in the main thread, when
-        nobody else handles it).
+        """Calls `handler` with the messages of a queue, until the client is closed or drained, or until SIGTERM.
 
-        A message is acknowledged when the handler returned and cancelled when it raised, unless the handler
-        has settled it. What is in hand is then finished, what was only fetched goes back, and everything said
-        is flushed.
+            def handle(message: quire.Message) -> None:
+                print(message.json())
 
-        - `concurrency`: handlers at a time, each in a thread of its own; a single one runs in the calling
-          thread
-        - `max_backlog`: messages that the server may hand out ahead; two for each handler when left out
-        - `extend`: renew the lease of what is being handled, every third of its period
-        - `retry_delay`: how long a message on which the handler raised waits before it comes again: one
-          pause, or one for each cancel, of which the last repeats. Left out: as the queue is configured
+            client.process("jobs", handle, concurrency=4)
 
-        Raises `UnknownQueueError` when no queue has this name, `TypeError` for a coroutine function.
+        A message is acknowledged when the handler returns, and cancelled when it raises, unless the handler
+        has settled it. At the end, running handlers finish, messages without a handler return to the queue,
+        and all acknowledgements are flushed. The call handles SIGTERM only in the main thread, and only if
+        the program has no handler for it.
+
+        - `concurrency`: number of handlers that run at a time, each in a separate thread. A single handler
+          runs in the calling thread
+        - `max_backlog`: limit of messages that the server delivers ahead. Without it: two for each handler
+        - `extend`: renew the lease of a message while its handler runs, every third of the lease period
+        - `retry_delay`: delay before a cancelled message is delivered again: one delay, or one for each
+          cancel, of which the last one repeats. Without it: the delay in the configuration of the queue
+
+        Raises `UnknownQueueError` when no queue has this name, and `TypeError` for a coroutine function.
         """
         return finish(self._process(queue, handler, concurrency, max_backlog, extend, retry_delay))
 
     def drain(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> DrainReport:
-        """Stops taking messages, waits for the handlers, the workers and the publishes, and closes; tells
-        what was left.
+        """Stops taking messages, waits for handlers, workers and publishes, closes, and reports what is left.
 
-        Takes no longer than `timeout`. Messages that were received before are still handled, and what their
-        handlers publish is flushed. Not to be called by a handler.
+        Takes at most `timeout`. Messages that were received before are still handled, and the publishes of
+        their handlers are flushed. A handler must not call it.
         """
         return finish(self._drain(timeout))
 
     def close(self, timeout: Duration = DEFAULT_CLOSE_TIMEOUT) -> None:
-        """Waits up to `timeout` for pending publishes, then leaves. Leaves at once without a connection, and when it is lost
-        meanwhile. Logs how many publishes are not persisted.
+        """Waits up to `timeout` for pending publishes, and closes the client. All iterations end.
 
-        Iterations end. Harmless when it is closed.
+        Does not wait without a connection, or after the connection is lost. Logs the number of publishes that
+        are not persisted. Does nothing when the client is closed.
         """
         finish(self._close(timeout_to_core(timeout) or 0.0))
 

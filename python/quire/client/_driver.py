@@ -1,8 +1,8 @@
-"""How a client waits, and what runs beside it: the only things in which the two clients differ.
+"""Waiting and background work: the only parts in which the two clients differ.
 
-The logic of the clients (`_base`, `_worker`) is written once, as coroutines. They wait through a `Driver` and through nothing else.
-`Threads` waits inside the extension, so that no coroutine of a blocking client ever suspends: `finish` runs one to its end like a
-call. `Loop` waits on an event loop.
+The logic of the clients (`_base`, `_worker`) is written once, as coroutines. They wait only through a
+`Driver`. `Threads` waits inside the extension, so that no coroutine of a blocking client ever suspends:
+`finish` runs one to its end like a call. `Loop` waits on an event loop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Event(ABC):
 
 
 class Running(ABC):
-    """A coroutine that runs beside the caller."""
+    """A coroutine that runs in the background."""
 
     @abstractmethod
     async def join(self, timeout: float | None) -> None:
@@ -44,11 +44,11 @@ class Running(ABC):
 
     @abstractmethod
     def abandon(self) -> None:
-        """Nobody waits for it any more: a task is cancelled. A thread ends with its client."""
+        """Gives up the coroutine: cancels a task. A thread ends with its client."""
 
 
 class Driver(ABC):
-    """What a client runs on."""
+    """The way in which a client waits and runs background work: with threads, or on an event loop."""
 
     #: How long a worker waits for a message before it looks whether it is to stop, in seconds. `None`: `wake` tells it.
     stop_latency: float | None
@@ -73,8 +73,8 @@ class Driver(ABC):
     async def wait(self, operation: Callable[[float | None], T], timeout: float | None = None) -> T:
         """The result of an operation of the core, as soon as there is one.
 
-        `operation` takes the seconds that it may wait (`None`: without a limit). A result that is false, but not `None`, means
-        that nothing happened in time; such a result is given after `timeout` seconds.
+        `operation` takes the seconds that it may wait (`None`: without a limit). A result that is false, but
+        not `None`, means that nothing happened in time; such a result is given after `timeout` seconds.
         """
 
     @abstractmethod
@@ -95,15 +95,16 @@ class Driver(ABC):
 
     @abstractmethod
     def run(self, name: str, work: Coroutine[Any, Any, None]) -> Running:
-        """Starts a coroutine beside the caller. Raises `LimitExceededError` when the system gives no thread."""
+        """Starts a coroutine in the background. Raises `LimitExceededError` without a free thread."""
 
     @abstractmethod
     async def run_all(
         self, name: str, works: Sequence[Coroutine[Any, Any, None]], stop: Callable[[], None]
     ) -> None:
-        """Runs coroutines beside each other, and returns when all have ended. Raises the first failure.
+        """Runs coroutines concurrently, and returns when all have ended. Raises the first failure.
 
-        When the caller is interrupted, threads are told to `stop` and waited for, and tasks are cancelled.
+        When the caller is interrupted, `stop` is called and the threads are joined, or the tasks are
+        cancelled.
         """
 
     @abstractmethod

@@ -1,6 +1,7 @@
 """The driver of the asyncio client.
 
-One descriptor per client tells the loop that something changed; whatever waits looks again then. Nothing blocks the loop.
+One descriptor per client wakes the loop after a change. Each waiting call then checks its condition again. No
+call blocks the loop.
 """
 
 from __future__ import annotations

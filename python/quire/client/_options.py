@@ -1,4 +1,4 @@
-"""The options of both clients: one list of them, checked in one place. The extension reads them by their names."""
+"""The options of both clients, checked in one place. The extension reads them by their names."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ HEARTBEAT_MIN: Final = timedelta(milliseconds=10)
 
 @dataclass(frozen=True, kw_only=True)
 class Reconnect:
-    """How a client comes back after a lost connection: the delay grows from `initial` by `factor` up to
-    `maximum`. Raises `ConfigError`. Durations that are given as text or seconds become a `timedelta`."""
+    """The delays between attempts to reconnect: `initial`, times `factor` at each attempt, up to `maximum`.
+
+    Durations are seconds, a `timedelta`, or text such as "500ms". Raises `ConfigError` for invalid values.
+    """
 
     initial: Duration = timedelta(seconds=0.2)
     maximum: Duration = timedelta(seconds=20)

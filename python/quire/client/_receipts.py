@@ -39,7 +39,7 @@ class ReceiptBase(ABC, Generic[R]):
         self._messages = messages
 
     def done(self) -> bool:
-        """Whether it is known what became of every message: persisted, refused, or lost with the client."""
+        """Returns whether every message is persisted, refused, or lost with the client."""
         return self._core.is_settled()
 
     def result(self) -> R:
@@ -113,7 +113,7 @@ class OneBase(ReceiptBase[int]):
 
     @property
     def topic(self) -> str:
-        """Where it was published."""
+        """The topic of the message."""
         return self._messages[0][1]
 
     def _value(self) -> int:
@@ -138,8 +138,9 @@ class BlockingReceipt(ReceiptBase[R]):
     def wait(self, timeout: Duration | None = None) -> R:
         """Waits until the receipt is done, also over reconnects. `timeout`: instead of `command_timeout`.
 
-        Raises what the server refused, with `sequence` and `topic`; `DisconnectedError` when the client was closed before the outcome was
-        known; `StorageFullError` or `StorageFailedError` while the server takes no publishes; `TimeoutError`.
+        Raises what the server refused, with `sequence` and `topic`; `DisconnectedError` when the client was
+        closed before the outcome was known; `StorageFullError` or `StorageFailedError` while the server takes
+        no publishes; `TimeoutError`.
         """
         limit = self._limit(timeout)
         if not self._look(self._core.outcome(limit)):

@@ -1,4 +1,4 @@
-"""What a client tells about itself."""
+"""The reports of a client: its state, its work, and the state of its server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire._errors import QuireError
 
 @dataclass(frozen=True)
 class DrainReport:
-    """What was left when a client drained."""
+    """The work that was left when a client was drained."""
 
     #: Publishes that are not known to be persisted.
     unpersisted: int
@@ -20,19 +20,19 @@ class DrainReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was left."""
+        """Whether no work was left."""
         return self.unpersisted == 0 and self.unprocessed == 0
 
 
 @dataclass(frozen=True)
 class SubscriptionHealth:
-    """How one subscription stands."""
+    """The state of one subscription."""
 
     sub_id: str
     topic: str
     most_recent: str | None
     completed: bool
-    #: When a message, or the end of the replay, last came for it.
+    #: The time at which a message, or the end of the replay, last arrived (UTC).
     last_heard: datetime | None
     #: Messages of an ordinary subscription that came while those before them were not taken: docs/clients.md, "Bounds".
     missed: int
@@ -40,21 +40,21 @@ class SubscriptionHealth:
 
 @dataclass(frozen=True)
 class Health:
-    """How a client stands."""
+    """The state of a client."""
 
     state: str
     persisted: int
     unpersisted: int
     #: Why the last attempt to connect failed, if one did.
     last_error: str | None = None
-    #: When anything last came from the server.
+    #: The time at which the last bytes came from the server (UTC).
     last_heard: datetime | None = None
     subscriptions: tuple[SubscriptionHealth, ...] = ()
 
 
 @dataclass(frozen=True)
 class WorkReport:
-    """What a worker did with the messages that it was given."""
+    """The numbers of messages that a worker processed, by outcome."""
 
     #: The handler returned.
     acknowledged: int
@@ -67,7 +67,7 @@ class WorkReport:
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """What a server is, and how much there is of everything on it."""
+    """The identity of a server, and the sizes and counts of its parts."""
 
     #: The name of the instance.
     name: str

@@ -1,4 +1,4 @@
-"""What a subscription asks for, and how it is changed."""
+"""The arguments of a subscription, and of its changes."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ Rate = str | float | int
 class Spec:
     """The arguments of `subscribe`, which are documented there.
 
-    The members have the form in which the core reads them by their names: bookmarks, rates and fields are text, durations are
-    `timedelta`.
+    The members have the form in which the core reads them by their names: bookmarks, rates and fields are
+    text, durations are `timedelta`.
     """
 
     topic: str
@@ -146,7 +146,7 @@ class Change:
     timeout: Duration | None = None
 
     def of(self, spec: Spec) -> Spec:
-        """What the subscription asks for when it is changed."""
+        """Returns the arguments of the subscription after the change."""
         said: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         changed = {
             field.name: said[field.name] for field in fields(self) if said[field.name] is not field.default

@@ -1,4 +1,4 @@
-"""What a client keeps so that nothing is lost or repeated when something ends. See docs/stores.md."""
+"""The stores of a client, which prevent lost and repeated messages after a crash. See docs/stores.md."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ DEFAULT_PUBLISH_STORE_SIZE_MAX: Final = 256 * 1024 * 1024
 
 
 class PublishStore:
-    """Where a client keeps publishes until they are persisted, and how many bytes of them at the most.
+    """Keeps the publishes of a client until they are persisted.
 
-    - `path`: a file that outlives the process; `None` = in memory
-    - `size_max`: above it `publish` waits until something is persisted
+    - `path`: a file that survives the process; `None` = in memory
+    - `size_max`: limit in bytes; above it, `publish` waits until messages are persisted
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class PublishStore:
 
 
 class BookmarkStore:
-    """Where it is kept how far the subscriptions of clients were processed. Thread-safe; may be shared by clients.
+    """Keeps the positions of subscriptions. Threads and clients can share a store.
 
-    - `path`: a file that outlives the process, open until `close`; `None` = in memory
+    - `path`: a file that survives the process, open until `close`; `None` = in memory
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -48,19 +48,19 @@ class BookmarkStore:
 
     @property
     def sub_ids(self) -> list[str]:
-        """The names of the subscriptions whose places are kept."""
+        """Returns the names of the subscriptions in the store."""
         return self._core.sub_ids()
 
     def most_recent(self, sub_id: str) -> str | None:
-        """The bookmark behind which a subscription with this name goes on; `None` = nothing of it was processed."""
+        """Returns the bookmark after which a subscription resumes, or `None` when it has processed nothing."""
         return self._core.most_recent(sub_id)
 
     def forget(self, sub_id: str) -> bool:
-        """Keeps the place of a subscription no more; whether it was kept."""
+        """Removes the position of a subscription. Returns whether the store had it."""
         return self._core.forget(sub_id)
 
     def close(self) -> None:
-        """Lets the file go; what is processed afterwards is not kept. Harmless when it is closed."""
+        """Closes the file. Later positions are not kept. Does nothing when the store is closed."""
         self._core.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What the subscriptions of both clients share."""
+"""The common part of the subscriptions of both clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_BATCH_COUNT = 1024
 
 
 class SubscriptionBase:
-    """A subscription: its core, and what it was asked for."""
+    """A subscription: its core, and its arguments."""
 
     def __init__(self, client: ClientBase[Any], core: _quire.Subscription, spec: Spec, sub_id: str) -> None:
         self._client = client
@@ -37,20 +37,19 @@ class SubscriptionBase:
 
     @property
     def topic(self) -> str:
-        """What it is subscribed to."""
+        """The topic, pattern or queue of the subscription."""
         return self._spec.topic
 
     @property
     def filter(self) -> str | None:
-        """The content filter in force."""
+        """The current content filter, or `None`."""
         return optional_filter_to_core(self._spec.filter)
 
     @property
     def most_recent(self) -> str | None:
-        """The bookmark to resume at: behind the last message before which, itself included, all are
-        processed.
+        """The bookmark to resume after: of the last message up to which all messages are processed.
 
-        The bookmark that the subscription began with, when none was processed yet.
+        While no message is processed, it is the bookmark with which the subscription began.
         """
         begun_with = EPOCH if self._spec.bookmark == MOST_RECENT else self._spec.bookmark
         return self._core.most_recent or (
@@ -59,7 +58,7 @@ class SubscriptionBase:
 
     @property
     def bookmark_found(self) -> bool:
-        """Whether one of the bookmarks was in the log, also after each reconnect. If not, `bookmark_not_found` said where to begin.
+        """Whether one of the bookmarks was in the log, also after each reconnect. Else `bookmark_not_found` applied.
 
         `True` for times, `EPOCH` and `NOW`, and without a bookmark.
         """
@@ -87,7 +86,7 @@ class SubscriptionBase:
             raise ConfigError("the messages of this subscription go to its on_message handler")
 
     def _ended(self) -> DisconnectedError:
-        """What to raise for a message that will not come."""
+        """Returns the error for a subscription that has ended."""
         return DisconnectedError(f"the subscription {self.sub_id!r} is closed", code="closed")
 
     @property
@@ -116,7 +115,7 @@ class SubscriptionBase:
 
 
 class CompletedBase:
-    """An event: the program was handed the last message of the replay, which has caught up with what the log held as it was made.
+    """An event: the program has received the replay up to the end of the log at the subscribe call.
 
     With a handler: the handler returned from that message.
     """
@@ -125,7 +124,7 @@ class CompletedBase:
         self._core = core
 
     def is_set(self) -> bool:
-        """Whether it has."""
+        """Returns whether the event has happened."""
         return self._core.is_completed()
 
 

@@ -88,7 +88,7 @@ class Threads(Driver):
             raise TypeError(f"{handler!r} returned {result!r}, which a blocking client cannot await")
 
     def is_told_to_end(self, error: BaseException) -> bool:
-        # Ctrl-C comes to the main thread, which runs no handlers beside a caller.
+        # Ctrl-C interrupts the main thread, which runs no handlers in the background.
         return False
 
     def run(self, name: str, work: Coroutine[Any, Any, None]) -> Running:
@@ -119,7 +119,7 @@ class Threads(Driver):
             for thread in started:
                 thread.join()
         finally:
-            # Ctrl-C in this thread, or no thread for all of them: what runs is finished.
+            # After Ctrl-C here, or when a thread cannot be started, the running threads finish their work.
             stop()
             for thread in started:
                 thread.join()

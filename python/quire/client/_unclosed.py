@@ -1,4 +1,4 @@
-"""What becomes of a client that the program does not close: its publishes are flushed for a bounded time."""
+"""Flushes the publishes of a client that the program does not close, for a limited time."""
 
 from __future__ import annotations
 

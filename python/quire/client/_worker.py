@@ -1,4 +1,4 @@
-"""A worker on a queue: takes messages, runs a handler on each, and says what became of it."""
+"""A worker on a queue: takes messages, runs a handler on each, and settles it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ logger = logging.getLogger("quire.client")
 #: How long a worker that stops waits until what it said is durable, in seconds.
 FLUSH_TIMEOUT = 10.0
 
-#: Leases are renewed so many times in each of their periods: two renewals may be late before one is lost.
+#: Renewals in each lease period. With three, two renewals can be late before the lease is lost.
 RENEWALS_PER_PERIOD = 3
 
 
 def backlog_of(concurrency: int, max_backlog: int | None) -> int:
-    """The backlog of a worker: every handler has the next message at hand while it works."""
+    """Returns the backlog of a worker. By default each handler has a next message while it works."""
     if concurrency < 1:
         raise ConfigError(f"{concurrency} is not at least 1", key="concurrency")
     return 2 * concurrency if max_backlog is None else max_backlog
@@ -46,8 +46,10 @@ def delays_of(retry_delay: Duration | Sequence[Duration] | None) -> list[float]:
 
 
 def refusal_of(queue: str, core: _quire.Subscription, backlog: int) -> UnknownQueueError | None:
-    """Why a worker cannot work on what it has subscribed to: a topic grants no backlog, and a worker on one, perhaps a
-    queue's name that is misspelt, would settle messages that nobody asked it to settle, or wait for ever."""
+    """Returns an error when `queue` is not a queue.
+
+    A topic grants no backlog. A worker on a topic, such as a misspelled queue name, would wait forever.
+    """
     if backlog == 0 or core.granted_backlog > 0:
         return None
     return UnknownQueueError(f'no queue has the name "{queue}"')
@@ -91,7 +93,7 @@ class Worker:
         self.done = self._driver.event()
 
     def stop(self) -> None:
-        """What is in hand is finished, what was only fetched goes back."""
+        """Stops the worker: running handlers finish, and messages without a handler return to the queue."""
         self._is_stopping = True
         self._driver.wake()
 
@@ -132,7 +134,7 @@ class Worker:
             self.stop()
 
     def _take(self, timeout: float | None) -> tuple[Message | None, ...]:
-        """The next message, `None` when there will be none, nothing when none came in time."""
+        """Returns the next message, `None` after the last one, or nothing after the timeout."""
         if self._is_stopping:
             return (None,)
         try:
@@ -197,7 +199,7 @@ class Worker:
                 self._client._bind().extend([m for m, _ in held], None)
 
     async def _leave(self) -> None:
-        """What was only fetched goes back, and what was said is made durable."""
+        """Returns messages without a handler to the queue, and flushes the acknowledgements."""
         if self._client.state == "closed":
             return
         try:
