@@ -22,15 +22,15 @@ Every error is a `quire.QuireError`:
 | attribute | is |
 | --- | --- |
 | `code` | the stable name of the case. Programs may compare it |
-| `reason` | what was wrong, with which input |
-| `hint` | what to do about it; empty for some errors. `str(error)` is the reason, with the hint in parentheses |
+| `reason` | the mistake, and the input that has it |
+| `hint` | the action that solves the problem; empty for some errors. `str(error)` is the reason, with the hint in parentheses |
 | `key` of a `ConfigError` or `BadBookmarkError` | the argument, option or key of the configuration, or `None` |
-| `file`, `line`, `mistakes` of a `ConfigError` | the place in a configuration file, and every mistake in it as an error of its own |
-| `column` of a `BadFilterError` | the place in the filter, from 1 |
+| `file`, `line`, `mistakes` of a `ConfigError` | the place in a configuration file, and all mistakes in it, one error each |
+| `column` of a `BadFilterError` | the position in the filter, from 1 |
 | `sequence`, `topic` | of the published message that the error is about, where they are known, or `None` |
 
 A call that takes longer than its `timeout` raises the built-in `TimeoutError`.
-What a client does about each code of the protocol is in [protocol.md](../protocol.md) section 5.
+[protocol.md](../protocol.md) section 5 describes the reaction of a client to each code.
 
 ## Classes
 

@@ -1,29 +1,29 @@
 """Every error that quire raises.
 
     QuireError
-    ├── ConfigError             a setting, an option or an argument that is not allowed; `key`, `file` and `line` say which
-    │   └── SubscriptionInUseError  the client already has a subscription of this name
-    ├── AuthenticationError     user or password were not accepted
-    ├── NotEntitledError        the user may not do this
-    ├── NameInUseError          another connection holds, or took over, the client name
-    ├── DisconnectedError       no server, or not any more (also a ConnectionError)
-    │   └── ProtocolError       the peer does not speak the protocol
-    ├── BadFilterError          the filter does not parse; `column` says where
-    ├── BadTopicError           the topic is empty, too long or not a valid pattern
-    ├── BadBookmarkError        not a bookmark, or one that the log does not have
-    ├── NotJournaledError       a replay of, or a numbered publish to, a topic that is not recorded
-    ├── UnknownSubscriptionError
-    ├── UnknownQueueError       no queue has this name
-    ├── BadMessageError         the message is not JSON, and its topic is validated
-    ├── MessageTooLargeError
-    ├── LimitExceededError      a named limit of the server, or of the process, was reached
-    ├── StorageFullError        the disk is full; the journal takes writes again when there is room
-    ├── StorageFailedError      a write or a sync failed; the journal takes no more writes
-    ├── JournalCorruptError     the journal is damaged, or files of it are missing
-    ├── JournalLockedError      another process has the journal open
-    ├── StoreLockedError        another client has the store file open
-    ├── StoreCorruptError       a store file is damaged
-    └── InternalError           a bug on the side that says so
+    ├── ConfigError             A setting, an option or an argument is not allowed.
+    │   └── SubscriptionInUseError  The client already has a subscription of this name.
+    ├── AuthenticationError     User or password were not accepted.
+    ├── NotEntitledError        The user may not do this.
+    ├── NameInUseError          Another connection holds the client name, or took it over.
+    ├── DisconnectedError       There is no connection to a server. Also a ConnectionError.
+    │   └── ProtocolError       The peer does not use the protocol.
+    ├── BadFilterError          The filter does not parse. `column` is the position.
+    ├── BadTopicError           The topic is empty, too long, or not a valid pattern.
+    ├── BadBookmarkError        The text is not a bookmark, or the log does not contain it.
+    ├── NotJournaledError       A replay of, or a numbered publish to, a topic that is not recorded.
+    ├── UnknownSubscriptionError  The client has no such subscription.
+    ├── UnknownQueueError       No queue has this name.
+    ├── BadMessageError         The message is not JSON, and its topic is validated.
+    ├── MessageTooLargeError    The message is above the limit of the server.
+    ├── LimitExceededError      A named limit of the server or of the process was reached.
+    ├── StorageFullError        The disk is full. The journal takes writes again when there is room.
+    ├── StorageFailedError      A write or a sync failed. The journal takes no more writes.
+    ├── JournalCorruptError     The journal is damaged, or files of it are missing.
+    ├── JournalLockedError      Another process has the journal open.
+    ├── StoreLockedError        Another client has the store file open.
+    ├── StoreCorruptError       A store file is damaged.
+    └── InternalError           A bug in the component that reports it.
 
 Timeouts raise the built-in `TimeoutError`. `code` is the stable name of the case (docs/reference/errors.md).
 """
@@ -40,7 +40,7 @@ class QuireError(Exception):
 
     #: The stable name of the case.
     code: str = "internal"
-    #: How to mend it.
+    #: The action that solves the problem; empty for some errors.
     hint: str = ""
     #: The sequence of the message that the error is about; `None` when it is not about one message.
     sequence: int | None = None
@@ -48,7 +48,7 @@ class QuireError(Exception):
     topic: str | None = None
 
     def __init__(self, reason: str, *, code: str | None = None) -> None:
-        #: What was wrong with what.
+        #: The mistake, and the input that has it.
         self.reason = reason
         if code is not None:
             self.code = code
@@ -91,7 +91,7 @@ class ConfigError(QuireError):
 
     @property
     def mistakes(self) -> tuple[ConfigError, ...]:
-        """Every mistake of a configuration as an error of its own; this error alone when it is the only one."""
+        """All mistakes of a configuration, one error each. For any other mistake: only this error."""
         if not self._others:
             return (self,)
         return (ConfigError(self._reason, key=self.key, file=self.file, line=self.line), *self._others)
@@ -124,17 +124,17 @@ class NameInUseError(QuireError):
     """Another connection holds, or took over, the client name. The client does not connect again."""
 
     code = "name_in_use"
-    hint = "give every running instance a `name` of its own"
+    hint = "give every running instance a separate `name`"
 
 
 class DisconnectedError(QuireError, ConnectionError):
-    """There is no connection to a server, or the client is closed. `code` says which."""
+    """There is no connection to a server, or the client is closed. See `code`."""
 
     code = "disconnected"
 
 
 class ProtocolError(DisconnectedError):
-    """The peer does not speak the protocol, or not this version of it."""
+    """The peer does not use the protocol, or uses another version of it."""
 
     code = "invalid_frame"
 
@@ -145,7 +145,7 @@ class BadFilterError(QuireError):
     code = "bad_filter"
 
     def __init__(self, reason: str, *, code: str | None = None, column: int = 0) -> None:
-        #: Where, from 1; 0 = not known.
+        #: The position of the mistake, from 1; 0 = not known.
         self.column = column
         super().__init__(f"{reason}, at column {column}" if column else reason, code=code)
         self.reason = reason
@@ -253,7 +253,7 @@ class StoreLockedError(QuireError):
     """Another process, or another client of this one, has the store file open."""
 
     code = "store_locked"
-    hint = "give every client a store of its own"
+    hint = "give every client a separate store"
 
 
 class StoreCorruptError(QuireError):
@@ -263,7 +263,7 @@ class StoreCorruptError(QuireError):
 
 
 class InternalError(QuireError):
-    """A bug on the side that says so."""
+    """A bug in the component that reports it."""
 
     code = "internal"
 
@@ -273,9 +273,9 @@ class Case(NamedTuple):
 
     #: Raised for it.
     cls: type[QuireError]
-    #: What happened.
+    #: The event that the error reports.
     meaning: str
-    #: What the reader of the error can do. Names of options, keys, calls and commands are in backticks, and a test looks for them.
+    #: The action that solves the problem. Options, keys, calls and commands are in backticks, and a test checks them.
     advice: str
 
 
@@ -295,12 +295,12 @@ CASES: dict[str, Case] = {
     "logon_required": Case(
         ProtocolError,
         "A command came before the logon.",
-        "Does not happen with the clients of quire. In a client of your own, send the logon first.",
+        "Does not happen with the clients of quire. If you write a client, send the logon first.",
     ),
     "duplicate_logon": Case(
         ProtocolError,
         "A second logon came on one connection.",
-        "Does not happen with the clients of quire. In a client of your own, log on once per connection.",
+        "Does not happen with the clients of quire. If you write a client, log on once per connection.",
     ),
     "authentication_failed": Case(
         AuthenticationError,
@@ -310,7 +310,7 @@ CASES: dict[str, Case] = {
     "name_in_use": Case(
         NameInUseError,
         "Another connection has, or took over, the client name. The client does not connect again.",
-        "Give each running instance of the program a `name` of its own.",
+        "Give each running instance of the program a separate `name`.",
     ),
     "not_entitled": Case(
         NotEntitledError,
@@ -324,7 +324,7 @@ CASES: dict[str, Case] = {
     ),
     "bad_filter": Case(
         BadFilterError,
-        "A content filter does not parse. `column` says where, from 1.",
+        "A content filter does not parse. `column` is the position of the mistake, from 1.",
         "Correct the filter at this column. For values in a filter, use parameters or `quire.quote`.",
     ),
     "bad_bookmark": Case(
@@ -334,7 +334,7 @@ CASES: dict[str, Case] = {
     ),
     "bookmark_not_found": Case(
         BadBookmarkError,
-        "No bookmark of the list is in the log, and the subscription asked to fail then. Or the next "
+        'No bookmark of the list is in the log, and `bookmark_not_found` is `"fail"`. Or the next '
         "records were removed from the log before they were read.",
         "Set `bookmark_not_found` to begin elsewhere, or begin at `quire.EPOCH`. Keep journal files for "
         "longer with `remove_after`.",
@@ -351,7 +351,7 @@ CASES: dict[str, Case] = {
         "An argument, an option, a key of the configuration, or a combination of them is not allowed. "
         "`key` names it; for a file also `file` and `line`. `mistakes` has all mistakes of a "
         "configuration.",
-        "Correct the value as the text says. `quire config check` checks a file, `quire config example` "
+        "Correct the value as the reason tells. `quire config check` checks a file, `quire config example` "
         "prints every key.",
     ),
     "unknown_subscription": Case(
@@ -362,7 +362,7 @@ CASES: dict[str, Case] = {
     "subscription_in_use": Case(
         SubscriptionInUseError,
         "The client already has a subscription of this name.",
-        "Give each subscription of a client a `sub_id` of its own, or call `unsubscribe` first.",
+        "Give each subscription of a client a separate `sub_id`, or call `unsubscribe` first.",
     ),
     "message_too_large": Case(
         MessageTooLargeError,
@@ -373,21 +373,22 @@ CASES: dict[str, Case] = {
         LimitExceededError,
         "A named limit was reached: of the server, of the sequences of a client name, or of the process "
         "(open files, threads). The reason says which.",
-        "Raise the limit: those of a connection are keys of `transport`, those of all connections keys of "
-        "`limits`, those of the log keys of `transaction_log`. `quire client ls` shows who uses what.",
+        "Raise the limit. The limits of a connection are keys of `transport`, the limits of all connections "
+        "are keys of `limits`, and the limits of the log are keys of `transaction_log`. `quire client ls` "
+        "shows the use of each client.",
     ),
     "storage_full": Case(
         StorageFullError,
-        "The disk of the server is full; reading goes on. Or the disk of the publish store of the client "
-        "is full.",
+        "The disk of the server is full. Reading still works. Or the disk of the publish store of the "
+        "client is full.",
         "Make room on that disk. The server then takes publishes again, and clients send unpersisted "
         "publishes again. `quire journal remove` and `remove_size_max` remove old journal files.",
     ),
     "storage_failed": Case(
         StorageFailedError,
-        "A write or a sync failed. The server takes no more writes until it is started again; reading "
-        "goes on. Or the server has no open file left (the reason says so): it takes publishes again when "
-        "it has one. Or a store file of the client cannot be written.",
+        "A write or a sync failed. The server takes no more writes until it is started again. Reading "
+        "still works. Or the server has no free file descriptor, as the reason tells: it takes publishes "
+        "again when it has one. Or a store file of the client cannot be written.",
         "Check the disk, then restart the server. Clients send unpersisted publishes again.",
     ),
     "journal_corrupt": Case(
@@ -406,7 +407,7 @@ CASES: dict[str, Case] = {
     ),
     "heartbeat_timeout": Case(
         DisconnectedError,
-        "Nothing was heard from the other side for two heartbeat intervals.",
+        "The other side sent nothing for two heartbeat intervals.",
         "The client connects again by itself. Check the network, or raise `heartbeat`.",
     ),
     "shutting_down": Case(
@@ -442,7 +443,7 @@ CASES: dict[str, Case] = {
     ),
     "internal": Case(
         InternalError,
-        "A bug on the side that says so.",
+        "A bug in the component that reports it.",
         "Report it, with the text of the error and the log.",
     ),
     "unknown_queue": Case(
@@ -460,18 +461,18 @@ CASES: dict[str, Case] = {
     "journal_locked": Case(
         JournalLockedError,
         "Another process, or another engine of this process, has the journal open.",
-        "Stop it, or use another directory. To read a journal beside its server, open it with `read_only`.",
+        "Stop it, or use another directory. To read a journal while its server runs, open it with `read_only`.",
     ),
     "store_locked": Case(
         StoreLockedError,
         "Another process, or another client of this process, has the store file open.",
-        "Give each client a file of its own as `publish_store` and `bookmark_store`.",
+        "Give each client separate files as `publish_store` and `bookmark_store`.",
     ),
     "store_corrupt": Case(
         StoreCorruptError,
         "The store file is damaged at the byte that the reason names. Nothing of it was changed "
         "([stores.md](../stores.md)).",
-        "Restore the file from a copy, or remove it: what was not sent from a publish store is then lost.",
+        "Restore the file from a copy, or remove it: unsent messages of a publish store are then lost.",
     ),
 }
 
