@@ -1,10 +1,10 @@
-"""Where a key stands in the text of a configuration, so that a mistake is named with its line."""
+"""Finds the line of a key in the text of a configuration, for error messages."""
 
 from __future__ import annotations
 
 import re
 
-#: Limits of the core that are set beside the other keys of the log.
+#: Limits of the core that are set together with the other keys of the log.
 _LIMITS_OF_THE_LOG = {"max_unpersisted", "max_topics", "sequence_jump_logged"}
 
 

@@ -1,4 +1,4 @@
-"""Mistakes in a configuration, in the words of quire: what was expected, and what was there."""
+"""Describes mistakes in a configuration: the expected value, and the value in the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Characters of a text that an error repeats.
 _SHOWN_MAX: Final = 64
 
-#: What was expected, by the kind of the mistake. What is in braces is of its context.
+#: The expected value, by the kind of the mistake. Names in braces come from the context of the mistake.
 _EXPECTED: Final = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
@@ -49,7 +49,7 @@ def refused(
 ) -> ConfigError:
     """Returns every mistake that the model found, in the order of the text when there is one."""
     found = error.errors(include_url=False)
-    # A list of which an entry was refused is too short as well, and that is no mistake of its own.
+    # A list is reported as too short when an entry was refused. This is not a separate mistake.
     several = [mistake for mistake in found if mistake["type"] != "too_short"] or found
     return together(
         ConfigError(

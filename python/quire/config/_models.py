@@ -64,7 +64,7 @@ class Transport(_Model):
 
 
 class Limits(_Model):
-    """What all connections of all transports together may take."""
+    """Limits for all connections of all transports together."""
 
     #: Patterns in the filters of all subscriptions.
     max_patterns: Annotated[int, Field(ge=0, le=1 << 20)] = 8192
@@ -77,8 +77,8 @@ class Limits(_Model):
 class RecordedTopic(_Model):
     """Topics that the transaction log records, or with `recorded=False` topics that it does not record on purpose.
 
-    The name is exact, or a regular expression when it holds any of ``^ $ * + ? [ ] ( ) { } | \\``. The first entry that
-    names a topic decides whether it is recorded.
+    The name is exact, or a regular expression when it holds any of ``^ $ * + ? [ ] ( ) { } | \\``. The first
+    entry that names a topic decides whether it is recorded.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -97,21 +97,23 @@ class RecordedTopic(_Model):
 
 
 class Maintenance(_Model):
-    """What becomes of journal files that are full: the age after which, counted from the last message in them, or the
-    size that may stay as it is."""
+    """The maintenance of full journal files: when they are archived, compressed or removed.
+
+    A period counts from the last message of a file. A size limits the files that stay unchanged.
+    """
 
     archive_after: Period | None = None
     compress_after: Period | None = None
-    #: Files that somebody still needs stay.
+    #: Files that a queue, a subscription or a reader needs are not removed.
     remove_after: Period | None = None
     #: The oldest go to the archive until those outside of it are this large at most.
     archive_size_max: Size | None = None
     #: The oldest are compressed until those that are not are this large at most.
     compress_size_max: Size | None = None
-    #: The oldest go until all are this large at most; those that somebody still needs stay.
+    #: Removes the oldest files until the rest has at most this size, except files that are still needed.
     remove_size_max: Size | None = None
     interval: Annotated[float, duration_between("10ms")] = 600.0
-    #: What clients may ask for; without it everything on a loopback address, and anywhere else what loses nothing.
+    #: The actions that clients may request. Default: all on loopback, else those that lose no message.
     by_clients: tuple[Literal["archive", "compress", "remove"], ...] | None = None
 
     def to_core(self, *, is_local: bool) -> dict[str, Any]:
@@ -156,7 +158,7 @@ class TransactionLog(_Model):
     @model_validator(mode="before")
     @classmethod
     def _plain(cls, values: Any) -> Any:
-        # A single table stands for a list of one.
+        # A single table is accepted as a list with one entry.
         if isinstance(values, Mapping) and isinstance(values.get("topic"), (Mapping, RecordedTopic)):
             return {**values, "topic": (values["topic"],)}
         return values
@@ -217,7 +219,7 @@ class Queue(_Model):
             raise ValueError(error.args[0].removeprefix("recovery_point: ")) from None
         if not isinstance(value, str):
             return point
-        # The server keeps the text, and the queue begins anew when it changes: what the core reads stays as it is.
+        # The server stores this text, and a queue starts again when it changes. So the text never changes.
         word = value.strip().lower()
         return word if word in _POINTS else value if is_as_in_core(value) else point
 
@@ -234,7 +236,7 @@ class Queue(_Model):
         }
 
     def to_core(self) -> dict[str, Any]:
-        """What the core reads: durations in nanoseconds."""
+        """Returns the form that the core reads, with durations in nanoseconds."""
         settings = self.model_dump(
             exclude={"lease_period", "expiration", "retry_delay", "file_backed_metadata"}
         )
@@ -248,7 +250,7 @@ class Queue(_Model):
 
 @dataclass(frozen=True)
 class _Source:
-    """What a configuration was read from, which makes no difference between two that say the same."""
+    """The file or text of a configuration. It does not count when two configurations are compared."""
 
     file: Path | None = field(default=None, compare=False)
     text: str = field(default="", compare=False)
@@ -264,7 +266,7 @@ class Config(_Model):
     name: str = "quire"
     #: Relative directories are below it; itself it is below the file that names it, or the working directory.
     data_directory: Path = Path("quire-data")
-    #: Where clients connect: one address each, with limits of its own.
+    #: The addresses for clients, each with separate limits.
     transport: Annotated[tuple[Transport, ...], Field(min_length=1, max_length=64)] = (Transport(),)
     limits: Limits = Limits()
     transaction_log: TransactionLog = TransactionLog()
@@ -289,7 +291,7 @@ class Config(_Model):
     @model_validator(mode="before")
     @classmethod
     def _plain(cls, values: Any) -> Any:
-        # A single table stands for a list of one.
+        # A single table is accepted as a list with one entry.
         if not isinstance(values, Mapping):
             return values
         kinds = {"transport": Transport, "queue": Queue}
