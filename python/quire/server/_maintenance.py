@@ -1,7 +1,8 @@
 """Maintenance of journal files from another process: by the server that has the journal open, else here.
 
-A server is reached by its URL, as a client, or by the directory of its journal, as its administrator: it then listens on a socket
-without a file that is named after the directory. Both ways speak the ordinary protocol. See docs/operations.md.
+A server is reached by its URL, as a client, or by the directory of its journal, as its administrator: it then
+listens on a socket without a file that is named after the directory. Both ways speak the ordinary protocol.
+See docs/operations.md.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def maintain_directory(
 
     - `archive_directory`: `None` = the one that files of the journal were archived to last
 
-    Raises what `ServerJournal.archive` raises, and `JournalLockedError` when another program has the journal open.
+    Raises what `ServerJournal.archive` raises, and `JournalLockedError` when another program has the journal
+    open.
     """
     check_is_journal(directory)
     try:
@@ -54,8 +56,9 @@ def maintain_directory(
 def give_up_missing(directory: Path, archive_directory: Path | None) -> tuple[int | None, int] | None:
     """Gives up the oldest files of a stopped journal that are missing: the log begins after them from now on.
 
-    Returns the numbers of the first file, `None` when it is not known, and of the last file; `None` when no file is missing. Raises
-    `JournalLockedError` when a process has the journal open, and `JournalCorruptError` when no file is left.
+    Returns the numbers of the first file, `None` when it is not known, and of the last file; `None` when no
+    file is missing. Raises `JournalLockedError` when a process has the journal open, and
+    `JournalCorruptError` when no file is left.
     """
     check_is_journal(directory)
     return _quire.JournalMaintenance.give_up_missing(directory, archive_directory)
@@ -64,10 +67,11 @@ def give_up_missing(directory: Path, archive_directory: Path | None) -> tuple[in
 def maintain_server(
     url: str, action: str, age: str | None, size_max: str | None, dry_run: bool
 ) -> Iterator[Segment]:
-    """Has a server archive, compress or remove files, and gives each when it is done, with its path on the server's machine.
+    """Tells a server to archive, compress or remove files. Yields each finished file, by its path there.
 
-    Raises `ConfigError` for arguments that do not fit together, `NotEntitledError` when the server does not let clients do that,
-    `DisconnectedError` when there is none, or not any more: what was given is done then.
+    Raises `ConfigError` for arguments that contradict each other, `NotEntitledError` when the server does not
+    allow clients to do this, and `DisconnectedError` without a server or when it stops. All files yielded
+    before are done.
     """
     if not url.startswith(("quire://", "quires://")):
         raise ConfigError(f"{url!r} is not that of a server; for a directory, leave --url out", key="--url")
