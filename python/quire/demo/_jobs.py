@@ -26,7 +26,7 @@ QUEUE = {
     "max_per_subscription_backlog": BACKLOG,
     "record_leases": True,
 }
-#: What each worker publishes for a flight that it has handled.
+#: The topic to which a worker publishes each flight that it has handled.
 DONE = "flights/done"
 WORKERS = 4
 #: Seconds that any wait of the act may take.
@@ -35,7 +35,7 @@ PATIENCE = 100.0
 
 @dataclass
 class JobResults:
-    """What became of the jobs."""
+    """The outcome of the jobs."""
 
     jobs: int
     done: int
@@ -128,7 +128,7 @@ def _figures(client: quire.Client) -> dict[str, int]:
 
 
 def _handled(client: quire.Client) -> dict[str, list[tuple[str, int]]]:
-    """Who handled each job, and at which delivery."""
+    """Returns for each job the workers that handled it, and the numbers of their deliveries."""
     handled: dict[str, list[tuple[str, int]]] = {}
     done = client.subscribe(DONE, bookmark=quire.EPOCH)
     client.publish(DONE, {"job": None})

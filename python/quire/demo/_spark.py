@@ -99,10 +99,10 @@ def _expected(flights: Iterable[bytes]) -> dict[str, dict[str, tuple[int, float]
 
 
 def _audit_table(workers: Iterable[Row]) -> Table:
-    """Who had the jobs, and how long they were in hand."""
+    """Returns the table of the workers: how many jobs each one had, and for how long."""
     table = Table(title="the jobs by worker, as the journal says")
     table.add_column("worker")
-    for column in ("given", "acknowledged", "left behind", "half in hand for", "the longest"):
+    for column in ("given", "acknowledged", "not settled", "median time", "longest time"):
         table.add_column(column, justify="right")
     for worker in workers:
         counts = [f"{count:,}" for count in (worker.delivered, worker.acknowledged, worker.left)]
