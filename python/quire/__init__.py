@@ -1,4 +1,23 @@
-"""quire: an append-only, bookmarked transaction log with replayable subscriptions and queues."""
+"""A messaging engine: an append-only transaction log with subscriptions, replays and queues.
+
+    import quire
+
+    with quire.Client("file:./data", name="shop") as client:
+        client.publish("orders", {"id": 1, "item": "book"})
+        client.flush()  # returns when the message is persisted
+
+        for message in client.subscribe("orders", bookmark=quire.EPOCH):
+            print(message.json())
+            break
+
+- `Client`, or `AsyncClient` with asyncio: publish, subscribe, and work on queues.
+- `Server`, with a `Config`: run a server in this process.
+- `Journal`: read and write a log without a server.
+- `quire.testing`: test your code.
+
+Every error is a `QuireError`, except `TimeoutError` for a call that takes longer than its `timeout`, and
+`TypeError` or `ValueError` for arguments of a wrong type.
+"""
 
 import os
 from typing import TYPE_CHECKING
@@ -121,11 +140,11 @@ __all__ = [
 ]
 
 
-# A child of a fork has none of its parent's threads: what was made before is not used there.
+# A forked child has none of the threads of its parent, so it must not use clients that the parent created.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_quire.forked)
 
-#: Where the names are that are imported at their first use: a program pays for the parts that it takes.
+#: The modules of names that are imported at their first use: a program loads only the parts that it uses.
 _LAZY = {
     "AUTO": "quire._arguments",
     "Bookmark": "quire._bookmarks",

@@ -1,4 +1,4 @@
-"""What calls take, and what the core is given for it: the same for clients, journals and queues."""
+"""Converts the arguments of calls to the form of the core. Clients, journals and queues share it."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ from quire._quire import Record
 EPOCH: Final = "0"
 #: The end of the log at the moment of the subscription.
 NOW: Final = "0|1|"
-#: Behind the last message that this client processed under the same `sub_id`; EPOCH when there was none.
-#: Never sent.
+#: After the last message that this client processed under the same `sub_id`; EPOCH when there was none.
+#: The client never sends it.
 MOST_RECENT: Final = "most_recent"
 
-#: A bookmark, a time, or text that stands for one of them.
+#: A bookmark, a time, or text with one of them.
 Point: TypeAlias = str | datetime | Message | Record
 #: One of them, or several: then the oldest counts.
 Bookmark: TypeAlias = Point | Iterable[Point]
@@ -35,7 +35,7 @@ _BOOKMARK: Final = re.compile(r"([0-9]{1,20})\|([0-9]{1,20})\|")
 _COMPACT_TIME: Final = re.compile(r"[0-9]{8}T[0-9]{6}(?:\.[0-9]{1,9})?Z?")
 #: Text that `datetime` reads and that cannot be a bookmark or a number.
 _ISO_TIME: Final = re.compile(r"[0-9]{4}-?[0-9W].*[-T ].*")
-#: Digits behind the microseconds, which `datetime` drops.
+#: Digits after the microseconds, which `datetime` drops.
 _FINER: Final = re.compile(r"[0-9][.,][0-9]{6}([0-9]{1,3})")
 
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -168,7 +168,7 @@ def _text_to_core(text: str, key: str) -> str:
 
 
 def _read_time(text: str) -> tuple[datetime, str] | None:
-    """The moment, and its digits behind the microseconds. UTC when the text names no zone."""
+    """Returns the time, and its digits after the microseconds. UTC when the text names no zone."""
     if _COMPACT_TIME.fullmatch(text) is None and _ISO_TIME.fullmatch(text) is None:
         return None
     try:

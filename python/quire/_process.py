@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 
 from quire._errors import LimitExceededError
 
-#: Open files that a server keeps free beside its connections: its own (about 15), and those that journal files which are begun,
-#: archived or read need for a moment.
+#: Open files that a server reserves in addition to its connections: about 15 permanent ones, and files of the
+#: journal that are open for a short time while they are created, archived or read.
 SERVER_FILES: Final = 32
 
 _T = TypeVar("_T")
@@ -72,7 +72,7 @@ def raise_open_files() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError):
-            # macOS takes less than it names. What there is holds, and `connections_max` says how far it goes.
+            # macOS accepts less than the limit that it reports. The current limit stays; `connections_max` follows it.
             return
 
 

@@ -49,14 +49,14 @@ class Expired(NamedTuple):
 class Queue:
     """A queue as a value that is driven (docs/queues.md): nothing waits, and nothing reads a clock.
 
-    - `config`: the settings of a `[[queue]]`, as a mapping, as keywords, or as one of `Config.queue`; its name
-      and its topics mean nothing here. Raises `ConfigError`
+    - `config`: the settings of a `[[queue]]`, as a mapping, as keywords, or as one of `Config.queue`; its
+      name and its topics mean nothing here. Raises `ConfigError`
 
     The time is what the caller says: seconds from wherever it likes, never going back. `tick(now)` moves it,
     and everything that is due by then happens first. After any call, `dispatch` gives what can be delivered.
 
-    A subscription belongs to a `connection`, a number of the caller's choice; with `leasing="strict"` only the
-    connection that holds a message may settle it.
+    A subscription belongs to a `connection`, a number of the caller's choice; with `leasing="strict"` only
+    the connection that holds a message may settle it.
     """
 
     def __init__(self, config: QueueConfig | Mapping[str, Any] | None = None, /, **settings: Any) -> None:
@@ -116,7 +116,7 @@ class Queue:
         return self._core.subscribe(connection, backlog_to_core(max_backlog), optional_filter_to_core(filter))
 
     def unsubscribe(self, subscription: int) -> None:
-        """Ends a subscription: what it holds goes back. Harmless when there is none."""
+        """Ends a subscription, and returns its messages to the queue. Ignores an unknown number."""
         self._core.unsubscribe(subscription, self._now)
 
     def disconnect(self, connection: int = 0) -> None:

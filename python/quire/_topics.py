@@ -10,10 +10,11 @@ _PATTERN = re.compile(r"[\^$*+?\[\](){}|\\]")
 
 
 def exact(topic: str) -> str:
-    """What to subscribe to in order to get the messages of this one topic, whatever characters its name has.
+    """Returns the text to subscribe to exactly one topic, even if its name contains pattern characters.
 
-    `subscribe("orders[1]")` asks for a pattern, because the text has brackets; `subscribe(quire.exact("orders[1]"))`
-    asks for that topic. A name without pattern characters stays as it is.
+    `subscribe("orders[1]")` subscribes to a pattern, because the text contains brackets.
+    `subscribe(quire.exact("orders[1]"))` subscribes to the topic with this name. A name without pattern
+    characters is returned unchanged.
     """
     check_type(topic, str, "topic")
     return f"^{re.escape(topic)}$" if _PATTERN.search(topic) else topic
