@@ -28,7 +28,7 @@ from quire.spark._queue_audit import queue_audit
 from quire.spark._replay import Replayed, replay
 from quire.spark._source import QuireDataSource
 
-#: What `session(quiet=True)` has Spark log.
+#: The log configuration of Spark with `session(quiet=True)`.
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -47,8 +47,9 @@ def session(
 ) -> SparkSession:
     """A session with the settings that suit quire, for programs that have none yet.
 
-    `memory` is that of the driver, which in local mode does all the work. With `quiet` Spark says nothing on the terminal but errors, also
-    while it starts. `config` overrides any setting. `master=None` leaves to `spark-submit` where it runs.
+    `memory` is that of the driver, which in local mode does all the work. With `quiet` Spark says nothing on
+    the terminal but errors, also while it starts. `config` overrides any setting. `master=None` leaves to
+    `spark-submit` where it runs.
     """
     settings = {
         "spark.sql.session.timeZone": "UTC",
@@ -63,7 +64,7 @@ def session(
     if master is not None and master.startswith("local"):
         # Spark takes the first python3 on the path otherwise, in which quire need not be installed.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        # Nobody else has to reach this driver, and looking up the name of the machine can take long.
+        # Only this machine connects to this driver, and looking up the name of the machine can take long.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Workers that are dismissed do not fill the terminal. Elsewhere it goes to logs, and a cluster may have another version of quire.
         settings["spark.python.daemon.module"] = "quire.spark._daemon"
@@ -83,7 +84,7 @@ def session(
     return spark
 
 
-#: What Python makes of `LC_CTYPE` when it finds no locale that it can use.
+#: The values that Python gives `LC_CTYPE` when it finds no usable locale.
 _FALLBACKS = ("C.UTF-8", "C.utf8", "UTF-8")
 
 

@@ -1,7 +1,7 @@
 """The journal as Parquet: incremental, by topic and date, each message once.
 
-A batch of the stream is a directory, `batch=N/topic=T/date=D/`, which is written whole or written again. So a run that is killed
-anywhere is completed by the next one. `compact` joins the directories of many runs.
+A batch of the stream is a directory, `batch=N/topic=T/date=D/`, which is written whole or written again. So a
+run that is killed anywhere is completed by the next one. `compact` joins the directories of many runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PLAN = "_plan.json"
 #: Bytes of a name in the file systems that there are; `topic=` is a part of it.
 _NAME_MAX = 255
 _PREFIX = "topic="
-#: What Spark writes as `%` and two digits into the names of directories.
+#: The characters that Spark writes as `%` and two digits into names of directories.
 _ESCAPED = re.compile(r"[\x01-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 #: Topics whose directory could have too long a name: no character has more than four bytes, escaped or not.
 _LONG = f"(?s)^.{{{(_NAME_MAX - len(_PREFIX)) // 4},}}$"
@@ -42,7 +42,7 @@ _OWN_COLUMNS = frozenset({"batch", "date"})
 
 @dataclass(frozen=True)
 class Archived:
-    """What `archive` did."""
+    """The result of `archive`."""
 
     #: Messages that were added.
     messages: int
@@ -55,7 +55,7 @@ class Archived:
 
 @dataclass(frozen=True)
 class Compacted:
-    """What `compact` did."""
+    """The result of `compact`."""
 
     #: Directories that were joined.
     joined: int
@@ -75,18 +75,23 @@ def archive(
     archive_directory: str | None = None,
     skip_lost: bool = False,
 ) -> Archived:
-    """Adds what the journal has gained since the last run to the Parquet data set `target`.
+    """Adds the messages since the last run to the Parquet data set `target`.
 
-    - `topics`: names separated by commas; all of them when left out
-    - `fields`: typed columns from the data, as `option("fields", ...)` has them
-    - `max_messages`: of one batch, which is one directory
-    - `archive_directory`: where older files of the journal were moved to; needed only where the journal does not say it
-    - `skip_lost`: continue without messages that were removed from the journal or cannot be read
+        quire.spark.archive(spark, "quire-data/journal", "archive", fields="price double, qty int")
 
-    Topics and fields may change from run to run. They hold for what a run adds: what it passes over, no later one comes back to.
+    - `topics`: names separated by commas; without it, all topics
+    - `fields`: typed columns from the data, as in `option("fields", ...)`
+    - `max_messages`: limit of messages in a batch; each batch is one directory
+    - `archive_directory`: the directory with the archived files of the journal, if the journal does not name
+      it
+    - `skip_lost`: skip messages that were removed from the journal or cannot be read
 
-    Raises, before anything is written, `BadBookmarkError` when messages were removed that no run has archived, and `ConfigError` when the
-    name of a directory would be longer than file systems take, or hold characters that Java cannot write there.
+    Topics and fields may change between runs. They apply to the messages that a run adds. Messages that a run
+    skips are not added by later runs.
+
+    Raises `BadBookmarkError` when messages were removed before a run archived them. Raises `ConfigError` when
+    the name of a directory would be too long, or contain characters that Java cannot write. Nothing is
+    written then.
     """
     if not 1 <= max_messages < 1 << 63:
         raise ConfigError(f"max_messages: {max_messages} is not from 1 to {(1 << 63) - 1}")
@@ -104,8 +109,8 @@ def archive(
     names.check()
 
     def write(frame: DataFrame, batch: int) -> None:
-        names.check()  # what came since the last time
-        # That of UTC, whatever the zone of the session is.
+        names.check()  # the messages since the last run
+        # The date in UTC, independent of the time zone of the session.
         days = f.floor(f.unix_seconds("timestamp") / 86_400).cast("int")
         dated = frame.withColumn("date", f.date_from_unix_date(days))
         path = f"{target.rstrip('/')}/batch={batch:09d}"
@@ -196,10 +201,11 @@ class _Names:
 
 
 def compact(spark: SparkSession, target: str) -> Compacted:
-    """Joins the batches of an archive, the newest apart, into one directory.
+    """Joins all batches of an archive except the newest one into one directory.
 
-    What is joined is written beside them first, then takes their place. A run that was killed is completed by the next one. Nobody should
-    read the archive while the directories change places. `ConfigError` when there is none.
+    The joined files are written next to the batches, and then replace them. The next run completes a run that
+    was killed. Do not read the archive while directories are replaced. Raises `ConfigError` when there is no
+    archive.
     """
     files = Files(spark, target)
     if not files.names():

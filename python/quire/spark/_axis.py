@@ -1,4 +1,4 @@
-"""Axes of pictures: where a value lies, and which values are labelled."""
+"""Axes of pictures: the coordinates of values, and the labels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-#: Labels that fit beside each other on a logarithmic axis.
+#: The largest number of labels that fit on a logarithmic axis.
 _DECADES_MAX = 8
 
 
@@ -24,7 +24,7 @@ class Axis:
 
     @staticmethod
     def linear(lowest: float, highest: float, first: float, last: float, *, count: int = 5) -> Axis:
-        """About so many round numbers are labelled."""
+        """Returns an axis with about `count` labels, at round numbers."""
         if (highest - lowest) / count <= abs(highest) * 1e-12:
             room = abs(highest) * 0.01 or 1.0
             lowest, highest = lowest - room, highest + room
@@ -55,7 +55,7 @@ class Axis:
         return self.first + (place - self.low) / (self.high - self.low) * (self.last - self.first)
 
     def horizontal_lines(self, left: float, right: float) -> str:
-        """A line for each label, which stands before it."""
+        """Returns a line for each label, with the label to its left."""
         return "".join(
             f'<line class="grid" x1="{left}" x2="{right}" y1="{self.at(value):.1f}" y2="{self.at(value):.1f}"/>'
             f'<text text-anchor="end" x="{left - 6}" y="{self.at(value) + 4:.1f}">{label}</text>'
@@ -63,7 +63,7 @@ class Axis:
         )
 
     def vertical_lines(self, top: float, bottom: float) -> str:
-        """A line for each label, which stands below it."""
+        """Returns a line for each label, with the label below it."""
         return "".join(
             f'<line class="grid" x1="{self.at(value):.1f}" x2="{self.at(value):.1f}" y1="{top}" y2="{bottom}"/>'
             f'<text text-anchor="middle" x="{self.at(value):.1f}" y="{bottom + 14}">{label}</text>'

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LogRange(ds.InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     def __init__(self, range_: Range) -> None:
         super().__init__(range_)
@@ -44,7 +44,7 @@ class BatchReader(ds.DataSourceReader):
         return split(self._ranges, self._scan.spec, self._options)
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        # Without any partition Spark makes one of its own, with nothing in it.
+        # Without a partition, Spark passes an empty one.
         range_ = partition.value
         return _directory.scan(range_, self._scan.spec) if isinstance(range_, Range) else iter(())
 

@@ -17,13 +17,13 @@ ATTRIBUTES = (
     "kind string, correlation_id string, message_type string, data string"
 )
 
-#: What the events of queues have on top.
+#: The additional attributes of queue events.
 EVENT_ATTRIBUTES = "first_position bigint, last_position bigint, deliveries int, cancels int, reasons string, consumer string"
 
 #: The column that a read with `includeHeaders` adds.
 HEADER_ATTRIBUTES = "headers map<string,binary>"
 
-#: What only the log itself says.
+#: The attributes that only the log has.
 NOT_FROM_A_SERVER = frozenset({"position", "message_type"})
 
 _FIELD_TYPES: Mapping[str, str] = {
@@ -41,7 +41,7 @@ _FIELD_TYPES: Mapping[str, str] = {
 #: Other names that Spark has for these types.
 _FIELD_TYPE_ALIASES = ("byte", "short", "integer", "long", "real", "timestamp_ltz")
 
-#: What a path has a meaning for.
+#: The characters with a meaning in a path.
 _PATH_MARKS = re.compile(r"[/\[]")
 
 

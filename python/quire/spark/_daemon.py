@@ -1,15 +1,15 @@
-"""The process from which the workers of tasks are forked in a local session: that of PySpark, but a worker that Spark has no more use for
-ends without a word.
+"""The process that forks the workers of tasks in a local session. It is that of PySpark, with two changes.
 
-Spark dismisses a worker by closing its socket: after a minute without work, at the end of the session, and when a task is stopped or needs
-no more rows (`limit`). PySpark (up to 4.3 at least) takes that for a failure, cannot tell anybody, and prints a traceback that ends in
-`BrokenPipeError` for each of them. What fails in a task goes to Spark through that socket, as ever: only what is said into a closed one is
-dropped.
+A dismissed worker ends without output. Spark dismisses a worker by closing its socket: after a minute without
+work, at the end of the session, and when a task is stopped or needs no more rows (`limit`). PySpark (up to at
+least 4.3) handles this as a failure, cannot report it, and prints a traceback with `BrokenPipeError` for each
+worker. A failure in a task still goes to Spark through the socket. Only output to a closed socket is dropped.
 
-The workers that Spark plans with always come from its own; those in which quire was imported end like the others (`adopt`).
+Spark always forks its planning workers from its own process. Those that have imported quire end in the same
+way (`adopt`).
 
-PySpark also collects garbage after each task, which is to look at every object of every module that is loaded: 20 ms. Here those that are
-there when the first task has ended are never looked at again.
+PySpark also collects garbage after each task, which visits every object of every loaded module and takes 20
+ms. Here the collector ignores the objects that exist when the first task has ended.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from types import ModuleType
 
 from pyspark import daemon
 
-#: What a worker returns that shall not be used again.
+#: The result of a worker that must not be used again.
 DISMISSED = 1
 
 _work = daemon.worker
 
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
-    """Does one piece of work, in a process of its own, when there is one."""
+    """Waits for one piece of work, and does it. Runs in a forked process."""
     # PySpark does the same when the work is there; the wait for it shall end with the session, too.
     for number in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)

@@ -1,7 +1,8 @@
 """Journal directories as ranges of positions: found once on the driver, read in parts by the tasks.
 
-Readers are kept per process and directory, because the workers of Spark live longer than a task and opening reads every index. What a range
-was planned on is named by its last record, so that another journal under the same path is noticed instead of read.
+Readers are kept per process and directory, because the workers of Spark live longer than a task, and opening
+a journal reads every index. A range contains the identity of its last record, so that another journal under
+the same path is detected.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ TO_SKIP = (
 
 @dataclass(frozen=True)
 class Range:
-    """A range of one journal: behind `after`, up to `limit`."""
+    """A range of one journal: the records after `after`, up to and including `limit`."""
 
     directory: str
     after: int
     limit: int
-    #: Bookmark and time of the record at `limit`; `None` when the journal was empty, or begins behind it.
+    #: Bookmark and time of the record at `limit`; `None` when the journal was empty, or begins after it.
     identity: tuple[str, int] | None
     #: Where older segments of the journal were moved to.
     archive: str | None = None
@@ -108,7 +109,7 @@ def forget(directory: str) -> None:
 
 
 def span(directory: str, options: ReadOptions) -> Range:
-    """What a read of this directory covers, by its options, as of now."""
+    """Returns the range that a read of this directory covers now, by its options."""
     found = refreshed(directory, options.archive)
     last = found.last
     after, limit = _start(found, options, last), _end(found, options, last)
@@ -138,7 +139,7 @@ def identity(found: ArrowReader, position: int) -> tuple[str, int] | None:
 
 
 def scan(range_: Range, spec: str) -> Iterator[pa.RecordBatch]:
-    """The batches of a range. What could not be read is an error, or is logged when the spec says that it may be left out."""
+    """Yields the batches of a range. An unreadable message is an error, or logged if it may be skipped."""
 
     def tell(first: int, last: int, reason: str) -> None:
         log.warning("%s: messages %d to %d are left out: %s", range_.directory, first, last, reason)

@@ -19,7 +19,7 @@ _STATE = "_state.json"
 
 @dataclass(frozen=True)
 class LastValues:
-    """What `last_value` did."""
+    """The result of `last_value`."""
 
     #: Messages that were looked at.
     messages: int
@@ -43,14 +43,16 @@ def last_value(
 ) -> LastValues:
     """Brings the table below `target` up to date: for each topic and key the newest message.
 
-    `keys` are columns from the data, `"id string"` or `"account string, symbol string"`. The first run reads the journal from its
-    beginning, later ones what came since; the table before stays until the new one is whole.
+    `keys` are columns from the data, `"id string"` or `"account string, symbol string"`. The first run reads
+    the journal from its beginning, later ones what came since; the table before stays until the new one is
+    whole.
 
-    - `archive_directory`: where older files of the journal were moved to; needed only where the journal does not say it
+    - `archive_directory`: where older files of the journal were moved to; needed only where the journal does
+      not say it
     - `skip_lost`: continue without messages that were removed from the journal or cannot be read
 
-    Raises `BadBookmarkError` when the journal is another than that of the run before, and when messages were removed from it that no run
-    has looked at.
+    Raises `BadBookmarkError` when the journal is another than that of the run before, and when messages were
+    removed from it that no run has looked at.
     """
     files = Files(spark, target)
     state = json.loads(files.read(_STATE) or '{"position": 0, "version": 0}')
@@ -59,8 +61,8 @@ def last_value(
             f"keys, topics: {target} was made with {state['keys']!r} of {state['topics'] or 'all topics'}"
         )
     columns = _columns.defined("keys", keys)
-    # How far it goes is in the journal, not in its rows: the newest record may be of another topic, or no message. What comes after
-    # this is for the next run, also when the frame, which is a snapshot of later, has it.
+    # The end of the run comes from the journal, not from the rows: the newest record may have another topic, or be
+    # no message. Later messages are left to the next run, even if the frame, a later snapshot, contains them.
     job = job_options(archive_directory, skip_lost)
     options = read_options({"path": journal, **job})
     directory, at = _directory.locate(options.directories[0]), state.get("at")

@@ -24,7 +24,7 @@ T = TypeVar("T")
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
-#: A backlog must not become one batch: what the first trigger of a query may take.
+#: The limit of messages in the first batch of a query, so that a backlog does not become one batch.
 MAX_MESSAGES_PER_TRIGGER: Final = 1_000_000
 #: Bytes of the log for one task: a few seconds of work, so that a lost one costs little.
 PARTITION_BYTES: Final = 128 << 20
@@ -33,7 +33,7 @@ PARTITION_BYTES_MIN: Final = 16 << 20
 
 #: The last time that a column `timestamp_ns` can hold, in 2262.
 _NS_MAX: Final = (1 << 63) - 1
-#: What the core and Spark can count to.
+#: The largest count of the core and Spark.
 _COUNT_MAX: Final = (1 << 63) - 1
 #: Tasks of one read: more cost more to hand out than to run, and a server is asked for every cut.
 PARTITIONS_MAX: Final = 100_000
@@ -44,7 +44,7 @@ BATCH_BYTES_MAX: Final = 256 << 20
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What `spark.read` and `spark.readStream` were asked for."""
+    """The options of `spark.read` and `spark.readStream`."""
 
     #: Journal directories, absolute.
     directories: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class ReadOptions:
     #: Nanoseconds since 1970; they win over `starting` and `ending`.
     starting_ns: int | None = None
     ending_ns: int | None = None
-    #: A starting time behind the head: `error` or `latest`.
+    #: The reaction to a starting time after the head: `error` or `latest`.
     timestamp_strategy: str = "error"
     fail_on_data_loss: bool = True
     max_messages: int = MAX_MESSAGES_PER_TRIGGER
@@ -92,7 +92,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What `df.write` and `df.writeStream` were asked for."""
+    """The options of `df.write` and `df.writeStream`."""
 
     #: A server, or `file:` and a directory.
     url: str
@@ -113,7 +113,7 @@ class WriteOptions:
 
     @property
     def staging_directory(self) -> Path:
-        """The one that was asked for, else beside the checkpoint, else beside the journal, else among the temporary files."""
+        """Returns the directory in the options, or one near the checkpoint, the journal, or temporary files."""
         if self.staging is not None:
             return Path(_local_path("stagingDirectory", self.staging))
         if self.checkpoint is not None:

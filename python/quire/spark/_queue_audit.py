@@ -1,4 +1,4 @@
-"""What became of the messages of every queue, who held them, and how long it took: from what the broker writes for its queues."""
+"""Reports the outcome of the messages of each queue, their consumers, and the times, from queue records."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pyspark.sql import functions as f
 from quire._errors import ConfigError
 from quire.spark._options import job_options
 
-#: What of the times is shown.
+#: The percentiles of the times.
 PERCENTILES = (0.5, 0.9, 0.99)
 
-#: What a row is about.
+#: The subject of a row.
 AuditBy = Literal["queue", "consumer", "message"]
 
 #: How messages leave a queue.
@@ -34,28 +34,45 @@ def queue_audit(
     archive_directory: str | None = None,
     skip_lost: bool = False,
 ) -> DataFrame:
-    """One row per queue, per consumer of a queue, or per message of a queue.
+    """Returns one row per queue, per consumer of a queue, or per message of a queue.
 
-    - `queues`: names separated by commas; all of them when left out
-    - `dead_letters`: the topics that queues send expired messages to; there such a message is the only record of the expiry
-    - `by`: what a row is about
-    - `archive_directory`: where older files of the journal were moved to; needed only where the journal does not say it
-    - `skip_lost`: continue without messages that are removed from the journal meanwhile, or cannot be read
+    - `queues`: names separated by commas; without it, all queues
+    - `dead_letters`: the dead letter topics of the queues. They contain the only record of an expired message
+    - `by`: the subject of a row: `"queue"`, `"consumer"` or `"message"`
+    - `archive_directory`: the directory with the archived files of the journal, if the journal does not name
+      it
+    - `skip_lost`: skip messages that were removed from the journal or cannot be read
 
-    Times are seconds, of which there are the columns `p50`, `p90`, `p99` and `longest`; `first` and `last` say when it was that
-    something happened. What needs to be known of leases is null for a queue whose leases were not recorded (`record_leases`).
+    Times are in seconds, in the columns `p50`, `p90`, `p99` and `longest`. `first` and `last` are the times
+    of the first and the last event. Columns about leases are null for a queue without recorded leases
+    (`record_leases`).
 
-    - `queue`: `acknowledged`, `taken`, `expired`, `released`, `cancels`, `reasons`; the times from when a message was taken into the log
-      to when it left the queue; `delivered`, `redelivered` (messages delivered more than once), `ran_out` (leases whose time was over),
-      `held`; `wait_p50` and so on from when it was taken into the log to the first delivery; `lease_p50` and so on from a delivery to
-      the end of the lease
-    - `consumer`: `queue`, `consumer` (a client name), `delivered`, `redelivered` (deliveries of messages that had been delivered before),
-      how many it `acknowledged` and `expired`, also of those that others held, and how its leases ended: `cancelled`, `ran_out`, `left`
-      (it disconnected or unsubscribed), `lost` (another consumer settled the message), `released` (it gave the message back before it
-      began it), `held` (no end is in the journal); the times of its leases
-    - `message`: `queue`, `position`, `bookmark`, `outcome` (null: it is in the queue), `reasons`, `cancels`, `deliveries`, `consumers` in
-      the order of the deliveries, `settled_by`; the times `published`, `delivered` (first) and `ended`, and in seconds `wait`, `stay` and
-      `leased`, all leases together. Messages to which nothing happened are not among them
+    The columns with `by="queue"`:
+
+    - `acknowledged`, `taken`, `expired`, `released`, `cancels`, `reasons`.
+    - The times from the record of a message to its end in the queue.
+    - `delivered`, `redelivered` (messages delivered more than once), `ran_out` (leases that timed out),
+      `held`
+    - `wait_p50` and so on: the time from the record of a message to its first delivery
+    - `lease_p50` and so on: the time from a delivery to the end of the lease
+
+    The columns with `by="consumer"`:
+
+    - `queue`, `consumer` (a client name)
+    - `delivered`, `redelivered` (deliveries of messages that had been delivered before)
+    - `acknowledged`, `expired`: messages that it settled, including messages that other consumers held
+    - its leases, by their end: `cancelled`, `ran_out`, `left` (it disconnected or unsubscribed), `lost`
+      (another consumer settled the message), `released` (returned before it was handled), `held` (no end in
+      the journal)
+    - the times of its leases
+
+    The columns with `by="message"`. Messages without an event have no row:
+
+    - `queue`, `position`, `bookmark`, `outcome` (null: it is in the queue), `reasons`, `cancels`,
+      `deliveries`
+    - `consumers` in the order of the deliveries, `settled_by`
+    - `published`, `delivered` (first delivery), `ended`: times
+    - `wait`, `stay`, and `leased` (the sum of all leases): in seconds
     """
     if by not in get_args(AuditBy):
         raise ConfigError(f"by: {by!r} is not one of {', '.join(get_args(AuditBy))}")
@@ -73,7 +90,7 @@ def queue_audit(
         return _by_consumer(rows)
     messages = read("position long, bookmark string, timestamp_ns long")
     messages = messages.withColumnRenamed("timestamp_ns", "taken_ns")
-    # What happened to a message that was removed from the journal counts, though nobody knows how long it took.
+    # The events of a message that was removed from the journal are counted. Their times are not known.
     rows = rows.join(messages, rows.message == messages.position, "left").withColumn(
         "since", _seconds(f.col("timestamp_ns") - f.col("taken_ns"))
     )
@@ -175,7 +192,8 @@ def _dead_letters(read: Callable[..., DataFrame], queues: str | None, topics: st
 def _with_leases(events: DataFrame) -> DataFrame:
     """Adds to a delivery its `number` for the message, how its lease came to its `end`, and for how long the message was `leased`.
 
-    A message has one holder at a time: what follows a delivery in the log, of what is said of its leases, is the end of that lease.
+    A message has one holder at a time. So the next lease event after a delivery in the log is the end of its
+    lease.
     """
     is_lease = f.col("kind").isin("delivered", "lease_ended")
     # What is said of leases comes last, so that only that follows a delivery. One order for both: events are sorted once.
@@ -222,5 +240,5 @@ def _moment(nanoseconds: Column) -> Column:
 
 
 def _seconds(nanoseconds: Column) -> Column:
-    """Never less than nothing, also when the clock of the server was set back between two starts; null when nobody knows."""
+    """Returns seconds, at least 0 even if the clock of the server was set back; null for an unknown time."""
     return f.when(nanoseconds < 0, 0).otherwise(nanoseconds) / 1e9

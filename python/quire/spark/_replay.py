@@ -22,7 +22,7 @@ _SLEEP_MAX = 3600.0
 
 @dataclass(frozen=True)
 class Replayed:
-    """What `replay` did."""
+    """The result of `replay`."""
 
     messages: int
     seconds: float
@@ -46,17 +46,20 @@ def replay(
 ) -> Replayed:
     """Publishes the messages of a range, and waits until all are persistent.
 
-    - `name`: the publisher's identity. The position in the journal is the sequence, so that the same replay under the same name changes
-      nothing when it is run again, and completes one that was stopped
+    - `name`: the publisher's identity. The position in the journal is the sequence, so that the same replay
+      under the same name changes nothing when it is run again, and completes one that was stopped
     - `pace`: `max`; messages per second, `1000`; or a multiple of the original pace, `2X`
     - `topic`: where all of them go instead of to their own
     - `options`: those of a read: `topics`, `filter`, `startingOffsets`, `endingTimestamp`, ...
-    - `archive_directory`: where older files of the journal were moved to; needed only where the journal does not say it
+    - `archive_directory`: where older files of the journal were moved to; needed only where the journal does
+      not say it
     - `skip_lost`: continue without messages that were removed from the journal or cannot be read
-    - `again`: publish also what the destination has in its log under the same topic. Otherwise a destination that has the first
-      message is refused with `ConfigError`: it is the source itself, and everything would be repeated
+    - `again`: publish also what the destination has in its log under the same topic. Otherwise a destination
+      that has the first message is refused with `ConfigError`: it is the source itself, and everything would
+      be repeated
 
-    Raises `BadBookmarkError` when messages of the range were removed from the journal since the replay was stopped.
+    Raises `BadBookmarkError` when messages of the range were removed from the journal since the replay was
+    stopped.
     """
     wait = _pace(pace)
     options = {**(options or {}), **job_options(archive_directory, skip_lost), "includeHeaders": "true"}
@@ -132,7 +135,7 @@ def _pace(text: str) -> Any:
             f"pace: {text!r} is none of max, 1000 (messages per second), 2X (of the original pace)"
         )
     factor = float(match[1])
-    # With the first message: what Spark takes to come up with it is not made up for by a rush.
+    # The pace begins with the first message, so that the start of Spark is not followed by a burst.
     begun, first_ns = None, 0
 
     def wait(count: int, timestamp_ns: int) -> None:

@@ -63,7 +63,7 @@ class ScanBuilder:
 
     @property
     def spec(self) -> str:
-        """What `ArrowReader` takes."""
+        """Returns the argument of `ArrowReader`."""
         return json.dumps(self._spec)
 
 
@@ -73,14 +73,16 @@ def in_filter(error: BadFilterError, text: str | None) -> BadFilterError:
 
 
 class PushFilters:
-    """Stands for the method of a reader.
+    """Replaces the method `pushFilters` of a reader.
 
-    Spark refuses one that overrides it while pushdown is switched off, which it is by default: with this as an attribute of the instance
-    none is overridden, and the filters are taken where they are given.
+    Spark refuses a reader that overrides this method while pushdown is switched off, which is the default.
+    With this object as an attribute of the instance, no method is overridden, and filters are accepted when
+    Spark passes them.
 
-    Spark (up to 4.3 at least) plans each use of a frame with a reader of its own, but runs all of them with the reader that took filters
-    last. Uses with other conditions would then miss rows: so a frame takes conditions only once. Of a use without any condition Spark says
-    nothing, hence the option: without it there is nothing to take them.
+    Spark (up to at least 4.3) plans each use of a frame with a separate reader, but runs all uses with the
+    reader that accepted filters last. A use with other conditions would then miss rows. So a frame accepts
+    conditions only once. Spark does not report a use without conditions, so an option is needed: without it,
+    no filters are accepted.
     """
 
     __func__ = ds.DataSourceReader.pushFilters
@@ -95,7 +97,7 @@ class PushFilters:
         directory = Path(SparkFiles.getRootDirectory())
         _refuse_others(directory, self._frame, given, filters)
         (directory / given).write_text(_text(filters), encoding="utf-8")
-        # Two workers may plan at once: neither goes on before it has seen what the other did.
+        # Two workers may plan at the same time. Each continues after it has seen the result of the other.
         _refuse_others(directory, self._frame, given, filters)
         return filters
 

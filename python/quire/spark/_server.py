@@ -1,7 +1,7 @@
 """The log of a running server as ranges of bookmarks: for machines that see no files of the journal.
 
-A server says neither how many messages a range has nor at which position they are. So a range is cut by time, at messages that the server
-names, and what counts messages receives them.
+A server says neither how many messages a range has nor at which position they are. So a range is cut by time,
+at messages that the server names, and what counts messages receives them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _NONE = "^$"
 #: The code of the error for a bookmark that the log does not have.
 _NOT_FOUND = "bookmark_not_found"
 
-#: Up to so many messages, and 16 MB, a range is one task: more would cost more to start than to run.
+#: A range with at most this number of messages, and 16 MB, is one task: a smaller task costs more to start than to run.
 _PART_MESSAGES_MIN = 50_000
 
-#: Bytes of received messages that wait in a task; above it the server is told to wait.
+#: Limit of received messages that wait in a task, in bytes. Above it, the server pauses.
 _RECEIVE_BYTES_MAX = 16 << 20
 
 #: A server that is away for longer than this fails the task, which Spark then runs again, or the query.
@@ -49,11 +49,11 @@ _AWAY_MAX = timedelta(seconds=60)
 
 @dataclass(frozen=True)
 class Place:
-    """A place beside a message, or beside an instant."""
+    """A place before or after a message, or before or after a time."""
 
     #: Of the message, `0`, or a time as bookmarks have it.
     bookmark: str
-    #: Before it; else behind it.
+    #: The place is before the message or the time, not after it.
     is_before: bool = False
 
     @classmethod
@@ -91,13 +91,13 @@ class Wanted:
 
     @classmethod
     def of(cls, options: ReadOptions, names: Sequence[str] | None = None) -> Self:
-        """What the options ask for; `names`: the topics that remain of all by a condition on them."""
+        """Returns the topics and filters of the options. `names`: the topics that a condition on them leaves."""
         rule = options.topics
         if rule is None:
             return cls(ALL if names is None else _exactly(names), options.filter)
         if "names" in rule:
             return cls(_exactly(rule["names"]), options.filter)
-        # A pattern is told by its special characters; this one has some whatever it is made of.
+        # A pattern is recognized by its special characters. This text always has some.
         pattern = f"^{re.escape(rule['prefix'])}" if "prefix" in rule else f"(?:{rule['pattern']})"
         return cls(pattern, options.filter)
 
@@ -129,9 +129,9 @@ class Connection:
         self._client.close()
 
     def head(self) -> str:
-        """The bookmark of the last record that is persistent, whatever it is; `0` when there is none."""
+        """Returns the bookmark of the last persisted record of any kind, or `0` in an empty log."""
         with self._client._enter_now(Spec(_NONE, bookmark=NOW), auto_ack=False) as subscription:
-            # The place comes right behind the acceptance: it is here when something later was answered.
+            # The server sends the place right after it accepts the command: it is here after a later answer.
             self._client.flush()
             place = self._client._core.resume_position(subscription._core.number)
         return EPOCH if place is None or place == "0|0|" else place
@@ -161,15 +161,18 @@ class Connection:
     def count(
         self, range_: ServerRange, wanted: Wanted, count_max: int, size_max: int, *, rate: str | None = None
     ) -> tuple[int, tuple[str, int] | None, bool]:
-        """Counts up to so many messages, or until they have so many bytes: how many, bookmark and time of the last, and whether the end
-        came first."""
+        """Counts messages up to a limit of messages or bytes.
+
+        Returns their number, the bookmark and time of the last one, and whether the range ended before the
+        limit.
+        """
         if range_.is_empty:
             return 0, None, True
         with self._enter(range_, wanted, rate) as subscription:
             return ArrowRange(subscription._core).count(count_max, size_max)
 
     def cut(self, range_: ServerRange, wanted: Wanted, parts: int) -> list[ServerRange]:
-        """Cuts a range into about so many parts of equal time, or leaves it whole when it is small."""
+        """Cuts a range into about `parts` parts of equal time. Does not cut a small range."""
         if range_.is_empty:
             return []
         if parts <= 1 or self.count(range_, wanted, _PART_MESSAGES_MIN, PARTITION_BYTES_MIN)[2]:
@@ -219,7 +222,7 @@ class Connection:
 
 
 def span(connection: Connection, options: ReadOptions) -> ServerRange:
-    """What a read covers, by its options, as of now."""
+    """Returns the range that a read covers now, by its options."""
     head = Place(connection.head())
     start, end = _start(connection, options, head), _end(connection, options, head)
     if end == head:
@@ -269,7 +272,7 @@ def _offset(connection: Connection, key: str, text: str, head: Place) -> Place:
 
 
 def _behind(connection: Connection, ns: int, head: Place) -> Place:
-    """Behind all messages that were taken up to the instant."""
+    """Returns the place after all messages that were recorded up to this time."""
     found = connection.first(ServerRange(Place(instant_to_core(ns)), head))
     return head if found is None else Place(found[0], is_before=True)
 

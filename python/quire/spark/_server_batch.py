@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ServerPart(ds.InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     def __init__(self, range_: ServerRange) -> None:
         super().__init__(range_)
@@ -60,7 +60,7 @@ def receive(
     partition: ds.InputPartition, options: ReadOptions, wanted: Wanted, spec: str
 ) -> Iterator[pa.RecordBatch]:
     """The batches of a task."""
-    # Without any partition Spark makes one of its own, with nothing in it.
+    # Without a partition, Spark passes an empty one.
     if isinstance(partition.value, ServerRange):
         with hiding_traceback(), Connection(options) as connection:
             yield from connection.scan(partition.value, wanted, spec)

@@ -1,7 +1,8 @@
 """`spark.readStream` from a running server: its log in micro-batches.
 
-An offset says behind which message the next batch begins, when that was taken, and **where the batch began**, for the reasons that
-`_stream` gives. How many messages there are, only receiving tells: the driver counts a batch before it plans it.
+An offset contains the message after which the next batch begins, the time of this message, and **where the
+batch began**, for the reasons in `_stream`. The number of messages is known only after receiving them, so the
+driver counts a batch before it plans it.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class ServerStreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvaila
         self._scan = ScanBuilder(options, schema)
         self._wanted = Wanted.of(options)
         self._connected: Connection | None = None
-        #: With `AvailableNow`: nothing behind this is read.
+        #: With `AvailableNow`: the last place to read.
         self._last: Place | None = None
         self._head: Place | None = None
         self._refreshed = 0.0
         self._last_batch = time.monotonic()
-        #: Up to here there is nothing behind the start of the next batch.
+        #: Between the start of the next batch and this place there is no message.
         self._empty: tuple[str, Place] | None = None
         #: The place that was found to be in this log.
         self._checked: str | None = None
@@ -77,7 +78,7 @@ class ServerStreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvaila
             range_, self._wanted, _EVERYTHING if is_all else rows, size or _EVERYTHING
         )
         if last is None:
-            # What the log has there is not wanted, or no message.
+            # The log has no matching message there.
             self._empty = (start["to"], head)
             return start
         if is_end and self._waits(count):

@@ -21,7 +21,7 @@ from quire.spark._staging import Part, StagedBatch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Bytes of a topic, of a correlation id, and of a client name: what the protocol takes.
+#: The limits of the protocol for a topic, a correlation id, and a client name, in bytes.
 TOPIC_SIZE_MAX, CORRELATION_SIZE_MAX, NAME_SIZE_MAX = 1024, 255, 255
 
 #: Messages of one batch: sequences are the number of the batch times this, plus the place in it. Spark's batches end long before.
@@ -32,7 +32,7 @@ BATCHES_MAX = 1 << 31
 
 @dataclass
 class Staged(ds.WriterCommitMessage):
-    """What a task left."""
+    """The result of a task."""
 
     sink: str
     batch: str
@@ -60,7 +60,7 @@ class BatchWriter(ds.DataSourceArrowWriter):
         try:
             _publish(self._options, self._sink, batch, _parts(messages), 0)
         finally:
-            # Nobody else knows the name of this write.
+            # No other run uses the name of this write.
             if self._options.transaction is None:
                 batch.remove()
 
@@ -217,7 +217,7 @@ def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType, options: WriteOp
 
 
 def _check_sizes(column: pa.Array, least: int, most: int, error: QuireError) -> None:
-    """In the task: what a batch cannot be published with shall not be found when half of it is."""
+    """Checks the sizes in the task, so that a mistake is found before a part of the batch is published."""
     import pyarrow.compute
 
     # Its functions are made when it is loaded, which the type checkers do not see.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from quire.spark._options import ReadOptions
     from quire.spark._server import ServerRange
 
-# Spark imports this module in every worker: what needs the compiled core, pyarrow or the rest is imported where it is used.
+# Spark imports this module in every worker: the compiled core, pyarrow and the rest are imported where used.
 _main = sys.modules["__main__"]
 if _main.__spec__ is not None and _main.__spec__.name == "pyspark.daemon":
     from quire.spark import _daemon

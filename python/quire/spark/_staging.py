@@ -1,15 +1,16 @@
-"""Where the rows of a batch wait until all of them are there, and how they get into the log once.
+"""Stores the rows of a batch until all tasks are done, and publishes each row exactly once.
 
-Tasks write their rows into files of their own. When all tasks are done, the driver writes a **manifest**: which files, in which order, make
-up the batch. From then on the batch is what the manifest says. It is published by one publisher with sequence numbers that follow from
-the batch, so whatever is published again is dropped by the journal:
+Each task writes its rows to separate files. When all tasks are done, the driver writes a **manifest** with
+the files of the batch and their order. From then on the manifest defines the batch. One publisher publishes
+it, with sequence numbers that follow from the batch. So the journal drops every row that is published again:
 
-- a task that runs again leaves another file, which no manifest names;
-- a batch that runs again, after a crash anywhere, finds the manifest and publishes the rows of the first run, not those of its own,
-  which may come in another order;
-- a batch that was published finds the mark that says so.
+- A task that runs again leaves another file, which no manifest names.
+- A batch that runs again after a crash finds the manifest. It publishes the rows of the first run, because
+  the rows of the second run may have another order.
+- A batch that was published finds its mark, and is skipped.
 
-Numbers alone would not do: without the manifest a second run with another order would have some rows dropped and others twice.
+Sequence numbers alone are not sufficient. Without the manifest, a second run with another order would lose
+some rows and duplicate others.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class StagedBatch:
         import pyarrow as pa
 
         self._directory.mkdir(parents=True, exist_ok=True)
-        # A name of its own for every attempt: two of them may run at a time.
+        # Each attempt has a separate name, because two attempts may run at the same time.
         name = f"part-{partition:05d}-{uuid.uuid4().hex}.arrow"
         rows = 0
         # Every byte is synced, checked and removed: fewer of them are worth more than what making them fewer takes.
@@ -144,7 +145,7 @@ class StagedBatch:
                 (self._directory / part.name).unlink(missing_ok=True)
 
     def remove_others(self) -> None:
-        """Lets go of the other batches of the sink: with this one published, none of them comes back."""
+        """Removes the files of the other batches of the sink. They are not needed after this one."""
         for other in self._sink.iterdir():
             if other != self._directory:
                 shutil.rmtree(other, ignore_errors=True)
@@ -192,7 +193,7 @@ def _checksum(path: Path) -> tuple[int, int]:
 
 
 def _write_durably(path: Path, text: str) -> None:
-    """All or nothing, whatever crashes."""
+    """Writes the whole file or nothing, also after a crash of the process or the machine."""
     temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     with open(temporary, "x") as file:
         file.write(text)

@@ -1,8 +1,8 @@
 """`spark.readStream`: the journal in micro-batches.
 
-An offset says for each journal how far a batch goes, **where it began**, and which record it ends with. Spark does not store the
-first offset of a query, so a first batch that failed would begin at a later head when it is asked for again; and the record proves that
-a restarted query reads the journal that it left.
+An offset says for each journal how far a batch goes, **where it began**, and which record it ends with. Spark
+does not store the first offset of a query, so a first batch that failed would begin at a later head when it
+is asked for again; and the record proves that a restarted query reads the journal that it left.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
         self._options = options
         self._directories = [_directory.locate(directory) for directory in options.directories]
         self._scan = ScanBuilder(options, schema)
-        #: With `AvailableNow`: nothing behind this is read.
+        #: With `AvailableNow`: the last positions to read.
         self._head: dict[str, int] | None = None
         #: Where directories begin that the checkpoint does not know.
         self._added: dict[str, int] = {}
@@ -113,7 +113,7 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
         for directory in self._directories:
             place = places.get(directory)
             if place is None:
-                # Once: what `latest` means moves, and no message may pass while no batch has noted it.
+                # Resolved once: `latest` moves, and no message may be skipped before a batch records the position.
                 if directory not in self._added:
                     self._added[directory] = _directory.span(directory, self._options).after
                 begun[directory] = self._added[directory]
@@ -143,7 +143,7 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
         return time.monotonic() - self._last_batch < self._options.max_trigger_delay.total_seconds()
 
     def _limit(self, begun: dict[str, int], ends: dict[str, int], limit: limits.ReadLimit) -> None:
-        """Shortens the batch: messages and bytes are shared out, what one journal leaves goes to the next."""
+        """Shortens the batch. The journals share the limits; the unused part of one goes to the next."""
         rows = limit.max_rows if isinstance(limit, limits.ReadMaxRows) else self._options.max_messages
         size = limit.max_bytes if isinstance(limit, limits.ReadMaxBytes) else self._options.max_bytes
         # Those with the least come first, so that what they leave is known.
@@ -171,8 +171,11 @@ class StreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow
 
 
 class FailedStreamReader(ds.DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
-    """Raises what kept a query from being planned, with the first call. PySpark (up to 4.3 at least) reports an error in `streamReader` as
-    an `UnboundLocalError` of its own."""
+    """Raises the error that prevented the planning of a query, at the first call.
+
+    PySpark (up to at least 4.3) reports an error in `streamReader` as an
+    `UnboundLocalError`.
+    """
 
     def __init__(self, error: QuireError | OSError) -> None:
         self._error = error
