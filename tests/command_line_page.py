@@ -34,7 +34,7 @@ given by its name: `quire publish --topic orders`. Arguments in square brackets 
 | the environment variable `QUIRE_URL` | URL of the server for commands without `--url` |
 | a server URL | `quire://HOST:PORT` |
 | a `file:` URL | `file:DIRECTORY`. The command works on this data directory without a server. No server may run on the directory |
-| a bookmark | names one message of the log, such as `4711\\|17\\|` ([replay](../replay.md)) |
+| a bookmark | names one message of the log, such as <code>4711&#124;17&#124;</code> ([replay](../replay.md)) |
 | a time | in UTC: `2026-01-05`, `2026-01-05T08:00` or `2026-01-05T08:00:00Z` |
 | a duration | a number with a unit: `500ms`, `5s`, `15m`, `4h`, `7d` |
 | a size | a number with a unit: `500KB`, `50GB`. 1 KB is 1,024 bytes |
@@ -50,6 +50,10 @@ given by its name: `quire publish --topic orders`. Arguments in square brackets 
 Results go to the standard output. Errors and notes go to the standard error.
 
 """
+
+
+#: Characters that are markup in a table.
+_MARKUP: Final = r"[|*<>\[\]{}\\_]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,11 +194,23 @@ def _prose(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text in a cell of a table: options, URLs and paths as code; `|` ends a cell, and some characters are markup."""
-    parts = re.split(r"(`[^`]+`|--[\w-]+|\$\w+|quire://[\w.:]*\w|\b(?:file|memory):[A-Z]*|dist/\S+)", text)
-    parts[::2] = [re.sub(r"([|*<>\[\]{}\\^_])", r"\\\1", part) for part in parts[::2]]
-    parts[1::2] = [f"`{part.strip('`')}`" for part in parts[1::2]]
+    """A text in a cell of a table: options, URLs and files as code, and characters of the markup as text."""
+    parts = re.split(
+        r"(`[^`]+`|--[\w-]+|\$\w+|quire://[\w.:]*\w|\b(?:file|memory):[A-Z]*|dist/\S+|\^ \$ .+ \\)", text
+    )
+    parts[::2] = [re.sub(_MARKUP, _entity, part) for part in parts[::2]]
+    parts[1::2] = [_code(part.strip("`")) for part in parts[1::2]]
     return "".join(parts)
+
+
+def _code(text: str) -> str:
+    """A text as code. `|` in backticks ends the cell on GitHub, and its escape is shown on the site."""
+    return f"<code>{re.sub(_MARKUP, _entity, text)}</code>" if "|" in text else f"`{text}`"
+
+
+def _entity(match: re.Match[str]) -> str:
+    """The character as an entity, which GitHub and the site show as it is."""
+    return f"&#{ord(match.group())};"
 
 
 def _dedented(text: str) -> str:

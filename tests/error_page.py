@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Final
 
@@ -34,37 +35,39 @@ A call that takes longer than its `timeout` raises the built-in `TimeoutError`.
 
 ## Classes
 
-```
 """
 
-_CODES: Final = """\
-```
-
+_CODES: Final = """
 `DisconnectedError` is also a `ConnectionError`.
 
 ## Codes
 
-| code | class | meaning | what to do |
-| --- | --- | --- | --- |
+| code and class | meaning | what to do |
+| --- | --- | --- |
 """
 
 
 def text() -> str:
     """Returns the page."""
     rows = [
-        f"| `{code}` | `{case.cls.__name__}` | {case.meaning} | {case.advice} |\n"
+        f"| `{code}` `{case.cls.__name__}` | {case.meaning} | {case.advice} |\n"
         for code, case in sorted(errors.CASES.items())
     ]
     return "".join([_HEAD, *_tree(errors.QuireError, ""), _CODES, *rows])
 
 
 def _tree(cls: type[BaseException], indent: str) -> list[str]:
-    """The class and those below it, each with the first line of its docstring."""
-    about = (cls.__doc__ or "").strip().splitlines()[0].rstrip(".")
-    lines = [f"{indent}{cls.__name__:<{34 - len(indent)}}{about}\n"]
+    """Returns a list of the class and its subclasses, each with the first line of its docstring."""
+    about = (cls.__doc__ or "").strip().splitlines()[0]
+    lines = [
+        *textwrap.wrap(
+            f"- `{cls.__name__}`: {about}", 98, initial_indent=indent, subsequent_indent=f"{indent}  "
+        )
+    ]
+    lines = [f"{line}\n" for line in lines]
     for inner in cls.__subclasses__():
         if inner.__module__ == errors.__name__:
-            lines += _tree(inner, f"{indent}  ")
+            lines += _tree(inner, f"{indent}    ")
     return lines
 
 

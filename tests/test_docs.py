@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import quire
 import quire.config
 from pydantic import BaseModel
 from support.spark import SPARK_TOO_SLOW
@@ -74,3 +76,23 @@ def test_the_page_of_the_configuration_has_every_key() -> None:
     for title, (model, tables_below) in tables.items():
         keys = {field.alias or name for name, field in model.model_fields.items()} - tables_below
         assert set(re.findall(r"^\| `(\w+)` \|", sections[title], re.M)) == keys, title
+
+
+def test_the_pages_of_the_api_show_the_arguments_of_every_call() -> None:
+    """Some methods take a dataclass, and have its arguments at run time only: tests/api_signatures.py."""
+    griffe = pytest.importorskip("griffe")  # comes with `make docs`
+    from api_signatures import Takes
+
+    extensions = griffe.load_extensions("dataclasses", Takes)
+    package = griffe.load("quire", search_paths=[str(ROOT / "python")], extensions=extensions)
+    calls: dict[str, Callable[..., object]] = {
+        "client._blocking.Client.__init__": quire.Client.__init__,
+        "client._blocking.Client.publish": quire.Client.publish,
+        "client._blocking.Client.subscribe": quire.Client.subscribe,
+        "client._blocking.Subscription.replace": quire.Subscription.replace,
+        "client._aio.AsyncClient.__init__": quire.AsyncClient.__init__,
+        "client._aio.AsyncClient.subscribe": quire.AsyncClient.subscribe,
+    }
+    for path, call in calls.items():
+        shown = [parameter.name for parameter in package[path].parameters]
+        assert shown == list(inspect.signature(call).parameters), path

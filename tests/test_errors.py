@@ -35,7 +35,7 @@ def test_the_page_of_errors_is_up_to_date() -> None:
 
 def test_every_code_has_a_row_with_a_meaning_and_what_to_do() -> None:
     page = error_page.PAGE.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.+) \| (.+) \|$", page, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` `(\w+)` \| (.+) \| (.+) \|$", page, re.MULTILINE)
     assert {code: cls for code, cls, _, _ in rows} == {
         code: cls.__name__ for code, cls in errors.CLASSES.items()
     }

@@ -335,7 +335,10 @@ class Client(ClientBase[Subscription]):
         - `max_backlog`: limit of messages from a queue that are delivered and not yet settled. Without it: 1.
           With 0, only barriers are delivered
         - `live`: after the replay, deliver messages before they are persisted
+        - `fully_durable`: deliver messages when they are persisted on this server and on all synchronous destinations.
+          There are no such destinations yet
         - `paused`: deliver nothing until `resume`
+        - `completed`: set `subscription.completed` at the end of the replay, also without a `bookmark`
         - `rate`: limit of a replay: messages per second ("1000"), bytes per second ("500KB"), or a multiple
           of the original pace ("2X")
         - `rate_max_gap`: with a multiple, the longest pause before the next message
