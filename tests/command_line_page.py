@@ -33,7 +33,7 @@ given by its name: `quire publish --topic orders`. Arguments in square brackets 
 | --- | --- |
 | the environment variable `QUIRE_URL` | URL of the server for commands without `--url` |
 | a server URL | `quire://HOST:PORT` |
-| a `file:` URL | `file:DIRECTORY`. The command works on this data directory without a server. No server may run on the directory |
+| a `file:` URL | `file:DIRECTORY`: a log with its files in this directory, without a server. No other process may write to it |
 | a bookmark | names one message of the log, such as <code>4711&#124;17&#124;</code> ([replay](../replay.md)) |
 | a time | in UTC: `2026-01-05`, `2026-01-05T08:00` or `2026-01-05T08:00:00Z` |
 | a duration | a number with a unit: `500ms`, `5s`, `15m`, `4h`, `7d` |
