@@ -1,4 +1,4 @@
-"""The compiled core. Nobody imports it directly."""
+"""The compiled core. The package `quire` exports its public names."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -22,101 +22,112 @@ def caret(text: str, column: int) -> str: ...
 
 @final
 class Message:
-    """One received message: a range of the receive buffer.
+    """A received message.
 
-    It supports the buffer protocol: `memoryview(message)` is its data, uncopied. Two messages are equal when their topic, bookmark,
-    timestamp, correlation id, headers and data are. A message that was pickled is a copy: it has all attributes, and cannot be settled.
+        for message in client.subscribe("shipping", max_backlog=10):
+            with message:  # acknowledges at the end, cancels when an exception leaves the block
+                print(message.topic, message.json())
+
+    `memoryview(message)` is the data without a copy. Two messages are equal when their topics, bookmarks,
+    timestamps, correlation ids, headers and data are equal. A pickled message is a copy with all attributes
+    that cannot be settled.
     """
 
     @property
     def topic(self) -> str:
-        """The queue that it came from, or else the topic that it was published to.
+        """The queue that delivered the message, otherwise the topic to which it was published.
 
         `client.ack(message.topic, message.bookmark)` acknowledges a message of a queue.
         """
     @property
     def source_topic(self) -> str:
-        """The topic that it was published to, also when it came from a queue."""
+        """The topic to which the message was published, also when a queue delivered it."""
     @property
     def data(self) -> bytes:
-        """The data, copied at each use; `memoryview(message)` does not copy."""
+        """The data. Each use copies it; `memoryview(message)` does not copy."""
     def json(self) -> Any:
-        """The data read as JSON."""
+        """Returns the data, decoded from JSON. Raises `ValueError` when it is not JSON."""
     @property
     def bookmark(self) -> str | None:
-        """The name of the message in the log, `None` when the log does not record its topic."""
+        """The bookmark of the message, or `None` when the log does not record its topic."""
     @property
     def timestamp(self) -> datetime:
-        """When the server took it (UTC)."""
+        """The time at which the server received the message (UTC)."""
     @property
     def timestamp_ns(self) -> int:
-        """When the server took it, in nanoseconds since 1970 UTC."""
+        """The time at which the server received the message, in nanoseconds since 1970 (UTC)."""
     @property
     def sequence(self) -> int | None:
-        """Its number among those of its publisher."""
+        """The sequence number that the publisher gave the message."""
     @property
     def publisher(self) -> str | None:
-        """The id of its publisher, as in the bookmark."""
+        """The id of the publisher, as in the bookmark."""
     @property
     def correlation_id(self) -> str | None:
-        """As published."""
+        """The correlation id with which the message was published, or `None`."""
     @property
     def headers(self) -> dict[str, str | bytes]:
-        """The headers as published, in a new dictionary at each use: names and their values, text or bytes. Empty without headers."""
+        """The headers of the message: names with text or bytes. Each use makes a new dictionary."""
     @property
     def sow_key(self) -> str | None:
         """The key in a last-value topic; `None` for messages of the log and of queues, which have none."""
     @property
     def command(self) -> str:
-        """`"publish"`, or `"sow"` for an answer to a query."""
+        """`"publish"`, or `"sow"` for the answer to a query."""
     @property
     def sub_id(self) -> str:
-        """The subscription that it came on."""
+        """The name of the subscription that received the message."""
     @property
     def _number(self) -> int: ...
     def discard(self) -> None:
-        """The message is processed: `most_recent` may move past it."""
+        """Marks the message as processed. `most_recent` can then move past it."""
     @property
     def queue(self) -> str | None:
-        """The queue that it came from, if it did."""
+        """The queue that delivered the message, or `None`."""
     @property
     def lease_period(self) -> timedelta | None:
-        """How long the server lets us have it; `None`: there is no lease, or one without end."""
+        """The lease period, or `None` without a lease or with a lease without end."""
     @property
     def lease_deadline(self) -> datetime | None:
-        """When the lease ends (UTC), by this machine's clock, counted from the arrival."""
+        """The end of the lease (UTC), by the clock of this machine, counted from the arrival."""
     @property
     def lease_lost(self) -> bool:
-        """Whether the lease is over: its time, another consumer's verdict, or the connection.
+        """Whether the lease is over: the time is over, another consumer settled the message, or no connection.
 
-        Another consumer may have the message. `ack` and `expire` are still sent, and have an effect when the queue still has
-        the message and its `leasing` is `"sublease"`. `cancel` is not sent: the message is back in its queue.
+        Another consumer may have the message. `ack` and `expire` are still sent. They have an effect if the
+        queue still has the message, and its `leasing` is `"sublease"`. `cancel` is not sent, because the
+        message is back in its queue.
         """
     @property
     def delivery_count(self) -> int:
-        """How often it was delivered, this time included; 0 when it did not come from a queue, or is a barrier."""
+        """The number of deliveries, including this one. 0 for a barrier, and without a queue."""
     @property
     def cancel_count(self) -> int:
-        """How often it was given back with `cancel`."""
+        """The number of times that a consumer returned the message with `cancel`."""
     @property
     def _is_settled(self) -> bool: ...
     @property
     def _verdict(self) -> Literal["ack", "cancel", "expire"] | None: ...
     def _begin(self) -> bool: ...
     def ack(self) -> None:
-        """It is processed: the queue forgets it. Sent with the batch, also when the lease is over; of a message that came from
-        no queue, `discard`."""
+        """Acknowledges the message: it leaves its queue. Without a queue, it does the same as `discard`.
+
+        Acknowledgements are sent together (`ack_batch_size` of the client), also after the end of the lease.
+        """
     def cancel(self, delay: timedelta | float | str | None = None) -> None:
-        """Gives it back to its queue, which delivers it again after `delay`; left out: after the `retry_delay` of the queue."""
+        """Returns the message to its queue, which delivers it again after `delay`.
+
+        Without `delay`, the queue uses its `retry_delay`.
+        """
     def expire(self) -> None:
-        """Throws it out of its queue, unprocessed."""
+        """Removes the message from its queue, unprocessed. The dead letter topic of the queue gets it."""
     def extend(self, period: timedelta | float | str | None = None) -> None:
-        """Asks for a longer lease, from now on; left out: for another period of the queue's."""
+        """Renews the lease for `period` from now. Without it: for the lease period of the queue."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Acknowledges, or cancels when the block raised."""
+        """Acknowledges the message, or cancels it when the block raised."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __reduce__(self) -> tuple[object, tuple[bytes, str, str]]: ...
@@ -406,49 +417,49 @@ class Records:
 
 @final
 class Record:
-    """One record as it stands in a journal."""
+    """One record of a journal, as it is stored."""
 
     @property
     def position(self) -> int:
-        """Its number in the log, from 1."""
+        """The position in the log, from 1."""
     @property
     def kind(self) -> str:
-        """`"publish"`; of a queue `"acknowledge"` (what became of messages) or `"lease"` (who held them); of a last-value
-        topic `"delete"`."""
+        """`"publish"`, `"acknowledge"` (a queue settled messages), `"lease"` (a queue delivered messages), or `"delete"`
+        (of a last-value topic)."""
     @property
     def message_type(self) -> str: ...
     @property
     def publisher(self) -> str:
-        """The id of its publisher, as in the bookmark."""
+        """The id of the publisher, as in the bookmark."""
     @property
     def sequence(self) -> int: ...
     @property
     def bookmark(self) -> str: ...
     @property
     def timestamp(self) -> datetime:
-        """When it was taken (UTC)."""
+        """The time at which the record was received (UTC)."""
     @property
     def timestamp_ns(self) -> int:
-        """When it was taken, in nanoseconds since 1970 UTC."""
+        """The time at which the record was received, in nanoseconds since 1970 (UTC)."""
     @property
     def topic(self) -> str: ...
     @property
     def correlation_id(self) -> str | None: ...
     @property
     def headers(self) -> dict[str, str | bytes]:
-        """The headers as published: names and their values, text or bytes. Empty without headers."""
+        """The headers of the message: names with text or bytes."""
     @property
     def expiration_s(self) -> int | None:
-        """Lifetime in a queue in seconds, 0 = never expires; `None` = not said."""
+        """The lifetime in a queue in seconds; 0 = never expires; `None` = the lifetime of the queue."""
     @property
     def key(self) -> bytes | None:
-        """The key of the message in its last-value topic; `None` = it has none."""
+        """The key of the message in its last-value topic, or `None`."""
     @property
     def path(self) -> list[tuple[str, str]]:
-        """Name and group of each instance that the record passed, oldest first; empty when it was published here."""
+        """Name and group of each instance that the record passed, oldest first. Empty if published here."""
     @property
     def source_position(self) -> int | None:
-        """Its position in the log of the last instance in `path`; `None` = published here, or not known."""
+        """The position in the log of the last instance in `path`; `None` = published here, or not known."""
     @property
     def deleted_keys(self) -> list[bytes]:
         """The keys that a `"delete"` removed; empty for other kinds."""
@@ -456,25 +467,25 @@ class Record:
     def data(self) -> bytes: ...
     @property
     def segment(self) -> Path:
-        """The file that holds it."""
+        """The file that contains the record."""
     @property
     def offset(self) -> int:
-        """Where its batch begins in the file, in bytes."""
+        """The offset of its batch in the file, in bytes."""
 
 @final
 class Pace:
-    """How fast messages may go out: the rates of `Client.subscribe`, for whoever reads without a server."""
+    """The pace of messages that are read without a server, with the rates of `Client.subscribe`."""
 
     def __new__(cls, rate: str, rate_max_gap: timedelta | None = None) -> Pace: ...
     def wait(self, timestamp_ns: int, size: int) -> None:
-        """Waits until a message of `size` bytes that was taken at `timestamp_ns` may go."""
+        """Waits until a message of `size` bytes, recorded at `timestamp_ns`, may be sent."""
 
 def check_scan(spec: str) -> None:
-    """Raises what is wrong with a scan, `ConfigError`, `BadFilterError` or `BadTopicError`."""
+    """Checks a scan. Raises `ConfigError`, `BadFilterError` or `BadTopicError`."""
 
 @final
 class ArrowReader:
-    """A journal directory, opened for reading beside whoever writes to it. Ranges are behind `after`, up to `limit`."""
+    """A journal directory, opened for reading while another process may write. Ranges are after `after`, up to `limit`."""
 
     def __new__(
         cls, directory: str | PathLike[str], archive: str | PathLike[str] | None = None

@@ -22,10 +22,16 @@ use crate::client::Handle;
 use crate::errors;
 use crate::headers;
 
-/// One received message: a range of the receive buffer.
+/// A received message.
 ///
-/// It supports the buffer protocol: `memoryview(message)` is its data, uncopied. Two messages are equal when their topic, bookmark, timestamp,
-/// correlation id, headers and data are. A message that was pickled is a copy: it has all attributes, and cannot be settled.
+/// ```text
+/// for message in client.subscribe("shipping", max_backlog=10):
+///     with message:  # acknowledges at the end, cancels when an exception leaves the block
+///         print(message.topic, message.json())
+/// ```
+///
+/// `memoryview(message)` is the data without a copy. Two messages are equal when their topics, bookmarks, timestamps,
+/// correlation ids, headers and data are equal. A pickled message is a copy with all attributes that cannot be settled.
 #[pyclass(frozen, module = "quire", name = "Message")]
 pub struct Message {
     received: Received,
@@ -225,7 +231,7 @@ impl Message {
 
 #[pymethods]
 impl Message {
-    /// The queue that it came from, or else the topic that it was published to.
+    /// The queue that delivered the message, otherwise the topic to which it was published.
     ///
     /// `client.ack(message.topic, message.bookmark)` acknowledges a message of a queue.
     #[getter]
@@ -233,62 +239,62 @@ impl Message {
         String::from_utf8_lossy(self.received.topic()).into_owned()
     }
 
-    /// The topic that it was published to, also when it came from a queue.
+    /// The topic to which the message was published, also when a queue delivered it.
     #[getter]
     fn source_topic(&self) -> String {
         String::from_utf8_lossy(self.received.source_topic()).into_owned()
     }
 
-    /// The data, copied at each use; `memoryview(message)` does not copy.
+    /// The data. Each use copies it; `memoryview(message)` does not copy.
     #[getter]
     fn data<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.received.data())
     }
 
-    /// The data read as JSON.
+    /// Returns the data, decoded from JSON. Raises `ValueError` when it is not JSON.
     fn json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         LOADS.import(py, "json", "loads")?.call1((self.data(py),))
     }
 
-    /// The name of the message in the log, `None` when the log does not record its topic.
+    /// The bookmark of the message, or `None` when the log does not record its topic.
     #[getter]
     fn bookmark(&self) -> Option<String> {
         self.received.bookmark().map(|bookmark| bookmark.to_string())
     }
 
-    /// When the server took it (UTC).
+    /// The time at which the server received the message (UTC).
     #[getter]
     fn timestamp<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         datetime_from_ns(py, self.timestamp_ns())
     }
 
-    /// When the server took it, in nanoseconds since 1970 UTC.
+    /// The time at which the server received the message, in nanoseconds since 1970 (UTC).
     #[getter]
     fn timestamp_ns(&self) -> u64 {
         self.received.timestamp().0
     }
 
-    /// Its number among those of its publisher.
+    /// The sequence number that the publisher gave the message.
     #[getter]
     fn sequence(&self) -> Option<u64> {
         self.received.bookmark().map(|bookmark| bookmark.sequence)
     }
 
-    /// The id of its publisher, as in the bookmark.
+    /// The id of the publisher, as in the bookmark.
     #[getter]
     fn publisher(&self) -> Option<String> {
         self.received.bookmark().map(|bookmark| bookmark.publisher.to_string())
     }
 
-    /// As published.
+    /// The correlation id with which the message was published, or `None`.
     #[getter]
     fn correlation_id(&self) -> Option<String> {
         let id = self.received.correlation_id();
         (!id.is_empty()).then(|| String::from_utf8_lossy(id).into_owned())
     }
 
-    /// The headers as published, in a new dictionary at each use: names and their values, text or bytes. Empty without headers.
+    /// The headers of the message: names with text or bytes. Each use makes a new dictionary.
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         headers::to_python(py, self.received.headers())
@@ -300,7 +306,7 @@ impl Message {
         None
     }
 
-    /// `"publish"`, or `"sow"` for an answer to a query.
+    /// `"publish"`, or `"sow"` for the answer to a query.
     #[getter]
     fn command(&self) -> &'static str {
         match self.received.cause() {
@@ -309,7 +315,7 @@ impl Message {
         }
     }
 
-    /// The subscription that it came on.
+    /// The name of the subscription that received the message.
     #[getter]
     fn sub_id(&self) -> &str {
         &self.progress.sub_id
@@ -320,24 +326,24 @@ impl Message {
         self.received.subscription()
     }
 
-    /// The message is processed: `most_recent` may move past it.
+    /// Marks the message as processed. `most_recent` can then move past it.
     fn discard(&self, py: Python<'_>) -> PyResult<()> {
         self.with_account(py, |client, account| client.processed(account, &self.received, self.ordinal))
     }
 
-    /// The queue that it came from, if it did.
+    /// The queue that delivered the message, or `None`.
     #[getter]
     fn queue(&self) -> Option<&str> {
         Some(self.lease()?.queue())
     }
 
-    /// How long the server lets us have it; `None`: there is no lease, or one without end.
+    /// The lease period, or `None` without a lease or with a lease without end.
     #[getter]
     fn lease_period(&self) -> Option<Duration> {
         self.lease()?.period()
     }
 
-    /// When the lease ends (UTC), by this machine's clock, counted from the arrival.
+    /// The end of the lease (UTC), by the clock of this machine, counted from the arrival.
     #[getter]
     fn lease_deadline<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some((lease, client)) = self.leased() else { return Ok(None) };
@@ -347,22 +353,22 @@ impl Message {
         datetime_from_ns(py, u64::try_from(ns).unwrap_or(u64::MAX)).map(Some)
     }
 
-    /// Whether the lease is over: its time, another consumer's verdict, or the connection.
+    /// Whether the lease is over: the time is over, another consumer settled the message, or no connection.
     ///
-    /// Another consumer may have the message. `ack` and `expire` are still sent, and have an effect when the queue still has
-    /// the message and its `leasing` is `"sublease"`. `cancel` is not sent: the message is back in its queue.
+    /// Another consumer may have the message. `ack` and `expire` are still sent. They have an effect if the queue still
+    /// has the message, and its `leasing` is `"sublease"`. `cancel` is not sent, because the message is back in its queue.
     #[getter]
     fn lease_lost(&self) -> bool {
         self.leased().is_some_and(|(lease, client)| client.is_lost(lease))
     }
 
-    /// How often it was delivered, this time included; 0 when it did not come from a queue, or is a barrier.
+    /// The number of deliveries, including this one. 0 for a barrier, and without a queue.
     #[getter]
     fn delivery_count(&self) -> u32 {
         self.lease().map_or(0, |lease| lease.deliveries())
     }
 
-    /// How often it was given back with `cancel`.
+    /// The number of times that a consumer returned the message with `cancel`.
     #[getter]
     fn cancel_count(&self) -> u32 {
         self.lease().map_or(0, |lease| lease.cancels())
@@ -394,13 +400,16 @@ impl Message {
         }
     }
 
-    /// It is processed: the queue forgets it. Sent with the batch, also when the lease is over; of a message that came from
-    /// no queue, `discard`.
+    /// Acknowledges the message: it leaves its queue. Without a queue, it does the same as `discard`.
+    ///
+    /// Acknowledgements are sent together (`ack_batch_size` of the client), also after the end of the lease.
     fn ack(&self, py: Python<'_>) -> PyResult<()> {
         self.settle(py, Verdict::Acknowledge)
     }
 
-    /// Gives it back to its queue, which delivers it again after `delay`; left out: after the `retry_delay` of the queue.
+    /// Returns the message to its queue, which delivers it again after `delay`.
+    ///
+    /// Without `delay`, the queue uses its `retry_delay`.
     #[pyo3(signature = (delay=None))]
     fn cancel(&self, py: Python<'_>, delay: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         self.check_queued(py, "cancel")?;
@@ -414,13 +423,13 @@ impl Message {
         self.settle(py, verdict)
     }
 
-    /// Throws it out of its queue, unprocessed.
+    /// Removes the message from its queue, unprocessed. The dead letter topic of the queue gets it.
     fn expire(&self, py: Python<'_>) -> PyResult<()> {
         self.check_queued(py, "expire")?;
         self.settle(py, Verdict::Expire)
     }
 
-    /// Asks for a longer lease, from now on; left out: for another period of the queue's.
+    /// Renews the lease for `period` from now. Without it: for the lease period of the queue.
     #[pyo3(signature = (period=None))]
     fn extend(&self, py: Python<'_>, period: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let lease = self.check_queued(py, "extend")?;
@@ -438,7 +447,7 @@ impl Message {
         slf
     }
 
-    /// A block that raises gives the message back.
+    /// Acknowledges the message, or cancels it when the block raised.
     fn __exit__(
         &self,
         kind: &Bound<'_, PyAny>,
@@ -478,12 +487,12 @@ impl Message {
         Ok((COPY.import(py, "quire._message", "copy_of")?.clone(), copied))
     }
 
-    /// The message itself: it does not change.
+    /// Returns the message itself, which never changes.
     fn __copy__(slf: Py<Self>) -> Py<Self> {
         slf
     }
 
-    /// The message itself: it does not change.
+    /// Returns the message itself, which never changes.
     fn __deepcopy__(slf: Py<Self>, _memo: &Bound<'_, PyAny>) -> Py<Self> {
         slf
     }
