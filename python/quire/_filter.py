@@ -25,11 +25,12 @@ _PARTS = re.compile(r"""'[^']*'|"[^"]*"|\[/[^]]*\]|\?""")
 
 
 class Filter:
-    """A parsed content filter (docs/filters.md); may be shared between threads.
+    """Parses a content filter (docs/filters.md). Threads can share it.
 
-    `filter` is text, or text with parameters: `("/symbol = ? AND /qty > ?", symbol, qty)`. `allow_backtracking` admits
-    patterns with back-references and look-around, under a limit of steps. Raises `BadFilterError` with the column of
-    the mistake.
+        quire.Filter(("/symbol = ? AND /qty > ?", "IBM", 50)).matches({"symbol": "IBM", "qty": 100})  # True
+
+    `filter` is text, or text with parameters. `allow_backtracking` allows patterns with back-references and
+    look-around, under a limit of steps. Raises `BadFilterError` with the column of the mistake.
     """
 
     def __init__(self, filter: FilterArgument, *, allow_backtracking: bool = False) -> None:
@@ -43,15 +44,16 @@ class Filter:
         *,
         headers: Mapping[str, str | bytes] | None = None,
     ) -> bool:
-        """Whether a message with this data and these headers matches: bytes, text, or anything JSON-serialisable.
+        """Returns whether a message with this data and these headers matches.
 
-        Data that is not of its type matches no filter that reads fields.
+        `data` is bytes, text, or anything that can become JSON. Data that is not of its type matches no
+        filter that reads fields.
         """
         return self._core.matches(to_bytes(data), message_type, headers)
 
     @property
     def fields(self) -> list[str]:
-        """The fields that it reads, each once, as they are written."""
+        """The fields that the filter reads, each once, as they are written."""
         return self._core.fields
 
     def __str__(self) -> str:
@@ -66,11 +68,11 @@ FilterArgument = str | Filter | tuple[Any, ...]
 
 
 def quote(value: object) -> str:
-    """The value as it is written in a filter, so that no text can change what the filter means.
+    """Returns the value as text for a filter. No value can change the meaning of the filter.
 
-    Texts, numbers, booleans, and lists of them for `IN`. A `datetime`, `date`, `time`, `Decimal`, `UUID` and `Enum` are
-    written as `publish` writes them in JSON. Raises `ConfigError` for anything else, `None` included: nothing is equal
-    to NULL, and the question is written as `/field IS NULL`.
+    Accepts texts, numbers, booleans, and lists of them for `IN`. A `datetime`, `date`, `time`, `Decimal`,
+    `UUID` and `Enum` is written as `publish` writes it in JSON. Raises `ConfigError` for anything else,
+    including `None`: no value is equal to NULL, so use `/field IS NULL`.
     """
     match value:
         case Enum():

@@ -1,4 +1,7 @@
-"""The pytest fixtures of quire; pytest finds them where quire is installed. Imports little: every test run loads this."""
+"""The pytest fixtures of quire. pytest finds them where quire is installed. Every test run loads this module.
+
+It imports other modules in the fixtures, so that a test run without quire starts fast.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def quire_settings() -> dict[str, Any]:
-    """The settings of `quire.Config` for the servers below: to be overridden."""
+    """The settings of `quire.Config` for the servers below. Override this fixture to change them."""
     return {}
 
 
@@ -45,7 +48,7 @@ def quire_settings() -> dict[str, Any]:
 def quire_server(
     request: pytest.FixtureRequest, tmp_path: Path, quire_settings: dict[str, Any]
 ) -> Iterator[Server]:
-    """A running server of this process, its data below `tmp_path` until the test has passed."""
+    """A running server of this process. Its data is below `tmp_path` until the test has passed."""
     from quire.testing import server
 
     with _data(request.node, tmp_path) as directory, server(directory, **quire_settings) as running:
@@ -56,8 +59,10 @@ def quire_server(
 def quire_server_process(
     request: pytest.FixtureRequest, tmp_path: Path, quire_settings: dict[str, Any]
 ) -> Iterator[ServerProcess]:
-    """A running server in a separate process that can be killed and started again, its data below `tmp_path` until the test has
-    passed."""
+    """A running server in a separate process that can be killed and started again.
+
+    Its data is below `tmp_path` until the test has passed.
+    """
     from quire.testing import ServerProcess
 
     with _data(request.node, tmp_path) as directory, ServerProcess(directory, **quire_settings) as running:
@@ -75,7 +80,7 @@ def quire_client(quire_server: Server) -> Iterator[Client]:
 
 @_async_fixture
 async def quire_async_client(quire_server: Server) -> AsyncIterator[AsyncClient]:
-    """An asyncio client of `quire_server`, closed after the test. Asynchronous tests need a plugin such as pytest-asyncio."""
+    """An asyncio client of `quire_server`, closed after the test. Requires a plugin such as pytest-asyncio."""
     from quire.client._aio import AsyncClient
 
     async with AsyncClient(quire_server.url) as client:

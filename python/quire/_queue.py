@@ -1,4 +1,4 @@
-"""`quire.Queue`: the lease and fairness engine on its own, for services that want it without a server."""
+"""`quire.Queue`: the engine for leases and fairness, for services that use it without a server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Delivery(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """A message that left the queue without having been processed."""
+    """A message that left the queue unprocessed."""
 
     position: int
     data: bytes
@@ -47,16 +47,17 @@ class Expired(NamedTuple):
 
 
 class Queue:
-    """A queue as a value that is driven (docs/queues.md): nothing waits, and nothing reads a clock.
+    """A queue as a state machine (docs/queues.md). No call waits, and no call reads a clock.
 
-    - `config`: the settings of a `[[queue]]`, as a mapping, as keywords, or as one of `Config.queue`; its
-      name and its topics mean nothing here. Raises `ConfigError`
+    - `config`: the settings of a `[[queue]]`, as a mapping, as keywords, or as a queue of `Config.queue`. Its
+      name and its topics are ignored. Raises `ConfigError`
 
-    The time is what the caller says: seconds from wherever it likes, never going back. `tick(now)` moves it,
-    and everything that is due by then happens first. After any call, `dispatch` gives what can be delivered.
+    The caller supplies the time, in seconds from any start, and never less than before. `tick(now)` sets it,
+    and first processes everything that is due until then. After any call, `dispatch` returns the messages
+    that can be delivered.
 
-    A subscription belongs to a `connection`, a number of the caller's choice; with `leasing="strict"` only
-    the connection that holds a message may settle it.
+    A subscription belongs to a `connection`, a number that the caller chooses. With `leasing="strict"`, only
+    the connection that has a message can settle it.
     """
 
     def __init__(self, config: QueueConfig | Mapping[str, Any] | None = None, /, **settings: Any) -> None:
@@ -81,9 +82,9 @@ class Queue:
         return self._now / 1e9
 
     def tick(self, now: float) -> list[Expired]:
-        """Moves the time to `now`: leases end and messages expire. Gives what has expired since the last call.
+        """Sets the time to `now`: leases end, and messages expire. Returns those that expired since the last call.
 
-        A time that is not later than the last one moves nothing.
+        A time that is not later than the last one changes nothing.
         """
         self._now = max(self._now, round(now * 1e9))
         return [
@@ -99,19 +100,20 @@ class Queue:
         return None if at is None else at / 1e9
 
     def enqueue(self, data: Any = b"", *, expiration: Duration | None = None) -> int | None:
-        """Takes a message in: bytes, text, or anything JSON-serialisable. Gives its position, counted from 1;
-        `None` when the queue's `filter` keeps it out.
+        """Adds a message. Returns its position, from 1, or `None` when the `filter` of the queue excludes it.
 
-        Its priority, and whether it is a barrier, are what the queue's expressions say of it.
+        The data is bytes, text, or anything that can become JSON. The expressions of the queue decide its
+        priority, and whether it is a barrier.
         """
         return self._core.enqueue(to_bytes(data), expiration_to_core(expiration), self._now)
 
     def subscribe(
         self, *, max_backlog: int | None = None, filter: FilterArgument | None = None, connection: int = 0
     ) -> int:
-        """Adds a subscription and gives its number. Raises `BadFilterError`.
+        """Adds a subscription, and returns its number. Raises `BadFilterError`.
 
-        - `max_backlog`: the most messages that are not settled; 1 when left out, 0 for barriers only
+        - `max_backlog`: limit of messages that are delivered and not settled. Without it: 1. With 0, only
+          barriers
         """
         return self._core.subscribe(connection, backlog_to_core(max_backlog), optional_filter_to_core(filter))
 
@@ -124,7 +126,7 @@ class Queue:
         self._core.disconnect(connection, self._now)
 
     def dispatch(self, max_messages: int = DEFAULT_DISPATCH_COUNT) -> list[Delivery]:
-        """Leases what can be delivered now, each message to the subscription that the fairness model chooses."""
+        """Leases the messages that can be delivered now. The fairness model chooses their subscriptions."""
         return [
             Delivery(
                 position, subscription, data, end if end is None else end / 1e9, deliveries, cancels, barrier
@@ -143,9 +145,9 @@ class Queue:
         expire: bool = False,
         connection: int = 0,
     ) -> int:
-        """Acknowledges messages, or every active one that a filter matches; gives how many it had an effect on.
+        """Acknowledges messages, or all active messages that match a filter. Returns how many changed.
 
-        Positions that are not in the queue are passed over.
+        Positions that are not in the queue are ignored.
         """
         verdict = verdict_to_core(cancel, expire)
         if (positions is None) == (filter is None):
@@ -159,17 +161,16 @@ class Queue:
     def cancel(
         self, positions: int | Iterable[int], delay: Duration | None = None, *, connection: int = 0
     ) -> int:
-        """Gives messages back to the queue, which delivers them again after `delay`; left out: after its
-        `retry_delay`."""
+        """Returns messages to the queue, which delivers them again after `delay`, or its `retry_delay`."""
         delay_ms = None if delay is None else round(seconds(delay, "delay") * 1e3)
         return self._settle("cancel", positions, delay_ms, connection)
 
     def release(self, positions: int | Iterable[int], *, connection: int = 0) -> int:
-        """Gives messages back that their consumer has not begun: their deliveries do not count."""
+        """Returns messages that their consumer has not begun. Their deliveries do not count."""
         return self._settle("release", positions, None, connection)
 
     def expire(self, positions: int | Iterable[int], *, connection: int = 0) -> int:
-        """Throws messages out of the queue, unprocessed; `tick` tells of them."""
+        """Removes messages from the queue, unprocessed. `tick` returns them."""
         return self.ack(positions, expire=True, connection=connection)
 
     def _settle(
@@ -179,9 +180,9 @@ class Queue:
         return self._core.settle(connection, verdict, named, delay_ms, self._now)
 
     def extend(self, position: int, period: Duration | None = None, *, connection: int = 0) -> bool:
-        """Lets a connection keep a message for another `period` from now on; left out: the queue's own.
+        """Renews the lease of a message for `period` from now. Without it: for the period of the queue.
 
-        False when it does not hold it.
+        Returns `False` when the connection does not have the message.
         """
         length = self._config.lease_period if period is None else seconds(period, "period")
         if length is None:
@@ -189,7 +190,7 @@ class Queue:
         return self._core.extend(connection, position, self._now + round(length * 1e9), self._now)
 
     def stats(self) -> dict[str, int | float | None]:
-        """The figures of the queue (docs/queues.md section 10)."""
+        """Returns the figures of the queue (docs/queues.md section 10)."""
         found: dict[str, int | float | None] = {}
         for name, value in self._core.stats(self._now):
             if name.endswith("_ns"):

@@ -1,8 +1,7 @@
-"""Real servers for tests: `server()` in this process, `ServerProcess` in a separate process that can be killed. Messages for tests of
-handlers: `message()`.
+"""Tools for tests: real servers (`server()`, and `ServerProcess`, which can be killed), and messages (`message()`).
 
-The pytest fixtures `quire_server`, `quire_server_process`, `quire_client` and `quire_async_client` are there wherever quire is installed
-(docs/testing.md).
+The pytest fixtures `quire_server`, `quire_server_process`, `quire_client` and `quire_async_client` are
+available where quire is installed (docs/testing.md).
 """
 
 from __future__ import annotations
@@ -36,10 +35,13 @@ START_TIMEOUT: Final = 60.0
 
 @contextmanager
 def server(directory: str | os.PathLike[str] | None = None, **settings: Any) -> Iterator[Server]:
-    """A running server of this process on a free port of 127.0.0.1.
+    """Runs a server in this process on a free port of 127.0.0.1, as a context manager.
 
-    - `directory`: where its data goes; left out, a temporary one that is removed at the end
-    - `settings`: as of `Config`
+        with quire.testing.server() as server, quire.Client(server.url) as client:
+            client.publish("orders", {"id": 1})
+
+    - `directory`: the directory for its data. Without it: a temporary directory, which is removed at the end
+    - `settings`: as in `Config`
     """
     temporary = tempfile.TemporaryDirectory(prefix="quire-") if directory is None else nullcontext(directory)
     with temporary as place, Server(Config(**_settings(place, 0, settings))) as running:
@@ -67,16 +69,19 @@ def message(
     delivery_count: int = 1,
     cancel_count: int = 0,
 ) -> Message:
-    """Returns a message for the test of a handler, without a server. Two calls with the same arguments give equal messages.
+    """Returns a message for the test of a handler, without a server.
 
-    - `topic`: where the message was published
-    - `data`, `headers`: as of `Client.publish`
-    - `bookmark`: of the message, or a `Message` that has it; `None` for a message that was not recorded
-    - `queue`: the queue that the message came from; then `Message.topic` is this queue
-    - `lease_period`, `delivery_count`, `cancel_count`: of a message that came from a queue
+        message = quire.testing.message("orders", {"id": 1}, queue="shipping")
 
-    `ack`, `cancel` and `expire` of this message send nothing: `verdict` returns what the handler called. Raises `ConfigError`,
-    or `BadBookmarkError`, for an argument that no message can have.
+    - `topic`: the topic of the message
+    - `data`, `headers`: as in `Client.publish`
+    - `bookmark`: its bookmark, or a `Message` that has it; `None` for a message that was not recorded
+    - `queue`: the queue that delivered the message; `Message.topic` is then this queue
+    - `lease_period`, `delivery_count`, `cancel_count`: of a message from a queue
+
+    `ack`, `cancel` and `expire` of this message send nothing. `verdict` returns which one the handler called.
+    Two calls with the same arguments return equal messages. Raises `ConfigError` or `BadBookmarkError` for an
+    invalid argument.
     """
     for key, text, limit in (
         ("topic", topic, 1024),
@@ -103,19 +108,20 @@ def message(
 
 
 def verdict(message: Message) -> Literal["ack", "cancel", "expire"] | None:
-    """Returns what was first called on a message that `message` made; `None` when it was not settled."""
+    """Returns the first of `ack`, `cancel` and `expire` that was called on a test message, or `None`."""
     return message._verdict
 
 
 class ServerProcess:
-    """A server in a separate process: a context manager that starts it, and ends it with `kill -9`.
+    """Runs a server in a separate process, as a context manager. It ends the process with `kill -9`.
 
-    The first start chooses a free port of 127.0.0.1, later ones keep it. The process ends with the one that made it.
+    The first start chooses a free port of 127.0.0.1, and later starts use it again. The process ends with its
+    parent.
 
-    - `directory`: where its data goes
+    - `directory`: the directory for its data
     - `environment`: variables of its environment, in addition to those of this process
-    - `standard_error`: an open file that its standard error goes to; left out, that of this process
-    - `settings`: as of `Config`
+    - `standard_error`: an open file for its standard error. Without it: the standard error of this process
+    - `settings`: as in `Config`
     """
 
     def __init__(
@@ -135,31 +141,31 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """The URL for clients."""
         return f"quire://127.0.0.1:{self._port}"
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port."""
+        """The host and the port."""
         return "127.0.0.1", self._port
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The id of the process."""
         return self._running().pid
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and has not ended."""
+        """Whether the process was started, and has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Starts the process; returns when it accepts connections. Raises `QuireError` when it does not."""
+        """Starts the process, and returns when it accepts connections. Raises `QuireError` otherwise."""
         self.launch()
         self.wait_until_listening()
 
     def launch(self) -> None:
-        """Starts the process and returns at once."""
+        """Starts the process, and returns immediately."""
         if self._process is not None:
             raise QuireError("the server process was started already", code="bad_option")
         self._process = subprocess.Popen(
@@ -177,7 +183,7 @@ class ServerProcess:
         )
 
     def wait_until_listening(self) -> None:
-        """After `launch`: returns when it accepts connections. Raises `QuireError` when it does not."""
+        """Returns when the launched process accepts connections. Raises `QuireError` when it does not."""
         process = self._running()
         assert process.stdout is not None
         ready, _, _ = select.select([process.stdout], [], [], START_TIMEOUT)
@@ -188,11 +194,11 @@ class ServerProcess:
         self._port = int(line.rsplit(":", 1)[1])
 
     def kill(self) -> None:
-        """`kill -9`: the process does nothing more, from one instruction to the next."""
+        """Kills the process with `kill -9`."""
         self._end(signal.SIGKILL)
 
     def terminate(self) -> int:
-        """Asks it to stop cleanly; gives its exit status."""
+        """Asks the process to stop cleanly, and returns its exit status."""
         return self._end(signal.SIGTERM)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The transaction log without a broker: a journal that a program writes by itself, and any journal read from its files."""
+"""The transaction log without a broker: a journal that a program writes, and read access to any journal."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Damage:
-    """Bytes that are not what was written."""
+    """Damaged bytes of a journal: their file, place and reason."""
 
     #: The segment, also when its index is damaged; `None` for a file of the whole journal.
     segment: Segment | None
@@ -74,14 +74,14 @@ class Damage:
 
 
 class JournalReader:
-    """Read access to a journal, also while it is written to: `Journal`, or `server.journal`. Thread-safe."""
+    """Reads a journal, also while it is written: the base of `Journal` and `server.journal`. Thread-safe."""
 
     def __init__(self, core: _quire.JournalReader) -> None:
         self._reader = core
 
     @property
     def persisted(self) -> int:
-        """The position of the last record that is persistent; records are numbered from 1."""
+        """The position of the last persisted record. Records are numbered from 1."""
         return self._open_reader().positions()[1]
 
     def read(
@@ -92,13 +92,18 @@ class JournalReader:
         topic: str | None = None,
         filter: FilterArgument | None = None,
     ) -> Iterator[Message]:
-        """The messages after one place and up to another, itself included.
+        r"""Yields the messages after one place, up to another place and including it.
 
-        - `bookmark`, `until`: a bookmark, a `Message`, a time, several of them (the oldest counts), `"epoch"` or `"now"`;
-          without `until` what is persistent now
-        - `topic`: exact, or a regular expression when it holds any of ``^ $ * + ? [ ] ( ) { } | \\``
+            for message in journal.read("2026-01-05T08:00", topic="orders", filter="/qty > 50"):
+                print(message.bookmark, message.json())
 
-        Raises `BadBookmarkError`, `BadTopicError`, `BadFilterError`, and, when it comes to it, `JournalCorruptError`.
+        - `bookmark`, `until`: a bookmark, a `Message`, a time, several of them (the oldest counts), `"epoch"`
+          or `"now"`. Without `until`, the end is the last message that is persisted now
+        - `topic`: exact name, or a regular expression if it contains any of ``^ $ * + ? [ ] ( ) { } | \``
+        - `filter`: content filter; only messages that match it are returned
+
+        Raises `BadBookmarkError`, `BadTopicError` and `BadFilterError`. Raises `JournalCorruptError` when it
+        reaches damage.
         """
         check_type(topic, str, "topic", optional=True)
         return self._open_reader().read(
@@ -115,13 +120,14 @@ class JournalReader:
         fields: Mapping[str, str] | None = None,
         batch_rows: int = 10_000,
     ) -> Iterator[pa.RecordBatch]:
-        """As `read`, but as `pyarrow.RecordBatch`es of about `batch_rows` messages, made without Python per message.
+        """Yields the range of `read` as `pyarrow.RecordBatch`es of about `batch_rows` messages, built in Rust.
 
-        Columns are the attributes of a message, and those of `fields`: names or paths in the data with their types,
-        `{"qty": "int", "/order/price": "double"}`, of boolean, byte, short, int, long, float, double, string, timestamp,
-        date. A value that is not of the type is null, and so is `data` that is not UTF-8.
+        The columns are the attributes of a message, and those of `fields`: names or paths in the data with
+        their types, such as `{"qty": "int", "/order/price": "double"}`. The types are boolean, byte, short,
+        int, long, float, double, string, timestamp and date. A value of another type is null, and so is
+        `data` that is not UTF-8.
 
-        Needs `quire[arrow]`.
+        Requires `quire[arrow]`.
         """
         check_type(topic, str, "topic", optional=True)
         check_type(batch_rows, int, "batch_rows")
@@ -144,26 +150,29 @@ class JournalReader:
         topic: str | None = None,
         filter: FilterArgument | None = None,
     ) -> Iterator[Record]:
-        """As `read`, but everything as it is stored, also what is no message. A filter leaves messages only."""
+        """Yields the range of `read` as it is stored, with records that are not messages.
+
+        With a filter, only messages are returned.
+        """
         check_type(topic, str, "topic", optional=True)
         return self._open_reader().records(
             *_range_to_core(bookmark, until), topic, optional_filter_to_core(filter)
         )
 
     def find(self, bookmark: Point) -> tuple[Segment, int] | None:
-        """The segment that holds the message, and the offset of its batch in bytes; `None` when no segment does.
+        """Returns the segment that contains the message, and the offset of its batch in bytes, or `None`.
 
-        Raises `BadBookmarkError` for what is not the bookmark of one message, nor a message.
+        Raises `BadBookmarkError` for anything but a message or the bookmark of one message.
         """
         found = self._open_reader().find(one_message(bookmark, "bookmark"))
         return None if found is None else (segment_of(found[0]), found[1])
 
     def segments(self) -> list[Segment]:
-        """The files, oldest first."""
+        """Returns the files, oldest first."""
         return [segment_of(fields) for fields in self._open_reader().segments()]
 
     def verify(self) -> list[Damage]:
-        """Checks every byte that was written; empty when all is sound."""
+        """Checks every written byte, and returns a list of all damage. The list is empty without damage."""
         damages = self._open_reader().verify()
         segments = {segment.path: segment for segment in self.segments()} if damages else {}
         return [
@@ -183,34 +192,35 @@ class _Maintained(JournalReader, ABC):
     def archive(
         self, *, age: Duration | None = None, size_max: Size | None = None, dry_run: bool = False
     ) -> list[Segment]:
-        """Moves full files to the archive directory; they stay part of the log.
+        """Moves full files to the archive directory. They stay part of the log. Returns these files, oldest first.
 
-        - `age`: those not written to for longer; 0 = all of them
-        - `size_max`: as many of the oldest as it takes for the rest outside of the archive to be this large at most
-        - `dry_run`: only says which
+        - `age`: files whose last write is older than this; 0 = all files
+        - `size_max`: the oldest files, until the rest outside of the archive has at most this size
+        - `dry_run`: only return the files
 
-        The oldest first. Returns them as they are now. Raises `ConfigError` without an archive directory,
-        `StorageFullError`, `StorageFailedError`; files that were moved before stay moved.
+        Raises `ConfigError` without an archive directory, `StorageFullError` and `StorageFailedError`. Files
+        that were moved before the error stay moved.
         """
         return self._take("archive", age, size_max, dry_run)
 
     def compress(
         self, *, age: Duration | None = None, size_max: Size | None = None, dry_run: bool = False
     ) -> list[Segment]:
-        """Compresses full files where they are; they stay part of the log, and are read more slowly.
+        """Compresses full files in their directory. They stay part of the log, and are read more slowly.
 
-        Arguments, result and errors as with `archive`; `size_max` is what those may have that are not compressed.
+        Arguments, result and errors are those of `archive`. `size_max` is the limit of the files that stay
+        uncompressed.
         """
         return self._take("compress", age, size_max, dry_run)
 
     def remove(
         self, *, age: Duration | None = None, size_max: Size | None = None, dry_run: bool = False
     ) -> list[Segment]:
-        """Removes full files: their messages are gone. The highest sequence of every publisher stays known.
+        """Removes full files with their messages. The highest sequence of every publisher is kept.
 
-        A file that is still needed stays, and so do all younger ones: a queue or a subscription of the running
-        server, or an iterator of this process that has not passed it. Arguments and errors as with `archive`; `size_max`
-        is what all may have. Returns the files as they were.
+        A file stays while a queue or a subscription of the running server, or an iterator of this process,
+        needs it. All newer files then stay, too. Arguments and errors are those of `archive`. `size_max` is
+        the limit of all files. Returns the removed files.
         """
         return self._take("remove", age, size_max, dry_run)
 
@@ -235,20 +245,27 @@ class ServerJournal(_Maintained):
 
 
 class Journal(_Maintained):
-    """The journal in a directory: made when it is not there, recovered when it is.
+    """Opens the journal in a directory. Creates it if there is none, and recovers it after a crash.
 
-    - `read_only`: nothing is locked or changed; safe while another process writes
-    - `archive_directory`: where `archive` moves files, and where the files are that it moved; `None` = where files of this
-      journal were archived last
-    - `journal_size`: of one segment; the first segments have 4 MB and grow up to it, a larger record gets its own segment
-    - `preallocated_journal_files`: segments made ready before they are needed
-    - `flush_interval`: the longest that a record waits for its flush to start (30us to 100ms); an idle disk flushes
-      at once
-    - `durability`: `"fsync"`: persistent means on stable storage; `"os"`: it survives the process, not the machine
-    - `on_progress`: called with the bytes done and the bytes to do while a long journal is recovered
+        with quire.Journal("./orders") as journal:
+            bookmark = journal.append("orders", {"qty": 100}, publisher="desk-1")
+            journal.flush()
 
-    Raises `JournalLockedError`, `JournalCorruptError`, also when files of the log are missing, `ConfigError`,
-    `StorageFullError`, `StorageFailedError`; with `read_only`, `FileNotFoundError` when there is no journal.
+    - `read_only`: lock and change nothing. This is safe while another process writes
+    - `archive_directory`: the directory of archived files. `None` = the directory of the last archiving
+    - `journal_size`: the size of a segment. The first segments have 4 MB and grow up to this size. A larger
+      record gets a separate segment
+    - `preallocated_journal_files`: the number of segments that are prepared in advance
+    - `flush_interval`: the longest time that a record waits until its flush starts (30us to 100ms). An idle
+      disk flushes immediately
+    - `durability`: `"fsync"`: persisted means synced to the disk. `"os"`: persisted messages survive the
+      process, but not the machine
+    - `on_progress`: function that is called with the bytes done and the total bytes while a long journal is
+      recovered
+
+    Raises `JournalLockedError` when another process has the journal, `JournalCorruptError` when it is damaged
+    or files are missing, `ConfigError`, `StorageFullError`, and `StorageFailedError`. With `read_only`,
+    raises `FileNotFoundError` when there is no journal.
     """
 
     def __init__(
@@ -292,12 +309,12 @@ class Journal(_Maintained):
 
     @property
     def directory(self) -> Path:
-        """Where it is."""
+        """The directory of the journal."""
         return self._directory
 
     @property
     def is_read_only(self) -> bool:
-        """Whether it was opened to be read."""
+        """Whether the journal was opened with `read_only`."""
         return self._writer is None
 
     def append(
@@ -312,18 +329,20 @@ class Journal(_Maintained):
         correlation_id: str | None = None,
         headers: Mapping[str, str | bytes] | None = None,
     ) -> str | None:
-        """Appends one message and hands it to the disk; gives its bookmark, `None` for a duplicate.
+        """Appends one message, and returns its bookmark, or `None` for a duplicate.
 
-        Does not wait for persistence; waits while 64 MiB wait for the disk already.
+        Does not wait until the message is persisted. Waits only while 64 MiB wait for the disk.
 
-        - `data`: bytes, text, or anything that is JSON-serialisable
-        - `publisher`: a client name, or the id that it has in bookmarks
-        - `sequence`: `AUTO` counts on from the highest of the publisher; a number not above it is a duplicate
+        - `data`: bytes, text (stored as UTF-8), or anything else that can become JSON
+        - `publisher`: a client name, or its id in bookmarks
+        - `sequence`: `AUTO` assigns the number after the highest one of the publisher. A number that is not
+          above the highest one is a duplicate
         - `expiration`: lifetime in a queue, in whole seconds rounded up; 0 = never expires
-        - `headers`: as of `Client.publish`
+        - `headers`: as in `Client.publish`
 
-        Raises `ConfigError` for what cannot be recorded, `LimitExceededError` after the last number of the
-        publisher, 2^64 - 1, `StorageFullError` or `StorageFailedError` when the journal takes no more writes.
+        Raises `ConfigError` for an invalid argument, `LimitExceededError` after the last number of the
+        publisher, 2^64 - 1, and `StorageFullError` or `StorageFailedError` when the journal takes no more
+        writes.
         """
         return self.append_many(
             topic,
@@ -348,9 +367,9 @@ class Journal(_Maintained):
         correlation_id: str | None = None,
         headers: Mapping[str, str | bytes] | None = None,
     ) -> list[str | None]:
-        """As `append` for each of `items`, in order; the second one has the number after `sequence`, and so on.
+        """Appends `items` in their order, and returns their bookmarks. `sequence` is that of the first one.
 
-        When it raises, those before the one that was refused are appended.
+        When it raises, the items before the refused one are appended.
         """
         check_type(topic, str, "topic")
         check_type(message_type, str, "message_type")
@@ -373,26 +392,26 @@ class Journal(_Maintained):
         )
 
     def flush(self, timeout: Duration | None = None) -> None:
-        """Waits until everything appended so far is persistent.
+        """Waits until everything appended so far is persisted.
 
-        Raises `TimeoutError`, `StorageFullError`, `StorageFailedError`.
+        Raises `TimeoutError`, `StorageFullError` and `StorageFailedError`.
         """
         if not self._open_writer().flush(timeout_to_core(timeout)):
             raise TimeoutError(f"{self._directory}: not everything became persistent within {timeout}")
 
     @property
     def appended(self) -> int:
-        """The position of the last record appended."""
+        """The position of the last appended record."""
         return self._open_writer().appended
 
     def highest_sequence(self, publisher: Publisher) -> int:
-        """The highest sequence number of a publisher, 0 when it has none."""
+        """Returns the highest sequence number of a publisher, or 0."""
         return self._open_writer().highest_sequence(publisher)
 
     def close(self) -> None:
-        """Makes everything appended persistent, marks a clean stop, lets the directory go. Harmless when closed.
+        """Persists everything appended, marks a clean stop, and releases the directory.
 
-        Raises `StorageFullError` or `StorageFailedError` when not everything is persistent.
+        Raises `StorageFullError` or `StorageFailedError` when not everything is persisted.
         """
         self._closed = True
         if self._writer is not None:

@@ -1,7 +1,7 @@
-"""The asyncio server: it moves bytes, the core moves messages.
+"""The asyncio server. It moves bytes between sockets and the core; the core processes messages.
 
-All bytes that arrive during one turn of the event loop go into the core with one call, which releases the interpreter.
-The output is written with one `write` per connection. No Python runs per message.
+All bytes that arrive during one turn of the event loop go into the core with one call, which releases the
+interpreter lock. The output is written with one `write` per connection. No Python code runs per message.
 """
 
 from __future__ import annotations
@@ -51,15 +51,18 @@ Progress = Callable[[int, int], None]
 
 
 class Server:
-    """A quire server.
+    """Runs a server in this process.
 
-    As a context manager it runs on a new thread; `await server.serve()` runs it on the caller's event
-    loop until `close` is called or the task is cancelled. Either way the journal is recovered before the first
+        with quire.Server(quire.Config(transport={"address": "127.0.0.1:0"})) as server:
+            client = quire.Client(server.url)
+
+    As a context manager it runs on a new thread. `await server.serve()` runs it on the event loop of the
+    caller, until `close` is called or the task is cancelled. The journal is recovered before the first
     connection is accepted.
 
     Raises `ConfigError` for an invalid setting, and `OSError` when the address is not available. Raises
-    `JournalLockedError` when another process has the journal, and `JournalCorruptError` when the journal is damaged.
-    Raises `LimitExceededError` when the process may have too few open files or threads.
+    `JournalLockedError` when another process has the journal, and `JournalCorruptError` when the journal is
+    damaged. Raises `LimitExceededError` when the limits of the process on open files or threads are too low.
     """
 
     def __init__(self, config: Config | None = None, *, on_progress: Progress | None = None) -> None:
@@ -93,12 +96,12 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where clients connect: `quire://host:port`, of the first transport."""
+        """The URL for clients, `quire://host:port`, of the first transport."""
         return next(iter(self.urls.values()))
 
     @property
     def urls(self) -> dict[str, str]:
-        """Where clients connect, by the names of the transports in the order of the configuration.
+        """The URLs for clients, by the names of the transports, in the order of the configuration.
 
         Raises `DisconnectedError` when the server is not running.
         """
@@ -108,11 +111,11 @@ class Server:
 
     @property
     def is_running(self) -> bool:
-        """Whether it accepts connections."""
+        """Whether the server accepts connections."""
         return bool(self._urls)
 
     def stats(self) -> dict[str, Any]:
-        """Counters since the start, and what there is at the moment."""
+        """Returns the counters since the start, and the current numbers."""
         if self._engine is None:
             raise DisconnectedError("the server is not running", code="not_running")
         stats: dict[str, Any] = json.loads(self._engine.stats())
@@ -120,7 +123,7 @@ class Server:
 
     @property
     def journal(self) -> ServerJournal:
-        """The running journal: to be read, and to have its full files archived, compressed and removed."""
+        """The running journal. It can be read, and its full files can be archived, compressed and removed."""
         if self._engine is None:
             raise DisconnectedError("the server is not running", code="not_running")
         return ServerJournal(self._engine)
@@ -139,7 +142,7 @@ class Server:
         return self
 
     def close(self) -> None:
-        """Tells the clients, makes persistent what was taken, closes the journal. From any thread."""
+        """Notifies the clients, persists all accepted messages, and closes the journal. Any thread may call it."""
         self._stop_requested = True
         loop, stop = self._loop, self._stop
         if loop is not None and stop is not None:
@@ -162,8 +165,9 @@ class Server:
     async def serve(self, *, started: Callable[[], None] | None = None) -> None:
         """Serves on the running event loop until `close` is called or the task is cancelled.
 
-        Calls `started` when connections are accepted. Raises `InternalError` after a bug in the broker ended a turn
-        early: the server has then cut all connections and stopped, and acknowledged nothing of that turn.
+        Calls `started` when connections are accepted. Raises `InternalError` after a bug in the broker ended
+        a turn early. The server has then closed all connections and stopped, and has acknowledged nothing of
+        that turn.
         """
         loop = asyncio.get_running_loop()
         self._loop, self._stop, self._drained = loop, asyncio.Event(), asyncio.Event()
