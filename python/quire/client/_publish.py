@@ -25,7 +25,7 @@ CoreMessage = tuple[str, bytes, int, int | None, str | None, Mapping[str, str | 
 
 @dataclass(frozen=True)
 class Publish:
-    """An item of `publish_many` with options. An option that is left out is that of the call."""
+    """An item of `publish_many` with options. Options that are left out are those of the call."""
 
     data: Any
     _: KW_ONLY

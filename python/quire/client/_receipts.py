@@ -43,14 +43,14 @@ class ReceiptBase(ABC, Generic[R]):
         return self._core.is_settled()
 
     def result(self) -> R:
-        """Returns what `wait` returns, and raises what it raises. Raises `TimeoutError` when the receipt is not done."""
+        """Returns or raises the same as `wait`, without waiting. Raises `TimeoutError` when not done."""
         if not self._look(self._core.outcome(0)):
             raise TimeoutError(f"{self}: it is not known yet whether that is persisted")
         return self._value()
 
     @property
     def failures(self) -> list[QuireError]:
-        """The errors of the messages that are not persisted, each with its `sequence` and `topic`. Empty while the receipt is not done."""
+        """The errors of messages that are not persisted, with `sequence` and `topic`. Empty until done."""
         return self._failures_of(self._core.outcome(0)) if self.done() else []
 
     @abstractmethod
@@ -136,11 +136,11 @@ class BlockingReceipt(ReceiptBase[R]):
     """A receipt of the blocking client."""
 
     def wait(self, timeout: Duration | None = None) -> R:
-        """Waits until the receipt is done, also over reconnects. `timeout`: instead of `command_timeout`.
+        """Waits until the receipt is done, also across reconnects. `timeout`: instead of `command_timeout`.
 
-        Raises what the server refused, with `sequence` and `topic`; `DisconnectedError` when the client was
-        closed before the outcome was known; `StorageFullError` or `StorageFailedError` while the server takes
-        no publishes; `TimeoutError`.
+        Raises the error with which the server refused a message, with `sequence` and `topic`. Raises
+        `DisconnectedError` when the client was closed before the outcome was known, `StorageFullError` or
+        `StorageFailedError` while the server takes no publishes, and `TimeoutError` after `timeout`.
         """
         limit = self._limit(timeout)
         if not self._look(self._core.outcome(limit)):

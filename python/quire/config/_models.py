@@ -43,7 +43,7 @@ class _Model(BaseModel):
 
 
 class Transport(_Model):
-    """Where clients connect, and what they may send."""
+    """An address for clients, and the limits of its connections."""
 
     name: str = "clients"
     address: str = DEFAULT_ADDRESS
@@ -75,10 +75,10 @@ class Limits(_Model):
 
 
 class RecordedTopic(_Model):
-    """Topics that the transaction log records, or with `recorded=False` topics that it does not record on purpose.
+    r"""Topics that the transaction log records, or with `recorded=False` topics that it must not record.
 
-    The name is exact, or a regular expression when it holds any of ``^ $ * + ? [ ] ( ) { } | \\``. The first
-    entry that names a topic decides whether it is recorded.
+    The name is exact, or a regular expression if it contains any of ``^ $ * + ? [ ] ( ) { } | \``. The first
+    entry that names a topic decides.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -136,7 +136,7 @@ class Maintenance(_Model):
 
 
 class TransactionLog(_Model):
-    """What is recorded, where and how durably (reference: queues-and-transaction-log 2.2)."""
+    """The recorded topics, and the directory, size, durability and maintenance of the journal."""
 
     journal_directory: Path = Path("journal")
     journal_archive_directory: Path | None = None
@@ -257,10 +257,12 @@ class _Source:
 
 
 class Config(_Model):
-    """The configuration of a server: `Config.load(path)`, or built with the same keys.
+    """The configuration of a server, from `Config.load(path)` or from Python with the same keys.
 
-    Without a `transaction_log` every topic is recorded as JSON. Raises `ConfigError` that names the key,
-    and for a file the line.
+        quire.Config(data_directory="shop-data", queue={"name": "jobs", "message_type": "json"})
+
+    Without a `transaction_log`, every topic is recorded as JSON. Raises `ConfigError` with the key of the
+    mistake, and for a file also its line. docs/reference/configuration.md lists the keys.
     """
 
     name: str = "quire"
@@ -304,7 +306,7 @@ class Config(_Model):
     def load(cls, path: str | Path) -> Config:
         """Reads a TOML file.
 
-        Raises `ConfigError` with file, line and key, `OSError` when it cannot be read.
+        Raises `ConfigError` with file, line and key, and `OSError` when the file cannot be read.
         """
         check_path(path, "path")
         path = Path(path)
@@ -339,7 +341,7 @@ class Config(_Model):
 
     @property
     def address(self) -> Address:
-        """Where the server listens: the address of the first transport."""
+        """The address on which the server listens, of the first transport."""
         return self.addresses[0]
 
     @property
@@ -349,19 +351,19 @@ class Config(_Model):
 
     @property
     def journal_directory(self) -> Path:
-        """Where the journal is."""
+        """The directory of the journal."""
         return self.data_directory / self.transaction_log.journal_directory
 
     @property
     def journal_archive_directory(self) -> Path | None:
-        """Where archived journal files are, if they are archived."""
+        """The directory of archived journal files, or `None`."""
         directory = self.transaction_log.journal_archive_directory
         return None if directory is None else self.data_directory / directory
 
     def check(self) -> list[str]:
-        """Also checks what only the core knows: filters, patterns, combinations. Raises `ConfigError` with every mistake.
+        """Checks filters, patterns and combinations of keys. Raises `ConfigError` with all mistakes.
 
-        Returns warnings about settings that are allowed and probably not meant.
+        Returns warnings about settings that are allowed but probably not intended.
         """
         from quire import _quire
 
@@ -388,7 +390,7 @@ class Config(_Model):
         return ConfigError(reason, key=path_text(place) or None, file=source.file, line=line)
 
     def replace(self, *, address: str | None = None, data_directory: str | Path | None = None) -> Config:
-        """The same with another data directory, or listening on this address only."""
+        """Returns a copy with another data directory, or with this address as the only one."""
         transports = self.transport
         if address is not None:
             transports = (transports[0].model_copy(update={"address": address}),)

@@ -1,6 +1,7 @@
-"""Spark on the journal: `spark.read.format("quire")` and its siblings.
+"""Spark on the journal: `spark.read.format("quire")`, `readStream`, `write` and `writeStream`.
 
-`pip install 'quire[spark]'` brings what it needs. `docs/spark.md` has the options, the columns and the jobs.
+The extra `spark` of the wheel installs PySpark and pyarrow. `docs/spark.md` has the options, columns and
+jobs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format `quire` known to the session. Only needed where Spark did not find it by itself."""
+    """Registers the format `quire` in the session. This is only needed if Spark did not find it by itself."""
     spark.dataSource.register(QuireDataSource)
 
 
@@ -45,11 +46,14 @@ def session(
     quiet: bool = False,
     config: dict[str, Any] | None = None,
 ) -> SparkSession:
-    """A session with the settings that suit quire, for programs that have none yet.
+    """Returns a Spark session with settings for quire, for programs that have no session.
 
-    `memory` is that of the driver, which in local mode does all the work. With `quiet` Spark says nothing on
-    the terminal but errors, also while it starts. `config` overrides any setting. `master=None` leaves to
-    `spark-submit` where it runs.
+        spark = quire.spark.session("local[2]")
+        spark.read.format("quire").load("quire-data/journal").show()
+
+    `memory` is the memory of the driver, which does all the work in local mode. With `quiet`, Spark prints
+    only errors, also while it starts. `config` overrides settings. With `master=None`, `spark-submit` decides
+    where Spark runs.
     """
     settings = {
         "spark.sql.session.timeZone": "UTC",
