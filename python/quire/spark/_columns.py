@@ -11,7 +11,7 @@ from pyspark.sql import types as t
 from quire._errors import ConfigError
 from quire.spark._options import ReadOptions
 
-#: The columns that every message has, with their types (reference: spark, "Columns").
+#: The columns that every message has, with their types (docs/spark.md, "Columns").
 ATTRIBUTES = (
     "position bigint, bookmark string, timestamp timestamp, timestamp_ns bigint, topic string, publisher string, sequence bigint, "
     "kind string, correlation_id string, message_type string, data string"

@@ -1,5 +1,4 @@
-//! Bookmark subscriptions: where they begin, that nothing is missing and nothing comes twice, and `completed` (seed 003;
-//! reference: queues-and-transaction-log 2.4, 2.5).
+//! Bookmark subscriptions: where they begin, that nothing is missing and nothing comes twice, and `completed` (docs/replay.md).
 
 use quire_command::*;
 use quire_journal::{PublisherId, Timestamp};

@@ -1,4 +1,4 @@
-//! Conflation: each rule of docs/replay.md on a clock that stands still until it is moved (seed 003; reference: topics-filters-sow 3.5).
+//! Conflation: each rule of docs/replay.md on a clock that stands still until it is moved.
 
 use std::time::Duration;
 

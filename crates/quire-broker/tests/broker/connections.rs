@@ -1,4 +1,4 @@
-//! How connections begin and end: logon, names, heartbeats, goodbye, shutdown, strangers (seed 004; protocol.md section 2).
+//! How connections begin and end: logon, names, heartbeats, goodbye, shutdown, strangers (docs/protocol.md section 2).
 
 use std::time::Duration;
 

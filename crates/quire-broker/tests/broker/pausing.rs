@@ -1,4 +1,4 @@
-//! Pause and resume of bookmark subscriptions (seed 003; reference: queues-and-transaction-log 2.5 W1 to W8).
+//! Pause and resume of bookmark subscriptions (docs/replay.md).
 
 use quire_command::*;
 

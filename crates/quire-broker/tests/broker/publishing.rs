@@ -1,4 +1,4 @@
-//! What becomes of a publish, and what its publisher is told (seed 004; reference: queues-and-transaction-log 2.3, 3.4).
+//! What becomes of a publish, and what its publisher is told (docs/protocol.md).
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! Queues through the broker: the rules of the acceptance checklist (reference: queues-and-transaction-log section 6), each named
-//! with its number.
+//! Queues through the broker: publish, delivery, acknowledgement, and the limits of a queue (docs/queues.md).
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! Who gets which message of a queue, and when. Rules are those of the acceptance checklist (reference: queues-and-transaction-log
-//! section 6).
+//! Who gets which message of a queue, and when. The rules are in docs/queues.md.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Queues with `record_leases`: the log says who held which message and how each lease ended, nothing waits for that, and nothing but
-//! an audit reads it (reference: reliability Q2, docs/queues.md section 13).
+//! an audit reads it (docs/queues.md section 13).
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! Queues over restarts: what stays, what comes back, where recovery begins, and what the log must keep (reference:
-//! queues-and-transaction-log 1.16).
+//! Queues over restarts: what stays, what comes back, where recovery begins, and what the log must keep.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Which queues cannot be: the configuration names queue and key (reference: queues-and-transaction-log V1 to V10).
+//! Which queues cannot be: the configuration names queue and key.
 
 use quire_broker::{BrokerConfig, ConfigError, Event, QueueSettings, RecordedTopic};
 use quire_queue::{FairnessModel, Semantics};

@@ -1,5 +1,4 @@
-//! What becomes of queue messages: acknowledged, cancelled, expired, extended, one by one or by filter. Rules are those of the
-//! acceptance checklist (reference: queues-and-transaction-log section 6).
+//! What becomes of queue messages: acknowledged, cancelled, expired, extended, one by one or by filter (docs/queues.md).
 
 use std::time::Duration;
 

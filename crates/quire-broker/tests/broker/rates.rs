@@ -1,4 +1,4 @@
-//! The pace of replays: each rule of docs/replay.md on a clock that stands still until it is moved (seed 003).
+//! The pace of replays: each rule of docs/replay.md on a clock that stands still until it is moved.
 
 use std::time::Duration;
 

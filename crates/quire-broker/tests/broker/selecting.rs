@@ -1,4 +1,4 @@
-//! Select lists: each rule of docs/replay.md for every way in which a message is delivered (reference: topics-filters-sow 3.6).
+//! Select lists: each rule of docs/replay.md for every way in which a message is delivered.
 
 use std::time::Duration;
 

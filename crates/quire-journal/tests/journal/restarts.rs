@@ -157,7 +157,7 @@ fn sequences_outlive_the_segments_they_were_in() {
     }
     append(&mut journal, 1..=500);
     journal.close().unwrap();
-    // By hand, with the server stopped, from the oldest on: allowed (reference: queues-and-transaction-log G7), and then said.
+    // By hand, with the server stopped, from the oldest on: this is allowed, and then reported.
     fs::remove_file(&files(directory.path())[0]).unwrap();
     assert_eq!(FileMaintenance::give_up_missing(directory.path(), None).unwrap(), Some((Some(0), 0)));
     for _ in 0..2 {
