@@ -89,6 +89,7 @@ impl Bench {
             topic: topic.as_bytes(),
             correlation_id: b"",
             headers: quire_types::Headers::NONE,
+            delay: quire_types::Delay::None,
             data,
         };
         Command::Publish(publish).encode(bytes);

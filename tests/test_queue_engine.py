@@ -46,6 +46,21 @@ def test_a_released_message_was_not_delivered() -> None:
     assert [expired.reasons for expired in queue.tick(1)] == [("max_deliveries",)]
 
 
+def test_a_message_that_enters_with_a_delay_waits_and_keeps_its_place() -> None:
+    queue = quire.Queue()
+    desk = queue.subscribe(max_backlog=1)
+    queue.enqueue({"n": 1}, delay="5s")
+    queue.enqueue({"n": 2}, delay=0)
+    queue.enqueue({"n": 3})
+    assert (taken(queue), queue.stats()["delayed"], queue.next_tick) == ([(2, desk)], 1, 5.0)
+    queue.tick(5)
+    queue.ack(2)
+    assert taken(queue) == [(1, desk)]
+    with pytest.raises(quire.ConfigError) as caught:
+        queue.enqueue(delay="soon")
+    assert caught.value.key == "delay"
+
+
 def test_a_cancelled_message_waits_for_its_retry_delay() -> None:
     queue = quire.Queue(retry_delay=["1s", "1m"])
     queue.subscribe(max_backlog=2)

@@ -19,6 +19,7 @@ fn frames(data_size: usize) -> (Vec<u8>, u64) {
             topic: b"orders",
             correlation_id: b"",
             headers: quire_types::Headers::NONE,
+            delay: quire_types::Delay::None,
             data: &data,
         };
         Command::Publish(publish).encode(&mut bytes);

@@ -90,6 +90,7 @@ impl Bench {
                 topic: b"jobs",
                 correlation_id: b"",
                 headers: quire_types::Headers::NONE,
+                delay: quire_types::Delay::None,
                 data: &data,
             };
             Command::Publish(publish).encode(&mut bytes);

@@ -6,8 +6,9 @@ import functools
 import inspect
 import math
 import os
+import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Concatenate, Final, Literal, ParamSpec, TypeVar
 
@@ -115,6 +116,55 @@ def expiration_to_core(expiration: Duration | None) -> int | None:
         return None
     result = math.ceil(seconds(expiration, "expiration"))
     return min(result, 2**32 - 1)
+
+
+#: The longest delay of a message: ten years with their leap days.
+DELAY_DAYS_MAX: Final = 3653
+_DELAY_NS_MAX: Final = DELAY_DAYS_MAX * 86_400 * 10**9
+_UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+#: The end of a delay by the clock of the client, in nanoseconds since 1970. Then its length in nanoseconds; `None` when the program
+#: named the end.
+CoreDelay = tuple[int, int | None]
+
+
+def delay_to_core(
+    delay: Duration | None, deliver_at: datetime | None, lifetime: int | None
+) -> CoreDelay | None:
+    """The delay of a message; `None` when it has none. `lifetime`: as of `expiration_to_core`.
+
+    Raises `ConfigError` for both arguments at once, a time without a time zone, a delay of more than ten years, and a message that
+    would expire before its delay ends.
+    """
+    if delay is None and deliver_at is None:
+        return None
+    now = time.time_ns()
+    length = None
+    if deliver_at is None:
+        assert delay is not None
+        key, length = "delay", round(seconds(delay, "delay") * 1e9)
+        if length == 0:
+            return None
+        end = now + length
+    else:
+        key = "deliver_at"
+        if delay is not None:
+            raise ConfigError("it does not go together with delay", key=key)
+        given: object = deliver_at
+        if not isinstance(given, datetime):
+            raise ConfigError(f"expected a datetime, got `{type(given).__name__}`", key=key)
+        if deliver_at.utcoffset() is None:
+            reason = f"the time {deliver_at.isoformat()} has no time zone, add one such as datetime.UTC"
+            raise ConfigError(reason, key=key)
+        # A time before 1970 has passed like any other.
+        end = max((deliver_at - _UNIX_EPOCH) // timedelta(microseconds=1) * 1000, 1)
+    if end - now > _DELAY_NS_MAX:
+        shown = deliver_at.isoformat() if deliver_at is not None else repr(delay)
+        raise ConfigError(f"{shown} is more than 10 years ({DELAY_DAYS_MAX:,} days) ahead", key=key)
+    if lifetime and lifetime * 10**9 <= end - now:
+        reason = f"the message would expire after {lifetime:,} s, before its delay ends ({key})"
+        raise ConfigError(reason, key="expiration")
+    return end, length
 
 
 def delta_to_core(value: Duration | None, key: str) -> timedelta | None:

@@ -151,6 +151,12 @@ def time_ns(text: str) -> int | None:
     return (moment - _UNIX_EPOCH) // timedelta(microseconds=1) * 1000 + int(finer.ljust(3, "0"))
 
 
+def moment_of(text: str) -> datetime | None:
+    """Returns the time, UTC when the text names no zone; `None` when the text is not a time."""
+    found = _read_time(text.strip())
+    return found[0] if found else None
+
+
 def instant_to_core(ns: int) -> str:
     """Returns nanoseconds since 1970 as a time that the core reads, to the microsecond."""
     return _time_to_core(_UNIX_EPOCH + timedelta(microseconds=ns // 1000), "", "time")

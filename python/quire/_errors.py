@@ -13,7 +13,7 @@
     ├── BadBookmarkError        The text is not a bookmark, or the log does not contain it.
     ├── NotJournaledError       A replay of, or a numbered publish to, a topic that is not recorded.
     ├── UnknownSubscriptionError  The client has no such subscription.
-    ├── UnknownQueueError       No queue has this name.
+    ├── UnknownQueueError       No queue has this name, or takes messages from this topic.
     ├── BadMessageError         The message is not JSON, and its topic is validated.
     ├── MessageTooLargeError    The message is above the limit of the server.
     ├── LimitExceededError      A named limit of the server or of the process was reached.
@@ -204,10 +204,10 @@ class UnknownSubscriptionError(QuireError):
 
 
 class UnknownQueueError(QuireError):
-    """No queue has this name."""
+    """No queue has this name, or takes messages from the topic of a delayed message."""
 
     code = "unknown_queue"
-    hint = "`quire queue ls` lists the queues; to have this one, add it to `queue` in the configuration of the server"
+    hint = "`quire queue ls` lists the queues; to have another one, add it to `queue` in the configuration of the server"
 
 
 class MessageTooLargeError(QuireError):
@@ -448,9 +448,11 @@ CASES: dict[str, Case] = {
     ),
     "unknown_queue": Case(
         UnknownQueueError,
-        "The server has no queue of this name.",
-        "Check the spelling: `quire queue ls` lists the queues. To have the queue, add it to `queue` in "
-        "the configuration of the server.",
+        "The server has no queue of this name. Or a message was published with a delay, and no queue takes "
+        "messages from its topic: `flush` raises it.",
+        "Check the spelling: `quire queue ls` lists the queues. To have another queue, add it to `queue` in "
+        "the configuration of the server. A message for a topic without a queue must not have `delay` or "
+        "`deliver_at`.",
     ),
     "bad_message": Case(
         BadMessageError,

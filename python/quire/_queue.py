@@ -99,13 +99,16 @@ class Queue:
         at = self._core.next_timeout
         return None if at is None else at / 1e9
 
-    def enqueue(self, data: Any = b"", *, expiration: Duration | None = None) -> int | None:
+    def enqueue(
+        self, data: Any = b"", *, expiration: Duration | None = None, delay: Duration | None = None
+    ) -> int | None:
         """Adds a message. Returns its position, from 1, or `None` when the `filter` of the queue excludes it.
 
         The data is bytes, text, or anything that can become JSON. The expressions of the queue decide its
-        priority, and whether it is a barrier.
+        priority, and whether it is a barrier. With `delay` it is not delivered before this time is over.
         """
-        return self._core.enqueue(to_bytes(data), expiration_to_core(expiration), self._now)
+        delay_ns = 0 if delay is None else round(seconds(delay, "delay") * 1e9)
+        return self._core.enqueue(to_bytes(data), expiration_to_core(expiration), delay_ns, self._now)
 
     def subscribe(
         self, *, max_backlog: int | None = None, filter: FilterArgument | None = None, connection: int = 0

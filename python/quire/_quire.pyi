@@ -156,7 +156,7 @@ def test_message(
 @final
 class Queue:
     def __new__(cls, settings: str) -> Queue: ...
-    def enqueue(self, data: bytes, expiration_s: int | None, now: int) -> int | None: ...
+    def enqueue(self, data: bytes, expiration_s: int | None, delay_ns: int, now: int) -> int | None: ...
     def subscribe(self, connection: int, max_backlog: int | None, filter: str | None) -> int: ...
     def unsubscribe(self, subscription: int, now: int) -> bool: ...
     def disconnect(self, connection: int, now: int) -> None: ...
@@ -227,10 +227,21 @@ class Client:
         expiration_s: int | None = None,
         correlation_id: str | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        delay: tuple[int, int | None] | None = None,
     ) -> int | None: ...
     def publish_many(
         self,
-        messages: Sequence[tuple[str, bytes, int, int | None, str | None, Mapping[str, str | bytes] | None]],
+        messages: Sequence[
+            tuple[
+                str,
+                bytes,
+                int,
+                int | None,
+                str | None,
+                Mapping[str, str | bytes] | None,
+                tuple[int, int | None] | None,
+            ]
+        ],
         followed: str | None,
     ) -> tuple[list[int], Receipt | None, tuple[int | None, BaseException] | None]: ...
     @property

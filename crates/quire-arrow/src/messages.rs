@@ -89,6 +89,7 @@ impl Messages {
             data: self.data.value(row),
             sequence: Sequence::Given(sequence),
             expiration_s: None,
+            delay: None,
             headers: self.headers.get(row).map_or(Headers::NONE, HeadersBuffer::as_headers),
             correlation_id: match self.correlation_ids.is_valid(row) {
                 true => self.correlation_ids.value(row).as_bytes(),

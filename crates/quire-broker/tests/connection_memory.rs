@@ -50,6 +50,7 @@ impl Driver {
                 topic: b"t",
                 correlation_id: b"",
                 headers: quire_types::Headers::NONE,
+                delay: quire_types::Delay::None,
                 data: b"x",
             };
             Command::Publish(publish).encode(&mut bytes);

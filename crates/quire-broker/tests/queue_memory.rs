@@ -58,6 +58,7 @@ fn small_messages_that_are_written_one_by_one_do_not_fill_the_memory() {
             topic: b"jobs",
             correlation_id: b"",
             headers: quire_types::Headers::NONE,
+            delay: quire_types::Delay::None,
             data: b"{}",
         };
         bytes.clear();

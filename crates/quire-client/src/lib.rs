@@ -35,7 +35,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quire_types::{Bookmark, Headers};
+use quire_types::{Bookmark, Delay, Headers, Timestamp};
 
 pub use command::CommandId;
 use command::Commands;
@@ -107,10 +107,25 @@ pub struct NewMessage<'a> {
     pub sequence: Sequence,
     /// Lifetime in seconds, 0 = never expires.
     pub expiration_s: Option<u32>,
+    /// How long queues hold it back.
+    pub delay: Option<NewDelay>,
     /// Handed on as it is, at most 255 bytes; empty = none.
     pub correlation_id: &'a [u8],
     /// Handed on as they are.
     pub headers: Headers<'a>,
+}
+
+/// The delay of a message to be published.
+///
+/// A delay that begins when the server takes the message does not depend on the clock of the client. It would begin anew when the message
+/// is sent again. So a message that is kept has the end of its delay by the clock of the client. It goes out with the relative delay on
+/// the connection that is open when it is published, and with the end on any later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewDelay {
+    /// The end of the delay by the clock of the client.
+    pub end: Timestamp,
+    /// The length of a relative delay in nanoseconds. `None` = the program named the end.
+    pub ns: Option<u64>,
 }
 
 /// Why something did not work out, and the text for a person.
@@ -416,7 +431,10 @@ impl ClientCore {
         let Some(sequence) = self.next_sequence(message.sequence, self.last_sequence)? else {
             let after = self.store.end();
             let mut frame = Vec::new();
-            publish_of(message, 0).encode(&mut frame);
+            // It is sent once, so that a relative delay begins once.
+            let relative = message.delay.and_then(|delay| Some(Delay::For { ns: delay.ns? }));
+            Publish { delay: relative.unwrap_or(end_of(message)), ..publish_of(message, 0) }
+                .encode(&mut frame);
             return match &mut self.connection {
                 Some(connection) if connection.is_up() => {
                     connection.queue_bytes(after, &frame);
@@ -447,7 +465,12 @@ impl ClientCore {
     }
 
     fn store_publish(&mut self, message: &NewMessage<'_>, sequence: u64) -> Result<(), Failure> {
-        self.store.push(sequence, |out| publish_of(message, sequence).encode(out))?;
+        let size = self.store.push(sequence, |out| publish_of(message, sequence).encode(out))?;
+        if let Some(NewDelay { end, ns: Some(ns) }) = message.delay
+            && self.is_up()
+        {
+            self.store.delay_last(size, Delay::For { ns }, Delay::Until(end));
+        }
         self.last_sequence = self.last_sequence.max(sequence);
         Ok(())
     }
@@ -855,11 +878,17 @@ fn publish_of<'a>(message: &NewMessage<'a>, sequence: u64) -> Publish<'a> {
     Publish {
         sequence,
         expiration_s: message.expiration_s,
+        delay: end_of(message),
         topic: message.topic.as_bytes(),
         correlation_id: message.correlation_id,
         headers: message.headers,
         data: message.data,
     }
+}
+
+/// The delay of a message with its end.
+fn end_of(message: &NewMessage<'_>) -> Delay {
+    message.delay.map_or(Delay::None, |delay| Delay::Until(delay.end))
 }
 
 impl SubscriptionSpec {

@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 
 use super::{Failure, PublishError};
 use quire_command::Code;
+use quire_types::Delay;
+use quire_wire::replace_delay;
 
 /// Bytes of a chunk: the grain in which persisted frames are dropped.
 const CHUNK_SIZE: usize = if cfg!(test) { 32 * 1024 } else { 256 * 1024 };
@@ -41,6 +43,8 @@ pub(super) struct PublishStore {
     /// Offset after the last byte.
     end: u64,
     size_max: usize,
+    /// Frames that have a relative delay as long as this connection lasts: where each begins, and its delay on any later connection.
+    relative: VecDeque<(u64, Delay)>,
     /// A dropped chunk, to be filled again.
     spare: Vec<u8>,
     /// Publishes in all chunks.
@@ -66,6 +70,7 @@ impl PublishStore {
             sent: 0,
             end: 0,
             size_max,
+            relative: VecDeque::new(),
             spare: Vec::new(),
             count: 0,
             known: 0,
@@ -123,11 +128,11 @@ impl PublishStore {
         self.count
     }
 
-    /// Appends the frame that `encode` writes.
+    /// Appends the frame that `encode` writes; gives its size.
     ///
     /// # Errors
     /// The log did not take it; the store is as before.
-    pub fn push(&mut self, sequence: u64, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), Failure> {
+    pub fn push(&mut self, sequence: u64, encode: impl FnOnce(&mut Vec<u8>)) -> Result<usize, Failure> {
         let size = self.put(sequence, encode);
         if let (Some(log), Some(chunk)) = (&mut self.log, self.chunks.back_mut()) {
             let start = chunk.frames.len() - size;
@@ -139,7 +144,17 @@ impl PublishStore {
                 return Err(failure);
             }
         }
-        Ok(())
+        Ok(size)
+    }
+
+    /// Gives the frame that was appended last, of this size, the delay `now` on this connection, and the delay `later` on any later one.
+    /// The log keeps the frame as it was appended.
+    pub fn delay_last(&mut self, size: usize, now: Delay, later: Delay) {
+        if let Some(chunk) = self.chunks.back_mut() {
+            let start = chunk.frames.len() - size;
+            replace_delay(&mut chunk.frames[start..], now);
+            self.relative.push_back((self.end - size as u64, later));
+        }
     }
 
     /// Gives the size of the frame.
@@ -207,11 +222,20 @@ impl PublishStore {
                 self.spare = chunk.frames;
             }
         }
+        while self.relative.pop_front_if(|(offset, _)| *offset < self.start).is_some() {}
     }
 
     /// The connection is gone: the next one is given everything from the start.
     pub fn rewind(&mut self) {
         self.sent = self.start;
+        let mut start = self.start;
+        for chunk in &mut self.chunks {
+            let end = start + chunk.frames.len() as u64;
+            while let Some((offset, delay)) = self.relative.pop_front_if(|(offset, _)| *offset < end) {
+                replace_delay(&mut chunk.frames[(offset - start) as usize..], delay);
+            }
+            start = end;
+        }
     }
 
     /// Moves frames that were not sent yet to `out`, up to the offset `until` and about `size` bytes.

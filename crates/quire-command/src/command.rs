@@ -1,7 +1,7 @@
 //! The commands of a client.
 
 use crate::packed::{BatchItems, Bookmarks, SubscriptionNumbers};
-use quire_types::{Action, Files, Headers, Verdict};
+use quire_types::{Action, Delay, Files, Headers, Verdict};
 
 /// Anything that a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +68,8 @@ pub struct Publish<'a> {
     pub sequence: u64,
     /// Lifetime in seconds, 0 = never expires; `None` = not given.
     pub expiration_s: Option<u32>,
+    /// How long queues hold it back.
+    pub delay: Delay,
     /// Where it goes; not yet checked to be text.
     pub topic: &'a [u8],
     /// Handed on as it is; empty = none.

@@ -67,6 +67,7 @@ fn publish(client: &Client, topic: &str, data: &str) -> Option<u64> {
         expiration_s: None,
         correlation_id: b"",
         headers: quire_types::Headers::NONE,
+        delay: None,
     };
     client.publish(&message).unwrap()
 }

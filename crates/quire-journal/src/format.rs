@@ -8,10 +8,10 @@ use crate::record::{NewRecord, Position, PublisherId, Record, RecordKind};
 use quire_types::Timestamp;
 
 /// The version of the format that this build writes. It reads the earlier ones, too.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// The versions that this build reads, as an error names them.
-pub(crate) const READABLE_VERSIONS: &str = "versions 1, 2 and 3";
+pub(crate) const READABLE_VERSIONS: &str = "versions 1, 2, 3 and 4";
 
 /// Where the first batch of a segment begins, in bytes.
 pub(crate) const SEGMENT_HEADER_SIZE: u64 = 4096;

@@ -16,15 +16,15 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyList;
 use quire_arrow::Messages;
 use quire_client::{
-    BatchError, ClientConfig, CommandId, Failure, Message as Received, NewMessage, PublishError, QuerySpec,
-    Reconnect, Sequence, State, SubscriptionSpec,
+    BatchError, ClientConfig, CommandId, Failure, Message as Received, NewDelay, NewMessage, PublishError,
+    QuerySpec, Reconnect, Sequence, State, SubscriptionSpec,
 };
 use quire_command::{Subject, SubscribeOptions};
 use quire_driver::client::{
     self as driver, FirstContact, Followed, HandedTo, Link, NO_SUBSCRIPTION, Options, Queue, Subscribed,
     Taken, Waited,
 };
-use quire_journal::{Bookmark, HeadersBuffer};
+use quire_journal::{Bookmark, HeadersBuffer, Timestamp};
 
 use crate::arrow_rows::ArrowRows;
 use crate::embedded::LinkArgument;
@@ -79,9 +79,21 @@ struct SpecArgument {
     select: Option<String>,
 }
 
-/// One message of `publish_many`: topic, data, sequence, expiration in seconds, correlation id, headers.
+/// The delay of a message: its end in nanoseconds since 1970 by the clock of the client, and, unless the program named the end, its length in
+/// nanoseconds.
+type DelayArgument = (u64, Option<u64>);
+
+/// One message of `publish_many`: topic, data, sequence, expiration in seconds, correlation id, headers, delay.
 #[derive(FromPyObject)]
-struct MessageArgument(String, PyBackedBytes, u64, Option<u32>, Option<String>, Option<Py<PyAny>>);
+struct MessageArgument(
+    String,
+    PyBackedBytes,
+    u64,
+    Option<u32>,
+    Option<String>,
+    Option<Py<PyAny>>,
+    Option<DelayArgument>,
+);
 
 impl MessageArgument {
     fn headers(&self, py: Python<'_>) -> PyResult<HeadersBuffer> {
@@ -89,12 +101,13 @@ impl MessageArgument {
     }
 
     fn message<'a>(&'a self, headers: &'a HeadersBuffer) -> NewMessage<'a> {
-        let MessageArgument(topic, data, sequence, expiration_s, correlation_id, _) = self;
+        let MessageArgument(topic, data, sequence, expiration_s, correlation_id, _, delay) = self;
         NewMessage {
             topic,
             data,
             sequence: sequence_of(Some(*sequence)),
             expiration_s: *expiration_s,
+            delay: delay.map(delay_of),
             correlation_id: correlation_id.as_deref().unwrap_or_default().as_bytes(),
             headers: headers.as_headers(),
         }
@@ -194,7 +207,7 @@ impl Client {
 
     /// Takes a message and gives its sequence. `sequence`: 0 = the next one, `None` = without one. Raises `BlockingIOError` when the store is
     /// full: wait with `wait_room`.
-    #[pyo3(signature = (topic, data, sequence=0, expiration_s=None, correlation_id=None, headers=None))]
+    #[pyo3(signature = (topic, data, sequence=0, expiration_s=None, correlation_id=None, headers=None, delay=None))]
     #[allow(clippy::too_many_arguments)] // the parts of a message
     fn publish(
         &self,
@@ -205,18 +218,20 @@ impl Client {
         expiration_s: Option<u32>,
         correlation_id: Option<&str>,
         headers: Option<&Bound<'_, PyAny>>,
+        delay: Option<DelayArgument>,
     ) -> PyResult<Option<u64>> {
         self.handle.check_fork(py)?;
         let sequence = sequence_of(sequence);
         let correlation_id = correlation_id.unwrap_or_default().as_bytes();
         let headers = headers::from_python(py, headers)?;
         let headers = headers.as_headers();
-        let message = NewMessage { topic, data, sequence, expiration_s, correlation_id, headers };
+        let delay = delay.map(delay_of);
+        let message = NewMessage { topic, data, sequence, expiration_s, delay, correlation_id, headers };
         self.handle.client().publish(&message).map_err(|error| errors::refused(py, &error))
     }
 
-    /// Takes all of the messages, or none of them: topic, data, sequence, expiration, correlation id and headers of each, as in `publish`.
-    /// Returns their sequences, and a receipt when they are followed. With `"announced"`, `settled` returns its number. When one cannot be
+    /// Takes all of the messages, or none of them: topic, data, sequence, expiration, correlation id, headers and delay of each, as in
+    /// `publish`. Returns their sequences, and a receipt when they are followed. With `"announced"`, `settled` returns its number. When one cannot be
     /// taken: the sequences of the earlier ones that were taken, its index and the error. Raises `BlockingIOError` when the store has no
     /// room.
     fn publish_many(
@@ -767,6 +782,10 @@ impl From<SpecArgument> for SubscriptionSpec {
             select: spec.select,
         }
     }
+}
+
+fn delay_of((end, ns): DelayArgument) -> NewDelay {
+    NewDelay { end: Timestamp(end), ns }
 }
 
 /// 0 = the next one, `None` = without one.

@@ -37,10 +37,10 @@ impl Queue {
         Ok(Queue { queue: Mutex::new(queue) })
     }
 
-    #[pyo3(signature = (data, expiration_s, now))]
-    fn enqueue(&self, data: &[u8], expiration_s: Option<u32>, now: u64) -> Option<u64> {
+    #[pyo3(signature = (data, expiration_s, delay_ns, now))]
+    fn enqueue(&self, data: &[u8], expiration_s: Option<u32>, delay_ns: u64, now: u64) -> Option<u64> {
         let data = bytes::Bytes::copy_from_slice(data);
-        self.queue.lock().enqueue(data, expiration_s, Time::new(now)).map(Position::get)
+        self.queue.lock().enqueue(data, expiration_s, delay_ns, Time::new(now)).map(Position::get)
     }
 
     #[pyo3(signature = (connection, max_backlog, filter))]

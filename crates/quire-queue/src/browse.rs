@@ -2,7 +2,7 @@
 
 use super::event::QueueStats;
 use super::id::{QueueId, Time};
-use super::messages::Key;
+use super::messages::{Key, State};
 use super::queues::Queues;
 use quire_journal::Position;
 
@@ -17,13 +17,21 @@ impl Queues {
             segment.sort_unstable();
             segment.drain(..).all(|(_, position)| visit(Position::new(position)))
         };
+        let is_there = |barrier: &u64| messages.state(*barrier) != State::Gone;
+        let mut barriers = state.barriers.iter().copied().filter(is_there).peekable();
         let mut from = 0;
         while let Some(ordinal) = messages.next_waiting(from) {
             from = ordinal + 1;
             if messages.expires(ordinal) <= now.get() {
                 continue;
             }
-            let is_barrier = state.barriers.binary_search(&ordinal).is_ok();
+            // A delayed barrier before it is not shown, but it separates the messages before it from those after it.
+            while barriers.next_if(|barrier| *barrier < ordinal).is_some() {
+                if !flush(&mut segment, &mut visit) {
+                    return;
+                }
+            }
+            let is_barrier = barriers.next_if_eq(&ordinal).is_some();
             if is_barrier && !flush(&mut segment, &mut visit) {
                 return;
             }

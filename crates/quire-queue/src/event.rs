@@ -19,6 +19,8 @@ pub struct Entry {
     pub barrier: bool,
     /// Its own expiration in seconds; 0: never.
     pub expiration_s: Option<u32>,
+    /// It was published with a delay that is over then.
+    pub delayed_until: Option<Time>,
 }
 
 /// The result of offering a message to a queue.

@@ -132,6 +132,9 @@ impl Queues {
         let message = NewMessage { position, received: state.last_received, priority, expires };
         let ordinal = state.messages.push(message);
         let mut due = expires;
+        if let Some(until) = entry.delayed_until.filter(|until| until.get() > self.now) {
+            due = state.delay(ordinal, until.get(), Vec::new());
+        }
         if let Some(counts) = state.inactive.counts.remove(&position) {
             state.messages.set_counts(ordinal, counts.deliveries, counts.cancels);
             if counts.delayed_until > 0 {
@@ -373,7 +376,8 @@ impl Queues {
         let state = &mut self.queues[queue as usize];
         let Some(barrier) = state.barrier() else { return false };
         let is_first = state.messages.next_present(0) == Some(barrier) && state.leases.len() == 0;
-        if !is_first || state.subscriptions == 0 {
+        let is_delayed = state.delays.until(barrier).is_some();
+        if !is_first || is_delayed || state.subscriptions == 0 {
             return false;
         }
         let position = Position::new(state.messages.position(barrier));

@@ -4,6 +4,7 @@
 //! knowing each other.
 
 mod bookmark;
+mod delay;
 mod headers;
 mod maintenance;
 pub mod time;
@@ -11,6 +12,7 @@ mod timestamp;
 mod verdict;
 
 pub use bookmark::{Bookmark, BookmarkError, Position, PublisherId};
+pub use delay::{DELAY_MAX_NS, Delay};
 pub use headers::{
     HEADER_NAME_SIZE_MAX, HEADERS_MAX, HEADERS_SIZE_MAX, HeaderValue, Headers, HeadersBuffer, HeadersError,
 };

@@ -4,7 +4,7 @@
 //! fail here. A frame that is new goes into the list below, and its bytes, checked by hand against docs/protocol.md, into the file.
 
 use quire_command::*;
-use quire_types::{Action, Files, Headers, Verdict};
+use quire_types::{Action, Delay, Files, Headers, Timestamp, Verdict};
 use quire_wire::*;
 
 /// Keys in the file: `client/` or `server/`, the frame, and a variant after a dot.
@@ -13,6 +13,7 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
     let bookmarks = Bookmarks::from_bytes(&[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]).unwrap();
     let publish = Publish {
         headers: Headers::NONE,
+        delay: Delay::None,
         sequence: 0x0102_0304_0506_0708,
         expiration_s: None,
         topic: b"orders",
@@ -69,6 +70,15 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
             Command::Publish(Publish { expiration_s: Some(60), correlation_id: b"c-1", ..publish }),
         ),
         ("publish.headers", Command::Publish(Publish { headers: headers(), ..publish })),
+        ("publish.delay", Command::Publish(Publish { delay: Delay::For { ns: 5_000_000_000 }, ..publish })),
+        (
+            "publish.not_before",
+            Command::Publish(Publish {
+                delay: Delay::Until(Timestamp(0x1112_1314_1516_1718)),
+                headers: headers(),
+                ..publish
+            }),
+        ),
         ("publish_batch", Command::PublishBatch(batch)),
         ("subscribe.least", Command::Subscribe(subscribe.clone())),
         (

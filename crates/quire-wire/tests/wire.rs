@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use quire_command::*;
 use quire_types::Verdict;
-use quire_types::{Action, Files, HeaderValue, Headers, HeadersBuffer};
+use quire_types::{Action, Delay, Files, HeaderValue, Headers, HeadersBuffer, Timestamp};
 use quire_wire::*;
 
 fn text(size_max: usize) -> impl Strategy<Value = String> {
@@ -23,6 +23,15 @@ fn headers() -> impl Strategy<Value = HeadersBuffer> {
         HeadersBuffer::new(headers.iter().map(|(name, (is_text, text))| (&**name, value(*is_text, text))))
             .unwrap()
     })
+}
+
+fn delay() -> impl Strategy<Value = Delay> {
+    let [relative, absolute] = [any::<u64>(), any::<u64>()];
+    prop_oneof![
+        Just(Delay::None),
+        relative.prop_map(|ns| Delay::For { ns }),
+        absolute.prop_map(|ns| Delay::Until(Timestamp(ns))),
+    ]
 }
 
 fn trace() -> Headers<'static> {
@@ -52,23 +61,43 @@ proptest! {
     #[test]
     fn a_publish_survives_the_wire(
         sequence: u64, expiration_s: Option<u32>, topic in text(1024), correlation in vec(any::<u8>(), 0..256), data in vec(any::<u8>(), 0..4096),
-        headers in headers(),
+        headers in headers(), delay in delay(),
     ) {
         client_round_trip(&Command::Publish(Publish {
-            sequence, expiration_s, topic: topic.as_bytes(), correlation_id: &correlation, headers: headers.as_headers(), data: &data,
+            sequence, expiration_s, delay, topic: topic.as_bytes(), correlation_id: &correlation, headers: headers.as_headers(), data: &data,
         }));
     }
 
     #[test]
+    fn the_delay_of_a_frame_is_replaced_without_changing_anything_else(
+        topic in text(1024), data in vec(any::<u8>(), 0..64), headers in headers(), ns: u64, end: u64,
+    ) {
+        let (relative, absolute) = (Delay::For { ns }, Delay::Until(Timestamp(end)));
+        let publish = Publish {
+            sequence: 7, expiration_s: Some(9), delay: relative, topic: topic.as_bytes(), correlation_id: b"c", headers: headers.as_headers(), data: &data,
+        };
+        let encoded = |delay| {
+            let mut bytes = Vec::new();
+            Publish { delay, ..publish }.encode(&mut bytes);
+            bytes
+        };
+        let mut bytes = encoded(relative);
+        replace_delay(&mut bytes, absolute);
+        prop_assert_eq!(&bytes, &encoded(absolute));
+        replace_delay(&mut bytes, relative);
+        prop_assert_eq!(bytes, encoded(relative));
+    }
+
+    #[test]
     fn a_batch_survives_the_wire_with_its_numbering(
-        first in 0u64..1 << 60, datas in vec(vec(any::<u8>(), 0..64), 1..40), headers in headers(),
+        first in 0u64..1 << 60, datas in vec(vec(any::<u8>(), 0..64), 1..40), headers in headers(), delay in delay(),
     ) {
         let headers = headers.as_headers();
-        let head = Publish { sequence: first, expiration_s: None, topic: b"orders", correlation_id: b"", headers, data: b"" };
+        let head = Publish { sequence: first, expiration_s: None, delay, topic: b"orders", correlation_id: b"", headers, data: b"" };
         let mut bytes = Vec::new();
         put_publish_batch(&mut bytes, &head, |out| datas.iter().for_each(|data| put_batch_item(out, data)));
         let Command::PublishBatch(batch) = Command::decode(one_frame(&bytes)).unwrap() else { panic!("another frame") };
-        prop_assert!(batch.messages().all(|publish| publish.headers == headers));
+        prop_assert!(batch.messages().all(|publish| (publish.headers, publish.delay) == (headers, delay)));
         let got: Vec<_> = batch.messages().map(|publish| (publish.sequence, publish.data.to_vec())).collect();
         let want: Vec<_> =
             (0..).zip(&datas).map(|(i, data)| (if first == 0 { 0 } else { first + i }, data.clone())).collect();
@@ -182,7 +211,7 @@ proptest! {
     #[test]
     fn any_byte_of_a_frame_may_change_and_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..25) {
         let logon = Logon { version: 1, client_name: "loader", user: Some("u"), ..Logon::default() };
-        let publish = Publish { sequence: 7, expiration_s: Some(1), topic: b"orders", correlation_id: b"c", headers: trace(), data: b"{}" };
+        let publish = Publish { sequence: 7, expiration_s: Some(1), delay: Delay::For { ns: 7 }, topic: b"orders", correlation_id: b"c", headers: trace(), data: b"{}" };
         let subscribe = Subscribe { command: 1, topic: "orders", filter: Some("/a = 1"), ..Subscribe::default() };
         let mut bytes = Vec::new();
         let (acks, subscriptions) = (Acks::PROCESSED, SubscriptionNumbers::from_bytes(&TWO[..8]).unwrap());

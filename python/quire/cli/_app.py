@@ -120,6 +120,8 @@ def publish(
     name: str | None = None,
     rate: float | None = None,
     header: Annotated[list[str] | None, Parameter(negative="")] = None,
+    delay: str | None = None,
+    deliver_at: str | None = None,
     csv: Annotated[
         bool,
         Parameter(
@@ -150,6 +152,10 @@ def publish(
         Limit in messages per second.
     header
         Header of every message, as name=value. Repeat the option for more headers.
+    delay
+        Queues deliver each message after this time at the earliest, such as --delay 10m.
+    deliver_at
+        Queues deliver the messages at this time at the earliest, such as 2030-01-01T08:00:00Z. UTC without a zone.
     """
     from quire.cli._messages import publish as run
 
@@ -162,6 +168,8 @@ def publish(
         as_csv=csv,
         as_json=json,
         headers=header or [],
+        delay=delay,
+        deliver_at=deliver_at,
     )
 
 

@@ -7,10 +7,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, BinaryIO, cast
 
 import quire
-from quire._bookmarks import range_to_core
+from quire._bookmarks import moment_of, range_to_core
+from quire._units import seconds
 from quire.cli._csv import json_rows
 from quire.cli._output import (
     Format,
@@ -38,10 +40,13 @@ def publish(
     as_csv: bool,
     as_json: bool,
     headers: list[str],
+    delay: str | None,
+    deliver_at: str | None,
 ) -> int:
     if rate is not None and rate <= 0:
         raise quire.ConfigError(f"{rate:g} is not above 0", key="--rate")
     given = _headers(headers)
+    wait, moment = _delay(delay, deliver_at)
     started = time.perf_counter()
     count = size = skipped = 0
     with _opened(file) as (source, total), quire.Client(url, name=name) as client:
@@ -56,7 +61,14 @@ def publish(
                     continue
                 if rate is not None:
                     _wait_until(started + count / rate)
-                client.publish(topic, data, sequence=quire.AUTO if name is None else number, headers=given)
+                client.publish(
+                    topic,
+                    data,
+                    sequence=quire.AUTO if name is None else number,
+                    headers=given,
+                    delay=wait,
+                    deliver_at=moment,
+                )
                 count += 1
                 size += len(data)
         client.flush()
@@ -70,6 +82,19 @@ def publish(
     if skipped:
         print(f"{skipped:,} were there already under the name {name}")
     return 0
+
+
+def _delay(delay: str | None, deliver_at: str | None) -> tuple[float | None, datetime | None]:
+    """The delay in seconds, or the time, of which at most one is given."""
+    if delay is not None and deliver_at is not None:
+        raise quire.ConfigError("it does not go together with --delay", key="--deliver-at")
+    moment = None
+    if deliver_at is not None:
+        moment = moment_of(deliver_at)
+        if moment is None:
+            reason = f"{deliver_at!r} is not a time such as 2030-01-01T08:00:00Z"
+            raise quire.ConfigError(reason, key="--deliver-at")
+    return None if delay is None else seconds(delay, "--delay"), moment
 
 
 def _headers(options: list[str]) -> dict[str, str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +16,7 @@ from quire._arguments import (
     check_timeout,
     check_type,
     correlation_to_core,
+    delay_to_core,
     expiration_to_core,
     sequence_to_core,
     takes,
@@ -160,6 +162,8 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         expiration: Duration | None = None,
         correlation_id: str | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         on_persisted: Callable[[AsyncReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> int | None:
@@ -175,22 +179,27 @@ class AsyncClient(ClientBase[AsyncSubscription]):
                 expiration=expiration,
                 correlation_id=correlation_id,
                 headers=headers,
+                delay=delay,
+                deliver_at=deliver_at,
             )
             return (await self._publish_one(AsyncReceipt, message, on_persisted, timeout)).sequence
         if type(topic) is not str or not topic.isascii():  # see `Client.publish`
             check_type(topic, str, "topic")
         if timeout is not None:
             check_timeout(timeout)
+        lifetime = None if expiration is None else expiration_to_core(expiration)
         core = await self._ready()
         send = partial(
             core.publish,
             topic,
             data if type(data) is bytes else to_bytes(data, self._options.encoder, topic),
             0 if sequence is AUTO else sequence_to_core(sequence),
-            None if expiration is None else expiration_to_core(expiration),
+            lifetime,
             None if correlation_id is None else correlation_to_core(correlation_id),
             headers,
         )
+        if delay is not None or deliver_at is not None:
+            send = partial(send, delay_to_core(delay, deliver_at, lifetime))
         try:
             return send()
         except BlockingIOError:
@@ -205,6 +214,8 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         expiration: Duration | None = None,
         correlation_id: str | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         on_persisted: Callable[[AsyncReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> AsyncReceipt:
@@ -216,6 +227,8 @@ class AsyncClient(ClientBase[AsyncSubscription]):
             expiration=expiration,
             correlation_id=correlation_id,
             headers=headers,
+            delay=delay,
+            deliver_at=deliver_at,
         )
         return await self._publish_one(AsyncReceipt, message, on_persisted, timeout)
 
@@ -227,12 +240,16 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         expiration: Duration | None = None,
         correlation_id: str | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         on_persisted: Callable[[AsyncBatchReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> list[int]:
         """Sends several messages, all or none, and returns their sequences. See `Client.publish_many`."""
         kind = None if on_persisted is None else AsyncBatchReceipt
-        messages = batch_to_core(topic, items, expiration, correlation_id, headers, self._options.encoder)
+        messages = batch_to_core(
+            topic, items, expiration, correlation_id, headers, delay, deliver_at, self._options.encoder
+        )
         sequences, _ = await self._publish_all(kind, messages, on_persisted, timeout)
         return sequences
 
@@ -244,11 +261,15 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         expiration: Duration | None = None,
         correlation_id: str | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         on_persisted: Callable[[AsyncBatchReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> AsyncBatchReceipt:
         """Sends several messages and returns one receipt to await. See `Client.publish_many_receipt`."""
-        messages = batch_to_core(topic, items, expiration, correlation_id, headers, self._options.encoder)
+        messages = batch_to_core(
+            topic, items, expiration, correlation_id, headers, delay, deliver_at, self._options.encoder
+        )
         check_not_empty(messages)
         _, receipt = await self._publish_all(AsyncBatchReceipt, messages, on_persisted, timeout)
         assert receipt is not None

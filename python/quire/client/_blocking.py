@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +16,7 @@ from quire._arguments import (
     check_timeout,
     check_type,
     correlation_to_core,
+    delay_to_core,
     expiration_to_core,
     sequence_to_core,
     takes,
@@ -176,6 +178,8 @@ class Client(ClientBase[Subscription]):
         expiration: Duration | None = None,
         correlation_id: str | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         on_persisted: Callable[[Receipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> int | None:
@@ -195,6 +199,10 @@ class Client(ClientBase[Subscription]):
         - `correlation_id`: text that subscribers receive with the message
         - `headers`: at most 64 names with text or bytes. A name has 1 to 255 bytes. All names and values
           together have at most 32,768 bytes. Filters read them as ``HEADER('name')``
+        - `delay`: queues deliver the message after this time at the earliest. The time begins when the server
+          takes the message, and is at most 3,653 days. Other subscriptions get the message at once
+        - `deliver_at`: the same as a point in time, a `datetime` with a time zone. A time that has passed
+          means no delay
         - `on_persisted`: function that is called with the `Receipt` of the message when it is persisted,
           refused, or lost with the client. It runs on a thread of the client, one call at a time. Its
           exceptions are logged
@@ -202,7 +210,8 @@ class Client(ClientBase[Subscription]):
 
         Raises `TimeoutError` after `timeout` (the message was not sent), `TypeError` or `ValueError` for data
         that cannot become JSON, and `LimitExceededError` when `AUTO` has used the last number, 2^64 - 1,
-        under this name. An error with which the server refuses the message is raised by `flush`.
+        under this name. An error with which the server refuses the message is raised by `flush`: for
+        example `UnknownQueueError` for a message with a delay on a topic without a queue.
         """
         if on_persisted is not None:
             message = Publish(
@@ -212,6 +221,8 @@ class Client(ClientBase[Subscription]):
                 expiration=expiration,
                 correlation_id=correlation_id,
                 headers=headers,
+                delay=delay,
+                deliver_at=deliver_at,
             )
             return finish(self._publish_one(Receipt, message, on_persisted, timeout)).sequence
         if timeout is not None:
@@ -222,17 +233,31 @@ class Client(ClientBase[Subscription]):
             check_type(topic, str, "topic")  # the encoder gets it
             body = to_bytes(data, self._options.encoder, topic)
         number = 0 if sequence is AUTO else sequence_to_core(sequence)
-        lifetime = None if expiration is None else expiration_to_core(expiration)
-        correlation = None if correlation_id is None else correlation_to_core(correlation_id)
+        # Most messages have no options. This case has as few steps as possible.
+        if (
+            expiration is None
+            and correlation_id is None
+            and headers is None
+            and delay is None
+            and deliver_at is None
+        ):
+            try:
+                return self._core.publish(topic, body, number)
+            except (TypeError, UnicodeEncodeError):
+                # The core takes no other topic. A check before the call would cost every message a tenth more.
+                check_type(topic, str, "topic")
+                raise
+            except BlockingIOError:
+                pass  # There is no room. The code below waits for it.
+        check_type(topic, str, "topic")
+        lifetime = expiration_to_core(expiration)
+        correlation = correlation_to_core(correlation_id)
+        later = delay_to_core(delay, deliver_at, lifetime)
+        send = partial(self._core.publish, topic, body, number, lifetime, correlation, headers, later)
         try:
-            return self._core.publish(topic, body, number, lifetime, correlation, headers)
-        except (TypeError, UnicodeEncodeError):
-            # The core takes no other topic. A check before the call would cost every message a tenth more.
-            check_type(topic, str, "topic")
-            raise
+            return send()
         except BlockingIOError:
-            again = partial(self._core.publish, topic, body, number, lifetime, correlation, headers)
-            return finish(self._publish_when_room(self._core, again, timeout, f"publishing to {topic!r}"))
+            return finish(self._publish_when_room(self._core, send, timeout, f"publishing to {topic!r}"))
 
     def publish_receipt(
         self,
@@ -243,6 +268,8 @@ class Client(ClientBase[Subscription]):
         expiration: Duration | None = None,
         correlation_id: str | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         on_persisted: Callable[[Receipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> Receipt:
@@ -259,6 +286,8 @@ class Client(ClientBase[Subscription]):
             expiration=expiration,
             correlation_id=correlation_id,
             headers=headers,
+            delay=delay,
+            deliver_at=deliver_at,
         )
         return finish(self._publish_one(Receipt, message, on_persisted, timeout))
 
@@ -270,6 +299,8 @@ class Client(ClientBase[Subscription]):
         expiration: Duration | None = None,
         correlation_id: str | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         on_persisted: Callable[[BatchReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> list[int]:
@@ -283,7 +314,9 @@ class Client(ClientBase[Subscription]):
         Raises the errors of `publish`, with a note that names the item.
         """
         kind = None if on_persisted is None else BatchReceipt
-        messages = batch_to_core(topic, items, expiration, correlation_id, headers, self._options.encoder)
+        messages = batch_to_core(
+            topic, items, expiration, correlation_id, headers, delay, deliver_at, self._options.encoder
+        )
         sequences, _ = finish(self._publish_all(kind, messages, on_persisted, timeout))
         return sequences
 
@@ -295,11 +328,15 @@ class Client(ClientBase[Subscription]):
         expiration: Duration | None = None,
         correlation_id: str | None = None,
         headers: Mapping[str, str | bytes] | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         on_persisted: Callable[[BatchReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> BatchReceipt:
         """Sends several messages as `publish_many` does, and returns one receipt. `items` must not be empty."""
-        messages = batch_to_core(topic, items, expiration, correlation_id, headers, self._options.encoder)
+        messages = batch_to_core(
+            topic, items, expiration, correlation_id, headers, delay, deliver_at, self._options.encoder
+        )
         check_not_empty(messages)
         _, receipt = finish(self._publish_all(BatchReceipt, messages, on_persisted, timeout))
         assert receipt is not None

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from datetime import datetime
 from typing import Any
 
 from quire import _quire
 from quire._arguments import (
     AUTO,
+    CoreDelay,
     SequenceArgument,
     check_type,
     correlation_to_core,
+    delay_to_core,
     expiration_to_core,
     sequence_to_core,
 )
@@ -19,8 +22,10 @@ from quire._errors import ConfigError, QuireError
 from quire._message import Encoder, to_bytes
 from quire._units import Duration
 
-#: Topic, data, sequence (0: the next one), expiration in seconds, correlation id, headers.
-CoreMessage = tuple[str, bytes, int, int | None, str | None, Mapping[str, str | bytes] | None]
+#: Topic, data, sequence (0: the next one), expiration in seconds, correlation id, headers, delay.
+CoreMessage = tuple[
+    str, bytes, int, int | None, str | None, Mapping[str, str | bytes] | None, CoreDelay | None
+]
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,8 @@ class Publish:
     expiration: Duration | None = None
     correlation_id: str | None = None
     headers: Mapping[str, str | bytes] | None = None
+    delay: Duration | None = None
+    deliver_at: datetime | None = None
 
     def to_core(self, encoder: Encoder | None) -> CoreMessage:
         """Raises `ConfigError`, and `TypeError` or `ValueError` for data that cannot become JSON."""
@@ -52,7 +59,9 @@ class Publish:
         data = to_bytes(self.data, encoder, topic)
         if self.headers is not None:
             _quire.check_headers(self.headers)
-        return topic, data, sequence, expiration_to_core(self.expiration), correlation_id, self.headers
+        lifetime = expiration_to_core(self.expiration)
+        delay = delay_to_core(self.delay, self.deliver_at, lifetime)
+        return topic, data, sequence, lifetime, correlation_id, self.headers, delay
 
 
 def batch_to_core(
@@ -61,6 +70,8 @@ def batch_to_core(
     expiration: Duration | None,
     correlation_id: str | None,
     headers: Mapping[str, str | bytes] | None,
+    delay: Duration | None,
+    deliver_at: datetime | None,
     encoder: Encoder | None,
 ) -> list[CoreMessage]:
     """The items of a batch. An error has a note that says which item it is about."""
@@ -71,6 +82,7 @@ def batch_to_core(
     messages = []
     for index, item in enumerate(items):
         item = item if isinstance(item, Publish) else Publish(item)
+        is_later = item.delay is not None or item.deliver_at is not None
         whole = Publish(
             item.data,
             topic=topic if item.topic is None else item.topic,
@@ -78,6 +90,8 @@ def batch_to_core(
             expiration=expiration if item.expiration is None else item.expiration,
             correlation_id=correlation_id if item.correlation_id is None else item.correlation_id,
             headers=headers if item.headers is None else item.headers,
+            delay=item.delay if is_later else delay,
+            deliver_at=item.deliver_at if is_later else deliver_at,
         )
         try:
             messages.append(whole.to_core(encoder))

@@ -14,6 +14,7 @@ use crate::queues::DeadLetter;
 use crate::topic::{Stage, TopicId};
 use quire_expression::filter::MessageContext;
 use quire_expression::message_type::MessageType;
+use quire_types::Delay;
 
 /// Dead letters published in one turn: more would keep the other connections waiting.
 const DEAD_LETTERS_PER_TURN_MAX: usize = 1024;
@@ -28,6 +29,7 @@ pub(super) struct Submission<'a> {
     pub correlation_id: &'a [u8],
     pub headers: Headers<'a>,
     pub expiration_s: Option<u32>,
+    pub delay: Delay,
     pub data: &'a [u8],
 }
 
@@ -81,8 +83,9 @@ impl Broker {
     #[inline]
     pub(super) fn ingest(&mut self, submission: Submission<'_>) -> Ingested {
         // A part that changes the bytes of messages belongs here: everything below sees the bytes that are recorded.
-        let Submission { origin, publisher, topic, correlation_id, headers, expiration_s, data, .. } =
-            submission;
+        let Submission {
+            origin, publisher, topic, correlation_id, headers, expiration_s, delay, data, ..
+        } = submission;
         let timestamp = self.cx.log.stamp(self.cx.now.wall);
         let sequence = match submission.sequence {
             0 => self.cx.log.next_sequence(publisher),
@@ -97,16 +100,20 @@ impl Broker {
             if origin == Origin::Client && self.cx.log.failure.is_some() {
                 return Ingested::Refused;
             }
-            let attributes = match headers.is_empty() {
+            let attributes = match headers.is_empty() && delay.is_none() {
                 true => Attributes::NONE,
-                false => match self.attributes.encode(&NewAttributes { headers, ..NewAttributes::default() })
-                {
-                    Ok(attributes) => attributes,
-                    Err(error) => {
-                        self.cx.fail(&error);
-                        return Ingested::Refused;
+                false => {
+                    // By the wall clock: the times in the log are ahead of it after it was put back.
+                    let not_before = delay.end(self.cx.now.wall);
+                    let new = NewAttributes { headers, not_before, ..NewAttributes::default() };
+                    match self.attributes.encode(&new) {
+                        Ok(attributes) => attributes,
+                        Err(error) => {
+                            self.cx.fail(&error);
+                            return Ingested::Refused;
+                        }
                     }
-                },
+                }
             };
             let record = NewRecord {
                 kind: RecordKind::Publish,
@@ -168,6 +175,7 @@ impl Broker {
                 correlation_id: &correlation_id,
                 headers: headers.as_headers(),
                 expiration_s: None,
+                delay: Delay::None,
                 data: &data,
             };
             // The configuration was checked: the log records every message on the topic.

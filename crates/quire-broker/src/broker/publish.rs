@@ -10,6 +10,7 @@ use crate::session::{KnownTopic, Phase, PublisherKey, SessionId};
 use crate::topic::TopicId;
 use quire_command::{Code, Publish};
 use quire_expression::topic::check_name;
+use quire_types::Delay;
 
 impl Broker {
     /// One message of a publish frame. Nothing here allocates, unless it is the first on its topic.
@@ -50,6 +51,11 @@ impl Broker {
             ));
             return self.publishers.refuse(&mut self.cx, id, key, publish.sequence, refusal);
         }
+        if !publish.delay.is_none()
+            && let Some(refusal) = self.cx.refusal_of_delay(topic, publish.delay)
+        {
+            return self.publishers.refuse(&mut self.cx, id, key, publish.sequence, refusal);
+        }
         let Some(publisher) = self.publishers.get_mut(key) else { return };
         if publisher.is_duplicate(publish.sequence)
             && (self.cx.log.failure.is_none() || publish.sequence <= publisher.persisted())
@@ -66,6 +72,7 @@ impl Broker {
             correlation_id: publish.correlation_id,
             headers: publish.headers,
             expiration_s: publish.expiration_s,
+            delay: publish.delay,
             data: publish.data,
         };
         if is_jump {
@@ -119,6 +126,17 @@ impl Context {
         let known = KnownTopic { name: name.into(), id: topic, generation: self.topics.generation() };
         self.sessions.all[id].topic = Some(known);
         Ok(topic)
+    }
+
+    /// Why a message on the topic cannot have this delay. Only a queue can hold a message back.
+    #[cold]
+    #[inline(never)]
+    fn refusal_of_delay(&self, topic: TopicId, delay: Delay) -> Option<Refusal> {
+        let topic = self.topics.topic(topic);
+        if topic.queues.is_empty() {
+            return Some(Refusal::NoQueue(topic.name.clone()));
+        }
+        delay.is_too_long(self.now.wall).then_some(Refusal::DelayTooLong)
     }
 
     /// The number of a topic that is published to; `None` when the log has as many as it may have, and not this one.

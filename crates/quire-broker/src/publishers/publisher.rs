@@ -55,6 +55,10 @@ pub(crate) enum Refusal {
     BadMessage(String),
     /// No entry of the transaction log names this topic.
     NotRecorded(Arc<str>),
+    /// The message has a delay, and no queue takes messages from this topic.
+    NoQueue(Arc<str>),
+    /// The delay is longer than [`DELAY_MAX_NS`](quire_types::DELAY_MAX_NS).
+    DelayTooLong,
 }
 
 /// An answer that a publisher can now get.
@@ -236,6 +240,8 @@ impl Refusal {
             Refusal::BadTopic(_) => Code::BadTopic,
             Refusal::BadMessage(_) => Code::BadMessage,
             Refusal::TooManyTopics => Code::LimitExceeded,
+            Refusal::NoQueue(_) => Code::UnknownQueue,
+            Refusal::DelayTooLong => Code::BadOption,
         }
     }
 
@@ -249,6 +255,10 @@ impl Refusal {
             Refusal::NotRecorded(topic) => {
                 format!("the transaction log does not record the topic {topic:?}, so the message was not taken").into()
             }
+            Refusal::NoQueue(topic) => {
+                format!("the message has a delay, and no queue takes messages from the topic {topic:?}").into()
+            }
+            Refusal::DelayTooLong => "the delay of the message ends more than 10 years from now".into(),
         }
     }
 }

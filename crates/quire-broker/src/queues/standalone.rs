@@ -100,11 +100,19 @@ impl StandaloneQueue {
         })
     }
 
-    /// Takes a message in; its position, or `None` when the queue's filter keeps it out. Positions count from 1.
-    pub fn enqueue(&mut self, data: Bytes, expiration_s: Option<u32>, now: Time) -> Option<Position> {
+    /// Takes a message in, which is not delivered before `delay_ns` nanoseconds have passed; its position, or `None` when the queue's filter
+    /// keeps it out. Positions count from 1.
+    pub fn enqueue(
+        &mut self,
+        data: Bytes,
+        expiration_s: Option<u32>,
+        delay_ns: u64,
+        now: Time,
+    ) -> Option<Position> {
         self.advance(now);
         let Definition { message_type, filter, priority, barrier, .. } = &self.definition;
-        let mut entry = Entry { received: now, expiration_s, ..Entry::default() };
+        let delayed_until = (delay_ns > 0).then(|| Time::new(now.get().saturating_add(delay_ns)));
+        let mut entry = Entry { received: now, expiration_s, delayed_until, ..Entry::default() };
         if filter.is_some() || priority.is_some() || barrier.is_some() {
             let message = context(*message_type, &data);
             let arena = &mut self.arena;

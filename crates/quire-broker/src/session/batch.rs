@@ -1,12 +1,13 @@
 //! What is left of a batch when the slice of its connection is over.
 
 use quire_command::{Publish, PublishBatch};
-use quire_types::HeadersBuffer;
+use quire_types::{Delay, HeadersBuffer};
 
 /// The messages of a batch that a slice had no time for.
 pub(crate) struct RestOfBatch {
     sequence: u64,
     expiration_s: Option<u32>,
+    delay: Delay,
     topic: Box<[u8]>,
     correlation_id: Box<[u8]>,
     headers: HeadersBuffer,
@@ -20,6 +21,7 @@ impl RestOfBatch {
         RestOfBatch {
             sequence: batch.head.sequence,
             expiration_s: batch.head.expiration_s,
+            delay: batch.head.delay,
             topic: batch.head.topic.into(),
             correlation_id: batch.head.correlation_id.into(),
             headers: batch.head.headers.into(),
@@ -38,6 +40,7 @@ impl RestOfBatch {
         let head = Publish {
             sequence: self.sequence,
             expiration_s: self.expiration_s,
+            delay: self.delay,
             topic: &self.topic,
             correlation_id: &self.correlation_id,
             headers: self.headers.as_headers(),

@@ -83,6 +83,8 @@ pub struct Pair {
     pub replies: Vec<(u64, AdminReply)>,
     pub log: Vec<Event>,
     pub now_ns: u64,
+    /// How far the wall clock was put forward since the beginning.
+    pub wall_ahead_ns: u64,
     /// Whether the journal is written at the end of every turn.
     pub writes_at_once: bool,
     /// Whether reads are run at the end of every turn.
@@ -123,13 +125,15 @@ impl Pair {
             replies: Vec::new(),
             log: Vec::new(),
             now_ns: 0,
+            wall_ahead_ns: 0,
             writes_at_once: true,
             reads_at_once: true,
         }
     }
 
     pub fn now(&self) -> Now {
-        Now { instant: Instant(self.now_ns), wall: Timestamp(WALL_START_NS + self.now_ns) }
+        let wall = Timestamp(WALL_START_NS + self.wall_ahead_ns + self.now_ns);
+        Now { instant: Instant(self.now_ns), wall }
     }
 
     pub fn connect(&mut self, client: u64) {
@@ -402,6 +406,7 @@ pub fn publish<'a>(sequence: u64, topic: &'a str, data: &'a str) -> Publish<'a> 
         topic: topic.as_bytes(),
         correlation_id: b"",
         headers: quire_types::Headers::NONE,
+        delay: quire_types::Delay::None,
         data: data.as_bytes(),
     }
 }

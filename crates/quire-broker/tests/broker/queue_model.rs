@@ -1,5 +1,6 @@
 //! Random publishers, workers, crashes and times on two queues over one topic, watched from outside: no message is lost, none is with
-//! two at a time, none whose acknowledgement was persisted comes back, and at most once means that over every crash.
+//! two at a time, none whose acknowledgement was persisted comes back, none comes before its delay is over, and at most once means that over
+//! every crash.
 //! In every second case the states of the queues are kept in files. `PROPTEST_CASES` sets how many cases there are; a failing one is printed with its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,18 +10,26 @@ use proptest::prelude::*;
 use quire_broker::{BrokerConfig, QueueSettings};
 use quire_command::*;
 use quire_queue::{Semantics, Verdict};
+use quire_types::{Delay, Timestamp};
 
 use crate::pair::*;
 use crate::queue_pair::*;
 
 const PUBLISHER: u64 = 1;
 const LEASE: Duration = Duration::from_secs(1);
+/// The longest delay of a publish.
+const DELAY_MS_MAX: u64 = 2_000;
 const JOBS: u32 = 1;
 const ONCE: u32 = 2;
 
 #[derive(Clone, Debug)]
 enum Step {
     Publish(u64),
+    /// With a delay in milliseconds.
+    PublishLater {
+        count: u64,
+        delay_ms: u64,
+    },
     /// A worker with a backlog for both queues, or with another one.
     Work {
         worker: u64,
@@ -66,6 +75,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let step = prop_oneof![
         6 => (1u64..40).prop_map(Step::Publish),
+        2 => (1u64..10, 1u64..DELAY_MS_MAX).prop_map(|(count, delay_ms)| Step::PublishLater { count, delay_ms }),
         3 => (worker(), prop_oneof![0u32..4, Just(100)]).prop_map(|(worker, max_backlog)| Step::Work { worker, max_backlog }),
         1 => worker().prop_map(|worker| Step::Stop { worker }),
         1 => worker().prop_map(|worker| Step::Disconnect { worker }),
@@ -118,6 +128,8 @@ struct Outside {
     cancelled: BTreeMap<u32, Vec<u64>>,
     commands: u32,
     seen_once: BTreeSet<u64>,
+    /// Messages that were published with a delay, and the time before which they must not come.
+    not_before: BTreeMap<u64, u64>,
     backlogs: BTreeMap<u64, u32>,
     publisher_id: u64,
 }
@@ -140,6 +152,7 @@ impl Outside {
             cancelled: BTreeMap::new(),
             commands: 10,
             seen_once: BTreeSet::new(),
+            not_before: BTreeMap::new(),
             backlogs: BTreeMap::new(),
             publisher_id,
         }
@@ -149,10 +162,11 @@ impl Outside {
         match *step {
             Step::Publish(count) => {
                 for _ in 0..count {
-                    self.published += 1;
-                    let data = self.published.to_string();
-                    self.pair.publish(PUBLISHER, self.published, "t", &data);
+                    self.publish(None);
                 }
+            }
+            Step::PublishLater { count, delay_ms } => {
+                (0..count).for_each(|_| self.publish(Some(delay_ms * 1_000_000)));
             }
             Step::Work { worker, max_backlog } => self.work(worker, max_backlog),
             Step::Stop { worker } => {
@@ -196,6 +210,27 @@ impl Outside {
             Step::Crash { saves } => self.crash(saves),
         }
         self.listen();
+    }
+
+    fn publish(&mut self, delay_ns: Option<u64>) {
+        self.published += 1;
+        let (sequence, data) = (self.published, self.published.to_string());
+        // Of what a crash took back, the sequence is used again.
+        self.not_before.remove(&sequence);
+        let delay = delay_ns.map_or(Delay::None, |ns| {
+            let end = self.pair.now_ns + ns;
+            self.not_before.insert(sequence, end);
+            match sequence.is_multiple_of(2) {
+                true => Delay::For { ns },
+                false => Delay::Until(Timestamp(WALL_START_NS + end)),
+            }
+        });
+        self.pair.send(PUBLISHER, &Command::Publish(Publish { delay, ..publish(sequence, "t", &data) }));
+    }
+
+    fn check_delay(&self, sequence: u64, now: u64) {
+        let not_before = self.not_before.get(&sequence).copied().unwrap_or(0);
+        assert!(not_before <= now, "{sequence} came at {now}, before {not_before}");
     }
 
     /// Time passes; everything is heard at the time at which it is said.
@@ -288,6 +323,7 @@ impl Outside {
                     }
                     Said::Queued(message) if message.subscription == ONCE => {
                         assert!(self.seen_once.insert(message.bookmark.1), "{} twice", message.bookmark.1);
+                        self.check_delay(message.bookmark.1, now);
                     }
                     Said::Queued(message) => self.judge(client, &message, now),
                     Said::LeaseLost { subscription: JOBS, bookmark, .. } => {
@@ -319,6 +355,7 @@ impl Outside {
         let sequence = message.bookmark.1;
         assert_eq!(message.data, sequence.to_string());
         assert!(!self.settled.contains(&sequence), "{sequence} was settled");
+        self.check_delay(sequence, now);
         let deliveries = message.deliveries;
         if let Some(held) = self.held.get(&sequence) {
             if held.deliveries > deliveries {
@@ -343,7 +380,7 @@ impl Outside {
         let persisted = self.persisted;
         self.crash(false);
         // All delays are over.
-        self.pass(Duration::from_secs(1));
+        self.pass(Duration::from_millis(DELAY_MS_MAX));
         self.work(9, u32::MAX);
         self.pair.turn();
         self.listen();

@@ -61,7 +61,7 @@ proptest! {
         core.handle_connected(now);
         let _replay = core.subscribe(SubscriptionSpec { bookmark: Some("0".into()), ..SubscriptionSpec::new("orders") });
         let _jobs = core.subscribe(SubscriptionSpec { max_backlog: Some(10), ..SubscriptionSpec::new("jobs") });
-        let message = |sequence| NewMessage { topic: "orders", data: b"{}", sequence, expiration_s: None, correlation_id: b"", headers: quire_types::Headers::NONE };
+        let message = |sequence| NewMessage { topic: "orders", data: b"{}", sequence, expiration_s: None, delay: None, correlation_id: b"", headers: quire_types::Headers::NONE };
         let mut settled = Vec::new();
         let follow = |core: &mut ClientCore, sequences: &[Sequence]| {
             let messages: Vec<NewMessage<'_>> = sequences.iter().copied().map(message).collect();

@@ -151,6 +151,7 @@ impl Link {
             expiration_s: None,
             correlation_id: b"",
             headers: quire_types::Headers::NONE,
+            delay: None,
         };
         self.clients[client].core.publish(&message).unwrap().unwrap()
     }

@@ -48,6 +48,7 @@ fn what_the_server_has_already_does_not_fill_the_store() {
                 expiration_s: None,
                 correlation_id: b"",
                 headers: quire_types::Headers::NONE,
+                delay: None,
             };
             let publish = |link: &mut Link| link.clients[publisher].core.publish(&message);
             if let Err(PublishError::Full { .. }) = publish(&mut link) {
@@ -73,6 +74,7 @@ fn publish_next(link: &mut Link, client: usize) -> Result<Option<u64>, PublishEr
         expiration_s: None,
         correlation_id: b"",
         headers: quire_types::Headers::NONE,
+        delay: None,
     };
     link.clients[client].core.publish(&message)
 }
@@ -89,6 +91,7 @@ fn after_the_last_sequence_a_publish_is_an_error() {
         expiration_s: None,
         correlation_id: b"",
         headers: quire_types::Headers::NONE,
+        delay: None,
     };
     link.clients[publisher].core.publish(&last).unwrap();
     assert_eq!(publish_next(&mut link, publisher).unwrap(), Some(u64::MAX));
@@ -134,6 +137,7 @@ fn a_client_is_told_that_another_program_has_published_under_its_name() {
         expiration_s: None,
         correlation_id: b"",
         headers: quire_types::Headers::NONE,
+        delay: None,
     };
     // An earlier program of the name is no surprise.
     assert_eq!(log_on(&mut core, 3), None);

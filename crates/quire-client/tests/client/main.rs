@@ -2,6 +2,7 @@
 
 mod any_bytes;
 mod away;
+mod delays;
 mod failover;
 mod link;
 mod logon;

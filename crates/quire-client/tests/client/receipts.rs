@@ -22,6 +22,7 @@ fn message(topic: &'static str, sequence: Sequence) -> NewMessage<'static> {
         expiration_s: None,
         correlation_id: b"",
         headers: quire_types::Headers::NONE,
+        delay: None,
     }
 }
 

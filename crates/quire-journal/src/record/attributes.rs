@@ -1,13 +1,14 @@
-//! The parts of a record other than its fixed fields: the key of the message, the source of the record, and headers
-//! (`docs/journal-format.md`, *Attributes*). A record without them uses no byte for them.
+//! The parts of a record other than its fixed fields: the key of the message, the source of the record, headers, and the end of
+//! its delay (`docs/journal-format.md`, *Attributes*). A record without them uses no byte for them.
 
 use crate::error::JournalError;
 use crate::record::{Bookmark, Position};
-use quire_types::Headers;
+use quire_types::{Headers, Timestamp};
 
 const KEY: u8 = 1;
 const SOURCE: u8 = 2;
 const HEADERS: u8 = 3;
+const NOT_BEFORE: u8 = 4;
 
 /// The most bytes that the attributes of one record take: their size is 16-bit on disk.
 pub(crate) const ATTRIBUTES_SIZE_MAX: usize = u16::MAX as usize;
@@ -148,6 +149,7 @@ impl<'a> Attributes<'a> {
                 KEY => !value.is_empty(),
                 SOURCE => split_source(value).is_some(),
                 HEADERS => Headers::from_bytes(value).is_some_and(|headers| !headers.is_empty()),
+                NOT_BEFORE => split_not_before(value).is_some(),
                 _ => false,
             };
             if !is_whole || number <= before {
@@ -193,6 +195,19 @@ impl<'a> Attributes<'a> {
         self.value(HEADERS).and_then(Headers::from_bytes).unwrap_or_default()
     }
 
+    /// The time before which queues do not deliver the message, if it was published with a delay.
+    #[inline]
+    pub fn not_before(self) -> Option<Timestamp> {
+        if self.0.is_empty() { None } else { self.find_not_before() }
+    }
+
+    /// Apart from [`Self::not_before`], so that a record without attributes costs one comparison.
+    #[cold]
+    #[inline(never)]
+    fn find_not_before(self) -> Option<Timestamp> {
+        self.value(NOT_BEFORE).and_then(split_not_before)
+    }
+
     fn value(self, wanted: u8) -> Option<&'a [u8]> {
         let mut rest = self.0;
         while let Some((number, value, after)) = split_attribute(rest) {
@@ -220,6 +235,12 @@ fn split_source(value: &[u8]) -> Option<(u64, InstancePath<'_>)> {
     Some((position, path))
 }
 
+/// The time at which a delay is over.
+fn split_not_before(value: &[u8]) -> Option<Timestamp> {
+    let ns = u64::from_le_bytes(value.try_into().ok()?);
+    (ns > 0).then_some(Timestamp(ns))
+}
+
 /// Input of [`AttributesBuffer::encode`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewAttributes<'a> {
@@ -231,6 +252,8 @@ pub struct NewAttributes<'a> {
     pub path: InstancePath<'a>,
     /// The headers of the message.
     pub headers: Headers<'a>,
+    /// The time before which queues do not deliver the message, later than 1970; `None` = it has no delay.
+    pub not_before: Option<Timestamp>,
 }
 
 /// Makes attributes, one record's after the other's.
@@ -243,7 +266,7 @@ impl AttributesBuffer {
     /// # Errors
     /// [`JournalError::BadOption`] when all of them together take more than 65,535 bytes.
     pub fn encode(&mut self, new: &NewAttributes<'_>) -> Result<Attributes<'_>, JournalError> {
-        let NewAttributes { key, position, path, headers } = *new;
+        let NewAttributes { key, position, path, headers, not_before } = *new;
         let bytes = &mut self.0;
         bytes.clear();
         if !key.is_empty() {
@@ -259,6 +282,10 @@ impl AttributesBuffer {
         if !headers.is_empty() {
             put_head(bytes, HEADERS, headers.as_bytes().len());
             bytes.extend_from_slice(headers.as_bytes());
+        }
+        if let Some(Timestamp(ns @ 1..)) = not_before {
+            put_head(bytes, NOT_BEFORE, size_of_val(&ns));
+            bytes.extend_from_slice(&ns.to_le_bytes());
         }
         if bytes.len() > ATTRIBUTES_SIZE_MAX {
             let reason = format!(

@@ -66,7 +66,7 @@ pub struct NewRecord<'a> {
     pub correlation_id: &'a [u8],
     /// Lifetime in seconds, 0 = never expires; `None` = not given.
     pub expiration_s: Option<u32>,
-    /// Its key, where it came from, and its headers; [`Attributes::NONE`] for a message with none of them.
+    /// Its key, where it came from, its headers, and the end of its delay; [`Attributes::NONE`] for a message with none of them.
     pub attributes: Attributes<'a>,
     /// The message; of a delete the list of its keys ([`put_deleted_key`](crate::put_deleted_key)).
     pub data: &'a [u8],
@@ -93,7 +93,7 @@ pub struct Record<'a> {
     pub correlation_id: &'a [u8],
     /// As published.
     pub expiration_s: Option<u32>,
-    /// Its key, where it came from, and its headers.
+    /// Its key, where it came from, its headers, and the end of its delay.
     pub attributes: Attributes<'a>,
     /// The message; of a delete the list of its keys.
     pub data: &'a [u8],
@@ -114,6 +114,12 @@ impl<'a> Record<'a> {
     #[inline]
     pub fn headers(&self) -> Headers<'a> {
         self.attributes.headers()
+    }
+
+    /// The time before which queues do not deliver the message; `None` when it was published without a delay.
+    #[inline]
+    pub fn not_before(&self) -> Option<Timestamp> {
+        self.attributes.not_before()
     }
 
     /// Where the record was published.

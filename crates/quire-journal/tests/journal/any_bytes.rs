@@ -57,6 +57,7 @@ fn kept_journal() -> Snapshot {
             position: Some(Position::new(sequence)),
             path: path.as_path(),
             headers: headers.as_headers(),
+            not_before: Some(Timestamp::from_ns(sequence << 40)),
         };
         let attributes = buffer.encode(&new).unwrap();
         journal.append(&NewRecord { attributes, ..record(sequence, "topic", data) }).unwrap();

@@ -25,6 +25,7 @@ struct Model {
     path: Vec<(String, String)>,
     /// Name, whether the value is text, and the value.
     headers: BTreeMap<String, (bool, String)>,
+    not_before: Option<u64>,
 }
 
 impl Model {
@@ -52,6 +53,9 @@ impl Model {
                 list.extend(value.as_bytes());
             }
             bytes.extend(attribute(3, list));
+        }
+        if let Some(ns) = self.not_before {
+            bytes.extend(attribute(4, ns.to_le_bytes().to_vec()));
         }
         bytes
     }
@@ -82,6 +86,7 @@ impl Model {
             position: self.position.map(Position::new),
             path: path.as_path(),
             headers: headers.as_headers(),
+            not_before: self.not_before.map(Timestamp::from_ns),
         };
         buffer.encode(&new).unwrap()
     }
@@ -92,6 +97,7 @@ impl Model {
         let expected: Vec<_> = self.path.iter().map(|(name, group)| Instance { name, group }).collect();
         assert_eq!(path, expected);
         assert_eq!(attributes.headers(), self.headers().as_headers());
+        assert_eq!(attributes.not_before(), self.not_before.map(Timestamp::from_ns));
         let position = self.position.map(Position::new);
         assert_eq!(attributes.source(), path.last().map(|instance| Source { instance: *instance, position }));
     }
@@ -108,8 +114,10 @@ fn model() -> impl Strategy<Value = Model> {
     let position =
         prop::option::of((0u32..63).prop_map(|bits| (1u64 << bits) + (u64::from(bits) * 77) % (1 << bits)));
     let headers = prop::collection::btree_map("[a-zß]{1,9}", (any::<bool>(), "[a-z😀]{0,9}"), 0..4);
-    (key, position, prop::collection::vec(instance, 0..6), headers)
-        .prop_map(|(key, position, path, headers)| Model { key, position, path, headers })
+    let not_before = prop::option::of(1u64..);
+    (key, position, prop::collection::vec(instance, 0..6), headers, not_before).prop_map(
+        |(key, position, path, headers, not_before)| Model { key, position, path, headers, not_before },
+    )
 }
 
 proptest! {
@@ -143,7 +151,10 @@ proptest! {
                 let key = attributes.key().unwrap_or_default();
                 let position = attributes.source().and_then(|source| source.position);
                 let headers = attributes.headers();
-                let again = again.encode(&NewAttributes { key, position, path, headers }).unwrap();
+                let not_before = attributes.not_before();
+                let new = NewAttributes { key, position, path, headers, not_before };
+                let again = again.encode(&new).unwrap();
+                prop_assert_eq!(again.not_before(), not_before);
                 prop_assert_eq!((again.key(), again.source()), (attributes.key(), attributes.source()));
                 prop_assert_eq!(again.headers(), headers);
             }
@@ -280,6 +291,16 @@ fn the_bytes_of_a_record_are_those_of_the_format() {
     ]
     .concat();
     assert_eq!(first_batch(&[NewRecord { attributes, ..new }]), expected);
+    let not_before = Some(Timestamp::from_ns(0x2122_2324_2526_2728));
+    let attributes = buffer.encode(&NewAttributes { not_before, ..NewAttributes::default() }).unwrap();
+    let expected = [
+        &[60, 0, 0, 0, 1, 3, 6, 0, 2, 1, 10, 0, 60, 0, 0, 0][..],
+        &local[16..48],
+        &[4, 8, 0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21],
+        b"{}",
+    ]
+    .concat();
+    assert_eq!(first_batch(&[NewRecord { attributes, ..new }]), expected);
     let mut keys = Vec::new();
     put_deleted_key(&mut keys, b"k7");
     put_deleted_key(&mut keys, b"k8");
@@ -399,8 +420,8 @@ fn a_segment_of_a_later_version_is_refused_by_its_name_and_version() {
     journal.close().unwrap();
     let segment = Path::new(MEMORY).join("quire.0000000000.journal");
     let mut bytes = disk.read(&segment).unwrap();
-    assert_eq!(bytes[8..12], [3, 0, 0, 0]);
-    for version in [4u32, 0, u32::MAX] {
+    assert_eq!(bytes[8..12], [4, 0, 0, 0]);
+    for version in [5u32, 0, u32::MAX] {
         bytes[8..12].copy_from_slice(&version.to_le_bytes());
         repair_segment_header(&mut bytes);
         disk.open(&segment).unwrap().write_at(&bytes, 0).unwrap();
@@ -408,11 +429,25 @@ fn a_segment_of_a_later_version_is_refused_by_its_name_and_version() {
         assert_eq!(
             error.to_string(),
             format!(
-                "{}: journal format version {version}; this build reads versions 1, 2 and 3",
+                "{}: journal format version {version}; this build reads versions 1, 2, 3 and 4",
                 segment.display()
             )
         );
         let reader = Reader::open_read_only_on(Arc::new(disk.clone()), Path::new(MEMORY), None);
         assert!(matches!(reader.err(), Some(JournalError::Version { .. })));
     }
+}
+
+#[test]
+fn the_end_of_a_delay_is_one_time_after_1970_and_nothing_else() {
+    let whole = [4, 8, 1, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(Attributes::from_bytes(&whole).unwrap().not_before(), Some(Timestamp::from_ns(1)));
+    let none = [4, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+    let long = [&[4, 9][..], &[1; 9]].concat();
+    for bytes in [&none[..], &whole[..9], &[4, 7, 1, 0, 0, 0, 0, 0, 0], &long, &[whole, whole].concat()] {
+        assert_eq!(Attributes::from_bytes(bytes), None, "{bytes:?}");
+    }
+    let mut buffer = AttributesBuffer::default();
+    let never = NewAttributes { not_before: Some(Timestamp::from_ns(0)), ..NewAttributes::default() };
+    assert_eq!(buffer.encode(&never).unwrap(), Attributes::NONE);
 }

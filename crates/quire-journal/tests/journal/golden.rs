@@ -5,6 +5,7 @@
 //! - `journal-v1-queues`: as before, with `queues.ack` and the state of a queue
 //! - `journal-v2`: of format version 2, with keys, paths and deletes, and with sidecar files
 //! - `journal-v3`: of format version 3, with headers
+//! - `journal-v4`: of format version 4, with delays
 //!
 //! The newest directory was made by `QUIRE_MAKE_GOLDEN=1 cargo test -p quire-journal golden`. No directory is made again for the same version
 //! of the format: a change after which this fails needs another version (`docs/journal-format.md`).
@@ -20,16 +21,17 @@ use crate::support::*;
 const RECORDS: u64 = 950;
 
 /// And the version of their segments.
-const DIRECTORIES: [(&str, u8); 5] = [
+const DIRECTORIES: [(&str, u8); 6] = [
     ("journal-v1", 1),
     ("journal-v1-clients-v2", 1),
     ("journal-v1-queues", 1),
     ("journal-v2", 2),
-    ("journal-v3", NEWEST),
+    ("journal-v3", 3),
+    ("journal-v4", NEWEST),
 ];
 
 /// The version that this build writes.
-const NEWEST: u8 = 3;
+const NEWEST: u8 = 4;
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
@@ -66,10 +68,13 @@ fn expected(version: u8, sequence: u64) -> Expected {
         0 | 3.. => HeadersBuffer::default(),
         number => HeadersBuffer::new(headers.into_iter().take(number as usize)).unwrap(),
     };
+    let not_before = (sequence % 20 == 2 || sequence.is_multiple_of(6))
+        .then(|| Timestamp::from_ns(1_800_000_000_000_000_000 + sequence));
     let new = NewAttributes { key: key.as_bytes(), position, path: path.as_path(), ..Default::default() };
     let new = match version {
         2 => new,
-        _ => NewAttributes { headers: headers.as_headers(), ..new },
+        3 => NewAttributes { headers: headers.as_headers(), ..new },
+        _ => NewAttributes { headers: headers.as_headers(), not_before, ..new },
     };
     expected.attributes.encode(&new).unwrap();
     if is_delete(version, sequence) {

@@ -150,6 +150,7 @@ impl Model {
             (ExpirationModel::Minimum, None) => general,
             _ => lifetime,
         };
+        let delayed_until = entry.delayed_until.map(Time::get).filter(|until| *until > self.now);
         queue.messages.push(Message {
             position,
             entry,
@@ -157,7 +158,7 @@ impl Model {
             deliveries: 0,
             logged_deliveries: 0,
             cancels: 0,
-            delayed_until: None,
+            delayed_until,
             holder: None,
         });
         Enqueued::Active
@@ -171,7 +172,8 @@ impl Model {
     pub fn releasable(&self, queue: usize) -> Option<u64> {
         let somebody = self.subscriptions_of(queue).next().is_some();
         let first = self.first_barrier(queue) == Some(0) && self.queues[queue].taken.is_empty();
-        (somebody && first).then(|| self.queues[queue].messages[0].position)
+        let first = first.then(|| &self.queues[queue].messages[0]);
+        first.filter(|barrier| somebody && barrier.delayed_until.is_none()).map(|barrier| barrier.position)
     }
 
     /// Releases the barrier and returns who gets it.
@@ -250,7 +252,8 @@ impl Model {
             let end = copy.first_barrier(queue);
             seen.extend(copy.order(queue, end).iter().map(|message| message.position));
             let Some(end) = end else { return seen };
-            seen.push(copy.queues[queue].messages[end].position);
+            let barrier = &copy.queues[queue].messages[end];
+            seen.extend(barrier.delayed_until.is_none().then_some(barrier.position));
             copy.queues[queue].messages.drain(..=end);
         }
     }

@@ -12,30 +12,74 @@ use crate::model::{Model, matches};
 
 #[derive(Clone, Debug)]
 enum Step {
-    Enqueue { queue: usize, priority: Option<u64>, barrier: bool, expiration_s: Option<u32> },
-    Subscribe { connection: u64, backlog: Option<u32>, queues: [bool; 2], filters: [u32; 2] },
-    Replace { which: usize, backlog: Option<u32>, queues: [bool; 2], filters: [u32; 2] },
-    Unsubscribe { which: usize },
-    Release { which: usize, one_in: u64 },
-    Disconnect { connection: u64 },
-    Poll { times: usize },
-    Settle { queue: usize, connection: u64, verdict: u8, positions: Vec<u64> },
-    SettleHeld { which: usize, verdict: u8 },
-    SettleMatching { queue: usize, connection: u64, verdict: u8, filter: u32 },
-    Extend { which: usize, by_ms: u64 },
-    Wait { ms: u64 },
+    Enqueue {
+        queue: usize,
+        priority: Option<u64>,
+        barrier: bool,
+        expiration_s: Option<u32>,
+        delay_ms: Option<u64>,
+    },
+    Subscribe {
+        connection: u64,
+        backlog: Option<u32>,
+        queues: [bool; 2],
+        filters: [u32; 2],
+    },
+    Replace {
+        which: usize,
+        backlog: Option<u32>,
+        queues: [bool; 2],
+        filters: [u32; 2],
+    },
+    Unsubscribe {
+        which: usize,
+    },
+    Release {
+        which: usize,
+        one_in: u64,
+    },
+    Disconnect {
+        connection: u64,
+    },
+    Poll {
+        times: usize,
+    },
+    Settle {
+        queue: usize,
+        connection: u64,
+        verdict: u8,
+        positions: Vec<u64>,
+    },
+    SettleHeld {
+        which: usize,
+        verdict: u8,
+    },
+    SettleMatching {
+        queue: usize,
+        connection: u64,
+        verdict: u8,
+        filter: u32,
+    },
+    Extend {
+        which: usize,
+        by_ms: u64,
+    },
+    Wait {
+        ms: u64,
+    },
     Restart,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let priority = prop_oneof![Just(None), (0u64..4).prop_map(Some), Just(Some(u64::MAX))];
     let expiration = prop_oneof![6 => Just(None), 1 => Just(Some(0)), 2 => (1u32..4).prop_map(Some)];
+    let delay = || prop_oneof![4 => Just(None), 1 => (0u64..900).prop_map(Some)];
     let backlog = || prop_oneof![1 => Just(None), 8 => (0u32..5).prop_map(Some), 1 => Just(Some(40))];
     let queues = || prop_oneof![Just([true, false]), Just([false, true]), Just([true, true])];
     let filters = || [0u32..4, 0u32..4];
     let step = prop_oneof![
-        12 => (0usize..2, priority, prop::bool::weighted(0.07), expiration).prop_map(
-            |(queue, priority, barrier, expiration_s)| Step::Enqueue { queue, priority, barrier, expiration_s }),
+        12 => (0usize..2, priority, prop::bool::weighted(0.07), expiration, delay()).prop_map(
+            |(queue, priority, barrier, expiration_s, delay_ms)| Step::Enqueue { queue, priority, barrier, expiration_s, delay_ms }),
         4 => (0u64..4, backlog(), queues(), filters()).prop_map(
             |(connection, backlog, queues, filters)| Step::Subscribe { connection, backlog, queues, filters }),
         1 => (any::<usize>(), backlog(), queues(), filters()).prop_map(
@@ -167,9 +211,10 @@ impl Pair {
 
     fn step(&mut self, step: Step) {
         match step {
-            Step::Enqueue { queue, priority, barrier, expiration_s } => {
+            Step::Enqueue { queue, priority, barrier, expiration_s, delay_ms } => {
                 self.position += 1 + self.position % 3;
-                let entry = Entry { received: self.now(), priority, barrier, expiration_s };
+                let delayed_until = delay_ms.map(|ms| Time::new(self.model.now + ms * 1_000_000));
+                let entry = Entry { received: self.now(), priority, barrier, expiration_s, delayed_until };
                 self.log.push(Logged::Enqueue(queue, self.position, entry));
                 self.enqueue(queue, self.position, entry);
             }

@@ -84,7 +84,10 @@ impl Work {
                     let expiration_s = self.position.is_multiple_of(5).then_some(1000 + self.position as u32);
                     let priority = (!self.position.is_multiple_of(3)).then_some(self.position % 11);
                     let barrier = self.position.is_multiple_of(barriers);
-                    let entry = Entry { received: NOW, expiration_s, priority, barrier };
+                    let is_delayed = self.position.is_multiple_of(13);
+                    let delayed_until =
+                        is_delayed.then(|| Time::new(NOW.get() + 1 + self.position % 700 * 1_000_000));
+                    let entry = Entry { received: NOW, expiration_s, priority, barrier, delayed_until };
                     self.queues.enqueue(self.queue, position, entry);
                     self.log.push(Record::Message(position, entry));
                 }

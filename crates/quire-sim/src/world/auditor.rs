@@ -8,6 +8,7 @@
 //! - Q1: a message is never delivered again after a worker's acknowledgement of it was confirmed. A message that entered a queue was
 //!   delivered.
 //! - Q3: a queue that delivers at most once delivers no message twice.
+//! - Q5: a queue delivers a message that was published with a delay when the delay is over, and not before.
 //! - G3: a journal file is removed only when no queue and no subscription needs it. A reader that was not connected meanwhile continues
 //!   after it.
 //! - Ordinary subscribers see each publisher's messages in order, each once in the life of a connection.
@@ -16,10 +17,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use quire_client::Message;
 use quire_journal::{Bookmark, Position};
-use quire_types::time::Instant;
+use quire_types::time::{Instant, Now};
 
 use super::Canary;
 use super::client::Client;
+use super::delays::{ClockSteps, Delayed, delay_ns_of};
 use crate::random::Random;
 
 /// Number of a message over all publishers; its data.
@@ -64,6 +66,7 @@ pub(super) struct Auditor {
     /// How many of them there were when each was added.
     gone_since: HashMap<Value, usize>,
     delivered: u64,
+    pub clock_steps: ClockSteps,
     /// The first violation, if there was one.
     fault: Option<String>,
 }
@@ -77,6 +80,8 @@ struct Published {
     deliveries: [u32; 2],
     /// When a worker got the answer that its acknowledgement is durable.
     acknowledged_at: Option<Instant>,
+    /// It was published with a delay.
+    delayed: Option<Delayed>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +158,7 @@ impl Auditor {
             gone: BTreeMap::new(),
             gone_since: HashMap::new(),
             delivered: 0,
+            clock_steps: ClockSteps::default(),
             fault: None,
         }
     }
@@ -177,13 +183,21 @@ impl Auditor {
         (value, topic, format!(r#"{{"v":{value},"k":{},"pad":"{pad}"}}"#, value % KEYS))
     }
 
-    /// A client has taken it.
-    pub fn taken(&mut self, publisher: usize, topic: &'static str) {
-        let key = self.published_count() % KEYS;
+    /// Whether clients lose the delays of messages.
+    pub fn forgets_delays(&self) -> bool {
+        self.canary == Some(Canary::ForgottenDelay)
+    }
+
+    /// A client has taken it. `now`: with its delay, if it has one.
+    pub fn taken(&mut self, publisher: usize, topic: &'static str, now: Option<Now>) {
+        let value = self.published_count();
+        let delay_ns = delay_ns_of(value, topic);
+        let delayed = delay_ns.zip(now).map(|(ns, now)| self.clock_steps.delayed(ns, now));
+        let key = value % KEYS;
         let is_early = self.canary == Some(Canary::EarlyAcknowledgement);
         let outcome = if is_early { Outcome::Persisted } else { Outcome::Unknown };
         let published =
-            Published { publisher, topic, key, outcome, deliveries: [0; 2], acknowledged_at: None };
+            Published { publisher, topic, key, outcome, deliveries: [0; 2], acknowledged_at: None, delayed };
         self.published.push(published);
     }
 
@@ -286,10 +300,11 @@ impl Auditor {
         Ok(())
     }
 
-    /// A queue delivered a message over a connection that was made at `since`; gives its number.
+    /// A queue delivered a message at `now` over a connection that was made at `since`; gives its number.
     pub fn delivered(
         &mut self,
         worker: &str,
+        now: Instant,
         since: Instant,
         at_most_once: bool,
         message: &Message,
@@ -301,6 +316,9 @@ impl Auditor {
             return None;
         };
         published.deliveries[usize::from(at_most_once)] += 1;
+        if published.delayed.is_some_and(|delayed| self.clock_steps.is_early(delayed, now.as_ns())) {
+            self.fault.get_or_insert(format!("message {value} came to {worker} before its delay was over"));
+        }
         if at_most_once && published.deliveries[1] > 1 {
             self.fault
                 .get_or_insert(format!("message {value} was delivered twice, the second time to {worker}"));
@@ -369,7 +387,8 @@ impl Auditor {
         }
         for &value in log {
             let published = &self.published[value as usize];
-            if published.topic == "recorded/b" && published.deliveries[0] == 0 {
+            let may_be_late = published.delayed.is_some() && self.clock_steps.may_be_late();
+            if published.topic == "recorded/b" && published.deliveries[0] == 0 && !may_be_late {
                 return Err(format!("message {value} entered the queue and was never delivered"));
             }
         }

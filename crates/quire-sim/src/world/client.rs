@@ -11,6 +11,7 @@ use quire_types::Verdict;
 use quire_types::time::{Instant, Now};
 
 use super::auditor::{Auditor, Condition, Start, StreamId, Value, Want};
+use super::delays::new_delay;
 use super::network::Network;
 use super::server::{AT_LEAST_ONCE, AT_MOST_ONCE, Server};
 use crate::random::Random;
@@ -161,7 +162,7 @@ impl Client {
         }
         match &mut self.program {
             Program::Publish(publisher) if !self.is_settling => {
-                publisher.act(&mut self.core, random, auditor)
+                publisher.act(&mut self.core, now, random, auditor)
             }
             Program::Publish(_) => (),
             Program::Read(reader) => {
@@ -286,9 +287,10 @@ fn config(name: &str, random: &mut Random) -> ClientConfig {
 }
 
 impl Publisher {
-    fn act(&mut self, core: &mut ClientCore, random: &mut Random, auditor: &mut Auditor) {
+    fn act(&mut self, core: &mut ClientCore, now: Now, random: &mut Random, auditor: &mut Auditor) {
         for _ in 0..random.below(6) {
             let (value, topic, data) = auditor.next(random);
+            let delay = if auditor.forgets_delays() { None } else { new_delay(value, topic, now) };
             let message = NewMessage {
                 topic,
                 data: data.as_bytes(),
@@ -296,10 +298,11 @@ impl Publisher {
                 expiration_s: None,
                 correlation_id: b"",
                 headers: quire_types::Headers::NONE,
+                delay,
             };
             match core.publish(&message) {
                 Ok(Some(sequence)) => {
-                    auditor.taken(self.number, topic);
+                    auditor.taken(self.number, topic, Some(now));
                     self.sent.push((sequence, value));
                 }
                 Ok(None) | Err(PublishError::Full { .. } | PublishError::Refused(_)) => return,
@@ -492,7 +495,7 @@ impl Worker {
         match event {
             Event::Messages { subscription, messages } if Some(subscription) == self.subscription => {
                 for message in messages {
-                    if let Some(value) = auditor.delivered(name, self.since, self.at_most_once, &message)
+                    if let Some(value) = auditor.delivered(name, now, self.since, self.at_most_once, &message)
                         && !self.at_most_once
                     {
                         self.held.push((value, message));

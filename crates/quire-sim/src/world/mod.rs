@@ -8,6 +8,7 @@
 
 mod auditor;
 mod client;
+mod delays;
 mod holders;
 mod network;
 mod server;
@@ -41,6 +42,8 @@ pub enum Canary {
     SwappedDelivery,
     /// The server drops some of the bytes that it received, as a turn does that continues after a panic.
     DroppedInput,
+    /// Clients publish without the delays that they were given.
+    ForgottenDelay,
 }
 
 /// The events of a run, counted. A suite in which one of these stays at zero has not tested what its name claims.
@@ -270,7 +273,7 @@ impl World {
             if !self.server.is_running() && self.random.percent(20) {
                 // A disk that fails while it is opened is another history: the journal's own (see `history`).
                 self.disk.set_faults(quiet);
-                self.server.start(&mut self.network, &mut self.random)?;
+                self.start_server()?;
                 self.disk.set_faults(mix.disk);
             }
             self.misbehave(mix);
@@ -303,7 +306,7 @@ impl World {
                 self.kill_server();
             }
             if !self.server.is_running() {
-                self.server.start(&mut self.network, &mut self.random)?;
+                self.start_server()?;
             }
             let now = self.clock.now();
             for client in &mut self.clients {
@@ -338,7 +341,9 @@ impl World {
         }
         if self.happens(mix.clock_step) {
             let steps = [-86_400, -3_600, -1, 1, 3_600, 86_400];
-            self.clock.wall_shift_ns += steps[self.random.below(6) as usize] * SECOND_NS as i64;
+            let step_ns = steps[self.random.below(6) as usize] * SECOND_NS as i64;
+            self.clock.wall_shift_ns += step_ns;
+            self.auditor.clock_steps.step(step_ns);
             self.played.clock_steps += 1;
         }
         if !self.server.is_running() {
@@ -359,6 +364,11 @@ impl World {
 
     fn happens(&mut self, thousandths: u64) -> bool {
         self.random.below(1000) < thousandths
+    }
+
+    fn start_server(&mut self) -> Result<(), String> {
+        self.auditor.clock_steps.server_starts();
+        self.server.start(&mut self.network, &mut self.random)
     }
 
     fn kill_server(&mut self) {
@@ -464,6 +474,7 @@ mod tests {
             Canary::RepeatedDelivery,
             Canary::SwappedDelivery,
             Canary::DroppedInput,
+            Canary::ForgottenDelay,
         ] {
             assert_eq!(found(canary), 4, "{canary:?}");
         }

@@ -102,7 +102,7 @@ impl Visitor {
                     let (value, topic, data) = auditor.next(&mut self.random);
                     self.sequence += 1;
                     publish(self.sequence, topic, &data).encode(bytes);
-                    auditor.taken(self.number, topic);
+                    auditor.taken(self.number, topic, None);
                     life.sent.push((self.sequence, value));
                 }
             }
@@ -160,6 +160,7 @@ fn publish<'a>(sequence: u64, topic: &'a str, data: &'a str) -> Command<'a> {
         topic: topic.as_bytes(),
         correlation_id: b"",
         headers: quire_types::Headers::NONE,
+        delay: quire_types::Delay::None,
         data: data.as_bytes(),
     })
 }
