@@ -63,6 +63,7 @@ sim:
 # Any bytes for every decoder, a line each:
 #
 #   segments, compressed ones, index, clients.ack, queues.ack, archive.place, states of queues; bookmarks and times as text
+#   queues that were created at run time
 #   frames of both directions; message types and filters; changes, leases and snapshots of queues; commands and their options
 #   what a server sends to a client
 #   stores of publishes and of bookmarks
@@ -77,6 +78,7 @@ fuzz: setup
 	cargo test --profile editable --locked --package quire-journal --test journal any_bytes
 	cargo test --profile editable --locked --package quire-wire --package quire-expression --package quire-queue --package quire-broker --package quire-client \
 		--test wire --test filter --test queue --test broker --test client -- any_
+	cargo test --profile editable --locked --package quire-broker --lib any_bytes
 	cargo test --profile editable --locked --package quire-driver --test stores any_bytes
 	cargo test --profile editable --locked --package quire-arrow --test any_values
 	QUIRE_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -q -n auto tests/test_any_bytes.py

@@ -46,6 +46,11 @@ CALLS: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
         "settling messages of 'JOBS'",
     ),
     "sow": (lambda client, _, options: client.sow("JOBS", **options), "querying 'JOBS'"),
+    "create_queue": (
+        lambda client, _, options: client.create_queue("NEW", **options),
+        "creating queue 'NEW'",
+    ),
+    "drop_queue": (lambda client, _, options: client.drop_queue("JOBS", **options), "dropping queue 'JOBS'"),
     "queue_stats": (
         lambda client, _, options: client.queue_stats(**options),
         "asking for the figures of queues",

@@ -41,6 +41,7 @@ from quire._errors import (
     NotEntitledError,
     NotJournaledError,
     ProtocolError,
+    QueueExistsError,
     QuireError,
     StorageFailedError,
     StorageFullError,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from quire._units import Duration, Size
     from quire.client._aio import AsyncClient, AsyncSubscription
     from quire.client._blocking import Client, Subscription
+    from quire.client._define import DropReport, QueueSettings
     from quire.client._driver import Handler
     from quire.client._options import Reconnect
     from quire.client._publish import Publish
@@ -96,6 +98,7 @@ __all__ = [
     "Damage",
     "DisconnectedError",
     "DrainReport",
+    "DropReport",
     "Duration",
     "Filter",
     "Handler",
@@ -115,6 +118,8 @@ __all__ = [
     "Publish",
     "PublishStore",
     "Queue",
+    "QueueExistsError",
+    "QueueSettings",
     "QuireError",
     "Rate",
     "Receipt",
@@ -164,11 +169,13 @@ _LAZY = {
     "Config": "quire.config",
     "Damage": "quire.journal._journal",
     "DrainReport": "quire.client._reports",
+    "DropReport": "quire.client._define",
     "Health": "quire.client._reports",
     "Journal": "quire.journal._journal",
     "JournalReader": "quire.journal._journal",
     "PublishStore": "quire.client._stores",
     "Queue": "quire._queue",
+    "QueueSettings": "quire.client._define",
     "Reconnect": "quire.client._options",
     "Segment": "quire.journal._journal",
     "Server": "quire.server._server",

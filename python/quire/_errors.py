@@ -14,6 +14,7 @@
     ├── NotJournaledError       A replay of, or a numbered publish to, a topic that is not recorded.
     ├── UnknownSubscriptionError  The client has no such subscription.
     ├── UnknownQueueError       No queue has this name, or takes messages from this topic.
+    ├── QueueExistsError        A queue with this name exists, with other settings or in the configuration.
     ├── BadMessageError         The message is not JSON, and its topic is validated.
     ├── MessageTooLargeError    The message is above the limit of the server.
     ├── LimitExceededError      A named limit of the server or of the process was reached.
@@ -207,7 +208,16 @@ class UnknownQueueError(QuireError):
     """No queue has this name, or takes messages from the topic of a delayed message."""
 
     code = "unknown_queue"
-    hint = "`quire queue ls` lists the queues; to have another one, add it to `queue` in the configuration of the server"
+    hint = (
+        "`quire queue ls` lists the queues; to have another one, add it to `queue` in the configuration of the server, "
+        "or create it with `quire queue create`"
+    )
+
+
+class QueueExistsError(QuireError):
+    """A queue with this name exists, with other settings or in the configuration of the server."""
+
+    code = "queue_exists"
 
 
 class MessageTooLargeError(QuireError):
@@ -451,8 +461,14 @@ CASES: dict[str, Case] = {
         "The server has no queue of this name. Or a message was published with a delay, and no queue takes "
         "messages from its topic: `flush` raises it.",
         "Check the spelling: `quire queue ls` lists the queues. To have another queue, add it to `queue` in "
-        "the configuration of the server. A message for a topic without a queue must not have `delay` or "
-        "`deliver_at`.",
+        "the configuration of the server, or create it with `quire queue create`. A message for a topic without "
+        "a queue must not have `delay` or `deliver_at`.",
+    ),
+    "queue_exists": Case(
+        QueueExistsError,
+        "A queue was to be created at run time, and one with this name exists: with other settings, which the reason "
+        "names, or in the configuration of the server. Or a queue of the configuration was to be dropped.",
+        "Use the same settings, or drop the queue first. Change a queue of the configuration in the configuration.",
     ),
     "bad_message": Case(
         BadMessageError,

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::context::Context;
 use super::maintenance::Maintenance;
-use super::queues::QueueFigures;
+use super::queues::{QueueFigures, QueueSettings};
 use super::reply::Refused;
 use super::stats::{ConnectionStats, Page, ServerStats, Stats, TopicStats};
 use super::{Access, ConnectionId, Output};
@@ -13,7 +13,7 @@ use crate::session::{Phase, SessionId};
 use quire_command::{Ack, AckKind, Code, Maintain, Reply, Subject};
 
 /// An administrative command.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum AdminCommand {
     /// Archives, compresses or removes one full journal file. The reply is [`AdminReply::Files`].
     Maintain(Maintenance),
@@ -27,6 +27,10 @@ pub enum AdminCommand {
     Clients(u64),
     /// The topics whose names come after this one. The reply is [`AdminReply::Topics`].
     Topics(String),
+    /// Creates a queue at run time. The reply is [`AdminReply::QueueCreated`].
+    CreateQueue(Box<QueueSettings>),
+    /// Drops a queue that was created at run time. The reply is [`AdminReply::QueueDropped`].
+    DropQueue(String),
 }
 
 /// The answer to an [`AdminCommand`].
@@ -45,6 +49,22 @@ pub enum AdminReply {
     Clients(Page<ConnectionStats>),
     /// Topics, in the order of their names.
     Topics(Page<TopicStats>),
+    /// The queue exists.
+    QueueCreated {
+        /// Its name.
+        queue: String,
+        /// It existed before the command, with the same settings.
+        existed: bool,
+    },
+    /// The queue does not exist any more.
+    QueueDropped {
+        /// Its name.
+        queue: String,
+        /// The messages that it had.
+        message_count: u64,
+        /// Warnings, in words.
+        warnings: Vec<String>,
+    },
     /// The command was not carried out.
     Refused {
         /// Why, for programs.
@@ -86,6 +106,17 @@ impl Requester {
         match self {
             Requester::Client { connection, .. } => Some(*connection),
             Requester::Process { .. } => None,
+        }
+    }
+
+    /// The name of the requester in the log.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Requester::Client { connection, client_name: Some(name), .. } => {
+                format!("connection {connection} (client {name:?})")
+            }
+            Requester::Client { connection, client_name: None, .. } => format!("connection {connection}"),
+            Requester::Process { .. } => "the process of the server".to_owned(),
         }
     }
 }
@@ -159,6 +190,15 @@ impl Context {
             }
             AdminReply::Topics(Page { items, has_more }) => {
                 let json = json!({ "topics": items, "more": has_more }).to_string();
+                self.put(id, &Reply::Stats { command, json: &json });
+            }
+            AdminReply::QueueCreated { queue, existed } => {
+                let json = json!({ "queue": { "name": queue, "existed": existed } }).to_string();
+                self.put(id, &Reply::Stats { command, json: &json });
+            }
+            AdminReply::QueueDropped { queue, message_count, warnings } => {
+                let dropped = json!({ "name": queue, "dropped": message_count, "warnings": warnings });
+                let json = json!({ "queue": dropped }).to_string();
                 self.put(id, &Reply::Stats { command, json: &json });
             }
             AdminReply::Refused { code, reason } => {

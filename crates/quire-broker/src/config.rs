@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::queues::{Definition, QueueSettings};
 use super::topic::RecordingRule;
 use quire_expression::filter::{ClientFacts, FilterOptions, InstanceFacts};
+use quire_queue::QUEUES_MAX;
 
 /// Everything that a broker needs to know before it starts.
 ///
@@ -205,6 +206,8 @@ pub struct Limits {
     /// Topics of the log. A publish to one more is refused with `limit_exceeded`. A topic counts until the last journal file that holds it is
     /// removed.
     pub max_topics: u32,
+    /// Queues that clients created at run time. Creating one more fails with `limit_exceeded`.
+    pub max_created_queues: u32,
     /// A publisher whose sequence goes up by more than this at once is logged, once per connection.
     pub sequence_jump_logged: u64,
 }
@@ -273,6 +276,11 @@ impl ConfigError {
     pub(crate) fn new(key: impl Into<String>, reason: impl Into<String>) -> Self {
         ConfigError { key: key.into(), reason: reason.into() }
     }
+
+    /// Text that is not what was expected.
+    pub(crate) fn of_json(error: &serde_json::Error) -> Self {
+        ConfigError::new(key_of(error), error.to_string())
+    }
 }
 
 impl BrokerConfig {
@@ -300,7 +308,7 @@ impl BrokerConfig {
     }
 
     fn unchecked(text: &str) -> Result<Self, ConfigError> {
-        serde_json::from_str(text).map_err(|error| ConfigError::new(key_of(&error), error.to_string()))
+        serde_json::from_str(text).map_err(|error| ConfigError::of_json(&error))
     }
 
     /// The part of the configuration that the journal is opened with.
@@ -355,6 +363,7 @@ impl BrokerConfig {
             ("limits.max_waiting", limits.max_waiting, 1024, u64::MAX),
             ("limits.max_unfinished", limits.max_unfinished, 1024, u64::MAX),
             ("limits.max_topics", limits.max_topics.into(), 1, 1 << 26),
+            ("limits.max_created_queues", limits.max_created_queues.into(), 0, QUEUES_MAX as u64),
             ("limits.sequence_jump_logged", limits.sequence_jump_logged, 1, u64::MAX),
         ];
         for (key, value, low, high) in ranges {
@@ -499,6 +508,7 @@ impl Default for Limits {
             max_unpersisted: 64 << 20,
             max_unfinished: 256 << 20,
             max_topics: 100_000,
+            max_created_queues: 1000,
             sequence_jump_logged: 1_000_000,
         }
     }

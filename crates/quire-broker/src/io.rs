@@ -246,6 +246,22 @@ pub enum Event {
     },
     /// The sequences of some publishers are lost. Messages that these publishers send again are recorded again.
     SequencesLost,
+    /// A queue was created at run time.
+    QueueCreated {
+        /// The queue.
+        queue: String,
+        /// The requester.
+        by: String,
+    },
+    /// A queue that was created at run time was dropped.
+    QueueDropped {
+        /// The queue.
+        queue: String,
+        /// The messages that it had.
+        message_count: u64,
+        /// The requester.
+        by: String,
+    },
     /// A setting of a queue has no effect.
     QueueSettingIgnored {
         /// The queue.
@@ -272,6 +288,8 @@ impl Event {
             | Event::JournalFileTaken { .. }
             | Event::TornTailCut { .. }
             | Event::JournalResumed
+            | Event::QueueCreated { .. }
+            | Event::QueueDropped { .. }
             | Event::ShuttingDown => Level::Info,
             Event::Ended { code: Code::ShuttingDown, .. } => Level::Info,
             Event::Ended { .. }
@@ -346,6 +364,10 @@ impl fmt::Display for Event {
                 "clients.ack was missing or damaged and older journal files were removed: publishers that wrote only to those files \
                  are not recognized, and messages that they send again are recorded again",
             ),
+            Event::QueueCreated { queue, by } => write!(f, "{by}: created queue {queue:?}"),
+            Event::QueueDropped { queue, message_count, by } => {
+                write!(f, "{by}: dropped queue {queue:?} with {message_count} messages")
+            }
             Event::QueueSettingIgnored { queue, key } => write!(f, "queue {queue:?}: {key} has no effect"),
             Event::ConfigWarning { text } => write!(f, "configuration: {text}"),
             Event::ShuttingDown => f.write_str("shutting down"),

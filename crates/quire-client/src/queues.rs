@@ -9,8 +9,8 @@ use super::connection::Connection;
 use super::lease::{BEGUN_SIZE_MAX, pieces};
 use super::{ClientCore, CommandId, Failure, Lease, State};
 use quire_command::{
-    Acks, Bookmarks, Command, Message, Query, Queued, SETTLE_BOOKMARKS_MAX, Selection, Settle, Subject,
-    put_bookmark,
+    Acks, Bookmarks, Command, DefineQueue, Message, Query, Queued, SETTLE_BOOKMARKS_MAX, Selection, Settle,
+    Subject, put_bookmark,
 };
 use quire_types::Verdict;
 use quire_types::time::Instant;
@@ -128,6 +128,17 @@ impl ClientCore {
         self.check_not_closed()?;
         Ok(self.command(|commands| {
             commands.once(None, |command, out| Command::Inspect { command, subject }.encode(out))
+        }))
+    }
+
+    /// Has the server create or drop a queue: [`Event::Told`](super::Event::Told).
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn define_queue(&mut self, action: DefineQueue<'_>) -> Result<CommandId, Failure> {
+        self.check_not_closed()?;
+        Ok(self.command(|commands| {
+            commands.once(None, |command, out| Command::DefineQueue { command, action }.encode(out))
         }))
     }
 

@@ -83,6 +83,8 @@ codes! {
     UnknownQueue = 25, "unknown_queue";
     /// The message is not of the type of its topic, and the configuration requires its validation.
     BadMessage = 26, "bad_message";
+    /// A queue with this name exists, with other settings or in the configuration of the server.
+    QueueExists = 27, "queue_exists";
 }
 
 impl fmt::Display for Code {

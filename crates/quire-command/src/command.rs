@@ -23,6 +23,22 @@ pub enum Command<'a> {
     Stats { command: u32, queue: Option<&'a str> },
     Maintain(Maintain<'a>),
     Inspect { command: u32, subject: Subject<'a> },
+    DefineQueue { command: u32, action: DefineQueue<'a> },
+}
+
+/// The change that a [`Command::DefineQueue`] asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DefineQueue<'a> {
+    /// It is created.
+    Create {
+        /// Its settings as JSON (protocol.md section 3).
+        settings: &'a str,
+    },
+    /// A queue that was created at run time is dropped.
+    Drop {
+        /// Its name.
+        queue: &'a str,
+    },
 }
 
 /// The subject of a [`Command::Inspect`].

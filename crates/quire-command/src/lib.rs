@@ -10,8 +10,8 @@ mod reply;
 
 pub use code::Code;
 pub use command::{
-    Acks, Command, Extend, Logon, Maintain, Publish, PublishBatch, Query, Selection, Settle, Subject,
-    Subscribe, SubscribeOptions, Unsubscribe,
+    Acks, Command, DefineQueue, Extend, Logon, Maintain, Publish, PublishBatch, Query, Selection, Settle,
+    Subject, Subscribe, SubscribeOptions, Unsubscribe,
 };
 pub use packed::{
     BatchItems, Bookmarks, SETTLE_BOOKMARKS_MAX, SubscriptionNumbers, put_batch_item, put_bookmark,

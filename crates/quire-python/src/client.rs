@@ -19,7 +19,7 @@ use quire_client::{
     BatchError, ClientConfig, CommandId, Failure, Message as Received, NewDelay, NewMessage, PublishError,
     QuerySpec, Reconnect, Sequence, State, SubscriptionSpec,
 };
-use quire_command::{Subject, SubscribeOptions};
+use quire_command::{DefineQueue, Subject, SubscribeOptions};
 use quire_driver::client::{
     self as driver, FirstContact, Followed, HandedTo, Link, NO_SUBSCRIPTION, Options, Queue, Subscribed,
     Taken, Waited,
@@ -519,6 +519,18 @@ impl Client {
         number_of(py, self.handle.client().inspect(subject))
     }
 
+    /// Has the server create a queue with these settings, as JSON; gives the command.
+    fn create_queue(&self, py: Python<'_>, settings: &str) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        number_of(py, self.handle.client().define_queue(DefineQueue::Create { settings }))
+    }
+
+    /// Has the server drop a queue that was created at run time; gives the command.
+    fn drop_queue(&self, py: Python<'_>, queue: &str) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        number_of(py, self.handle.client().define_queue(DefineQueue::Drop { queue }))
+    }
+
     /// Asks the server to archive, compress or remove a full journal file, or asks for the selected files. Returns the command.
     #[pyo3(signature = (action, age, size_max, dry_run, archive_directory=None))]
     fn maintain(
@@ -535,7 +547,7 @@ impl Client {
         number_of(py, self.handle.client().maintain(action, files, dry_run, archive_directory))
     }
 
-    /// The JSON answers to `queue_stats` or `maintain`. Each answer is returned once.
+    /// The JSON answers to `queue_stats`, `inspect`, `create_queue`, `drop_queue` or `maintain`. Each answer is returned once.
     fn take_told(&self, command: u32) -> Vec<String> {
         self.handle.client().take_told(CommandId(command))
     }

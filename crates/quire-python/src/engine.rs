@@ -14,8 +14,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use quire_broker::{
-    Access, AdminCommand, AdminReply, BrokerConfig, ConnectionId, Input, Level, Maintenance, TransportId,
-    code_of,
+    Access, AdminCommand, AdminReply, BrokerConfig, ConnectionId, Input, Level, Maintenance, QueueSettings,
+    TransportId, code_of,
 };
 use quire_driver::{Effect, EngineError, Host};
 use quire_journal::{JournalError, Progress};
@@ -163,6 +163,24 @@ impl Engine {
     fn stats(&self, py: Python<'_>) -> PyResult<String> {
         match self.admin(py, AdminCommand::Stats)? {
             AdminReply::Stats(stats) => Ok(stats.to_json()),
+            reply => Err(unexpected(py, reply)),
+        }
+    }
+
+    /// Creates a queue with these settings, as JSON. False: it existed, with the same settings.
+    fn create_queue(&self, py: Python<'_>, settings: &str) -> PyResult<bool> {
+        let settings = QueueSettings::from_json(settings)
+            .map_err(|error| errors::bad_option(py, &error.key, &error.reason))?;
+        match self.admin(py, AdminCommand::CreateQueue(Box::new(settings)))? {
+            AdminReply::QueueCreated { existed, .. } => Ok(!existed),
+            reply => Err(unexpected(py, reply)),
+        }
+    }
+
+    /// Drops a queue that was created at run time. Gives how many messages it had, and warnings.
+    fn drop_queue(&self, py: Python<'_>, queue: String) -> PyResult<(u64, Vec<String>)> {
+        match self.admin(py, AdminCommand::DropQueue(queue))? {
+            AdminReply::QueueDropped { message_count, warnings, .. } => Ok((message_count, warnings)),
             reply => Err(unexpected(py, reply)),
         }
     }

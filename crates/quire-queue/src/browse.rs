@@ -69,7 +69,7 @@ impl Queues {
 
     /// The figures of a queue.
     pub fn stats(&self, queue: QueueId, now: Time) -> Option<QueueStats> {
-        let state = self.queues.get(queue.get() as usize)?;
+        let state = self.live(queue)?;
         let oldest_lease =
             state.leases.oldest().map(|slot| self.leases.get(slot)).filter(|lease| !lease.taken);
         let oldest = state.messages.next_present(0);

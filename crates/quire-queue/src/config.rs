@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// How often a message may be delivered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Semantics {
     /// Delivered under a lease, again and again, until it is acknowledged, expired or removed.
@@ -17,7 +17,7 @@ pub enum Semantics {
 }
 
 /// Which of the subscriptions with room gets a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FairnessModel {
     /// The first one found, in the order of their creation.
@@ -29,7 +29,7 @@ pub enum FairnessModel {
 }
 
 /// Whether a connection may acknowledge a message that it does not hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Leasing {
     /// It may.
@@ -40,7 +40,7 @@ pub enum Leasing {
 }
 
 /// How the queue's expiration and the message's own combine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExpirationModel {
     /// The message's own, where it has one (0: never), else the queue's.

@@ -17,7 +17,8 @@
 //!
 //! **How it works.** `messages` holds two bits and a few shared columns for each message. `class` holds the messages that match one filter.
 //! `members` finds the next subscription. `lease` holds the outstanding messages, and `delay` those that wait for their time. `state` is
-//! one queue. `queues` connects them, with `subscription` for the members and `settle` for the verdicts on messages.
+//! one queue. `registry` adds and removes queues. `queues` connects them, with `subscription` for the members and `settle` for the verdicts
+//! on messages.
 
 mod bits;
 mod browse;
@@ -37,6 +38,7 @@ mod ordinal_set;
 mod queues;
 mod ranked_set;
 mod record;
+mod registry;
 mod settle;
 mod snapshot;
 mod state;
@@ -49,8 +51,9 @@ pub use event::{
 };
 pub use id::{ConnectionId, FilterId, QueueId, SubscriptionId, Time};
 pub use lease_record::{LeaseRun, LeasesWriter};
-pub use queues::{ENDS_PER_PORTION_MAX, QUESTIONS_PER_POLL_MAX, QUEUES_MAX, Queues};
+pub use queues::{ENDS_PER_PORTION_MAX, QUESTIONS_PER_POLL_MAX, Queues};
 pub use quire_types::{Position, Verdict};
 pub use record::{BadChanges, ChangesWriter, Logged};
+pub use registry::QUEUES_MAX;
 pub use snapshot::{BadSnapshot, Snapshot};
 pub use subscription::{SUBSCRIPTIONS_MAX, SubscribeError};

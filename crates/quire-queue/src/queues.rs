@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use rustc_hash::FxBuildHasher;
 
-use super::config::{ConfigError, QueueConfig, Semantics};
+use super::config::Semantics;
 use super::event::{
     Change, ChangeKind, Delivery, Enqueued, Entry, LeaseEvent, LeaseEventKind, LostLease, Matcher,
 };
@@ -14,10 +14,7 @@ use super::messages::{NEVER, NewMessage};
 use super::settle::defer;
 use super::state::QueueState;
 use super::subscription::Subscription;
-use quire_journal::{Memory, Position};
-
-/// The most queues of one instance: each costs a kilobyte when empty, and timers are found by looking at each.
-pub const QUEUES_MAX: usize = 10_000;
+use quire_journal::Position;
 
 /// Leases and messages whose time has come that end in one portion: a few milliseconds of work.
 pub const ENDS_PER_PORTION_MAX: u32 = 4096;
@@ -39,11 +36,13 @@ pub struct Queues {
     /// Queues that may have something to deliver, each once; they are served in turn, one message each.
     pub(super) line: VecDeque<u32>,
     /// Queues that wait for [`Queues::retry`].
-    starved: Vec<u32>,
-    barriers: VecDeque<Delivery>,
+    pub(super) starved: Vec<u32>,
+    /// The numbers of removed queues, which queues that are added later get.
+    pub(super) removed: Vec<u32>,
+    pub(super) barriers: VecDeque<Delivery>,
     pub(super) changes: VecDeque<Change>,
     pub(super) lost: VecDeque<LostLease>,
-    lease_events: VecDeque<LeaseEvent>,
+    pub(super) lease_events: VecDeque<LeaseEvent>,
     pub(super) next_order: u64,
     pub(super) now: u64,
     /// No later than the next time at which something must happen.
@@ -52,7 +51,7 @@ pub struct Queues {
     questions_per_poll: Option<u32>,
 }
 
-/// Queues and their configuration.
+/// Settings.
 impl Queues {
     /// No queues.
     pub fn new() -> Self {
@@ -68,39 +67,14 @@ impl Queues {
     pub fn set_ends_per_portion(&mut self, limit: u32) {
         self.ends_per_portion = Some(limit.max(1));
     }
-
-    /// Adds a queue.
-    ///
-    /// # Errors
-    /// A bad configuration, or [`QUEUES_MAX`].
-    pub fn add_queue(&mut self, config: QueueConfig) -> Result<QueueId, ConfigError> {
-        self.add_queue_in(config, &Memory::heap())
-    }
-
-    /// As [`add_queue`](Self::add_queue). The state of each message of the queue is in `memory`.
-    ///
-    /// # Errors
-    /// As [`add_queue`](Self::add_queue).
-    pub fn add_queue_in(&mut self, config: QueueConfig, memory: &Memory) -> Result<QueueId, ConfigError> {
-        config.validate()?;
-        if self.queues.len() == QUEUES_MAX {
-            return Err(ConfigError::TooManyQueues { limit: QUEUES_MAX });
-        }
-        self.queues.push(QueueState::new(config, memory));
-        Ok(QueueId::new(self.queues.len() as u32 - 1))
-    }
-
-    /// The configuration of a queue.
-    pub fn config(&self, queue: QueueId) -> Option<&QueueConfig> {
-        self.queues.get(queue.get() as usize).map(|queue| &queue.config)
-    }
 }
 
 /// Messages in.
 impl Queues {
     /// Offers a message to a queue, in log order. Messages come from the log, after they are persisted.
     pub fn enqueue(&mut self, queue: QueueId, position: Position, entry: Entry) -> Enqueued {
-        let Some(state) = self.queues.get_mut(queue.get() as usize) else { return Enqueued::Known };
+        let now = self.now;
+        let Some(state) = self.live_mut(queue) else { return Enqueued::Known };
         let position = position.get();
         if position <= state.last_position {
             return Enqueued::Known;
@@ -132,7 +106,7 @@ impl Queues {
         let message = NewMessage { position, received: state.last_received, priority, expires };
         let ordinal = state.messages.push(message);
         let mut due = expires;
-        if let Some(until) = entry.delayed_until.filter(|until| until.get() > self.now) {
+        if let Some(until) = entry.delayed_until.filter(|until| until.get() > now) {
             due = state.delay(ordinal, until.get(), Vec::new());
         }
         if let Some(counts) = state.inactive.counts.remove(&position) {
@@ -151,7 +125,7 @@ impl Queues {
 
     /// Where a queue with a target depth wants to be fed from: the messages after this position, and how many of them.
     pub fn wanted(&self, queue: QueueId) -> Option<(Position, u64)> {
-        let state = self.queues.get(queue.get() as usize)?;
+        let state = self.live(queue)?;
         let room = state.config.target_queue_depth?.saturating_sub(state.messages.present());
         let count = room.min(state.inactive.count);
         (count > 0).then_some((Position::new(state.last_position), count))
@@ -160,7 +134,7 @@ impl Queues {
     /// Applies a change that was logged before a restart. No output comes of it. Feed messages and changes in log order, and neither
     /// subscribe nor advance before the end.
     pub fn restore(&mut self, change: Change) {
-        let Some(state) = self.queues.get_mut(change.queue.get() as usize) else { return };
+        let Some(state) = self.live_mut(change.queue) else { return };
         let position = change.position.get();
         let Some(ordinal) = state.messages.find(position) else {
             let is_inactive = position > state.last_position;
@@ -208,7 +182,7 @@ impl Queues {
     /// The position up to which everything of the queue is settled: recovery can start after it, and the log before it is not needed.
     /// `offered`: all messages of the queue up to there have been offered to it.
     pub fn settled(&self, queue: QueueId, offered: Position) -> Option<Position> {
-        let state = self.queues.get(queue.get() as usize)?;
+        let state = self.live(queue)?;
         let first = state.messages.next_present(0).map(|ordinal| state.messages.position(ordinal) - 1);
         let behind_active = if state.inactive.count > 0 { state.last_position } else { offered.get() };
         Some(Position::new(first.unwrap_or(behind_active)))

@@ -244,7 +244,7 @@ impl Queues {
 
     /// Ends a lease and frees its place in the backlog.
     #[inline]
-    fn take_lease(&mut self, slot: u32) -> Ended {
+    pub(super) fn take_lease(&mut self, slot: u32) -> Ended {
         let Lease { queue, subscription, .. } = *self.leases.get(slot);
         let entry = &mut self.subscriptions[subscription as usize];
         let lease = self.leases.remove(slot, &mut self.queues[queue as usize].leases, &mut entry.leases);

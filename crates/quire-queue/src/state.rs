@@ -56,6 +56,8 @@ pub(super) struct QueueState {
     pub is_starved: bool,
     /// Leases or messages whose time has come have not ended yet, because they are too many for one call.
     pub is_behind: bool,
+    /// The queue was removed. What is left is empty, and keeps the number for a queue that is added later.
+    pub is_removed: bool,
     matched: Vec<FilterId>,
 }
 
@@ -124,6 +126,7 @@ impl QueueState {
             in_line: false,
             is_starved: false,
             is_behind: false,
+            is_removed: false,
             matched: Vec::new(),
             config,
         };
@@ -132,6 +135,11 @@ impl QueueState {
             if state.config.priority { Matches::Ranked(RankedSet::new(memory)) } else { Matches::All },
         );
         state
+    }
+
+    /// What is left of a queue that was removed.
+    pub fn removed() -> Self {
+        QueueState { is_removed: true, ..QueueState::new(QueueConfig::default(), &Memory::heap()) }
     }
 
     /// The class of a filter, made if there is none.

@@ -192,7 +192,7 @@ impl Queues {
 
     fn check_spec(&self, spec: &SubscriptionSpec) -> Result<(), SubscribeError> {
         for (index, (queue, _)) in spec.queues.iter().enumerate() {
-            if queue.get() as usize >= self.queues.len() {
+            if self.live(*queue).is_none() {
                 return Err(SubscribeError::UnknownQueue { queue: *queue });
             }
             if spec.queues[..index].iter().any(|(other, _)| other == queue) {

@@ -1,5 +1,6 @@
 //! Frames that go from a client to a server (protocol.md section 3).
 
+use super::define_queue::{decode_define_queue, encode_define_queue};
 use super::frame::{
     Body, Decode, Encode, Fields, FromBody, LENGTH_SIZE, RawFrame, WireError, put_field, put_frame,
     put_headers, take_headers,
@@ -30,6 +31,7 @@ const QUERY: u8 = 13;
 const STATS: u8 = 14;
 pub(super) const MAINTAIN: u8 = 15;
 const INSPECT: u8 = 16;
+pub(super) const DEFINE_QUEUE: u8 = 17;
 
 const FLAG_EXPIRATION: u8 = 1;
 const FLAG_HEADERS: u8 = 2;
@@ -81,6 +83,7 @@ impl<'a> Decode<'a> for Command<'a> {
             }
             MAINTAIN => Maintain::from_body(frame.body).map(Command::Maintain),
             INSPECT => decode_inspect(frame.body),
+            DEFINE_QUEUE => decode_define_queue(frame.body),
             kind => Err(WireError::UnknownKind { kind }),
         }
     }
@@ -130,6 +133,7 @@ impl Encode for Command<'_> {
             }),
             Command::Maintain(maintain) => maintain.encode(out),
             Command::Inspect { command, subject } => encode_inspect(out, *command, subject),
+            Command::DefineQueue { command, action } => encode_define_queue(out, *command, action),
         }
     }
 }

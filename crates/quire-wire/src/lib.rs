@@ -4,6 +4,7 @@
 //! Decoding borrows from the received bytes and allocates nothing. Any bytes give a value or a [`WireError`], never a panic. Encoding
 //! appends to a buffer.
 
+mod define_queue;
 mod frame;
 mod from_client;
 mod from_server;

@@ -183,6 +183,14 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
         ("inspect.server", Command::Inspect { command: 1, subject: Subject::Server }),
         ("inspect.clients", Command::Inspect { command: 1, subject: Subject::Clients { after: 2 } }),
         ("inspect.topics", Command::Inspect { command: 1, subject: Subject::Topics { after: "orders" } }),
+        (
+            "define_queue.create",
+            Command::DefineQueue { command: 1, action: DefineQueue::Create { settings: "{\"name\":\"q\"}" } },
+        ),
+        (
+            "define_queue.drop",
+            Command::DefineQueue { command: 1, action: DefineQueue::Drop { queue: "jobs" } },
+        ),
     ]
 }
 
@@ -326,6 +334,7 @@ fn client_name(frame: &Command<'_>) -> &'static str {
         Command::Stats { .. } => "stats",
         Command::Maintain(_) => "maintain",
         Command::Inspect { .. } => "inspect",
+        Command::DefineQueue { .. } => "define_queue",
     }
 }
 

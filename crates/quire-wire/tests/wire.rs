@@ -175,6 +175,9 @@ proptest! {
         for subject in [Subject::Server, Subject::Clients { after: subscription.into() }, Subject::Topics { after: &topic }] {
             client_round_trip(&Command::Inspect { command, subject });
         }
+        for action in [DefineQueue::Create { settings: &json }, DefineQueue::Drop { queue: &topic }] {
+            client_round_trip(&Command::DefineQueue { command, action });
+        }
     }
 
     #[test]
@@ -209,7 +212,7 @@ proptest! {
     }
 
     #[test]
-    fn any_byte_of_a_frame_may_change_and_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..25) {
+    fn any_byte_of_a_frame_may_change_and_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..27) {
         let logon = Logon { version: 1, client_name: "loader", user: Some("u"), ..Logon::default() };
         let publish = Publish { sequence: 7, expiration_s: Some(1), delay: Delay::For { ns: 7 }, topic: b"orders", correlation_id: b"c", headers: trace(), data: b"{}" };
         let subscribe = Subscribe { command: 1, topic: "orders", filter: Some("/a = 1"), ..Subscribe::default() };
@@ -241,6 +244,8 @@ proptest! {
             20 => Reply::ResumePosition { publisher: 8, sequence: 9, subscriptions }.encode(&mut bytes),
             21 => Reply::JournalFile { command: 3, json: "{}" }.encode(&mut bytes),
             23 => Message { headers: trace(), ..QUEUED }.encode(&mut bytes),
+            24 => Command::DefineQueue { command: 3, action: DefineQueue::Create { settings: "{}" } }.encode(&mut bytes),
+            25 => Command::DefineQueue { command: 3, action: DefineQueue::Drop { queue: "q" } }.encode(&mut bytes),
             22 => Command::Inspect { command: 3, subject: Subject::Clients { after: 4 } }.encode(&mut bytes),
             _ => Command::Unsubscribe(Unsubscribe { command: 3, acks: Acks::PROCESSED, subscription: 4, begun: None }).encode(&mut bytes),
         }

@@ -24,7 +24,7 @@ app.command("quire.cli._bench:app", name="bench", help="Measure the speed of a s
 app.command(
     "quire.cli._queue:app",
     name="queue",
-    help="Show queues, remove messages from them, and publish dead letters again.",
+    help="Show, create and drop queues, remove messages from them, and publish dead letters again.",
 )
 app.command(
     "quire.cli._journal:app",

@@ -1,10 +1,11 @@
-"""`quire queue`: shows queues, removes messages from them, and publishes dead letters again."""
+"""`quire queue`: shows, creates and drops queues, removes messages from them, and publishes dead letters again."""
 
 from __future__ import annotations
 
 import base64
 import json
-from typing import Annotated, Any, Final
+import sys
+from typing import Annotated, Any, Final, Literal
 
 from cyclopts import App, Parameter
 
@@ -16,7 +17,7 @@ from quire.cli._output import Format, print_json, print_table
 
 app = App(
     name="queue",
-    help="Show queues, remove messages from them, and publish dead letters again.",
+    help="Show, create and drop queues, remove messages from them, and publish dead letters again.",
     help_format="plaintext",
 )
 
@@ -51,8 +52,16 @@ def ls(*, url: Url = None, json: Json = False) -> int:
             print_json(queue=name, **figures)
         return 0
     print_table(
-        ["queue", *(heading for _, heading in COLUMNS)],
-        [[name, *(figures[key] for key, _ in COLUMNS)] for name, figures in queues.items()],
+        ["queue", *(heading for _, heading in COLUMNS), "created"],
+        [
+            # A server from before queues could be created at run time does not say whether this one was.
+            [
+                name,
+                *(figures[key] for key, _ in COLUMNS),
+                "run time" if figures.get("created") else "configuration",
+            ]
+            for name, figures in queues.items()
+        ],
     )
     return 0
 
@@ -112,6 +121,131 @@ def peek(
     """
     style = "json" if json else format
     return sow(queue, url=url or default_url(), filter=filter, order_by=order_by, top_n=count, style=style)
+
+
+@app.command
+def create(
+    queue: str,
+    *,
+    url: Url = None,
+    underlying_topic: Annotated[str | None, Parameter(name=["--underlying-topic", "--topic"])] = None,
+    message_type: str | None = None,
+    default_publish_target: str | None = None,
+    semantics: Literal["at-least-once", "at-most-once"] | None = None,
+    fairness_model: Literal["fast", "round-robin", "proportional"] | None = None,
+    lease_period: str | None = None,
+    leasing: Literal["strict", "sublease"] | None = None,
+    max_backlog: int | None = None,
+    max_per_subscription_backlog: int | None = None,
+    max_deliveries: int | None = None,
+    max_cancels: int | None = None,
+    retry_delay: Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")] = None,
+    expiration: str | None = None,
+    expiration_model: Literal["message", "queue", "minimum"] | None = None,
+    filter: str | None = None,
+    priority: str | None = None,
+    barrier_expression: str | None = None,
+    target_queue_depth: int | None = None,
+    dead_letter_topic: str | None = None,
+    file_backed_metadata: Annotated[bool, Parameter(negative="")] = False,
+    record_leases: Annotated[bool, Parameter(negative="")] = False,
+    json: Json = False,
+) -> int:
+    """Create a queue on a running server. It begins with the next message, and it survives a restart.
+
+    When the queue exists with the same settings, nothing changes. The options are the keys of [[queue]] in a
+    configuration.
+
+    For example:
+      quire queue create RISK --topic orders --lease-period 30s --max-deliveries 5
+      quire queue create RISK --topic orders --retry-delay 1s 10s 1m --dead-letter-topic dead
+
+    Parameters
+    ----------
+    queue
+        The name.
+    underlying_topic
+        The topic whose messages enter, or a pattern. Default: the topic with the name of the queue.
+    message_type
+        Default: the message type that the log has for the topic.
+    default_publish_target
+        The topic of messages that are published to the queue. Default: the underlying topic.
+    lease_period
+        The time for which a consumer may hold a message, as 30s. Default: without end.
+    retry_delay
+        The times that a message waits after its first cancel, its second, and so on.
+    filter
+        Only messages that match enter.
+    dead_letter_topic
+        The topic, or queue, that gets the messages that expire.
+    file_backed_metadata
+        Keep the state in a file, for a faster restart.
+    record_leases
+        Record in the log which consumer had which message.
+    """
+    options: dict[str, Any] = {
+        "underlying_topic": underlying_topic,
+        "message_type": message_type,
+        "default_publish_target": default_publish_target,
+        "semantics": semantics,
+        "fairness_model": fairness_model,
+        "lease_period": lease_period,
+        "leasing": leasing,
+        "max_backlog": max_backlog,
+        "max_per_subscription_backlog": max_per_subscription_backlog,
+        "max_deliveries": max_deliveries,
+        "max_cancels": max_cancels,
+        "retry_delay": retry_delay,
+        "expiration": expiration,
+        "expiration_model": expiration_model,
+        "filter": filter,
+        "priority": priority,
+        "barrier_expression": barrier_expression,
+        "target_queue_depth": target_queue_depth,
+        "dead_letter_topic": dead_letter_topic,
+        "file_backed_metadata": "enabled" if file_backed_metadata else None,
+        "record_leases": record_leases or None,
+    }
+    settings: Any = {key: value for key, value in options.items() if value is not None}
+    with quire.Client(url or default_url()) as client:
+        created = client.create_queue(queue, **settings)
+    if json:
+        print_json(queue=queue, created=created)
+    else:
+        print(f"queue {queue} created" if created else f"queue {queue} exists with these settings")
+    return 0
+
+
+@app.command
+def drop(
+    queue: str,
+    *,
+    url: Url = None,
+    yes: Annotated[bool, Parameter(negative="", help="Drop the queue also when it has messages.")] = False,
+    json: Json = False,
+) -> int:
+    """Drop a queue that was created with create. Its subscriptions end; its messages stay in the log.
+
+    For example:
+      quire queue drop RISK
+      quire queue drop RISK --yes
+    """
+    with quire.Client(url or default_url()) as client:
+        figures = client.queue_stats(queue)[queue]
+        count = figures["depth"] + figures["inactive"]
+        if figures.get("created", True) and count and not yes:
+            noun = "message" if count == 1 else "messages"
+            raise quire.ConfigError(
+                f"drop: queue {queue} has {count:,} {noun}; add --yes to drop it with them"
+            )
+        report = client.drop_queue(queue)
+    if json:
+        print_json(queue=queue, dropped=report.messages, warnings=list(report.warnings))
+        return 0
+    print(f"queue {queue} dropped, {report.messages:,} messages")
+    for warning in report.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return 0
 
 
 @app.command

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from quire import _quire
 from quire._arguments import (
@@ -26,6 +26,7 @@ from quire._filter import FilterArgument
 from quire._message import Message, to_bytes
 from quire._units import Duration
 from quire.client._base import ClientBase
+from quire.client._define import DropReport, QueueSettings
 from quire.client._loop import Loop
 from quire.client._options import DEFAULT_CLOSE_TIMEOUT, ClientOptions
 from quire.client._publish import Publish, batch_to_core, check_not_empty
@@ -347,6 +348,30 @@ class AsyncClient(ClientBase[AsyncSubscription]):
     ) -> dict[str, dict[str, Any]]:
         """Returns the figures of one queue, or of all queues, by name (docs/queues.md section 10)."""
         return await self._queue_stats(queue, timeout)
+
+    async def create_queue(
+        self, name: str, *, timeout: Duration | None = None, **settings: Unpack[QueueSettings]
+    ) -> bool:
+        """Creates a queue on the server while it runs. Returns when the queue is on stable storage.
+
+        - `name`: of the queue
+        - `timeout`: how long to wait for the answer; left out, `command_timeout`
+        - `settings`: the keys of `[[queue]]`, as `lease_period="30s"` (docs/queues.md section 14)
+
+        The queue begins with the first message that is recorded after the call. Returns `False` when the queue existed with
+        the same settings. Raises `QueueExistsError` when it exists with other settings or in the configuration of the
+        server, and `ConfigError` that names the key of a bad setting.
+        """
+        return await self._create_queue(name, settings, timeout)
+
+    async def drop_queue(self, name: str, *, timeout: Duration | None = None) -> DropReport:
+        """Drops a queue that was created with `create_queue`. Its messages stay in the log.
+
+        Subscriptions that take messages from the queue end with `UnknownQueueError`. Returns how many messages the queue
+        had. Raises `UnknownQueueError` when there is no such queue, and `QueueExistsError` for a queue of the
+        configuration.
+        """
+        return await self._drop_queue(name, timeout)
 
     async def server_info(self, *, timeout: Duration | None = None) -> ServerInfo:
         """Returns the name, version and uptime of the server, and the sizes and counts of its parts.

@@ -31,6 +31,7 @@ from quire._errors import ConfigError, DisconnectedError, QuireError, Subscripti
 from quire._filter import FilterArgument, optional_filter_to_core
 from quire._message import Message
 from quire._units import Duration
+from quire.client._define import DropReport, QueueSettings, settings_to_core
 from quire.client._driver import Driver, Handler, Running
 from quire.client._failures import FailureLog
 from quire.client._options import ClientOptions, generated_name
@@ -512,6 +513,33 @@ class ClientBase(Generic[S]):
         finally:
             core.abandon(command)
 
+    async def _create_queue(self, name: str, settings: QueueSettings, timeout: Duration | None) -> bool:
+        check_timeout(timeout)
+        text = settings_to_core(name, settings)
+        core = await self._ready()
+        told = await self._told(core, core.create_queue(text), timeout, f"creating queue {name!r}")
+        return not told["queue"]["existed"]
+
+    async def _drop_queue(self, name: str, timeout: Duration | None) -> DropReport:
+        check_type(name, str, "name")
+        check_timeout(timeout)
+        core = await self._ready()
+        told = await self._told(core, core.drop_queue(name), timeout, f"dropping queue {name!r}")
+        return DropReport(told["queue"]["dropped"], tuple(told["queue"]["warnings"]))
+
+    async def _told(
+        self, core: _quire.Client, command: int, timeout: Duration | None, what: str
+    ) -> dict[str, Any]:
+        """Waits for the answer to a command, and returns it."""
+        limit = self._options.command_seconds if timeout is None else timeout_to_core(timeout)
+        try:
+            if not await self._driver.wait(partial(core.wait, command), limit):
+                raise self._too_late(core, limit, what)
+            told: dict[str, Any] = json.loads(core.take_told(command)[0])
+            return told
+        finally:
+            core.abandon(command)
+
     async def _server_info(self, timeout: Duration | None) -> ServerInfo:
         told = await self._inspect("server", timeout=timeout)
         return server_info_of(told["server"])
@@ -564,14 +592,7 @@ class ClientBase(Generic[S]):
         check_timeout(timeout)
         core = await self._ready()
         command = core.inspect(subject, after_connection, after_topic)
-        limit = self._options.command_seconds if timeout is None else timeout_to_core(timeout)
-        try:
-            if not await self._driver.wait(partial(core.wait, command), limit):
-                raise self._too_late(core, limit, f"asking for the {subject}")
-            told: dict[str, Any] = json.loads(core.take_told(command)[0])
-            return told
-        finally:
-            core.abandon(command)
+        return await self._told(core, command, timeout, f"asking for the {subject}")
 
     async def _process(
         self,

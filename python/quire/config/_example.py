@@ -22,6 +22,7 @@ logon_timeout = "5s"
 max_patterns = 8192
 max_waiting = "1GB"                   # unread bytes; above it the slowest connection is closed
 max_unfinished = "256MB"              # bytes of incomplete frames
+max_created_queues = 1000             # queues that clients created at run time; 0: clients cannot create queues
 
 [transaction_log]
 journal_directory = "journal"         # relative to data_directory

@@ -72,6 +72,8 @@ class Limits(_Model):
     max_waiting: Annotated[int, size_between("64KB")] = 1 << 30
     #: Bytes of frames that have not arrived whole; the connection that goes beyond is closed.
     max_unfinished: Annotated[int, size_between("64KB")] = 256 << 20
+    #: Queues that clients created at run time; creating one more is refused.
+    max_created_queues: Annotated[int, Field(ge=0, le=10_000)] = 1000
 
 
 class RecordedTopic(_Model):
@@ -447,6 +449,7 @@ class Config(_Model):
                     "max_patterns": limits.max_patterns,
                     "max_waiting": limits.max_waiting,
                     "max_unfinished": limits.max_unfinished,
+                    "max_created_queues": limits.max_created_queues,
                     "max_unpersisted": log.max_unpersisted,
                     "max_topics": log.max_topics,
                     "sequence_jump_logged": log.sequence_jump_logged,

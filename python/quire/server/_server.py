@@ -14,11 +14,13 @@ import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, cast
+from typing import Any, Final, Unpack, cast
 
 from quire import _quire
+from quire._arguments import check_type
 from quire._errors import ConfigError, DisconnectedError, QuireError
 from quire._process import connections_max, start_thread, with_threads, without_open_files
+from quire.client._define import DropReport, QueueSettings, settings_to_core
 from quire.config import Address, Config
 from quire.journal._journal import ServerJournal
 from quire.server._maintenance import listen_locally, user_of
@@ -116,17 +118,29 @@ class Server:
 
     def stats(self) -> dict[str, Any]:
         """Returns the counters since the start, and the current numbers."""
+        stats: dict[str, Any] = json.loads(self._running_engine.stats())
+        return stats
+
+    def create_queue(self, name: str, **settings: Unpack[QueueSettings]) -> bool:
+        """Creates a queue while the server runs. See `Client.create_queue`."""
+        return self._running_engine.create_queue(settings_to_core(name, settings))
+
+    def drop_queue(self, name: str) -> DropReport:
+        """Drops a queue that was created while the server ran. See `Client.drop_queue`."""
+        check_type(name, str, "name")
+        messages, warnings = self._running_engine.drop_queue(name)
+        return DropReport(messages, tuple(warnings))
+
+    @property
+    def _running_engine(self) -> _quire.Engine:
         if self._engine is None:
             raise DisconnectedError("the server is not running", code="not_running")
-        stats: dict[str, Any] = json.loads(self._engine.stats())
-        return stats
+        return self._engine
 
     @property
     def journal(self) -> ServerJournal:
         """The running journal. It can be read, and its full files can be archived, compressed and removed."""
-        if self._engine is None:
-            raise DisconnectedError("the server is not running", code="not_running")
-        return ServerJournal(self._engine)
+        return ServerJournal(self._running_engine)
 
     def start(self) -> Server:
         """Starts the server on a new thread. Returns when it accepts connections."""

@@ -6,11 +6,11 @@ use super::Broker;
 use crate::admin::{AdminCommand, AdminReply, Requester};
 use crate::codec::{Codec, CodecError};
 use crate::context::Shutdown;
-use crate::queues::QueueFigures;
+use crate::queues::{Define, QueueFigures, QueueSettings};
 use crate::session::{ACK_BACKLOG_MAX, Phase, RestOfBatch, SessionId, Stall};
 use crate::slice::CONTINUATION;
 use crate::tail::LogConsumer;
-use quire_command::{Code, Command, PublishBatch};
+use quire_command::{Code, Command, DefineQueue, PublishBatch};
 
 impl Broker {
     /// Takes the commands in `bytes`, or keeps them while the session is stalled.
@@ -122,6 +122,20 @@ impl Broker {
             (_, Command::Inspect { command, subject }) => {
                 self.administer(self.cx.requester(id, command), subject.into());
             }
+            (_, Command::DefineQueue { command, action }) => {
+                let by = self.cx.requester(id, command);
+                match action {
+                    DefineQueue::Create { settings } => match QueueSettings::from_json(settings) {
+                        Ok(settings) => self.administer(by, AdminCommand::CreateQueue(Box::new(settings))),
+                        Err(error) => {
+                            self.cx.reply(&by, AdminReply::refused(Code::BadOption, error.to_string()));
+                        }
+                    },
+                    DefineQueue::Drop { queue } => {
+                        self.administer(by, AdminCommand::DropQueue(queue.to_owned()));
+                    }
+                }
+            }
             (_, Command::Maintain(maintain)) => {
                 let by = self.cx.requester(id, maintain.command);
                 self.administer(by, AdminCommand::Maintain(maintain.into()));
@@ -139,6 +153,12 @@ impl Broker {
             AdminCommand::Maintain(what) => {
                 let consumers = consumers!(self);
                 return self.maintenance.ask(&mut self.cx, &consumers, by, what);
+            }
+            AdminCommand::CreateQueue(settings) => {
+                return self.queues.define(&mut self.cx, by, Define::Create(settings));
+            }
+            AdminCommand::DropQueue(name) => {
+                return self.queues.define(&mut self.cx, by, Define::Drop(name));
             }
             AdminCommand::QueueStats(None) => AdminReply::Queues(self.queues.stats(&self.cx)),
             AdminCommand::QueueStats(Some(name)) => match self.queues.stats_of(&self.cx, &name) {

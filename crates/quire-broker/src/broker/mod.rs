@@ -90,9 +90,13 @@ impl Broker {
     ) -> Result<Broker, OpenError> {
         config.check()?;
         let (rules, definitions) = config.compile()?;
-        let warnings = crate::config::warnings(&rules, &definitions);
-        let routes = definitions.iter().map(Definition::route).collect();
-        let queues = QueueService::new(&config.name, definitions, &journal)
+        let mut warnings = crate::config::warnings(&rules, &definitions);
+        let found = QueueService::load_created(&config, definitions, &rules, &journal)?;
+        warnings.extend(found.replaced.iter().map(|name| {
+            format!("queue {name:?}: it was created at run time; from now on the configuration defines it")
+        }));
+        let routes = found.definitions.iter().map(Definition::route).collect();
+        let queues = QueueService::new(&config, found, &journal)
             .map_err(|error| ConfigError::new("queues", error.to_string()))?;
         let mut cx = Context::new(config, journal, TopicTable::new(rules, routes), TURN_EFFORT_MAX);
         let warnings = warnings.into_iter().map(|text| Output::Log(Event::ConfigWarning { text }));
@@ -263,7 +267,7 @@ impl Broker {
             journal_file_count,
             journal_size,
             topic_count: self.cx.log.journal.topic_count(),
-            queue_count: self.cx.config.queues.len(),
+            queue_count: self.queues.count(),
             connection_count: self.cx.sessions.all.len(),
             subscription_count: self.cx.subscriptions.all.len(),
             published_count: self.cx.counters.published,
@@ -384,6 +388,7 @@ impl Broker {
     fn serve_queues(&mut self) {
         self.queues.serve(&mut self.cx);
         self.publish_dead_letters();
+        self.queues.continue_defining(&mut self.cx);
         self.queues.save(&mut self.cx);
     }
 

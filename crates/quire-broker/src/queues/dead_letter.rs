@@ -59,6 +59,20 @@ impl DeadLetters {
         None
     }
 
+    /// A queue has this number that is new, or the number of a removed queue.
+    pub fn add(&mut self, queue: QueueId) {
+        let index = queue.get() as usize;
+        self.counts.resize(self.counts.len().max(index + 1), 0);
+        self.counts[index] = 0;
+    }
+
+    /// Drops the letters of a queue that are not published yet; gives how many they are.
+    pub fn forget(&mut self, queue: QueueId) -> u64 {
+        let before = self.waiting.len();
+        self.waiting.retain(|expired| expired.queue != queue);
+        (before - self.waiting.len()) as u64
+    }
+
     /// The first message of a queue whose dead letter is not published yet.
     pub fn first(&self, queue: QueueId) -> Option<Position> {
         self.waiting.iter().filter(|expired| expired.queue == queue).map(|expired| expired.position).min()

@@ -9,7 +9,7 @@ use crate::slice::PASS;
 use crate::subscription::{ServedBy, SubscriptionId};
 use quire_command::{Code, Message, Queued};
 use quire_expression::message_type::MessageType;
-use quire_queue::{Delivery, Semantics, Time};
+use quire_queue::{Delivery, QueueId, Semantics, Time};
 use quire_scan::message_of;
 
 /// Deliveries in one turn: more would keep the other connections waiting.
@@ -27,6 +27,12 @@ pub(crate) struct Pending {
     delivery: Delivery,
     /// The log must be persisted up to here first. `None`: up to the next record of changes, which is not written yet.
     persisted: Option<Position>,
+}
+
+impl Pending {
+    pub fn queue(&self) -> QueueId {
+        self.delivery.queue
+    }
 }
 
 /// The result of an attempt to send.

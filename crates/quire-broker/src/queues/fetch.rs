@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use quire_journal::{Batch, JournalError, Position, Record};
 
-use super::QueueService;
 use super::jobs::{FETCH_SIZE_AHEAD, FETCH_SIZE_ALONE, Fetched, Purpose, QueueJob, Refill};
+use super::{QueueService, Refilling};
 use crate::context::Context;
 use crate::failure::code_of;
 use crate::{Event, Output};
@@ -112,7 +112,7 @@ impl QueueService {
             return;
         }
         self.fetching.push(from);
-        let definitions = self.all.as_slice().into();
+        let definitions = self.live().map(|(_, definition)| definition.clone()).collect();
         let size = if is_ahead { FETCH_SIZE_AHEAD } else { FETCH_SIZE_ALONE };
         let work =
             QueueJob::Fetch { reader: cx.log.reader.clone(), from, limit: cx.log.served, size, definitions };
@@ -143,7 +143,7 @@ impl QueueService {
 
     /// Reads on for every queue below its target that has more.
     pub(super) fn refill(&mut self, cx: &mut Context) {
-        let idle = self.refilling.iter().filter(|(_, is_under_way)| !**is_under_way);
+        let idle = self.refilling.iter().filter(|(_, state)| **state == Refilling::Idle);
         let wanted = |queue: &QueueId| Some((*queue, self.engine.wanted(*queue)?));
         let wanted: Vec<_> = idle.filter_map(|(queue, _)| wanted(queue)).collect();
         for (queue, (after, count)) in wanted {
@@ -156,7 +156,7 @@ impl QueueService {
                 now: self.time(cx.now),
                 wall: cx.now.wall,
             };
-            self.refilling.insert(queue, true);
+            self.refilling.insert(queue, Refilling::UnderWay);
             cx.begin_queue_job(Purpose::Refill(queue), QueueJob::Refill(refill));
         }
     }
@@ -173,12 +173,13 @@ impl QueueService {
                 for (position, entry) in entries {
                     self.engine.enqueue(queue, position, entry);
                 }
-                self.refilling.insert(queue, false);
+                self.refilling.insert(queue, Refilling::Idle);
                 return;
             }
             Some(Err(error)) => (code_of(&error), error.to_string()),
             _ => (Code::Internal, "it could not be read".to_owned()),
         };
+        self.refilling.insert(queue, Refilling::Blocked);
         // The queue stays as it is, because the messages after the damage must not overtake it.
         let position = self.engine.wanted(queue).map_or(0, |(after, _)| after.get() + 1);
         let (code, reason) = error;

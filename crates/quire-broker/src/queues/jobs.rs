@@ -6,6 +6,7 @@ use quire_journal::{
     AllTopics, Batch, Bookmark, JournalError, Position, Reader, Record, RecordKind, Timestamp, TopicFilter,
 };
 
+use super::define::WriteCreated;
 use super::query::{Order, Page, PageFound};
 use super::sidecars::{QueuePoints, QueuePointsFile, QueueStates};
 use super::snapshots::State;
@@ -33,6 +34,8 @@ pub(crate) enum Purpose {
     Save,
     /// The file with the state of a queue.
     Snapshot,
+    /// The file with the queues that were created at run time.
+    Define,
 }
 
 /// Bytes of the log that a fetch reads for a message that may be wanted alone, as it is when priorities are scattered over a queue.
@@ -66,6 +69,10 @@ pub(crate) enum QueueJob {
     WriteSettled { file: QueuePointsFile, points: QueuePoints },
     /// Keep the state of a queue.
     WriteSnapshot { files: QueueStates, state: State },
+    /// Remove the state of a removed queue.
+    RemoveSnapshot { files: QueueStates, queue: Arc<str> },
+    /// Keep the queues that were created at run time.
+    WriteCreated(WriteCreated),
 }
 
 /// What to read for a queue with a target depth.
@@ -119,6 +126,8 @@ impl QueueJob {
             QueueJob::Refill(refill) => QueueOutcome::Refilled(refill.run()),
             QueueJob::WriteSettled { file, points } => QueueOutcome::Saved(file.write(&points)),
             QueueJob::WriteSnapshot { files, state } => QueueOutcome::Saved(state.write(&files)),
+            QueueJob::RemoveSnapshot { files, queue } => QueueOutcome::Saved(files.remove(&queue)),
+            QueueJob::WriteCreated(write) => QueueOutcome::Saved(write.run()),
         }
     }
 }
@@ -279,6 +288,10 @@ impl QueueService {
             Purpose::Snapshot => match found {
                 Some(QueueOutcome::Saved(result)) => self.snapshot_saved(cx, Some(result)),
                 _ => self.snapshot_saved(cx, None),
+            },
+            Purpose::Define => match found {
+                Some(QueueOutcome::Saved(result)) => self.definitions_written(cx, Some(result)),
+                _ => self.definitions_written(cx, None),
             },
             Purpose::Settle(session) => {
                 let positions = match found {

@@ -36,6 +36,12 @@ impl LeaseLog {
         }
     }
 
+    /// A queue has this number that is new, or the number of a removed queue.
+    pub fn add(&mut self, queue: QueueId) {
+        let count = self.writers.len().max(queue.get() as usize + 1);
+        self.writers.resize_with(count, LeasesWriter::default);
+    }
+
     pub fn due(&self) -> Option<Instant> {
         self.due
     }

@@ -14,18 +14,23 @@
 //!   turn.
 //! - [`log_changes`](QueueService::log_changes), [`note_leases`](QueueService::note_leases), [`log_leases`](QueueService::log_leases):
 //!   before a record that must come after these records in the log.
+//! - [`define`](QueueService::define), [`continue_defining`](QueueService::continue_defining): for commands that create and drop queues,
+//!   and once per turn.
 //! - [`work_done`](QueueService::work_done), [`next_timeout`](QueueService::next_timeout): for work on reader threads, and for the time.
 //!
 //! Work that may wait for the disk is a [`QueueJob`] for the reader threads. A subscription that needs its result waits with its
 //! deliveries, a connection with its commands, a queue with its questions.
 
 mod changes;
+mod created;
 mod dead_letter;
+mod define;
 mod deliver;
 mod fetch;
 mod filters;
 mod jobs;
 mod lease_log;
+mod lifecycle;
 mod query;
 mod recover;
 mod settings;
@@ -46,6 +51,8 @@ use quire_journal::{Batch, Journal, JournalError, Position, PublisherId, Record,
 use rustc_hash::FxBuildHasher;
 
 pub(crate) use dead_letter::DeadLetter;
+use define::Defining;
+pub(crate) use define::{Define, FoundQueues};
 pub(crate) use jobs::Purpose;
 pub(crate) use jobs::{QueueJob, QueueOutcome};
 pub(crate) use settings::Definition;
@@ -57,6 +64,7 @@ pub(crate) use subscribe::Wanted;
 
 use super::context::Context;
 use super::tail::{Consumed, LogConsumer};
+use crate::BrokerConfig;
 use crate::session::SessionId;
 use crate::subscription::SubscriptionId;
 use crate::topic::TopicId;
@@ -81,9 +89,13 @@ const FLUSH_AT_CLOSE_MAX: Duration = Duration::from_secs(60);
 /// Everything about the queues of one broker.
 pub(super) struct QueueService {
     engine: Queues,
-    /// By the numbers of the queues.
+    /// By the numbers of the queues. The definition of a removed queue stays until another queue gets the number.
     all: Vec<Arc<Definition>>,
+    /// The numbers of removed queues.
+    removed: BTreeSet<QueueId>,
+    /// The queues that commands can name.
     by_name: BTreeMap<Arc<str>, QueueId>,
+    defining: Defining,
     /// Bookmarks of what is out, by the numbers of the queues.
     outstanding: Vec<Outstanding>,
     filters: Filters,
@@ -101,8 +113,8 @@ pub(super) struct QueueService {
     /// Settles that are not done yet, by the session that waits for them. The same for queries.
     settling: BTreeMap<SessionId, SettleJob>,
     querying: BTreeMap<SessionId, QueryJob>,
-    /// Queues with a target depth, and whether messages are being read for them.
-    refilling: BTreeMap<QueueId, bool>,
+    /// Queues with a target depth.
+    refilling: BTreeMap<QueueId, Refilling>,
     dead_letters: DeadLetters,
     saving: Saving,
     snapshots: Snapshots,
@@ -123,10 +135,11 @@ pub(super) struct QueueService {
 
 impl QueueService {
     pub(super) fn new(
-        instance: &str,
-        definitions: Vec<Definition>,
+        config: &BrokerConfig,
+        found: FoundQueues,
         journal: &Journal,
     ) -> Result<Self, queue::ConfigError> {
+        let (instance, FoundQueues { definitions, defining, .. }) = (&config.name, found);
         let mut engine = Queues::new();
         let mut by_name = BTreeMap::new();
         let snapshots = Snapshots::new(journal, &definitions);
@@ -139,7 +152,9 @@ impl QueueService {
         let with_target = definitions.iter().enumerate().filter(has_target);
         Ok(QueueService {
             engine,
+            removed: BTreeSet::new(),
             by_name,
+            defining,
             outstanding: definitions.iter().map(|_| Outstanding::default()).collect(),
             filters: Filters::default(),
             recent: Recent::default(),
@@ -150,7 +165,7 @@ impl QueueService {
             to_resume: Vec::new(),
             settling: BTreeMap::new(),
             querying: BTreeMap::new(),
-            refilling: with_target.map(|(queue, _)| (QueueId::new(queue as u32), false)).collect(),
+            refilling: with_target.map(|(queue, _)| (QueueId::new(queue as u32), Refilling::Idle)).collect(),
             dead_letters: DeadLetters::new(instance, definitions.len()),
             saving: Saving::new(QueuePointsFile::new(journal.sidecars())),
             snapshots,
@@ -171,6 +186,9 @@ impl QueueService {
     /// # Errors
     /// The error of the journal. Acknowledged messages are safe.
     pub(super) fn close(&mut self, cx: &mut Context) -> Result<(), JournalError> {
+        if !cx.has_failed() {
+            self.write_uncertain()?;
+        }
         if !self.any() {
             return Ok(());
         }
@@ -186,7 +204,8 @@ impl QueueService {
 
     /// Saves how far the queues are, in portions, when it is time to.
     pub(super) fn save(&mut self, cx: &mut Context) {
-        if self.any() {
+        // When the last queue was removed, the file is to say so.
+        if !self.all.is_empty() {
             self.save_points(cx);
             self.write_snapshots(cx);
         }
@@ -194,7 +213,18 @@ impl QueueService {
 
     /// Whether there are any.
     pub(super) fn any(&self) -> bool {
-        !self.all.is_empty()
+        self.all.len() > self.removed.len()
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// The queues that were not removed.
+    fn live(&self) -> impl Iterator<Item = (QueueId, &Arc<Definition>)> {
+        let all = (0..).map(QueueId::new).zip(&self.all);
+        all.filter(|(queue, _)| !self.removed.contains(queue))
     }
 
     /// The queue with this name.
@@ -241,6 +271,15 @@ impl QueueService {
     }
 }
 
+/// Whether messages are being read for a queue with a target depth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refilling {
+    Idle,
+    UnderWay,
+    /// The next message cannot be read, so no more messages are read.
+    Blocked,
+}
+
 impl LogConsumer for QueueService {
     fn is_following(&self, _: &Context) -> bool {
         self.any()
@@ -282,6 +321,6 @@ impl LogConsumer for QueueService {
     /// `queues.ack` does.
     fn needed_from(&self, _: &Context) -> Option<Position> {
         let saved = self.saving.saved.as_ref()?;
-        saved.iter().min().map(|settled| settled.next())
+        saved.iter().flatten().min().map(|settled| settled.next())
     }
 }

@@ -31,6 +31,7 @@ impl QueueService {
         cx: &mut Context,
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<(), JournalError> {
+        self.clamp_created(cx)?;
         if !self.any() {
             return self.saving.clear();
         }
@@ -41,6 +42,7 @@ impl QueueService {
                 let kept = self.load_snapshot(&reader, queue, beginning.after);
                 beginning.read_after = kept.unwrap_or(beginning.after);
             }
+            self.engine.begin_after(queue, self.defining.begin(queue));
         }
         self.snapshots.tidy(&self.all)?;
         let oldest = beginnings.iter().map(|beginning| beginning.read_after).min().unwrap_or_default();
@@ -88,8 +90,16 @@ impl QueueService {
         }
         let now = cx.log.journal.persisted();
         let mut beginnings = Vec::new();
-        for (definition, known) in self.all.iter().zip(known) {
+        for ((queue, definition), known) in self.live().zip(known) {
             let (text, start) = &definition.recovery_point;
+            // An entry from before this beginning is that of another queue, which had the name and was dropped.
+            let known = match self.defining.created(queue) {
+                Some(created) => {
+                    let known = known.filter(|(after, known)| *after >= created.begin && known == text);
+                    known.or_else(|| Some((created.begin, text.clone())))
+                }
+                None => known,
+            };
             let beginning = match known {
                 Some((after, known_text)) if known_text == *text => {
                     Beginning { after, is_changed: false, is_known: true, read_after: after }
@@ -154,13 +164,20 @@ impl QueueService {
         queue: QueueId,
         beginning: Beginning,
     ) -> Result<(), JournalError> {
+        let is_plain = !beginning.is_changed && self.definition(queue).recovery_point.0 == "epoch";
+        if is_plain { Ok(()) } else { self.log_begin(cx, queue, beginning.after) }
+    }
+
+    /// Notes in the log that a queue begins after a position.
+    pub(super) fn log_begin(
+        &mut self,
+        cx: &mut Context,
+        queue: QueueId,
+        after: Position,
+    ) -> Result<(), JournalError> {
         let definition = self.definition(queue).clone();
-        let text = &definition.recovery_point.0;
-        if !beginning.is_changed && text == "epoch" {
-            return Ok(());
-        }
         let writer = &mut self.writers[queue.get() as usize];
-        writer.push_beginning(beginning.after, text);
+        writer.push_beginning(after, &definition.recovery_point.0);
         let appended = append(cx, self.publisher, &definition.name, RecordKind::Acknowledge, writer.finish());
         writer.clear();
         appended
@@ -168,6 +185,15 @@ impl QueueService {
 }
 
 impl QueueService {
+    /// A log that lost its end begins again before the queues that were created at that end: they begin at the new end, too. Also drops
+    /// the definitions that the configuration replaced.
+    fn clamp_created(&mut self, cx: &Context) -> Result<(), JournalError> {
+        if self.defining.clamp(cx.log.journal.persisted()) {
+            self.defining.file.write(&self.defining.definitions(None))?;
+        }
+        Ok(())
+    }
+
     /// The changes in a record of changes.
     fn logged<'a>(
         &self,

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quire_journal::{Record, RecordKind, Timestamp};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::ConfigError;
 use crate::config::ConfigErrors;
 use crate::topic::{QueueRoute, Recording, RecordingRule};
 use quire_expression::filter::{Expression, Filter, FilterOptions, MessageContext};
-use quire_expression::message_type::{Arena, MessageType, Value};
+use quire_expression::message_type::{self, Arena, MessageType};
 use quire_expression::topic::TopicSelector;
 use quire_queue::{
     self as queue, Entry, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics, Time,
@@ -19,7 +20,7 @@ use quire_scan::Start;
 use quire_scan::context_of;
 
 /// One queue. Every key but `name` and `message_type` may be left out.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct QueueSettings {
     /// The name that consumers subscribe to.
@@ -111,12 +112,32 @@ impl Definition {
             return Err(ConfigError::new("queues", reason).into());
         }
         let compiled: Vec<_> = (all.iter().enumerate())
-            .filter_map(|(index, settings)| settings.compile(index, rules, options, &mut errors))
+            .filter_map(|(index, settings)| {
+                settings.compile(&format!("queues[{index}]."), rules, options, &mut errors)
+            })
             .collect();
         let mut definitions = errors.none_or(compiled)?;
         let mut errors = ConfigErrors::default();
         check_together(&mut definitions, rules, &mut errors);
         errors.none_or(definitions)
+    }
+
+    /// Checks the settings of one queue that is added to others.
+    ///
+    /// # Errors
+    /// [`ConfigErrors`] with every bad key. The queue is compared with the others when its own keys are good.
+    pub fn compile_one(
+        settings: &QueueSettings,
+        others: &[&Definition],
+        rules: &[RecordingRule],
+        options: &FilterOptions,
+    ) -> Result<Definition, ConfigErrors> {
+        let mut errors = ConfigErrors::default();
+        let compiled = settings.compile("", rules, options, &mut errors);
+        let Some(mut definition) = errors.none_or(compiled)? else { return Err(ConfigErrors::default()) };
+        let mut errors = ConfigErrors::default();
+        check_added(&mut definition, others, rules, &mut errors);
+        errors.none_or(definition)
     }
 
     /// Whether the record is a message of the queue, its filter apart.
@@ -182,7 +203,7 @@ impl Definition {
 impl Priority {
     /// The rank of a message: whole, truncated, and at most 2^64 - 1; `None` for what is no number or negative, which ranks last.
     pub fn of(&self, message: &MessageContext<'_>, arena: &mut Arena) -> Option<u64> {
-        let Value::Number(number, _) = self.0.evaluate(message, arena) else { return None };
+        let message_type::Value::Number(number, _) = self.0.evaluate(message, arena) else { return None };
         match number.as_i128() {
             Some(whole) => u64::try_from(whole.min(u64::MAX.into())).ok(),
             None => Some(number.as_f64()).filter(|number| *number >= 0.0).map(|number| number as u64),
@@ -191,17 +212,34 @@ impl Priority {
 }
 
 impl QueueSettings {
+    /// Reads the settings from a JSON object with the keys of this type.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for text that is not such an object. It names the key, as far as that is known.
+    pub fn from_json(text: &str) -> Result<Self, ConfigError> {
+        serde_json::from_str(text).map_err(|error| ConfigError::of_json(&error))
+    }
+
+    /// The keys whose values differ.
+    pub(crate) fn differences(&self, other: &QueueSettings) -> Vec<String> {
+        let (left, right) = (serde_json::to_value(self), serde_json::to_value(other));
+        let (Ok(Value::Object(left)), Ok(Value::Object(right))) = (left, right) else { return Vec::new() };
+        let differing = left.iter().filter(|(key, value)| right.get(*key) != Some(value));
+        // Users write `lease_period`; the name of the value in nanoseconds is internal.
+        differing.map(|(key, _)| key.strip_suffix("_ns").unwrap_or(key).to_owned()).collect()
+    }
+
     /// The queue; `None` after a mistake, which is among the errors then.
     fn compile(
         &self,
-        index: usize,
+        path: &str,
         rules: &[RecordingRule],
         options: &FilterOptions,
         errors: &mut ConfigErrors,
     ) -> Option<Definition> {
         let error = |key: &str, reason: String| {
             let name = if self.name.is_empty() { String::new() } else { format!("queue {:?}: ", self.name) };
-            ConfigError::new(format!("queues[{index}].{key}"), format!("{name}{reason}"))
+            ConfigError::new(format!("{path}{key}"), format!("{name}{reason}"))
         };
         let exact = |key: &str, topic: &str| match TopicSelector::new(topic) {
             Ok(TopicSelector::Name(name)) => Ok(name),
@@ -335,24 +373,76 @@ fn check_together(all: &mut [Definition], rules: &[RecordingRule], errors: &mut 
         }
         let Some(topic) = &queue.dead_letter_topic else { continue };
         let target = named(all, topic).map_or(topic, |other| &all[other].publish_target).clone();
-        if let Err(reason) = check_recorded(rules, &target, MessageType::Json) {
-            refuse("dead_letter_topic", reason);
-        } else if !Recording::of(rules, &target).records_all() {
-            let reason = format!("the transaction log does not record every message on {target:?}");
+        if let Err(reason) = check_dead_letters(rules, &target) {
             refuse("dead_letter_topic", reason);
         }
         all[index].dead_letter_topic = Some(target);
     }
-    for (index, queue) in all.iter().enumerate() {
-        if leads_back(all, index) {
+    let every: Vec<&Definition> = all.iter().collect();
+    for (index, queue) in every.iter().enumerate() {
+        if leads_back(&every, index) {
             let reason = format!("queue {:?}: dead letters would come back to the queue", queue.name);
             errors.push(ConfigError::new(format!("queues[{index}].dead_letter_topic"), reason));
         }
     }
 }
 
+/// As [`check_together`], for one queue that is added to others, which fit together.
+fn check_added(
+    queue: &mut Definition,
+    others: &[&Definition],
+    rules: &[RecordingRule],
+    errors: &mut ConfigErrors,
+) {
+    let name = queue.name.clone();
+    let mut refuse = |key: &str, reason: String| {
+        errors.push(ConfigError::new(key, format!("queue {name:?}: {reason}")));
+    };
+    if others.iter().any(|other| other.name == name) {
+        refuse("name", "another queue has the name".to_owned());
+    }
+    if let Some(other) = others.iter().find(|other| other.publish_target == name) {
+        refuse(
+            "name",
+            format!("messages that are published to queue {:?} go to the topic {name:?}", other.name),
+        );
+    }
+    let is_moved = queue.publish_target != name;
+    if let Some(other) =
+        others.iter().find(|other| is_moved && other.dead_letter_topic.as_ref() == Some(&name))
+    {
+        refuse("name", format!("the dead letters of queue {:?} go to the topic {name:?}", other.name));
+    }
+    if others.iter().any(|other| other.name == queue.publish_target) {
+        refuse("default_publish_target", format!("{:?} is another queue", queue.publish_target));
+    }
+    if let Some(topic) = &queue.dead_letter_topic {
+        let named = others.iter().find(|other| other.name == *topic).map(|other| &other.publish_target);
+        let own = (name == *topic).then_some(&queue.publish_target);
+        let target = named.or(own).unwrap_or(topic).clone();
+        if let Err(reason) = check_dead_letters(rules, &target) {
+            refuse("dead_letter_topic", reason);
+        }
+        queue.dead_letter_topic = Some(target);
+    }
+    // A queue that is added may close a circle of queues that were there before.
+    let every: Vec<&Definition> = others.iter().copied().chain([&*queue]).collect();
+    if leads_back(&every, others.len()) {
+        refuse("dead_letter_topic", "dead letters would come back to the queue".to_owned());
+    }
+}
+
+/// Whether a topic can take dead letters; else why not.
+fn check_dead_letters(rules: &[RecordingRule], target: &str) -> Result<(), String> {
+    check_recorded(rules, target, MessageType::Json)?;
+    if Recording::of(rules, target).records_all() {
+        return Ok(());
+    }
+    Err(format!("the transaction log does not record every message on {target:?}"))
+}
+
 /// Whether a dead letter of the queue can enter it again, over any other queues.
-fn leads_back(all: &[Definition], from: usize) -> bool {
+fn leads_back(all: &[&Definition], from: usize) -> bool {
     let mut seen = vec![false; all.len()];
     let mut to_visit = vec![from];
     while let Some(at) = to_visit.pop() {

@@ -31,6 +31,12 @@ pub(super) struct SettleJob {
     sweep: Option<Sweep>,
 }
 
+impl SettleJob {
+    pub fn queue(&self) -> QueueId {
+        self.queue
+    }
+}
+
 /// A walk through the active messages of a queue.
 struct Sweep {
     filter: Option<Filter>,

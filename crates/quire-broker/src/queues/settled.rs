@@ -22,14 +22,18 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 /// publishers. A write for each check would sync the disk every second.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How far each queue is done, by the numbers of the queues; `None` where no queue has the number.
+pub(super) type Points = Vec<Option<Position>>;
+
 /// What is saved, and when.
 pub(super) struct Saving {
     file: QueuePointsFile,
     /// The positions in the file, by the numbers of the queues; `None` before it is written.
-    pub(super) saved: Option<Vec<Position>>,
+    pub(super) saved: Option<Points>,
     /// The positions to write when the log is persisted up to the first position.
-    next: Option<(Position, Vec<Position>)>,
-    is_under_way: bool,
+    next: Option<(Position, Points)>,
+    /// The file is being written.
+    pub(super) is_under_way: bool,
     /// When the settled positions are saved.
     save_due: Option<Instant>,
     /// When to look whether a journal file is needed no longer.
@@ -76,25 +80,46 @@ impl Saving {
 impl QueueService {
     /// The position up to which a queue needs nothing of the log.
     pub(super) fn settled(&self, queue: QueueId, served: Position) -> Position {
-        let settled = self.engine.settled(queue, served).unwrap_or_default();
+        let settled = self.engine.settled(queue, served).unwrap_or_default().max(self.defining.begin(queue));
         match self.dead_letters.first(queue) {
             Some(first) => settled.min(Position::new(first.get() - 1)),
             None => settled,
         }
     }
 
-    fn points(&self, served: Position) -> Vec<Position> {
-        (0..self.all.len() as u32).map(|queue| self.settled(QueueId::new(queue), served)).collect()
+    fn points(&self, served: Position) -> Points {
+        let mut points = vec![None; self.all.len()];
+        self.live().for_each(|(queue, _)| points[queue.get() as usize] = Some(self.settled(queue, served)));
+        points
     }
 
     /// The content of the file when the queues are settled up to `points`, of a log that begins at `first`.
-    fn file_entries(&self, points: &[Position], first: Position) -> QueuePoints {
-        let entry = |(definition, settled): (&std::sync::Arc<super::Definition>, &Position)| QueuePoint {
-            queue: definition.name.to_string(),
-            recovery_point: definition.recovery_point.0.clone(),
-            settled: *settled,
+    pub(super) fn file_entries(&self, points: &Points, first: Position) -> QueuePoints {
+        let entry = |(queue, definition): (QueueId, &std::sync::Arc<super::Definition>)| {
+            Some(QueuePoint {
+                queue: definition.name.to_string(),
+                recovery_point: definition.recovery_point.0.clone(),
+                settled: (*points.get(queue.get() as usize)?)?,
+            })
         };
-        QueuePoints::new(self.all.iter().zip(points).map(entry).collect(), first)
+        QueuePoints::new(self.live().filter_map(entry).collect(), first)
+    }
+
+    /// A queue was created and begins after a position, or was removed.
+    pub(super) fn set_point(&mut self, cx: &Context, queue: QueueId, begin: Option<Position>) {
+        let index = queue.get() as usize;
+        let Saving { saved, next, .. } = &mut self.saving;
+        for points in [Some(saved.get_or_insert_default()), next.as_mut().map(|(_, points)| points)] {
+            let Some(points) = points else { continue };
+            points.resize(points.len().max(index + 1), None);
+            points[index] = begin;
+        }
+        self.pin_log(cx);
+    }
+
+    /// A queue was removed: the file is to say so, so that the log need not be kept for the queue.
+    pub(super) fn save_without_removed(&mut self, cx: &Context) {
+        self.saving.next = Some((cx.log.journal.appended(), self.points(cx.log.served)));
     }
 }
 
@@ -123,8 +148,8 @@ impl QueueService {
             (saving.look_due, saving.looked_to) = (None, served);
             let points = self.points(served);
             let saved = self.saving.saved.as_ref();
-            let first_needed = |points: &Vec<Position>| {
-                let oldest = points.iter().min()?;
+            let first_needed = |points: &Points| {
+                let oldest = points.iter().flatten().min()?;
                 cx.log.reader.segment_start(oldest.next())
             };
             let frees_a_file = saved.and_then(first_needed) < first_needed(&points);
@@ -158,6 +183,7 @@ impl QueueService {
 
     /// The positions with which recovery began. They are saved at once if the file has others.
     pub(super) fn set_beginnings(&mut self, cx: &mut Context, points: Vec<Position>) {
+        let points: Points = points.into_iter().map(Some).collect();
         let entries = self.file_entries(&points, cx.log.reader.first());
         if self.saving.read().as_ref() != Some(&entries) {
             self.saving.next = Some((cx.log.journal.appended(), points.clone()));
@@ -167,7 +193,7 @@ impl QueueService {
     }
 
     /// Keeps the files that queues need from being removed.
-    fn pin_log(&mut self, cx: &mut Context) {
+    fn pin_log(&mut self, cx: &Context) {
         let needed = self.needed_from(cx).map(|needed| Position::new(needed.get() - 1));
         self.saving.pin = needed.map(|after| cx.log.reader.cursor(after));
     }

@@ -151,6 +151,15 @@ impl QueueStates {
         self.0.write(&file_name(queue), queue, head, state)
     }
 
+    /// Removes the file of a queue, if there is one.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn remove(&self, queue: &str) -> Result<(), JournalError> {
+        let file = file_name(queue);
+        if self.0.files()?.contains(&file) { self.0.remove(&file) } else { Ok(()) }
+    }
+
     /// Removes the files of all queues but these.
     ///
     /// # Errors

@@ -35,8 +35,8 @@ pub(super) struct Snapshots {
     draft: Option<Draft>,
     is_under_way: bool,
     due: Option<Instant>,
-    /// The memory that holds the states of these queues.
-    memory: Memory,
+    /// The memory that holds the states of these queues. `None` before a queue needs it.
+    memory: Option<Memory>,
     /// Why that is the heap, until it is reported.
     unpaged: Option<io::Error>,
 }
@@ -56,26 +56,61 @@ impl Snapshots {
         let all = (0..).map(QueueId::new).zip(definitions);
         let queues: Vec<QueueId> =
             all.filter(|(_, definition)| definition.keeps_state()).map(|(queue, _)| queue).collect();
-        let memory = if queues.is_empty() { Ok(Memory::heap()) } else { journal.paged_memory() };
-        let (memory, unpaged) = match memory {
-            Ok(memory) => (memory, None),
-            Err(error) => (Memory::heap(), Some(error)),
-        };
-        Snapshots {
+        let keeps_any = !queues.is_empty();
+        let mut snapshots = Snapshots {
             files: QueueStates::new(journal.sidecars()),
             queues,
             line: VecDeque::new(),
             draft: None,
             is_under_way: false,
             due: None,
-            memory,
-            unpaged,
+            memory: None,
+            unpaged: None,
+        };
+        if keeps_any {
+            snapshots.page(journal);
         }
+        snapshots
+    }
+
+    /// Has memory from now on that can be paged out.
+    fn page(&mut self, journal: &Journal) {
+        self.memory = Some(journal.paged_memory().unwrap_or_else(|error| {
+            self.unpaged = Some(error);
+            Memory::heap()
+        }));
+    }
+
+    /// Prepares for the state of a queue that is created.
+    pub fn prepare(&mut self, journal: &Journal, definition: &Definition) {
+        if definition.keeps_state() && self.memory.is_none() {
+            self.page(journal);
+        }
+    }
+
+    /// A queue was created.
+    pub fn add(&mut self, queue: QueueId, definition: &Definition) {
+        if definition.keeps_state() {
+            self.queues.push(queue);
+        }
+    }
+
+    /// No state of the queue is written any more.
+    pub fn forget(&mut self, queue: QueueId) {
+        self.queues.retain(|other| *other != queue);
+        self.line.retain(|other| *other != queue);
+        self.draft.take_if(|draft| draft.queue == queue);
+    }
+
+    /// Whether the state of a queue may be being written.
+    pub fn is_writing(&self) -> bool {
+        self.is_under_way
     }
 
     /// The memory that holds the state of a queue.
     pub fn memory_of(&self, definition: &Definition) -> Memory {
-        if definition.keeps_state() { self.memory.clone() } else { Memory::heap() }
+        let memory = self.memory.as_ref().filter(|_| definition.keeps_state());
+        memory.map_or_else(Memory::heap, Memory::clone)
     }
 
     /// When to begin again.
@@ -129,7 +164,8 @@ impl QueueService {
         if snapshots.queues.is_empty() {
             return;
         }
-        if let Some(error) = snapshots.unpaged.take().or_else(|| snapshots.memory.take_failure()) {
+        let failure = || snapshots.memory.as_ref().and_then(Memory::take_failure);
+        if let Some(error) = snapshots.unpaged.take().or_else(failure) {
             cx.outputs.push_back(Output::Log(Event::QueuesNotPaged { reason: error.to_string() }));
         }
         let due = *snapshots.due.get_or_insert(now + SNAPSHOT_INTERVAL);
@@ -145,7 +181,7 @@ impl QueueService {
         if snapshots.draft.is_none()
             && let Some(queue) = snapshots.line.pop_front()
         {
-            let snapshot = Snapshot::new(&snapshots.memory);
+            let snapshot = Snapshot::new(&snapshots.memory.clone().unwrap_or_else(Memory::heap));
             snapshots.draft = Some(Draft { queue, snapshot, after: served, rests_on: None });
         }
         let Some(draft) = &mut snapshots.draft else { return };
@@ -179,6 +215,15 @@ impl QueueService {
         }
     }
 
+    /// Removes the file with the state of a queue that was removed. Nothing reads a file that stays.
+    pub(super) fn remove_state(&mut self, cx: &mut Context, definition: &Definition) {
+        if definition.keeps_state() {
+            self.snapshots.is_under_way = true;
+            let (files, queue) = (self.snapshots.files.clone(), definition.name.clone());
+            cx.begin_queue_job(Purpose::Snapshot, QueueJob::RemoveSnapshot { files, queue });
+        }
+    }
+
     pub(super) fn snapshot_saved(&mut self, cx: &mut Context, result: Option<Result<(), JournalError>>) {
         self.snapshots.is_under_way = false;
         cx.wants_turn |= self.snapshots.draft.is_some() || !self.snapshots.line.is_empty();
@@ -195,7 +240,7 @@ impl QueueService {
             if dead_letters.first(*queue).is_some() {
                 continue;
             }
-            let mut snapshot = Snapshot::new(&snapshots.memory);
+            let mut snapshot = Snapshot::new(&snapshots.memory.clone().unwrap_or_else(Memory::heap));
             while !engine.write_snapshot(*queue, &mut snapshot, u64::MAX) {}
             let definition = all[queue.get() as usize].clone();
             let state = State { after: cx.log.served, snapshot, reader: cx.log.reader.clone(), definition };

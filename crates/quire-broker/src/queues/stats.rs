@@ -23,6 +23,8 @@ pub struct QueueStats {
     pub takes_dead_letters: bool,
     /// The position up to which the queue needs nothing of the log.
     pub settled: u64,
+    /// It was created at run time, not by the configuration.
+    pub created: bool,
 }
 
 impl QueueService {
@@ -40,12 +42,13 @@ impl QueueService {
     fn stats_by_id(&self, cx: &Context, queue: QueueId) -> QueueStats {
         let now = self.time_or_start(cx.now);
         let topics = &self.definition(queue).selector;
-        let mut dead_letter_topics = self.all.iter().filter_map(|other| other.dead_letter_topic.as_deref());
+        let mut dead_letter_topics = self.live().filter_map(|(_, other)| other.dead_letter_topic.as_deref());
         QueueStats {
             engine: self.engine.stats(queue, now).unwrap_or_default(),
             dead_letters: self.dead_letters.count(queue),
             takes_dead_letters: dead_letter_topics.any(|topic| topics.matches(topic)),
             settled: self.settled(queue, cx.log.served).get(),
+            created: self.defining.is_created(queue),
         }
     }
 }

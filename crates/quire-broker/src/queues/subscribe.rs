@@ -29,6 +29,13 @@ pub(crate) struct QueueSubscription {
     filters: Vec<FilterId>,
 }
 
+impl QueueSubscription {
+    /// Drops the deliveries of a queue that was removed.
+    pub fn forget_queue(&mut self, queue: QueueId) {
+        self.pending.retain(|pending| pending.queue() != queue);
+    }
+}
+
 /// The options of a subscription to queues.
 pub(crate) struct Wanted<'a> {
     pub queues: &'a [QueueId],

@@ -88,8 +88,8 @@ struct PatternGroup {
 
 pub(crate) struct TopicTable {
     rules: Vec<RecordingRule>,
-    /// By the numbers of the queues.
-    routes: Vec<QueueRoute>,
+    /// By the numbers of the queues; `None`: no queue has the number any more.
+    routes: Vec<Option<QueueRoute>>,
     topics: Slab<Topic>,
     by_name: BTreeMap<Arc<str>, u32>,
     groups: Slab<PatternGroup>,
@@ -111,7 +111,7 @@ impl TopicTable {
     pub(crate) fn new(rules: Vec<RecordingRule>, routes: Vec<QueueRoute>) -> Self {
         TopicTable {
             rules,
-            routes,
+            routes: routes.into_iter().map(Some).collect(),
             topics: Slab::new(),
             by_name: BTreeMap::new(),
             groups: Slab::new(),
@@ -122,6 +122,25 @@ impl TopicTable {
             persisted_count: 0,
             generation: 0,
             arena: Arena::default(),
+        }
+    }
+
+    /// The recording rules of the log.
+    pub(crate) fn rules(&self) -> &[RecordingRule] {
+        &self.rules
+    }
+
+    /// From now on a queue has this number, or none has.
+    pub(crate) fn set_route(&mut self, queue: QueueId, route: Option<QueueRoute>) {
+        let index = queue.get() as usize;
+        if self.routes.len() <= index {
+            self.routes.resize(index + 1, None);
+        }
+        self.routes[index] = route;
+        self.forget_unpinned();
+        for (_, topic) in &mut self.topics {
+            topic.queues = queues_of(&self.routes, &topic.name, &topic.recording);
+            topic.is_queue = self.routes.iter().flatten().any(|route| route.name == topic.name);
         }
     }
 
@@ -139,7 +158,7 @@ impl TopicTable {
     /// The rules, the queues and the subscriptions of a topic, whether it is in the table or not.
     pub(crate) fn describe(&self, name: &str) -> TopicStats {
         let recording = Recording::of(&self.rules, name);
-        let entered = self.routes.iter().filter(|route| route.takes(name, &recording));
+        let entered = self.routes.iter().flatten().filter(|route| route.takes(name, &recording));
         let own = self.by_name.get(name).map(|&id| &self.topics[id as usize].audience);
         let found = self.pattern_index.candidates(name).map(|group| &self.groups[group as usize]);
         let patterns = found.filter(|group| group.pattern.matches(name)).map(|group| &group.audience);
@@ -164,7 +183,7 @@ impl TopicTable {
 
     /// The topic that a message published to `name` goes to: another one when that is the name of a queue.
     pub(crate) fn publish_target(&self, name: &str) -> Option<Arc<str>> {
-        let route = self.routes.iter().find(|route| *route.name == *name)?;
+        let route = self.routes.iter().flatten().find(|route| *route.name == *name)?;
         Some(route.publish_target.clone())
     }
 
@@ -187,12 +206,11 @@ impl TopicTable {
         self.link_count += patterns.len();
         self.unpinned_count += 1;
         let recording = Recording::of(&self.rules, &name);
-        let entered = self.routes.iter().enumerate().filter(|(_, route)| route.takes(&name, &recording));
         let topic = Topic {
             name: name.clone(),
             is_admitted: false,
-            queues: entered.map(|(queue, _)| QueueId::new(queue as u32)).collect(),
-            is_queue: self.routes.iter().any(|route| route.name == name),
+            queues: queues_of(&self.routes, &name, &recording),
+            is_queue: self.routes.iter().flatten().any(|route| route.name == name),
             recording,
             audience: Audience::default(),
             patterns,
@@ -349,6 +367,14 @@ impl TopicTable {
         self.unpinned_count = 0;
         self.generation += 1;
     }
+}
+
+/// The queues that the messages of a topic enter.
+fn queues_of(routes: &[Option<QueueRoute>], topic: &str, recording: &Recording) -> Box<[QueueId]> {
+    let takes =
+        |route: &Option<QueueRoute>| route.as_ref().is_some_and(|route| route.takes(topic, recording));
+    let entered = routes.iter().enumerate().filter(|(_, route)| takes(route));
+    entered.map(|(queue, _)| QueueId::new(queue as u32)).collect()
 }
 
 /// The topics whose names begin with `prefix`.

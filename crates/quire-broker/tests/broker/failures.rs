@@ -34,7 +34,7 @@ fn on_a_disk_that_fills() -> (Pair, Arc<AtomicBool>) {
 }
 
 /// As before, with a second value: syncs fail.
-fn on_a_disk_that_fills_or_fails() -> (Pair, Arc<AtomicBool>, Arc<AtomicBool>) {
+pub fn on_a_disk_that_fills_or_fails() -> (Pair, Arc<AtomicBool>, Arc<AtomicBool>) {
     let (is_full, fails_syncs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let disk = Arc::new(MemoryDisk::new(1 << 30));
     let full = full_disk(&disk, &is_full, &fails_syncs).with_page_files(0);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use quire_client::{CommandId, Failure, Lease, Message, QuerySpec};
-use quire_command::Subject;
+use quire_command::{DefineQueue, Subject};
 use quire_journal::Bookmark;
 use quire_types::Verdict;
 use quire_types::time::Instant;
@@ -129,6 +129,14 @@ impl Client {
     /// See [`quire_client::ClientCore::inspect`].
     pub fn inspect(&self, subject: Subject<'_>) -> Result<CommandId, Failure> {
         self.command(|core| core.inspect(subject))
+    }
+
+    /// Has the server create or drop a queue; take the answer with [`take_told`](Self::take_told) when the command is answered.
+    ///
+    /// # Errors
+    /// See [`quire_client::ClientCore::define_queue`].
+    pub fn define_queue(&self, action: DefineQueue<'_>) -> Result<CommandId, Failure> {
+        self.command(|core| core.define_queue(action))
     }
 
     /// Messages that were settled, of which it is not known yet that this is durable.

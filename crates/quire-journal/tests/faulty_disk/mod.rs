@@ -23,6 +23,8 @@ pub enum Call<'a> {
     Write(&'a Path),
     /// Sync a file.
     Sync(&'a Path),
+    /// Give a file this name.
+    Rename(&'a Path),
     /// Sync a directory.
     SyncDirectory(&'a Path),
 }
@@ -82,6 +84,7 @@ impl Disk for FaultyDisk {
         self.disk.create_directory(directory)
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        (self.fault)(Call::Rename(to))?;
         self.disk.rename(from, to)
     }
     fn remove(&self, path: &Path) -> io::Result<()> {

@@ -251,3 +251,40 @@ fn a_filter_that_has_yet_to_look_at_messages_shows_in_the_figures() {
     subscribe(&mut queues, OTHER, queue, Some(3));
     until_all_was_seen(&mut queues, &[2, 2, 2, 1, 1]);
 }
+
+#[test]
+fn a_removed_queue_is_unknown_and_leaves_nothing_to_a_queue_that_gets_its_number() {
+    let mut queues = Queues::new();
+    let config = QueueConfig { lease_period: Some(Duration::from_secs(1)), ..QueueConfig::default() };
+    let first = queue(&mut queues, config.clone(), 5);
+    let other = queue(&mut queues, config, 2);
+    let moved = subscribe(&mut queues, CONNECTION, first, None);
+    let all = delivered(&mut queues, NOW, 5);
+    assert_eq!(all.len(), 5);
+    assert_eq!(queues.subscriptions_of(first), [moved]);
+    assert_eq!(queues.remove_queue(first), None, "it has a subscription");
+    // The subscription moves away and keeps what it holds.
+    let spec = SubscriptionSpec { connection: CONNECTION, backlog: Some(6), queues: vec![(other, None)] };
+    queues.replace(moved, &spec).unwrap();
+    let cancelled = queues.settle(first, CONNECTION, Verdict::Cancel, &[Position::new(2)], NOW);
+    assert_eq!(cancelled, 1);
+    assert_eq!(queues.remove_queue(first), Some(5));
+    assert_eq!(queues.poll_change(), None);
+    assert_eq!(queues.backlog(moved), Some((6, 0)));
+    // Nothing is known under the number.
+    assert!(queues.stats(first, NOW).is_none() && queues.config(first).is_none());
+    assert!(queues.settled(first, Position::new(9)).is_none() && queues.remove_queue(first).is_none());
+    assert_eq!(queues.enqueue(first, Position::new(6), Entry::default()), Enqueued::Known);
+    let spec = SubscriptionSpec { connection: OTHER, backlog: None, queues: vec![(first, None)] };
+    assert_eq!(queues.subscribe(&spec), Err(SubscribeError::UnknownQueue { queue: first }));
+    assert_eq!(delivered(&mut queues, Time::new(5_000_000_000), 9), [(other, 1), (other, 2)]);
+    // A later queue begins empty, after its position.
+    let second = queues.add_queue(QueueConfig::default()).unwrap();
+    assert_eq!(second, first);
+    queues.begin_after(second, Position::new(7));
+    assert_eq!(queues.enqueue(second, Position::new(7), Entry::default()), Enqueued::Known);
+    assert_eq!(queues.enqueue(second, Position::new(8), Entry::default()), Enqueued::Active);
+    subscribe(&mut queues, OTHER, second, Some(1));
+    assert_eq!(delivered(&mut queues, Time::new(5_000_000_000), 9), [(second, 8)]);
+    assert_eq!(queues.stats(second, NOW).unwrap().entered, 1);
+}

@@ -11,6 +11,7 @@ mod client;
 mod delays;
 mod holders;
 mod network;
+mod operator;
 mod server;
 mod visitor;
 
@@ -24,6 +25,7 @@ use crate::random::Random;
 use auditor::Auditor;
 use client::Client;
 use network::Network;
+use operator::Operator;
 use server::Server;
 use visitor::Visitor;
 
@@ -85,6 +87,8 @@ pub struct Played {
     pub removed: u64,
     /// Maintenance jobs in the middle of which the process or the power ended.
     pub cut_short: u64,
+    /// Commands of an operator that create and drop queues, and were answered.
+    pub defined: u64,
 }
 
 impl Played {
@@ -96,7 +100,7 @@ impl Played {
         }
     }
 
-    fn counters(&mut self) -> [&mut u64; 18] {
+    fn counters(&mut self) -> [&mut u64; 19] {
         [
             &mut self.published,
             &mut self.delivered,
@@ -116,6 +120,7 @@ impl Played {
             &mut self.maintained,
             &mut self.removed,
             &mut self.cut_short,
+            &mut self.defined,
         ]
     }
 }
@@ -125,13 +130,13 @@ impl std::fmt::Display for Played {
         let Played { published, delivered, acknowledged, leases, power_cuts, kills, stops, poisoned, .. } =
             self;
         let Played { hung_syncs, cuts, silences, client_kills, clock_steps, stalls, visits, .. } = self;
-        let Played { maintained, removed, cut_short, .. } = self;
+        let Played { maintained, removed, cut_short, defined, .. } = self;
         write!(
             f,
             "{published} messages published, {delivered} delivered, {acknowledged} acknowledged in queues, {leases} words of their holders; {power_cuts} power cuts, {kills} kills and {stops} stops of the server, \
              {poisoned} failed disks, {hung_syncs} hung syncs, {cuts} cut and {silences} silent connections, {client_kills} killed clients, \
              {clock_steps} clock steps, {stalls} stalls, {visits} visits; {maintained} journal files maintained, {removed} of them removed, \
-             {cut_short} jobs cut short"
+             {cut_short} jobs cut short, {defined} commands that create and drop queues"
         )
     }
 }
@@ -145,6 +150,8 @@ const WALL_START_NS: u64 = 1_500_000_000 * SECOND_NS;
 const TURNS_AT_ONCE_MAX: u32 = 100_000;
 /// Number of the first visitor as a process of the network and as a publisher.
 const FIRST_VISITOR: usize = 1000;
+/// Number of the operator as a process of the network.
+const OPERATOR: usize = 2000;
 /// The `max_client_backlog` of most worlds, small enough to be reached, and the smallest that a configuration may name.
 const BACKLOG_MAX: u64 = 64 << 10;
 const BACKLOG_MAX_LEAST: u64 = 1024;
@@ -207,6 +214,7 @@ struct World {
     network: Network,
     clients: Vec<Client>,
     visitors: Vec<Visitor>,
+    operator: Option<Operator>,
     auditor: Auditor,
     played: Played,
 }
@@ -251,10 +259,13 @@ impl World {
             clients.iter_mut().for_each(Client::linger);
         }
         let rules = has_rules.then_some(maintenance);
+        let mut defining = Random::new(seed ^ 0x0071_u64.rotate_left(40));
+        let operator = defining.percent(50).then(|| Operator::new(OPERATOR, Random::new(defining.number())));
         let visitors = (0..visitor_count)
             .map(|number| Visitor::new(FIRST_VISITOR + number as usize, Random::new(apart.number())));
         World {
             visitors: visitors.collect(),
+            operator,
             server: Server::new(disk.clone(), backlog_max, rules, canary),
             network: Network::new(random.number()),
             auditor: Auditor::new(canary, random.number()),
@@ -284,6 +295,9 @@ impl World {
             for visitor in &mut self.visitors {
                 visitor.act(self.clock.now(), &mut self.network, &self.server, &mut self.auditor);
             }
+            if let Some(operator) = &mut self.operator {
+                operator.act(self.clock.now(), &mut self.network, &self.server);
+            }
             let pause_ns = self.random.below(20_000_000);
             self.pass(pause_ns)?;
         }
@@ -298,6 +312,7 @@ impl World {
         let now = self.clock.now();
         self.clients.iter_mut().for_each(Client::settle);
         self.visitors.iter_mut().for_each(|visitor| visitor.settle(&mut self.network));
+        self.operator.iter_mut().for_each(|operator| operator.settle(&mut self.network));
         self.clients.push(Client::witness_of_all(&mut self.random, now));
         let mut end = self.clock.ns + PEACE_NS;
         let mut taken = 0;
@@ -411,6 +426,9 @@ impl World {
         for visitor in &mut self.visitors {
             is_busy |= visitor.turn(now, &mut self.network, &mut self.auditor)?;
         }
+        if let Some(operator) = &mut self.operator {
+            is_busy |= operator.turn(now, &mut self.network)?;
+        }
         is_busy |= self.server.turn(now, &mut self.network, &mut self.random, &mut self.auditor)?;
         Ok(is_busy)
     }
@@ -428,6 +446,7 @@ impl World {
             hung_syncs: self.server.hung_count(),
             stalls: self.network.stall_count(),
             visits: self.visitors.iter().map(Visitor::visit_count).sum(),
+            defined: self.operator.as_ref().map_or(0, Operator::answer_count),
             ..self.played
         }
     }

@@ -1,0 +1,477 @@
+//! Queues that are created and dropped at run time (docs/queues.md section 14).
+//!
+//! One command is carried out at a time. The commands of other connections wait in line; the further commands of the same connection wait
+//! for the answer. A queue is created in these steps:
+//!
+//! 1. The queue enters the engine and the table of topics. It takes every message from here on. Commands do not find it yet.
+//! 2. Its beginning goes into the log. When that is persisted, the place of the beginning cannot change in a crash.
+//! 3. `queues.ack` is written, so that the journal keeps the files that the queue needs, and then `created-queues.state`.
+//! 4. Commands find the queue. The answer is sent.
+//!
+//! A queue is dropped in these steps:
+//!
+//! 1. `created-queues.state` is written without the queue.
+//! 2. Commands no longer find the queue, messages no longer enter it, and its subscriptions are ended.
+//! 3. When no subscription and no background job uses the queue, it leaves the engine. The answer is sent.
+//!
+//! A crash leaves the queue as it is before or after the file was written. A write that fails may still change the file. So the file is
+//! written again before the next command is begun.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+
+use quire_journal::{Journal, JournalError, Position};
+
+use super::created::{CreatedQueue, CreatedQueuesFile};
+use super::jobs::{Purpose, QueueJob};
+use super::sidecars::{QueuePoints, QueuePointsFile};
+use super::{Definition, QueueService, QueueSettings};
+use crate::admin::{AdminReply, Requester};
+use crate::config::ConfigErrors;
+use crate::context::Context;
+use crate::failure::code_of;
+use crate::reply::Refused;
+use crate::session::Stall;
+use crate::subscription::ServedBy;
+use crate::topic::RecordingRule;
+use crate::{BrokerConfig, ConfigError, Event, OpenError, Output};
+use quire_command::Code;
+use quire_expression::topic::TopicSelector;
+use quire_queue::QueueId;
+
+/// A command about a queue.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Define {
+    Create(Box<QueueSettings>),
+    Drop(String),
+}
+
+/// The queues of a start.
+pub(crate) struct FoundQueues {
+    /// Those of the configuration, then those that were created at run time.
+    pub definitions: Vec<Definition>,
+    /// Names of queues that were created at run time, and that the configuration defines now.
+    pub replaced: Vec<String>,
+    pub(super) defining: Defining,
+}
+
+/// The queues that were created at run time, and the commands about them.
+pub(super) struct Defining {
+    pub file: CreatedQueuesFile,
+    pub(super) created: BTreeMap<QueueId, CreatedQueue>,
+    /// The file says something else.
+    is_stale: bool,
+    waiting: VecDeque<(Requester, Define)>,
+    current: Option<Current>,
+    /// A write of the file failed, so the file has the old definitions or the new ones.
+    is_uncertain: bool,
+    /// The file is being written again after such a failure.
+    is_repairing: bool,
+}
+
+/// The command that is being carried out.
+struct Current {
+    by: Requester,
+    queue: QueueId,
+    step: Step,
+}
+
+enum Step {
+    /// Waits until the log is persisted up to this position, and until the files can be written.
+    Ready(Position, Change),
+    /// The files are being written.
+    Writing(Change),
+    /// Waits until nothing uses the queue any more; then this is the answer.
+    Removing(Answer),
+}
+
+/// The change that is made.
+enum Change {
+    Create,
+    Drop { warnings: Vec<String> },
+}
+
+enum Answer {
+    Dropped { warnings: Vec<String> },
+    NotCreated(Refused),
+}
+
+/// The result of the first step of a command.
+enum Begun {
+    Step(QueueId, Step),
+    /// There is nothing to do.
+    Done(AdminReply),
+}
+
+/// Writes the file with the queues that were created at run time. Of a new queue, the journal learns first what the queue needs.
+pub(crate) struct WriteCreated {
+    points: Option<(QueuePointsFile, QueuePoints)>,
+    file: CreatedQueuesFile,
+    queues: Vec<CreatedQueue>,
+}
+
+impl WriteCreated {
+    pub fn run(self) -> Result<(), JournalError> {
+        if let Some((file, points)) = self.points {
+            file.write(&points)?;
+        }
+        self.file.write(&self.queues)
+    }
+}
+
+impl Defining {
+    /// The queue, if it was created at run time.
+    pub fn created(&self, queue: QueueId) -> Option<&CreatedQueue> {
+        self.created.get(&queue)
+    }
+
+    pub fn is_created(&self, queue: QueueId) -> bool {
+        self.created.contains_key(&queue)
+    }
+
+    /// The position after which the queue takes messages.
+    pub fn begin(&self, queue: QueueId) -> Position {
+        self.created(queue).map_or(Position::ZERO, |created| created.begin)
+    }
+
+    /// Lets no queue begin after the end of the log. Whether the file has to be written.
+    pub fn clamp(&mut self, end: Position) -> bool {
+        for created in self.created.values_mut().filter(|created| created.begin > end) {
+            created.begin = end;
+            self.is_stale = true;
+        }
+        std::mem::take(&mut self.is_stale)
+    }
+
+    /// The content of the file, without this queue.
+    pub fn definitions(&self, without: Option<QueueId>) -> Vec<CreatedQueue> {
+        let wanted = self.created.iter().filter(|(queue, _)| Some(**queue) != without);
+        let mut all: Vec<CreatedQueue> = wanted.map(|(_, created)| created.clone()).collect();
+        all.sort_by_key(|created| created.begin);
+        all
+    }
+}
+
+/// At the start.
+impl QueueService {
+    /// Adds the queues that were created at run time to those of the configuration, which replace queues with the same names.
+    ///
+    /// # Errors
+    /// A file that cannot be used, and a queue that does not fit the configuration.
+    pub(crate) fn load_created(
+        config: &BrokerConfig,
+        mut definitions: Vec<Definition>,
+        rules: &[RecordingRule],
+        journal: &Journal,
+    ) -> Result<FoundQueues, OpenError> {
+        let directory = config.transaction_log.journal_directory.as_deref().unwrap_or(Path::new(""));
+        let file = CreatedQueuesFile::new(journal.sidecars(), directory);
+        let options = config.filter_options();
+        let (mut created, mut replaced) = (BTreeMap::new(), Vec::new());
+        for queue in file.read()? {
+            let name = &queue.settings.name;
+            if config.queues.iter().any(|configured| configured.name == *name) {
+                replaced.push(name.clone());
+                continue;
+            }
+            let others: Vec<&Definition> = definitions.iter().collect();
+            let compiled = queue.compile(&others, rules, &options);
+            let definition = compiled.map_err(|errors| {
+                let ConfigError { key, reason } = errors.into();
+                let reason = format!(
+                    "{reason}. {key} belongs to a queue that was created at run time. Change the configuration back, or \
+                     define a [[queue]] with this name, which replaces the other one"
+                );
+                ConfigError::new("queues", reason)
+            })?;
+            created.insert(QueueId::new(definitions.len() as u32), queue);
+            definitions.push(definition);
+        }
+        let is_stale = !replaced.is_empty();
+        let defining = Defining {
+            file,
+            created,
+            is_stale,
+            waiting: VecDeque::new(),
+            current: None,
+            is_uncertain: false,
+            is_repairing: false,
+        };
+        Ok(FoundQueues { definitions, replaced, defining })
+    }
+}
+
+/// Commands.
+impl QueueService {
+    /// Carries out a command when it is its turn. The answer follows; the connection's further commands wait for it.
+    pub(crate) fn define(&mut self, cx: &mut Context, by: Requester, command: Define) {
+        if let Some(session) = by.connection().and_then(|connection| cx.session_of(connection)) {
+            cx.stall(session, Stall::Defining);
+        }
+        self.defining.waiting.push_back((by, command));
+        cx.wants_turn = true;
+    }
+
+    /// Continues the command that is being carried out, and then the next ones.
+    pub(crate) fn continue_defining(&mut self, cx: &mut Context) {
+        loop {
+            if let Some(current) = self.defining.current.take() {
+                self.defining.current = self.take_step(cx, current);
+                if self.defining.current.is_some() {
+                    return;
+                }
+            }
+            if self.repair(cx) {
+                return;
+            }
+            let Some((by, command)) = self.defining.waiting.pop_front() else { return };
+            // A command of a connection that has ended is not begun.
+            if !cx.hears(&by) {
+                continue;
+            }
+            let begun = match command {
+                Define::Create(settings) => self.begin_create(cx, *settings),
+                Define::Drop(name) => self.begin_drop(cx, &name),
+            };
+            match begun {
+                Ok(Begun::Step(queue, step)) => self.defining.current = Some(Current { by, queue, step }),
+                Ok(Begun::Done(reply)) => answer(cx, &by, reply),
+                Err(refused) => answer(cx, &by, refused.into()),
+            }
+        }
+    }
+
+    /// Writes the file again after a write that failed: otherwise the answer to the next command could be wrong after a restart. Whether the
+    /// command has to wait for that.
+    fn repair(&mut self, cx: &mut Context) -> bool {
+        if !self.defining.is_uncertain || self.defining.waiting.is_empty() {
+            return false;
+        }
+        if !self.defining.is_repairing && !self.saving.is_under_way {
+            let (file, queues) = (self.defining.file.clone(), self.defining.definitions(None));
+            self.defining.is_repairing = true;
+            self.begin_write(cx, WriteCreated { points: None, file, queues });
+        }
+        true
+    }
+
+    fn begin_write(&mut self, cx: &mut Context, write: WriteCreated) {
+        self.saving.is_under_way = true;
+        cx.begin_queue_job(Purpose::Define, QueueJob::WriteCreated(write));
+    }
+
+    /// At the end: the file has the definitions that hold.
+    pub(super) fn write_uncertain(&mut self) -> Result<(), JournalError> {
+        if self.defining.is_uncertain {
+            self.defining.file.write(&self.defining.definitions(None))?;
+        }
+        Ok(())
+    }
+
+    fn begin_create(&mut self, cx: &mut Context, settings: QueueSettings) -> Result<Begun, Refused> {
+        let mut settings = settings.for_run_time(cx.topics.rules()).map_err(|error| bad(error.into()))?;
+        let name = settings.name.clone();
+        // The queue may be dropped and the topic stays: dead letters go there in any case.
+        if let Some(queue) = settings.dead_letter_topic.as_deref().and_then(|topic| self.find(topic)) {
+            settings.dead_letter_topic = Some(self.definition(queue).publish_target.to_string());
+        }
+        if let Some(queue) = self.find(&name) {
+            let Some(created) = self.defining.created(queue) else { return Err(configured(&name)) };
+            let differing = created.settings.differences(&settings).join(", ");
+            if differing.is_empty() {
+                return Ok(Begun::Done(AdminReply::QueueCreated { queue: name, existed: true }));
+            }
+            let reason = format!(
+                "queue {name:?} exists with other settings: {differing}. Drop it and create it again to change them"
+            );
+            return Err(Refused::new(Code::QueueExists, reason));
+        }
+        let limit = cx.config.limits.max_created_queues;
+        if self.defining.created.len() >= limit as usize {
+            let reason = format!(
+                "max_created_queues: {limit} queues were created at run time; drop one, or raise limits.max_created_queues of the server"
+            );
+            return Err(Refused::new(Code::LimitExceeded, reason));
+        }
+        check_unused(cx, &name)?;
+        check_journal(cx)?;
+        let created = CreatedQueue { begin: cx.log.journal.appended(), settings };
+        let others: Vec<&Definition> = self.live().map(|(_, definition)| &**definition).collect();
+        let definition =
+            created.compile(&others, cx.topics.rules(), &cx.config.filter_options()).map_err(bad)?;
+        let queue = self.add(cx, created, definition)?;
+        let begin = self.defining.begin(queue);
+        if let Err(error) = self.log_begin(cx, queue, begin) {
+            cx.fail(&error);
+        }
+        Ok(Begun::Step(queue, Step::Ready(cx.log.journal.appended(), Change::Create)))
+    }
+
+    fn begin_drop(&mut self, cx: &mut Context, name: &str) -> Result<Begun, Refused> {
+        let Some(queue) = self.find(name) else {
+            return Err(Refused::new(Code::UnknownQueue, format!("no queue has the name {name:?}")));
+        };
+        if !self.defining.is_created(queue) {
+            return Err(configured(name));
+        }
+        check_journal(cx)?;
+        let warnings = self.letters_without_queue(queue);
+        Ok(Begun::Step(queue, Step::Ready(Position::ZERO, Change::Drop { warnings })))
+    }
+
+    /// One step of a command; `None`: it is answered.
+    fn take_step(&mut self, cx: &mut Context, current: Current) -> Option<Current> {
+        let Current { by, queue, step } = current;
+        let step = match step {
+            Step::Ready(_, Change::Create) if cx.log.failure.is_some() => {
+                let failure = cx.failure_frame();
+                self.retire(cx, queue);
+                Step::Removing(Answer::NotCreated(Refused::new(failure.code, failure.reason)))
+            }
+            Step::Ready(rests_on, change) => {
+                let is_ready = rests_on <= cx.log.journal.persisted() && !self.saving.is_under_way;
+                if is_ready {
+                    self.write_definitions(cx, queue, change)
+                } else {
+                    Step::Ready(rests_on, change)
+                }
+            }
+            Step::Writing(change) => Step::Writing(change),
+            Step::Removing(reply) => match self.try_remove(cx, queue) {
+                None => Step::Removing(reply),
+                Some(message_count) => {
+                    let reply = match reply {
+                        Answer::NotCreated(refused) => refused.into(),
+                        Answer::Dropped { warnings } => self.dropped(cx, &by, queue, message_count, warnings),
+                    };
+                    answer(cx, &by, reply);
+                    return None;
+                }
+            },
+        };
+        Some(Current { by, queue, step })
+    }
+
+    fn write_definitions(&mut self, cx: &mut Context, queue: QueueId, change: Change) -> Step {
+        let without = matches!(change, Change::Drop { .. }).then_some(queue);
+        let points = self.saving.saved.as_ref().filter(|_| without.is_none());
+        let points = points.map(|points| {
+            (
+                QueuePointsFile::new(cx.log.journal.sidecars()),
+                self.file_entries(points, cx.log.reader.first()),
+            )
+        });
+        let (file, queues) = (self.defining.file.clone(), self.defining.definitions(without));
+        self.begin_write(cx, WriteCreated { points, file, queues });
+        Step::Writing(change)
+    }
+
+    /// The definitions are on stable storage, or could not be written; `None`: by a bug of ours.
+    pub(super) fn definitions_written(&mut self, cx: &mut Context, result: Option<Result<(), JournalError>>) {
+        self.saving.is_under_way = false;
+        let failure = match result {
+            Some(Ok(())) => None,
+            Some(Err(error)) => Some(Refused::new(code_of(&error), error.to_string())),
+            None => Some(Refused::new(Code::Internal, "the definition could not be written".to_owned())),
+        };
+        self.defining.is_uncertain = failure.is_some();
+        cx.wants_turn = true;
+        if std::mem::take(&mut self.defining.is_repairing) {
+            // The command that waited for the repair fails in the same way. The next one tries again.
+            if let Some(refused) = failure
+                && let Some((by, _)) = self.defining.waiting.pop_front()
+            {
+                answer(cx, &by, refused.into());
+            }
+            return;
+        }
+        let Some(Current { by, queue, step: Step::Writing(change) }) = self.defining.current.take() else {
+            return;
+        };
+        let reply = match (change, failure) {
+            (Change::Create, None) => {
+                let name = self.definition(queue).name.clone();
+                self.by_name.insert(name.clone(), queue);
+                let queue = name.to_string();
+                cx.outputs
+                    .push_back(Output::Log(Event::QueueCreated { queue: queue.clone(), by: by.name() }));
+                Ok(AdminReply::QueueCreated { queue, existed: false })
+            }
+            (Change::Create, Some(refused)) => {
+                self.retire(cx, queue);
+                Err(Answer::NotCreated(refused))
+            }
+            (Change::Drop { warnings }, None) => {
+                self.retire(cx, queue);
+                Err(Answer::Dropped { warnings })
+            }
+            // The queue stays as it is.
+            (Change::Drop { .. }, Some(refused)) => Ok(refused.into()),
+        };
+        match reply {
+            Ok(reply) => answer(cx, &by, reply),
+            Err(reply) => self.defining.current = Some(Current { by, queue, step: Step::Removing(reply) }),
+        }
+    }
+
+    fn dropped(
+        &self,
+        cx: &mut Context,
+        by: &Requester,
+        queue: QueueId,
+        message_count: u64,
+        warnings: Vec<String>,
+    ) -> AdminReply {
+        let queue = self.definition(queue).name.to_string();
+        let event = Event::QueueDropped { queue: queue.clone(), message_count, by: by.name() };
+        cx.outputs.push_back(Output::Log(event));
+        let texts = warnings.iter().cloned();
+        cx.outputs.extend(texts.map(|text| Output::Log(Event::ConfigWarning { text })));
+        AdminReply::QueueDropped { queue, message_count, warnings }
+    }
+}
+
+/// Sends the reply, and continues with the further commands of the connection.
+fn answer(cx: &mut Context, by: &Requester, reply: AdminReply) {
+    cx.reply(by, reply);
+    if let Some(session) = by.connection().and_then(|connection| cx.session_of(connection)) {
+        cx.resume_commands(session, Stall::Defining);
+    }
+}
+
+fn bad(errors: ConfigErrors) -> Refused {
+    Refused::new(Code::BadOption, ConfigError::from(errors).to_string())
+}
+
+fn configured(name: &str) -> Refused {
+    let reason = format!(
+        "the configuration of the server defines queue {name:?}; it can be changed and removed there only"
+    );
+    Refused::new(Code::QueueExists, reason)
+}
+
+/// A journal that takes no writes cannot record where a queue begins.
+fn check_journal(cx: &Context) -> Result<(), Refused> {
+    match &cx.log.failure {
+        Some(failure) => Err(Refused::new(failure.code, failure.reason.clone())),
+        None => Ok(()),
+    }
+}
+
+/// A subscription to the topic of this name would become a consumer of the queue when its client connects again.
+fn check_unused(cx: &Context, name: &str) -> Result<(), Refused> {
+    let count = cx.subscriptions.all.values().filter(|subscription| {
+        let is_ordinary = matches!(subscription.served_by, ServedBy::Ordinary) && !subscription.has_ended;
+        is_ordinary && matches!(&subscription.selector, TopicSelector::Name(topic) if **topic == *name)
+    });
+    match count.count() {
+        0 => Ok(()),
+        count => {
+            let reason = format!(
+                "name: {count} subscriptions without a bookmark name the topic {name:?}. End them, or give the queue another \
+                 name and set underlying_topic"
+            );
+            Err(Refused::new(Code::BadOption, reason))
+        }
+    }
+}

@@ -1,0 +1,63 @@
+"""Queues that are created and dropped at run time: the settings, and the answers of the server (docs/queues.md section 14)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+from quire._arguments import check_type
+from quire._units import Duration
+
+
+class QueueSettings(TypedDict, total=False):
+    """The keys of `[[queue]]` without `name` (docs/queues.md section 8)."""
+
+    #: Left out, the message type that the transaction log has for the topic.
+    message_type: str
+    underlying_topic: str
+    default_publish_target: str
+    semantics: Literal["at-least-once", "at-most-once"]
+    fairness_model: Literal["fast", "round-robin", "proportional"]
+    lease_period: Duration
+    leasing: Literal["strict", "sublease"]
+    max_backlog: int
+    max_per_subscription_backlog: int
+    max_deliveries: int
+    max_cancels: int
+    retry_delay: Sequence[Duration]
+    expiration: Duration
+    expiration_model: Literal["message", "queue", "minimum"]
+    filter: str
+    priority: str
+    barrier_expression: str
+    target_queue_depth: int
+    #: The queue begins with the next message.
+    recovery_point: Literal["now"]
+    dead_letter_topic: str
+    file_backed_metadata: Literal["enabled", "disabled"]
+    record_leases: bool
+
+
+@dataclass(frozen=True)
+class DropReport:
+    """A queue that was dropped."""
+
+    #: Messages that it had: waiting, delayed, leased and inactive ones.
+    messages: int
+    #: One text for each queue whose dead letters no queue takes any more.
+    warnings: tuple[str, ...] = ()
+
+
+def settings_to_core(name: str, settings: QueueSettings) -> str:
+    """Returns the settings as the server reads them: JSON. Raises `ConfigError` that names the key."""
+    # The configuration is not needed by clients that create no queue.
+    from quire.config._models import queue_of
+
+    check_type(name, str, "name")
+    given: dict[str, Any] = {**settings, "name": name}
+    core = queue_of({"message_type": "json", **given}).to_core()
+    if "message_type" not in given:
+        core["message_type"] = ""
+    return json.dumps(core)
