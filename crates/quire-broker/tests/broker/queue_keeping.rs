@@ -1,4 +1,4 @@
-//! Queues whose state is kept in a file (`file_backed_metadata`; reference: queues-and-transaction-log Y1, Y7, Y11): it is read when it is
+//! Queues whose state is kept in a file (`file_backed_metadata`): it is read when it is
 //! of use, and whenever anything about it is wrong the queue is rebuilt from the log. Counts of deliveries, of which the log does not
 //! speak, show which it was.
 
