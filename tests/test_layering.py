@@ -50,14 +50,19 @@ def test_a_crate_imports_only_the_crates_below_it(crate: str) -> None:
     assert imported <= ALLOWED[crate]
 
 
+PAGE = (ROOT / "docs/internals/architecture.md").read_text(encoding="utf-8")
+
+
 def test_the_architecture_page_says_the_same() -> None:
-    page = (ROOT / "docs/internals/architecture.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `quire-(\w+)` \|[^|]*\|([^|]*)\|$", page, re.MULTILINE)
+    rows = re.findall(r"^\| `quire-(\w+)` \|[^|]*\|([^|]*)\|$", PAGE, re.MULTILINE)
     said = {name: re.sub(r"\(.*?\)", "", imports).strip() for name, imports in rows}
     assert set(said) == set(ALLOWED)
     for name, imports in said.items():
-        if not imports.startswith("all"):
-            assert {part.strip() for part in imports.split(",") if part.strip()} == ALLOWED[name], name
+        listed = {part for part in re.split(r",| and ", imports.removeprefix("all but")) if part}
+        crates = {part.strip() for part in listed}
+        if imports.startswith("all but"):
+            crates = set(ALLOWED) - crates - {name}
+        assert crates == ALLOWED[name], name
 
 
 def test_only_the_codec_of_the_broker_imports_the_wire_protocol() -> None:
@@ -85,13 +90,159 @@ def code_of(path: Path) -> str:
     return re.sub(r"//.*", "", path.read_text(encoding="utf-8"))
 
 
+#: Comments, texts and characters: they may contain braces and names of modules.
+NOT_CODE = re.compile(
+    r"""//[^\n]* | /\*.*?\*/ | b?r(\#*)".*?"\1 | b?"(?:\\.|[^"\\])*" | b?'(?:\\.[^']*|[^'\\])'""",
+    re.DOTALL | re.VERBOSE,
+)
+
+#: The parts of a file that decide its paths: `mod name {`, a whole `use`, braces, and paths that begin with
+#: `crate`, `self` or `super`.
+RELEVANT = re.compile(
+    r"""
+    \bmod\s+(?P<module>\w+)\s*\{
+    | \buse\s+(?P<tree>[^;]*);
+    | (?P<brace>[{}])
+    | (?<![\w$:])(?P<path>(?:crate|self|super)(?:\s*::\s*\w+)+)
+    """,
+    re.VERBOSE,
+)
+
+Module = tuple[str, ...]
+
+
+def leaves_of(tree: str) -> list[tuple[list[str], str]]:
+    """The paths of a `use`, without its groups, each with the name that it gets in the module."""
+    tree = tree.strip()
+    if (group := re.fullmatch(r"(.*?)\{(.*)\}", tree, re.DOTALL)) is None:
+        path, _, alias = re.sub(r"\s+", " ", tree).partition(" as ")
+        parts = [part.strip() for part in path.split("::") if part.strip()]
+        if len(parts) > 1 and parts[-1] == "self":
+            parts.pop()
+        return [(parts, alias.strip() or parts[-1])] if parts else []
+    prefix = [part.strip() for part in group[1].split("::") if part.strip()]
+    items, depth = [""], 0
+    for character in group[2]:
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            items.append("")
+        else:
+            items[-1] += character
+    found = []
+    for item in items:
+        for parts, name in leaves_of(item):
+            if parts == ["self"]:
+                found.append((prefix, prefix[-1] if name == "self" else name))
+            else:
+                found.append((prefix + parts, name))
+    return found
+
+
+def absolute(parts: list[str], module: Module) -> Module:
+    """The path from the root of the crate. `module` is the module that contains it."""
+    at = () if parts[0] == "crate" else module
+    for part in parts:
+        if part == "super":
+            at = at[:-1]
+        elif part not in ("crate", "self"):
+            at = (*at, part)
+    return at
+
+
+def paths_of(code: str, module: Module) -> tuple[set[Module], dict[Module, Module]]:
+    """The paths into the crate, and the names that `use` gives to paths."""
+    paths: set[Module] = set()
+    names: dict[Module, Module] = {}
+    inner = [module]
+    for match in RELEVANT.finditer(NOT_CODE.sub("''", code)):
+        if match["module"]:
+            inner.append((*inner[-1], match["module"]))
+        elif match["brace"] == "{":
+            inner.append(inner[-1])
+        elif match["brace"]:
+            inner.pop()
+        elif match["path"]:
+            paths.add(absolute(re.split(r"\s*::\s*", match["path"]), inner[-1]))
+        else:
+            for parts, name in leaves_of(match["tree"]):
+                path = absolute(parts, inner[-1])
+                names[(*inner[-1], name)] = path
+                # Another first name is a module in this one, or another crate.
+                if parts[0] in ("crate", "self", "super"):
+                    paths.add(path)
+    assert inner == [module], "the braces of the file do not match"
+    return paths, names
+
+
+def resolved(path: Module, names: dict[Module, Module]) -> Module:
+    """Follows re-exports to the module that has the item."""
+    for _ in range(10):
+        known = [end for end in range(1, len(path) + 1) if path[:end] in names]
+        if not known:
+            break
+        path = names[path[: known[0]]] + path[known[0] :]
+    return path
+
+
+def module_of(path: Path) -> Module:
+    parts = path.relative_to(BROKER).with_suffix("").parts
+    return parts[:-1] if parts[-1] in ("mod", "lib") else parts
+
+
+def names_of_the_broker() -> dict[Module, Module]:
+    names: dict[Module, Module] = {}
+    for path in sorted(BROKER.rglob("*.rs")):
+        names |= paths_of(path.read_text(encoding="utf-8"), module_of(path))[1]
+    return names
+
+
+def forbidden(code: str, module: Module, names: dict[Module, Module]) -> list[str]:
+    """The paths of a file of a service that lead to the broker, to another service, or to the whole crate."""
+    others = {*SERVICES, "broker"} - {module[0]}
+    found = []
+    for path in paths_of(code, module)[0]:
+        first = (*resolved(path, names), "*")[0]
+        if first == "*" or first in others:
+            found.append("::".join(("crate", *path)))
+    return sorted(found)
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_knows_neither_the_broker_nor_another_service(service: str) -> None:
-    others = "|".join(other for other in SERVICES if other != service)
+    names = names_of_the_broker()
     for path in rust_files(service):
-        code = code_of(path)
-        assert not re.search(r"\bBroker\b", code), f"{path}: names the broker"
-        assert not re.search(rf"\bcrate::({others}|broker)\b", code), f"{path}: imports another service"
+        assert not re.search(r"\bBroker\b", code_of(path)), f"{path}: names the broker"
+        assert forbidden(path.read_text(encoding="utf-8"), module_of(path), names) == [], path
+
+
+def test_no_shared_module_imports_all_names_of_a_service() -> None:
+    """Such a module would hide which service a name comes from."""
+    for name, path in names_of_the_broker().items():
+        if name[-1] == "*" and path[0] in {*SERVICES, "broker"}:
+            assert name[0] == path[0], name
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("use crate::queues::Definition;", ["crate::queues::Definition"]),
+        ("use super::super::queues::Definition;", ["crate::queues::Definition"]),
+        ("use crate::{Timer, queues::{Definition, self}};", ["crate::queues", "crate::queues::Definition"]),
+        ("use super::{super::queues as q, Publishers};", ["crate::queues"]),
+        ("use crate::QueueSubscription;", ["crate::QueueSubscription"]),
+        ("use crate::{\n    Event,\n    QueueStats as Figures,\n};", ["crate::QueueStats"]),
+        ("fn f() -> super::super::queues::Wanted {}", ["crate::queues::Wanted"]),
+        ("fn f() { crate::broker::run() }", ["crate::broker::run"]),
+        ("mod tests { use super::super::super::queues; }", ["crate::queues"]),
+        ("use crate as root;", ["crate"]),
+        ("use super::super::*;", ["crate::*"]),
+        ("use super::Publishers; use crate::{Event, context::Context};", []),
+        ("mod tests { use super::super::queues; }", []),
+        ("// crate::queues\nconst TEXT: &str = \"{ crate::queues\"; const C: char = '{';", []),
+    ],
+)
+def test_every_form_of_an_import_is_seen(code: str, found: list[str]) -> None:
+    assert forbidden(code, ("publishers", "logon"), names_of_the_broker()) == found
 
 
 def test_only_the_run_loop_has_methods_of_the_broker() -> None:
@@ -108,7 +259,45 @@ def test_the_broker_is_a_handful_of_parts() -> None:
     code = code_of(BROKER / "broker/mod.rs")
     fields = re.search(r"pub struct Broker \{(.*?)\n\}", code, re.DOTALL)
     assert fields is not None
-    assert len(re.findall(r"^    \w+:", fields[1], re.MULTILINE)) <= 12
+    count = len(re.findall(r"^    (?:pub(?:\([^)]*\))? )?\w+:", fields[1], re.MULTILINE))
+    assert count <= 12
+    said = re.search(r"^\| fields of `Broker` \| \d+ \| (\d+) \|$", PAGE, re.MULTILINE)
+    assert said is not None
+    assert count == int(said[1])
+
+
+@pytest.mark.parametrize(
+    ("section", "row", "end"),
+    [
+        ("One publish", "files of one publish", ""),
+        ("One queue delivery", "files of one queue delivery, to the worker", "client/_worker.py"),
+    ],
+)
+def test_the_architecture_page_counts_the_files_of_its_lists(section: str, row: str, end: str) -> None:
+    _, _, text = PAGE.partition(f"\n## {section}\n")
+    steps = re.findall(r"^\d+\. .*?(?=^\d+\. |^$)", text.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
+    last = next((index for index, step in enumerate(steps) if end and end in step), len(steps) - 1)
+    every, counted = (
+        [Path(name) for name in re.findall(r"`([\w/-]+\.(?:rs|py))`", part)]
+        for part in ("".join(steps), "".join(steps[: last + 1]))
+    )
+    forwarding = {
+        Path(name)
+        for group in re.findall(r"\[([^]]*)\]", "".join(steps[: last + 1]))
+        for name in re.findall(r"`([^`]*)`", group)
+    }
+    for path in every:
+        assert (ROOT if path.parts[0] in ("crates", "python") else BROKER).joinpath(path).is_file(), path
+    acting = set(counted) - forwarding
+    in_broker = [
+        len([path for path in files if path.parts[0] not in ("crates", "python")])
+        for files in (acting, forwarding)
+    ]
+    rows = re.search(rf"^\| {row} \|.*\n\| of these, in the broker \|.*$", PAGE, re.MULTILINE)
+    assert rows is not None
+    cells = [line.split("|")[3] for line in rows[0].splitlines()]
+    numbers = [[int(number) for number in re.findall(r"\d+", cell)] for cell in cells]
+    assert numbers == [[len(acting), len(forwarding)], in_broker]
 
 
 def test_the_leaf_of_the_broker_imports_nothing_of_it() -> None:
