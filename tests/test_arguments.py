@@ -211,3 +211,9 @@ def test_arguments_of_constructors(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     assert quire.Reconnect(initial="1s", maximum="1s").maximum == timedelta(seconds=1)
     quire.Queue(quire.config.Queue(name="jobs", message_type="json"))
+
+
+def test_a_configuration_for_a_server_with_its_own_is_refused() -> None:
+    with pytest.raises(quire.ConfigError, match="is a server with its own configuration") as refused:
+        quire.Client("quire://127.0.0.1:1", config=quire.Config())
+    assert refused.value.key == "config"

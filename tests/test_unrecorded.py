@@ -115,6 +115,10 @@ WARNED = {
     recorded = false
     """: ["the transaction log records nothing"],
     """
+    [transaction_log]
+    durability = "os"
+    """: ['transaction_log.durability is "os": messages are acknowledged before they are on the disk'],
+    """
     [[transaction_log.topic]]
     name = "jobs/low"
     message_type = "json"
@@ -138,8 +142,8 @@ WARNED = {
 }
 
 
-@pytest.mark.parametrize(("text", "warned"), WARNED.items(), ids=["nothing", "queue"])
-def test_the_check_and_the_log_warn_of_what_is_not_recorded(
+@pytest.mark.parametrize(("text", "warned"), WARNED.items(), ids=["nothing", "power", "queue"])
+def test_the_check_and_the_log_warn_of_what_can_be_lost(
     tmp_path: Path, text: str, warned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "quire.toml"

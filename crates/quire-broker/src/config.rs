@@ -299,10 +299,11 @@ impl BrokerConfig {
     pub fn diagnose(text: &str) -> (Vec<ConfigError>, Vec<String>) {
         let checked = Self::unchecked(text).map_err(ConfigErrors::from).and_then(|config| {
             config.check()?;
-            config.compile()
+            let (rules, queues) = config.compile()?;
+            Ok(config.warnings(&rules, &queues))
         });
         match checked {
-            Ok((rules, queues)) => (Vec::new(), warnings(&rules, &queues)),
+            Ok(warnings) => (Vec::new(), warnings),
             Err(errors) => (errors.0, Vec::new()),
         }
     }
@@ -403,37 +404,45 @@ impl BrokerConfig {
         let queues = Definition::compile(&self.queues, &rules, &options)?;
         Ok((rules, queues))
     }
-}
 
-/// See [`BrokerConfig::diagnose`].
-pub(crate) fn warnings(rules: &[RecordingRule], queues: &[Definition]) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if !rules.iter().any(RecordingRule::records) {
-        warnings.push(
-            "the transaction log records nothing: no transaction_log.topic has recorded = true. Messages are \
-             delivered to current subscribers only"
-                .to_owned(),
-        );
-    }
-    for queue in queues {
-        let unrecorded = rules.iter().filter(|rule| !rule.records()).filter_map(RecordingRule::name);
-        for topic in unrecorded.filter(|topic| queue.selector.matches(topic)) {
-            warnings.push(format!(
-                "queue {:?}: the transaction log does not record its underlying topic {topic:?}, so messages on it \
-                 do not enter the queue",
-                queue.name
-            ));
+    /// The second part of the result of [`BrokerConfig::diagnose`].
+    pub(crate) fn warnings(&self, rules: &[RecordingRule], queues: &[Definition]) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let log = &self.transaction_log;
+        if log.durability == Durability::Os && log.journal_directory.is_some() {
+            warnings.push(
+                "transaction_log.durability is \"os\": messages are acknowledged before they are on the disk, and a power \
+                 cut can lose the last ones"
+                    .to_owned(),
+            );
         }
-        let filtered = rules.iter().filter(|rule| rule.has_filter()).filter_map(RecordingRule::name);
-        for topic in filtered.filter(|topic| queue.selector.matches(topic)) {
-            warnings.push(format!(
-                "queue {:?}: the transaction log records only a part of its underlying topic {topic:?}, because of \
-                 the filter of its transaction_log.topic; the other messages do not enter the queue",
-                queue.name
-            ));
+        if !rules.iter().any(RecordingRule::records) {
+            warnings.push(
+                "the transaction log records nothing: no transaction_log.topic has recorded = true. Messages are \
+                 delivered to current subscribers only"
+                    .to_owned(),
+            );
         }
+        for queue in queues {
+            let unrecorded = rules.iter().filter(|rule| !rule.records()).filter_map(RecordingRule::name);
+            for topic in unrecorded.filter(|topic| queue.selector.matches(topic)) {
+                warnings.push(format!(
+                    "queue {:?}: the transaction log does not record its underlying topic {topic:?}, so messages on it \
+                     do not enter the queue",
+                    queue.name
+                ));
+            }
+            let filtered = rules.iter().filter(|rule| rule.has_filter()).filter_map(RecordingRule::name);
+            for topic in filtered.filter(|topic| queue.selector.matches(topic)) {
+                warnings.push(format!(
+                    "queue {:?}: the transaction log records only a part of its underlying topic {topic:?}, because of \
+                     the filter of its transaction_log.topic; the other messages do not enter the queue",
+                    queue.name
+                ));
+            }
+        }
+        warnings
     }
-    warnings
 }
 
 impl TransportConfig {

@@ -153,8 +153,8 @@ def create(
 ) -> int:
     """Create a queue on a running server. It begins with the next message, and it survives a restart.
 
-    When the queue exists with the same settings, nothing changes. The options are the keys of [[queue]] in a
-    configuration.
+    When the queue exists with the same settings, nothing changes.
+    The options are the keys of [[queue]] in a configuration.
 
     For example:
       quire queue create RISK --topic orders --lease-period 30s --max-deliveries 5
@@ -163,21 +163,45 @@ def create(
     Parameters
     ----------
     queue
-        The name.
+        Name of the queue.
     underlying_topic
-        The topic whose messages enter, or a pattern. Default: the topic with the name of the queue.
+        Topic whose messages enter, or a pattern. Default: the topic with the name of the queue.
     message_type
-        Default: the message type that the log has for the topic.
+        Type of the messages. Default: the message type that the log has for the topic.
     default_publish_target
-        The topic of messages that are published to the queue. Default: the underlying topic.
+        Topic of messages that are published to the queue. Default: the underlying topic.
+    semantics
+        at-least-once or at-most-once.
+    fairness_model
+        Rule that chooses the consumer of a message: fast, round-robin or proportional.
     lease_period
-        The time for which a consumer may hold a message, as 30s. Default: without end.
+        Time for which a consumer may hold a message, such as 30s. Default: without end.
+    leasing
+        With strict, only the holder of a message can acknowledge it. With sublease, every consumer can.
+    max_backlog
+        Limit of leased messages of the queue.
+    max_per_subscription_backlog
+        Limit of leased messages of one subscription.
+    max_deliveries
+        Limit of deliveries of a message. Then the message expires.
+    max_cancels
+        Limit of cancels of a message. One more, and the message expires.
     retry_delay
-        The times that a message waits after its first cancel, its second, and so on.
+        Times that a message waits after its first cancel, its second, and so on.
+    expiration
+        Lifetime of a message in the queue, such as 1h.
+    expiration_model
+        Rule for a message that has its own expiration.
     filter
-        Only messages that match enter.
+        Content filter. Only messages that match it enter.
+    priority
+        Expression that gives the priority of a message. Higher values come first.
+    barrier_expression
+        Filter. A message that matches waits until all messages before it are settled.
+    target_queue_depth
+        Limit of messages that the queue looks at. The others wait in the log.
     dead_letter_topic
-        The topic, or queue, that gets the messages that expire.
+        Topic, or queue, that gets the messages that expire.
     file_backed_metadata
         Keep the state in a file, for a faster restart.
     record_leases
@@ -224,11 +248,16 @@ def drop(
     yes: Annotated[bool, Parameter(negative="", help="Drop the queue also when it has messages.")] = False,
     json: Json = False,
 ) -> int:
-    """Drop a queue that was created with create. Its subscriptions end; its messages stay in the log.
+    """Drop a queue that was created with create. Its subscriptions end, and its messages stay in the log.
 
     For example:
       quire queue drop RISK
       quire queue drop RISK --yes
+
+    Parameters
+    ----------
+    queue
+        Name of the queue.
     """
     with quire.Client(url or default_url()) as client:
         figures = client.queue_stats(queue)[queue]

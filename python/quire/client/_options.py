@@ -128,6 +128,9 @@ class ClientOptions:
             "receive_size_max": size(self.receive_size_max, "receive_size_max"),
         }.items():
             object.__setattr__(self, name, value)
+        if self.config is not None and not any(isinstance(place, Place) for place in self.places):
+            reason = f"{self.urls[0]!r} is a server with its own configuration; this one is for memory: and file: URLs"
+            raise ConfigError(reason, key="config")
         if self.heartbeat is not None and self.heartbeat < HEARTBEAT_MIN:  # type: ignore[operator]
             reason = f"{self.heartbeat} is below {HEARTBEAT_MIN}; None means no heartbeat"
             raise ConfigError(reason, key="heartbeat")

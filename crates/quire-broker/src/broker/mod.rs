@@ -90,7 +90,7 @@ impl Broker {
     ) -> Result<Broker, OpenError> {
         config.check()?;
         let (rules, definitions) = config.compile()?;
-        let mut warnings = crate::config::warnings(&rules, &definitions);
+        let mut warnings = config.warnings(&rules, &definitions);
         let found = QueueService::load_created(&config, definitions, &rules, &journal)?;
         warnings.extend(found.replaced.iter().map(|name| {
             format!("queue {name:?}: it was created at run time; from now on the configuration defines it")
