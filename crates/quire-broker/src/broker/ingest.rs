@@ -5,8 +5,8 @@
 
 use quire_command::Message;
 use quire_journal::{
-    Appended, Attributes, Bookmark, Headers, NewAttributes, NewRecord, Position, PublisherId, RecordKind,
-    Timestamp,
+    Appended, Attributes, AttributesBuffer, Bookmark, Headers, JournalError, NewAttributes, NewRecord,
+    Position, PublisherId, RecordKind, Timestamp,
 };
 
 use super::Broker;
@@ -102,18 +102,13 @@ impl Broker {
             }
             let attributes = match headers.is_empty() && delay.is_none() {
                 true => Attributes::NONE,
-                false => {
-                    // By the wall clock: the times in the log are ahead of it after it was put back.
-                    let not_before = delay.end(self.cx.now.wall);
-                    let new = NewAttributes { headers, not_before, ..NewAttributes::default() };
-                    match self.attributes.encode(&new) {
-                        Ok(attributes) => attributes,
-                        Err(error) => {
-                            self.cx.fail(&error);
-                            return Ingested::Refused;
-                        }
+                false => match encode(&mut self.attributes, headers, delay, self.cx.now.wall) {
+                    Ok(attributes) => attributes,
+                    Err(error) => {
+                        self.cx.fail(&error);
+                        return Ingested::Refused;
                     }
-                }
+                },
             };
             let record = NewRecord {
                 kind: RecordKind::Publish,
@@ -186,4 +181,17 @@ impl Broker {
         }
         self.cx.wants_turn = true;
     }
+}
+
+/// The attributes of a message that has headers or a delay. Few messages have them, and [`Broker::ingest`] is shorter without this code.
+#[cold]
+#[inline(never)]
+fn encode<'a>(
+    buffer: &'a mut AttributesBuffer,
+    headers: Headers<'_>,
+    delay: Delay,
+    now: Timestamp,
+) -> Result<Attributes<'a>, JournalError> {
+    // By the wall clock: the times in the log are ahead of it after it was put back.
+    buffer.encode(&NewAttributes { headers, not_before: delay.end(now), ..NewAttributes::default() })
 }
