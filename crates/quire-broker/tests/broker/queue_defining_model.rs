@@ -32,7 +32,7 @@ enum Step {
     Drop {
         queue: usize,
     },
-    /// A worker takes some messages of a queue, acknowledges one in so many and returns the others.
+    /// A worker takes some messages of a queue, acknowledges some of them and returns the others.
     Work {
         queue: usize,
         backlog: u32,
@@ -41,7 +41,7 @@ enum Step {
     Restart {
         is_clean: bool,
     },
-    /// A command, and so many single steps of the server and its disk before a crash.
+    /// A command, and the number of single steps of the server and its disk before a crash.
     CrashIn {
         queue: usize,
         creates: bool,

@@ -141,7 +141,7 @@ fn seconds(seconds: u64) -> Delay {
     Delay::For { ns: seconds * SECOND }
 }
 
-/// A delay until so many seconds after the beginning.
+/// A delay until this number of seconds after the beginning.
 fn at(seconds: u64) -> Delay {
     Delay::Until(Timestamp(WALL_START_NS + seconds * SECOND))
 }
