@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 from collections import defaultdict
+from contextlib import ExitStack
 from pathlib import Path
 
 from . import report
@@ -32,17 +33,24 @@ def main() -> None:
     rounds: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for number in range(options.rounds):
         # Round by round through all engines, so that what else the machine does meets all of them.
-        for engine in engines:
+        for engine in list(engines):
             directory = Path(tempfile.mkdtemp(prefix="quire-peers-", dir=options.directory))
             try:
                 _say(f"round {number + 1}/{options.rounds}: {engine.name}")
                 _measure(engine, options.line or list(LINES), scale, directory, rounds, units)
+            except NotStarted as reason:
+                _say(f"  left out: {reason}")
+                engines.remove(engine)
             finally:
                 shutil.rmtree(directory, ignore_errors=True)
     if options.json:
         print(json.dumps(report.as_json(rounds, units), indent=2))
     else:
         print(report.table(durability, [engine.name for engine in engines], rounds, units))
+
+
+class NotStarted(Exception):
+    """The server of an engine did not start: an old version may not know a setting."""
 
 
 def _measure(
@@ -53,7 +61,11 @@ def _measure(
     rounds: defaultdict[str, defaultdict[str, list[float]]],
     units: dict[str, str],
 ) -> None:
-    with engine.serving(directory) as server:
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(engine.serving(directory))
+        except RuntimeError as error:
+            raise NotStarted(str(error)) from error
         for line in lines:
             try:
                 figures = LINES[line](engine, server, scale)
