@@ -112,7 +112,7 @@ def client_crash_rounds(directory: Path, rounds: int, seed: int) -> int:
         }
         for _ in range(rounds):
             publisher.listen(dice.randrange(1, _ANSWERS_MAX))
-            # A publisher of which nobody reads stops when its pipe is full, and then nothing more comes to the consumer.
+            # A publisher stops when its pipe is full and is not read. Then nothing more comes to the consumer.
             while publisher.published <= consumer.taken:
                 publisher.listen(1)
             consumer.listen(min(dice.randrange(1, _ANSWERS_MAX), publisher.published - consumer.taken))

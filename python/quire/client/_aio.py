@@ -352,16 +352,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
     async def create_queue(
         self, name: str, *, timeout: Duration | None = None, **settings: Unpack[QueueSettings]
     ) -> bool:
-        """Creates a queue on the server while it runs. Returns when the queue is on stable storage.
-
-        - `name`: of the queue
-        - `timeout`: how long to wait for the answer; left out, `command_timeout`
-        - `settings`: the keys of `[[queue]]`, as `lease_period="30s"` (docs/queues.md section 14)
-
-        The queue begins with the first message that is recorded after the call. Returns `False` when the queue existed with
-        the same settings. Raises `QueueExistsError` when it exists with other settings or in the configuration of the
-        server, and `ConfigError` that names the key of a bad setting.
-        """
+        """Creates a queue on the server while it runs. See `Client.create_queue`."""
         return await self._create_queue(name, settings, timeout)
 
     async def drop_queue(self, name: str, *, timeout: Duration | None = None) -> DropReport:
