@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz crash client-crash queue-crash protocol-kills churn peers docs wheel clean
+.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz crash client-crash queue-crash table-crash protocol-kills churn peers docs wheel clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,7 @@ check: setup
 	$(BIN)/ruff check python tests benches examples
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright --verifytypes quire --ignoreexternal > target/types.txt || { cat target/types.txt; exit 1; }
 	$(BIN)/stubtest quire._quire --allowlist tests/stubtest-allowlist.txt
 
 # The cases are the same every time, here and in the Python tests: a red run is the doing of the change. Plain `cargo test` and `pytest` draw
@@ -64,7 +65,7 @@ sim:
 #
 #   segments, compressed ones, index, clients.ack, queues.ack, archive.place, states of queues; bookmarks and times as text
 #   queues that were created at run time
-#   frames of both directions; message types and filters; changes, leases and snapshots of queues; commands and their options
+#   frames of both directions; message types and filters; changes, leases and snapshots of queues; snapshots of last-value topics; commands and their options
 #   what a server sends to a client
 #   stores of publishes and of bookmarks
 #   values of messages as columns of Arrow
@@ -76,8 +77,8 @@ fuzz: export QUIRE_FUZZ_CASES = $(or $(CASES),1000000)
 fuzz: export PROPTEST_CASES = $(or $(CASES),1000000)
 fuzz: setup
 	cargo test --profile editable --locked --package quire-journal --test journal any_bytes
-	cargo test --profile editable --locked --package quire-wire --package quire-expression --package quire-queue --package quire-broker --package quire-client \
-		--test wire --test filter --test queue --test broker --test client -- any_
+	cargo test --profile editable --locked --package quire-wire --package quire-expression --package quire-queue --package quire-table --package quire-broker --package quire-client \
+		--test wire --test filter --test write --test queue --test table --test broker --test client -- any_
 	cargo test --profile editable --locked --package quire-broker --lib any_bytes
 	cargo test --profile editable --locked --package quire-driver --test stores any_bytes
 	cargo test --profile editable --locked --package quire-arrow --test any_values
@@ -107,6 +108,10 @@ client-crash: setup
 # The server or a worker of a queue is killed; a bounded number of rounds is part of `make test`.
 queue-crash: setup
 	$(BIN)/python tests/queue_crashes.py $(or $(ROUNDS),200)
+
+# The server of a last-value topic is killed; a bounded number of rounds is part of `make test`.
+table-crash: setup
+	$(BIN)/python tests/table_crashes.py $(or $(ROUNDS),200)
 
 # Server, client or connection end beside any frame of the protocol, one to three in a life; each frame once is part of `make test`.
 protocol-kills: setup

@@ -1,6 +1,7 @@
 //! The Criterion benches are in `benches/`, those of whole processes in `end_to_end.py`. Here is what several of them use.
 
 pub mod driven_broker;
+pub mod filled_table;
 
 use quire_expression::filter::MessageContext;
 use quire_expression::message_type::MessageType;
@@ -12,6 +13,7 @@ pub fn context(message_type: MessageType, data: &[u8]) -> MessageContext<'_> {
         message_type,
         data,
         topic: "orders",
+        key: None,
         bookmark: None,
         correlation_id: b"",
         headers: quire_types::Headers::NONE,

@@ -34,6 +34,7 @@ given by its name: `quire publish --topic orders`. Arguments in square brackets 
 | the environment variable `QUIRE_URL` | URL of the server for commands without `--url` |
 | a server URL | `quire://HOST:PORT` |
 | a `file:` URL | `file:DIRECTORY`: a log with its files in this directory, without a server. No other process may write to it |
+| a `local:` URL | `local:DIRECTORY`: the server on this machine that runs on the journal in this directory, as administrator |
 | a bookmark | names one message of the log, such as <code>4711&#124;17&#124;</code> ([replay](../replay.md)) |
 | a time | in UTC: `2026-01-05`, `2026-01-05T08:00` or `2026-01-05T08:00:00Z` |
 | a duration | a number with a unit: `500ms`, `5s`, `15m`, `4h`, `7d` |
@@ -196,7 +197,8 @@ def _prose(text: str) -> str:
 def _cell(text: str) -> str:
     """A text in a cell of a table: options, URLs and files as code, and characters of the markup as text."""
     parts = re.split(
-        r"(`[^`]+`|--[\w-]+|\$\w+|quire://[\w.:]*\w|\b(?:file|memory):[A-Z]*|dist/\S+|\^ \$ .+ \\)", text
+        r"(`[^`]+`|--[\w-]+|\$\w+|quire://[\w.:]*\w|\b(?:file|local|memory):[A-Z]*|dist/\S+|\^ \$ .+ \\)",
+        text,
     )
     parts[::2] = [re.sub(_MARKUP, _entity, part) for part in parts[::2]]
     parts[1::2] = [_code(part.strip("`")) for part in parts[1::2]]

@@ -94,7 +94,6 @@ def test_options_of_a_reconnect(options: dict[str, Any], key: str, reason: str) 
             "it does not go together with `live`",
         ),
         ({"rate_max_gap": "1s", "bookmark": "now"}, "rate_max_gap", "it requires a `rate`"),
-        ({"conflation": "1s"}, "conflation", "it requires `conflation_key`"),
         ({"conflation_key": "/a"}, "conflation_key", "it requires `conflation`"),
         ({"conflation": "1s", "conflation_key": []}, "conflation_key", "the list is empty"),
         ({"conflation": "1s", "conflation_key": 5}, "conflation_key", "expected text, got `int`"),

@@ -40,6 +40,7 @@ def test_batches_hold_what_messages_say(journal: quire.Journal) -> None:
             "publisher",
             "sequence",
             "correlation_id",
+            "sow_key",
             "timestamp_ns",
             "timestamp",
         ):
@@ -76,7 +77,8 @@ def test_batches_have_the_size_that_was_asked_for(journal: quire.Journal) -> Non
 
 
 def test_mistakes_are_named(journal: quire.Journal) -> None:
-    with pytest.raises(quire.ConfigError, match="decimal"):
+    reason = "^fields: 'n': 'decimal' is not a type; expected boolean, byte, .*timestamp or date$"
+    with pytest.raises(quire.ConfigError, match=reason):
         journal.read_arrow(fields={"n": "decimal"})
     with pytest.raises(quire.BadFilterError):
         journal.read_arrow(filter="/n >")

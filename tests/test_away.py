@@ -50,6 +50,10 @@ CALLS: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
         lambda client, _, options: client.create_queue("NEW", **options),
         "creating queue 'NEW'",
     ),
+    "alter_queue": (
+        lambda client, _, options: client.alter_queue("JOBS", lease_period="1m", **options),
+        "altering queue 'JOBS'",
+    ),
     "drop_queue": (lambda client, _, options: client.drop_queue("JOBS", **options), "dropping queue 'JOBS'"),
     "queue_stats": (
         lambda client, _, options: client.queue_stats(**options),
@@ -220,7 +224,7 @@ def test_a_lost_connection_and_its_return_are_logged(caplog: pytest.LogCaptureFi
     assert (lost.levelname, returned.levelname) == ("WARNING", "INFO")
     assert lost.getMessage() == (
         f'client "loader": lost the connection to {scripted.url}: the server closed the connection;'
-        " 0 publishes are not known to be persisted"
+        " publishes that are not known to be persisted: 0"
     )
     assert returned.getMessage().startswith(f'client "loader": connected to {scripted.url} again after ')
     assert returned.getMessage().endswith("; sent again: 2 publishes, 1 subscriptions")
@@ -250,7 +254,7 @@ def test_a_client_that_loses_its_connection_while_it_closes_does_not_wait(
         closing.join(PATIENCE)
         assert not closing.is_alive()
         server.start()
-    assert "closed with 1 publishes not persisted" in caplog.text
+    assert "closed with 1 publish not persisted" in caplog.text
 
 
 @pytest.mark.parametrize("call", ["close", "drain"])
@@ -266,7 +270,7 @@ async def test_an_asyncio_client_that_loses_its_connection_while_it_closes_does_
         await asyncio.to_thread(server.stop)
         await asyncio.wait_for(closing, PATIENCE)
         server.start()
-    assert "closed with 1 publishes not persisted" in caplog.text
+    assert "closed with 1 publish not persisted" in caplog.text
 
 
 def test_the_code_of_an_error_says_why_there_is_no_connection(nobody: str) -> None:
@@ -315,3 +319,102 @@ def test_a_call_that_needs_a_connection_has_the_code_disconnected(process: Serve
         client.publish("t", b"1", sequence=None)
     assert caught.value.code == "disconnected"
     client.close()
+
+
+def _with_an_old_name(process: ServerProcess, count: int) -> None:
+    """Another store of the name `sensor` published as many messages. The server is away now."""
+    with quire.Client(process.url, name="sensor") as client:
+        for number in range(count):
+            client.publish("readings", number)
+        client.flush(PATIENCE)
+    process.kill()
+
+
+def _readings(url: str) -> list[int]:
+    with quire.Client(url) as client:
+        everything = client.subscribe("readings", bookmark=f"[{quire.EPOCH}:{quire.NOW}]")
+        return [message.json() for message in everything]
+
+
+def _begin(store: Path) -> dict[str, Any]:
+    return {"name": "sensor", "publish_store": store, "connect": "background", "reconnect": FAST}
+
+
+@pytest.mark.parametrize(("persisted", "dropped"), [(10, 5), (2, 2)])
+def test_a_flush_raises_that_a_new_store_for_an_old_name_lost_publishes(
+    tmp_path: Path, persisted: int, dropped: int
+) -> None:
+    with ServerProcess(tmp_path / "data") as process:
+        _with_an_old_name(process, persisted)
+        with quire.Client(process.url, **_begin(tmp_path / "store")) as client:
+            for number in range(100, 105):
+                client.publish("readings", number)
+            receipt = client.publish_receipt("readings", 105)
+            process.start()
+            with pytest.raises(
+                quire.NameInUseError, match=f"{dropped} publishes of this client were drop"
+            ) as raised:
+                client.flush(PATIENCE)
+            assert "publish_store=" in str(raised.value)
+            assert raised.value.code == "name_in_use"
+            if persisted == 10:
+                with pytest.raises(quire.NameInUseError):
+                    receipt.wait(PATIENCE)
+            else:
+                receipt.wait(PATIENCE)
+            # Raised once. What is published from now on is recorded.
+            client.flush(PATIENCE)
+            client.publish("readings", 106)
+            client.flush(PATIENCE)
+        kept = [] if persisted == 10 else [102, 103, 104, 105]
+        assert _readings(process.url) == [*range(persisted), *kept, 106]
+
+
+async def test_an_asyncio_flush_raises_that_publishes_were_dropped(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as process:
+        await asyncio.to_thread(_with_an_old_name, process, 3)
+        async with quire.AsyncClient(process.url, **_begin(tmp_path / "store")) as client:
+            await client.publish("readings", 100)
+            await asyncio.to_thread(process.start)
+            with pytest.raises(quire.NameInUseError, match="1 publish of this client was dropped"):
+                await client.flush(PATIENCE)
+            await client.flush(PATIENCE)
+            assert (await client.drain(PATIENCE)).is_clean
+
+
+def test_a_receipt_that_is_not_asked_lets_the_flush_raise_that_its_publish_was_dropped(
+    tmp_path: Path,
+) -> None:
+    with ServerProcess(tmp_path / "data") as process:
+        _with_an_old_name(process, 3)
+        with quire.Client(process.url, **_begin(tmp_path / "store")) as client:
+            client.publish_receipt("readings", 100)
+            process.start()
+            with pytest.raises(quire.NameInUseError, match="duplicate"):
+                client.flush(PATIENCE)
+
+
+def test_drain_reports_dropped_publishes_that_no_flush_raised(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ServerProcess(tmp_path / "data") as process:
+        _with_an_old_name(process, 3)
+        client = quire.Client(process.url, **_begin(tmp_path / "store"))
+        client.publish("readings", 100)
+        process.start()
+        wait_until(lambda: client.state == "connected")
+        report = client.drain(PATIENCE)
+        assert (report.is_clean, report.unpersisted) == (False, 0)
+        assert [error.code for error in report.failures] == ["name_in_use"]
+        assert "1 publish of this client was dropped as a duplicate" in caplog.text
+
+
+def test_publishes_that_the_program_numbers_may_be_repeated_by_a_new_store(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as process:
+        _with_an_old_name(process, 3)
+        with quire.Client(process.url, **_begin(tmp_path / "store")) as client:
+            for sequence in (1, 2, 3, 4):
+                client.publish("readings", 100 + sequence, sequence=sequence)
+            process.start()
+            client.flush(PATIENCE)
+        assert _readings(process.url) == [0, 1, 2, 104]

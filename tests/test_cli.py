@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from quire import Client
 from support.command_line import quire, serving, url_of
 from support.waiting import PATIENCE
 
@@ -121,7 +123,7 @@ def test_a_bad_filter_is_shown_with_a_caret(tmp_path: Path) -> None:
         (
             ("subscribe", "t", "--url", "memory:", "--timeout", "3", "--count", "1"),
             1,
-            "0 of 1 messages came",
+            "0 of 1 message came",
         ),
         (("serve", "--address", "nowhere"), 2, "--address: expected an address such as"),
         (("nonsense",), 2, "nonsense"),
@@ -150,7 +152,7 @@ def test_a_publish_under_a_name_is_not_repeated(tmp_path: Path) -> None:
         assert "were there already" not in first.stdout
         file.write_text('{"n": 1}\n\n{"n": 2}\n{"n": 3}\n')
         second = quire("publish", "orders", str(file), "--name", "orders.jsonl", url=url)
-        assert second.stdout.startswith("1 messages, ")
+        assert second.stdout.startswith("1 message, ")
         assert "2 were there already under the name orders.jsonl" in second.stdout
         third = quire("publish", "orders", str(file), "--name", "orders.jsonl", "--json", url=url)
         report = json.loads(third.stdout)
@@ -194,3 +196,31 @@ def test_output_that_is_not_wanted_any_more_ends_quietly(tmp_path: Path) -> None
         result = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
     assert result.stdout == "x\nx\nx\n"
     assert result.stderr == ""
+
+
+def test_what_was_published_with_options_is_printed_with_them(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, line):
+        url = url_of(line)
+        options = ("--correlation-id", "batch-7", "--expiration", "1h", "--header", "run=7")
+        assert quire("publish", "t", "-", *options, stdin='{"n": 1}\n', url=url).returncode == 0
+        with Client(url) as client:
+            client.publish("t", b"\xff\x00")
+            client.flush(timeout=PATIENCE)
+        shown = quire("subscribe", "t", "--bookmark", "epoch", "--count", "2", url=url)
+        first, second = (json.loads(printed) for printed in shown.stdout.splitlines())
+    assert (first["correlation_id"], first["headers"], first["data"]) == ("batch-7", {"run": "7"}, {"n": 1})
+    assert (second["base64"], "data" in second) == ("/wA=", False)
+
+
+def test_a_pipeline_reports_a_missing_journal_before_it_starts_java(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    command = [sys.executable, "-m", "quire", "pipeline", "archive", str(missing), str(tmp_path / "out")]
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    # Java is not found, and would be reported first.
+    done = subprocess.run(
+        command, env={**environment, "PATH": str(tmp_path)}, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"quire: path: {str(missing)!r} is no directory on this machine\n",
+    )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import quire
 from quire.cli import run
+from quire.testing import server
 from support.waiting import PATIENCE
 
 
@@ -39,7 +40,19 @@ def test_a_queue_is_empty_when_all_were_acknowledged(
         client.publish("bench", b"{}")
         client.flush(timeout=PATIENCE)
     assert run(arguments) == 2
-    assert "holds 1 messages" in capsys.readouterr().err
+    assert "holds 1 message:" in capsys.readouterr().err
+
+
+def test_a_queue_of_a_server_is_measured_and_an_unknown_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configured = {"name": "JOBS", "message_type": "json", "underlying_topic": "bench"}
+    with server(tmp_path, queue=configured) as running:
+        arguments = ["bench", "queue", "--url", running.url, "--messages", "50", "--json"]
+        assert run([*arguments, "--queue", "JOBS"]) == 0
+        assert json.loads(capsys.readouterr().out)["messages"] == 50
+        assert run([*arguments, "--queue", "JOBZ"]) != 0
+        assert "JOBZ" in capsys.readouterr().err
 
 
 def test_latency_has_quantiles_in_order(capsys: pytest.CaptureFixture[str]) -> None:

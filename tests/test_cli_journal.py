@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -142,7 +143,7 @@ def test_verify_fails_for_one_wrong_bit(command: Command, directory: Path) -> No
         {"is_sound": True, "segments": 4, "records": 600, "damages": []}
     ]
     sound = command("verify", directory)
-    assert sound.out == "sound: 600 records in 4 segments\n"
+    assert sound.out == "sound: 600 records in 4 journal files\n"
     path = sorted(directory.glob("*.journal"))[1]
     content = bytearray(path.read_bytes())
     content[9000] ^= 4
@@ -280,6 +281,10 @@ def test_missing_files_are_named_and_can_be_given_up(command: Command, archived:
     assert command("verify", directory, "--archive-directory", moved).code == 0
     for mistake in (["--age", "0s"], ["--size-max", "1MB"], ["--dry-run"], ["--url", "quire://127.0.0.1:1"]):
         assert command("remove", directory, "--missing", *mistake).code == 2
+    copy = directory.with_name("copy")
+    shutil.copytree(directory, copy)
+    shown = command("remove", copy, "--missing").out
+    assert shown == f"the log no longer contains journal files {missing[0]} to {missing[-1]}\n"
     given_up = lines(command("remove", directory, "--missing", "--json"))
     assert given_up == [{"first": int(missing[0]), "last": int(missing[-1])}]
     assert command("remove", directory, "--missing").out == "no file is missing\n"
@@ -294,4 +299,4 @@ def test_the_archive_of_a_journal_that_was_never_archived_has_to_be_named(
 ) -> None:
     refused = command("archive", directory, "--age", "0s")
     assert (refused.code, refused.out) == (2, "")
-    assert "--archive-directory says where to" in refused.err
+    assert "--archive-directory: it is required, because this journal was not archived before" in refused.err

@@ -177,7 +177,7 @@ def test_a_message_with_the_same_bookmark_in_another_log_is_no_reason_to_refuse(
             published = command("publish", "ticks", "--name", "loader", stdin='{"n": 1}\n', url=url)
             assert published.returncode == 0
         result = command("replay", url_of(source), "--url", url_of(target))
-        assert result.stdout.startswith("1 messages, "), result.stderr
+        assert result.stdout.startswith("1 message, "), result.stderr
         assert numbers(url_of(target), "ticks") == [1, 1]
 
 
@@ -230,7 +230,7 @@ def test_what_is_published_to_a_topic_that_is_not_recorded_is_accepted_not_persi
             "not persisted, because the server does not record it: prices"
         ]
         ticks = command("publish", "ticks", stdin="1\n", url=url)
-        assert ticks.stdout.startswith("1 messages, 1 bytes persisted in ")
+        assert ticks.stdout.startswith("1 message, 1 byte persisted in ")
         assert len(ticks.stdout.splitlines()) == 1
         assert json.loads(command("publish", "prices", "--json", stdin="1\n", url=url).stdout)[
             "unrecorded"

@@ -64,7 +64,7 @@ def test_a_flush_that_takes_too_long_is_a_timeout_and_may_be_repeated(
 ) -> None:
     server.stop()
     client.publish("orders", b"kept")
-    with pytest.raises(TimeoutError, match="1 publishes are not persisted"):
+    with pytest.raises(TimeoutError, match="1 publish is not persisted"):
         client.flush("20ms")
     server.start()
     client.flush(PATIENCE)

@@ -250,6 +250,57 @@ def test_every_mistake_that_only_the_core_sees_is_reported_at_once(tmp_path: Pat
         ]
 
 
+def test_the_mistakes_of_all_stages_are_reported_at_once(tmp_path: Path) -> None:
+    text = (
+        "x = 1\n"
+        "[[view]]\nname = 'v'\n"
+        "[[queue]]\nname = 'a'\nmessage_type = 'json'\nlease_period = 'long'\nfilter = '/a ='\n"
+        "[[queue]]\nmessage_type = 'json'\n"
+        "[[queue]]\nname = 'c'\nmessage_type = 'json'\nfilter = '/a +'\n"
+        "[[sow_topic]]\nname = 'c'\nmessage_type = 'json'\nhistory = 1\nindex = 5\n"
+        "[[sow_topic]]\nname = 'd'\nmessage_type = 'json'\nkey = ['id']\n"
+    )
+    with pytest.raises(quire.ConfigError) as caught:
+        load(tmp_path, text)
+    assert [(mistake.line, mistake.key) for mistake in caught.value.mistakes] == [
+        (1, "x"),
+        (2, "view"),
+        (7, "queue[0].lease_period"),
+        (8, "queue[0].filter"),
+        (9, "queue[1].name"),
+        (14, "queue[2].filter"),
+        (18, "sow_topic[0].history"),
+        (19, "sow_topic[0].index"),
+        (23, "sow_topic[1].key"),
+    ]
+
+
+def test_an_unknown_key_with_the_name_of_a_required_one_is_a_mistake(tmp_path: Path) -> None:
+    text = "[[transport]]\nmessage_type = 'json'\n[limits]\nname = 'a'\nmax_topics = 0\n"
+    with pytest.raises(quire.ConfigError) as caught:
+        load(tmp_path, text)
+    assert [mistake.key for mistake in caught.value.mistakes] == [
+        "transport[0].message_type",
+        "limits.name",
+        "limits.max_topics",
+    ]
+
+
+def test_a_mistake_that_follows_from_another_is_not_reported(tmp_path: Path) -> None:
+    text = (
+        "[transaction_log]\njournal_archive_directory = 1\n[transaction_log.maintenance]\narchive_after = '1d'\n"
+        "[[transaction_log.topic]]\nname = 'a'\n"
+        "[[transaction_log.topic]]\nname = 'b'\nmessage_type = 'json'\n"
+        "[[queue]]\nname = 'q'\nmessage_type = 'json'\nunderlying_topic = 'a'\n"
+    )
+    with pytest.raises(quire.ConfigError) as caught:
+        load(tmp_path, text)
+    assert [(mistake.line, mistake.key) for mistake in caught.value.mistakes] == [
+        (2, "transaction_log.journal_archive_directory"),
+        (5, "transaction_log.topic[0].message_type"),
+    ]
+
+
 def test_a_single_table_stands_for_a_list_of_one() -> None:
     topic = {"name": "orders", "message_type": "json"}
     assert Config(transaction_log={"topic": topic}) == Config(transaction_log={"topic": [topic]})
@@ -396,3 +447,109 @@ def test_a_file_in_another_encoding_is_a_mistake_that_is_named(tmp_path: Path) -
     path.write_bytes('name = "Zürich"'.encode("latin-1"))
     with pytest.raises(quire.ConfigError, match=r"quire\.toml.*UTF-8"):
         Config.load(path)
+
+
+def test_the_last_value_topic_of_the_example_is_one(tmp_path: Path) -> None:
+    begin, end = EXAMPLE.index("# [[sow_topic]]"), EXAMPLE.index("# Example queue")
+    lines = [line.removeprefix("# ") for line in EXAMPLE[begin:end].splitlines()]
+    # The recovery point is for transient topics, and a topic with a pattern keeps no history.
+    for without in ("pattern =", "history ="):
+        kept = [line for line in lines if not line.startswith(("recovery_point", without))]
+        config = load(tmp_path, EXAMPLE + "\n".join(kept))
+        config.check()
+        [topic] = config.sow_topic
+        assert (topic.name, topic.key, topic.expiration) == ("orders", ("/order_id",), "disabled")
+
+
+SOW_TOPIC = """
+[[sow_topic]]
+name = "orders"
+message_type = "json"
+"""
+
+
+def test_a_last_value_topic_is_passed_on_with_its_lifetime_in_nanoseconds(tmp_path: Path) -> None:
+    extra = """
+key = "/id"
+hash_index = [["/symbol", "/side"], "/symbol"]
+index = ["/price"]
+expiration = "30s"
+preprocessing = "1 AS /a"
+enrichment = ["/a OF PREVIOUS AS /b", "/c"]
+history = { window = "1d", granularity = "1m" }
+"""
+    config = load(tmp_path, SOW_TOPIC + extra)
+    assert json.loads(config.to_core())["sow_topics"] == [
+        {
+            "name": "orders",
+            "message_type": "json",
+            "key": ["/id"],
+            "key_domain": None,
+            "durability": "persistent",
+            "hash_index": [["/symbol", "/side"], ["/symbol"]],
+            "index": ["/price"],
+            "expiration": {"after_ns": 30_000_000_000},
+            "preprocessing": ["1 AS /a"],
+            "enrichment": ["/a OF PREVIOUS AS /b", "/c"],
+            "history": {"window_ns": 86_400 * 10**9, "granularity_ns": 60 * 10**9, "max_size": 1 << 30},
+            "pattern": None,
+            "recovery_point": None,
+        }
+    ]
+    assert Config(sow_topic={"name": "orders", "message_type": "json"}).sow_topic[0].expiration == "disabled"
+
+
+def test_a_last_value_topic_with_a_pattern_keeps_no_history(tmp_path: Path) -> None:
+    config = load(tmp_path, SOW_TOPIC + 'pattern = "orders/.*"')
+    assert json.loads(config.to_core())["sow_topics"][0]["pattern"] == "orders/.*"
+    config.check()
+    config = load(tmp_path, SOW_TOPIC + 'pattern = "orders/.*"\nhistory = { window = "1d" }')
+    with pytest.raises(quire.ConfigError, match="keep no history") as refused:
+        config.check()
+    assert refused.value.key == "sow_topic[0].history"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "reason"),
+    [
+        (SOW_TOPIC + "history = {}", "sow_topic[0].history.window", "required"),
+        (SOW_TOPIC + 'history = { window = "0s" }', "sow_topic[0].history.window", "above 0"),
+        (
+            SOW_TOPIC + 'history = { window = "1s", granularity = "2s" }',
+            "sow_topic[0].history",
+            "longer than",
+        ),
+        (SOW_TOPIC + 'history = { window = "1s", max_size = "1B" }', "sow_topic[0].history.max_size", "64KB"),
+        (SOW_TOPIC + 'history = { window = "1s", depth = 3 }', "sow_topic[0].history.depth", "unknown key"),
+        (SOW_TOPIC + "preprocessing = [1]", "sow_topic[0].preprocessing[0]", "text"),
+        (SOW_TOPIC + "pattern = 1", "sow_topic[0].pattern", "text"),
+        ("[[view]]", "view", "view is not in this version"),
+        ("[[conflated_topic]]", "conflated_topic", "conflated_topic is not in this version"),
+        (SOW_TOPIC + 'durability = "x"', "sow_topic[0].durability", "persistent"),
+        (SOW_TOPIC + 'expiration = "0s"', "sow_topic[0].expiration", "0"),
+        (SOW_TOPIC + 'expiration = "never"', "sow_topic[0].expiration", "never"),
+        (SOW_TOPIC + "filter = 1", "sow_topic[0].filter", "unknown key"),
+    ],
+)
+def test_a_mistake_in_a_last_value_topic_is_named(tmp_path: Path, text: str, key: str, reason: str) -> None:
+    with pytest.raises(quire.ConfigError, match=re.escape(reason)) as refused:
+        load(tmp_path, text)
+    assert (refused.value.key or "").startswith(key)
+
+
+def test_a_mistake_in_a_constructed_field_is_named_with_its_entry_and_column(tmp_path: Path) -> None:
+    lists = """
+preprocessing = ["/a AS /b", "/a OF PREVIOUS AS /c"]
+enrichment = [
+    "1 AS /d",
+    "/qty + AS /e",
+]
+"""
+    config = load(tmp_path, SOW_TOPIC + lists)
+    with pytest.raises(quire.ConfigError) as refused:
+        config.check()
+    text = str(refused.value)
+    for part in ("sow_topic[0].preprocessing[1]", "only for enrichment", "sow_topic[0].enrichment[1]"):
+        assert part in text
+    assert re.findall(r"entry (\d)", text) == ["2", "2"]
+    assert "column 8" in text

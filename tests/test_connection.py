@@ -90,7 +90,7 @@ def test_while_the_server_is_away_publishes_are_taken_and_iterations_wait(
     with pytest.raises(TimeoutError, match="the flush is not answered yet, and there is no connection"):
         client.flush(0.05)
     assert client.publish("orders", b"1") == 1
-    with pytest.raises(TimeoutError, match="1 publishes are not persisted yet, and there is no connection"):
+    with pytest.raises(TimeoutError, match="1 publish is not persisted yet, and there is no connection"):
         client.flush(0.05)
     with pytest.raises(TimeoutError):
         subscription.get(0.05)

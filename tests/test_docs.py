@@ -1,4 +1,4 @@
-"""Every Python example of the README and the docs runs."""
+"""Every Python example of the README and the docs runs, and every configuration is sound."""
 
 from __future__ import annotations
 
@@ -18,12 +18,21 @@ from support.spark import SPARK_TOO_SLOW
 ROOT = Path(__file__).parent.parent
 
 
-def examples() -> Iterator[tuple[str, str]]:
+def examples(language: str = "python") -> Iterator[tuple[str, str]]:
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         for number, block in enumerate(
-            re.findall(r"^```python\n(.*?)^```", path.read_text(), re.S | re.M), start=1
+            re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), re.S | re.M), start=1
         ):
             yield f"{path.relative_to(ROOT)}-{number}", block
+
+
+CONFIGURATIONS = dict(examples("toml"))
+
+
+@pytest.mark.parametrize("text", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_a_configuration_is_sound(text: str, tmp_path: Path) -> None:
+    (tmp_path / "quire.toml").write_text(text)
+    quire.Config.load(tmp_path / "quire.toml")
 
 
 # Those with Spark start a Java machine.
@@ -63,12 +72,13 @@ def test_every_page_that_the_readme_names_is_there() -> None:
 def test_the_page_of_the_configuration_has_every_key() -> None:
     page = (ROOT / "docs/reference/configuration.md").read_text()
     tables: dict[str, tuple[type[BaseModel], set[str]]] = {
-        "Server": (quire.Config, {"transport", "limits", "transaction_log", "queue"}),
+        "Server": (quire.Config, {"transport", "limits", "transaction_log", "queue", "sow_topic"}),
         "`[[transport]]`": (quire.config.Transport, set()),
         "`[limits]`": (quire.config.Limits, set()),
         "`[transaction_log]`": (quire.config.TransactionLog, {"topic", "maintenance"}),
         "`[[transaction_log.topic]]`": (quire.config.RecordedTopic, set()),
         "`[transaction_log.maintenance]`": (quire.config.Maintenance, set()),
+        "`[[sow_topic]]`": (quire.config.SowTopic, set()),
         "`[[queue]]`": (quire.config.Queue, set()),
     }
     sections = dict(section.split("\n", 1) for section in page.split("\n## ")[1:])
@@ -89,9 +99,13 @@ def test_the_pages_of_the_api_show_the_arguments_of_every_call() -> None:
         "client._blocking.Client.__init__": quire.Client.__init__,
         "client._blocking.Client.publish": quire.Client.publish,
         "client._blocking.Client.subscribe": quire.Client.subscribe,
+        "client._blocking.Client.sow": quire.Client.sow,
+        "client._blocking.Client.sow_and_subscribe": quire.Client.sow_and_subscribe,
+        "client._blocking.Client.table": quire.Client.table,
         "client._blocking.Subscription.replace": quire.Subscription.replace,
         "client._aio.AsyncClient.__init__": quire.AsyncClient.__init__,
         "client._aio.AsyncClient.subscribe": quire.AsyncClient.subscribe,
+        "client._aio.AsyncClient.table": quire.AsyncClient.table,
     }
     for path, call in calls.items():
         shown = [parameter.name for parameter in package[path].parameters]

@@ -43,22 +43,135 @@ def test_the_dockerfile_installs_the_wheel_and_serves_as_a_user(capsys: pytest.C
     assert found["USER"] == ["quire"]
     assert json.loads(found["ENTRYPOINT"][0]) == ["quire", "serve"]
     command = json.loads(found["CMD"][0])
-    assert command == ["--address", "0.0.0.0:9007", "--data-directory", found["VOLUME"][0]]
+    assert command == ["--address", "0.0.0.0:9007", "--data-directory", *json.loads(found["VOLUME"][0])]
+    assert found["EXPOSE"] == ["9007"]
+    assert found["HEALTHCHECK"][0].endswith('CMD ["quire", "info"]')
 
 
-def test_the_dockerfile_copies_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def build_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_dockerfile_copies_the_configuration(
+    capsys: pytest.CaptureFixture[str], build_directory: Path
+) -> None:
+    (build_directory / "orders.toml").write_text('[[transport]]\naddress = "0.0.0.0:9100"\n')
     found = instructions(generate(capsys, "dockerfile", "--config", "orders.toml", "--wheel", "quire.whl"))
     assert found["COPY"] == ["quire.whl /tmp/wheels/", "orders.toml /etc/quire/quire.toml"]
     assert json.loads(found["ENTRYPOINT"][0]) == ["quire", "serve", "/etc/quire/quire.toml"]
+    assert json.loads(found["CMD"][0]) == ["--data-directory", "/var/lib/quire"]
 
 
-def test_the_systemd_unit_serves_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("--executable", "/opt/quire/bin/quire", "--config", "/etc/quire 100%/quire.toml")
-    service = unit_of(generate(capsys, "systemd", *arguments))["Service"]
-    assert service["ExecStart"] == (
-        '/opt/quire/bin/quire serve "/etc/quire 100%%/quire.toml" --data-directory /var/lib/quire'
+def test_the_dockerfile_keeps_every_transport_of_the_configuration(
+    capsys: pytest.CaptureFixture[str], build_directory: Path
+) -> None:
+    addresses = ("127.0.0.1:9006", "0.0.0.0:9107", "[::]:9108")
+    tables = [f'[[transport]]\nname = "{text[-1]}"\naddress = "{text}"\n' for text in addresses]
+    (build_directory / "orders.toml").write_text("".join(tables))
+    text = generate(capsys, "dockerfile", "--config", "orders.toml")
+    found = instructions(text)
+    assert "--address" not in found["CMD"][0]
+    assert found["EXPOSE"] == ["9107 9108"]
+    assert found["HEALTHCHECK"][0].endswith('CMD ["quire", "info", "--url", "quire://127.0.0.1:9107"]')
+    assert "# Only programs in the container reach 127.0.0.1:9006." in text
+
+
+def test_a_single_transport_on_loopback_listens_on_all_addresses_of_the_container(
+    capsys: pytest.CaptureFixture[str], build_directory: Path
+) -> None:
+    (build_directory / "orders.toml").write_text('[[transport]]\naddress = "127.0.0.1:9100"\n')
+    found = instructions(generate(capsys, "dockerfile", "--config", "orders.toml"))
+    assert json.loads(found["CMD"][0])[:2] == ["--address", "0.0.0.0:9100"]
+    assert found["EXPOSE"] == ["9100"]
+
+
+DIRECTORIES = """\
+data_directory = "/srv/orders"
+[transaction_log]
+journal_directory = "journal"
+journal_archive_directory = "/archive/orders"
+"""
+
+
+def test_the_dockerfile_keeps_the_directories_of_the_configuration(
+    capsys: pytest.CaptureFixture[str], build_directory: Path
+) -> None:
+    (build_directory / "orders.toml").write_text(DIRECTORIES)
+    found = instructions(generate(capsys, "dockerfile", "--config", "orders.toml"))
+    assert json.loads(found["VOLUME"][0]) == ["/srv/orders", "/archive/orders"]
+    assert (
+        "mkdir -p /srv/orders /archive/orders && chown quire: /srv/orders /archive/orders" in found["RUN"][0]
     )
+    assert json.loads(found["CMD"][0]) == ["--address", "0.0.0.0:9007"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("../orders.toml", "", "is outside of the build directory"),
+        ("/etc/orders.toml", "", "is outside of the build directory"),
+        ("my orders.toml", "", "has a space"),
+        ("orders.toml", '[[transport]]\naddress = "0.0.0.0:0"\n', "a container requires a fixed port"),
+        ("orders.toml", "nmae = 1", 'did you mean "name"'),
+        (
+            "orders.toml",
+            '[[transport]]\naddress = "localhost:1"\n[[transport]]\nname = "b"\naddress = "[::1]:1"\n',
+            "every transport has a loopback address",
+        ),
+    ],
+)
+def test_a_dockerfile_that_would_not_serve_is_refused(
+    capsys: pytest.CaptureFixture[str], build_directory: Path, name: str, text: str, reason: str
+) -> None:
+    if not name.startswith(("/", "..")):
+        (build_directory / name).write_text(text)
+    assert run(["generate", "dockerfile", "--config", name]) == 2
+    shown = capsys.readouterr()
+    assert reason in shown.err
+    assert shown.out == ""
+
+
+def test_the_systemd_unit_serves_the_configuration(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "etc 100%" / "quire.toml"
+    config.parent.mkdir()
+    # Below the file a service may not write.
+    config.write_text('data_directory = "quire-data"\n')
+    arguments = ("--executable", "/opt/quire/bin/quire", "--config", str(config))
+    service = unit_of(generate(capsys, "systemd", *arguments))["Service"]
+    path = str(config).replace("%", "%%")
+    assert service["ExecStart"] == f'/opt/quire/bin/quire serve "{path}" --data-directory /var/lib/quire'
     assert service["StateDirectory"] == "quire"
+    assert service["DynamicUser"] == "yes"
+
+
+def test_the_systemd_unit_keeps_the_directories_of_the_configuration(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "quire.toml"
+    config.write_text(DIRECTORIES)
+    text = generate(capsys, "systemd", "--executable", "/bin/quire", "--config", str(config))
+    service = unit_of(text)["Service"]
+    assert service["ExecStart"] == f"/bin/quire serve {config}"
+    assert service["ReadWritePaths"] == "/srv/orders /archive/orders"
+    assert service["User"] == "quire"
+    assert "DynamicUser" not in service
+    assert (
+        "#   install --directory --owner quire --group quire --mode 0750 /srv/orders /archive/orders" in text
+    )
+
+
+def test_an_archive_inside_of_the_state_directory_needs_no_user(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "quire.toml"
+    config.write_text('[transaction_log]\njournal_archive_directory = "/var/lib/quire/archive"\n')
+    service = unit_of(generate(capsys, "systemd", "--config", str(config)))["Service"]
+    assert service["DynamicUser"] == "yes"
+    assert "ReadWritePaths" not in service
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")

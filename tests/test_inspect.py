@@ -77,19 +77,28 @@ def test_the_commands_show_the_server_its_topics_and_its_clients(running: quire.
                 "recorded": False,
                 "queues": [],
                 "subscriptions": 1,
+                "last_values": None,
             },
-            {"topic": "orders", "message_type": "json", "recorded": True, "queues": [], "subscriptions": 1},
+            {
+                "topic": "orders",
+                "message_type": "json",
+                "recorded": True,
+                "queues": [],
+                "subscriptions": 1,
+                "last_values": None,
+            },
             {
                 "topic": "tasks",
                 "message_type": "json",
                 "recorded": True,
                 "queues": ["JOBS"],
                 "subscriptions": 0,
+                "last_values": None,
             },
         ]
         table = [line.split("\t") for line in run("topic", "ls", url=running.url).stdout.splitlines()]
-        assert table[0] == ["topic", "type", "recorded", "subscriptions", "queues"]
-        assert table[1] == ["events/live", "json", "no", "1", ""]
+        assert table[0] == ["topic", "type", "recorded", "subscriptions", "queues", "records"]
+        assert table[1] == ["events/live", "json", "no", "1", "", ""]
 
         loader, asking = lines(run("client", "ls", "--json", url=running.url).stdout)
         assert (loader["client_name"], loader["subscriptions"], loader["sequence"]) == ("loader", 2, 2)

@@ -94,7 +94,7 @@ def test_an_owner_whose_name_was_used_is_warned(tmp_path: Path, caplog: pytest.L
             assert owner.publish("t", 3) == 1001
             # A thread hands the lines of the extension to `logging`.
             wait_until(lambda: "the server has sequence 1000" in caplog.text)
-        assert "gave out none above 1" in caplog.text
+        assert "its last sequence is 1)" in caplog.text
 
 
 LOW_ON_FILES = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,8 @@ import quire
 import quire.server._server
 from quire import _quire
 from quire.cli import run
-from quire.testing import ServerProcess
+from quire.testing import ServerProcess, server
+from support.command_line import quire as quire_command
 from support.waiting import PATIENCE, Deadline
 
 SETTINGS: dict[str, Any] = {
@@ -79,7 +81,8 @@ def test_mistakes_are_the_servers_to_name(tmp_path: Path, capfd: pytest.CaptureF
     journal = str(tmp_path / "journal")
     with ServerProcess(tmp_path, **SETTINGS):
         for arguments, text in (
-            (["archive", journal], "either age or size_max says which files"),
+            (["archive", journal], "archive: give either --age or --size-max"),
+            (["remove", journal, "--age", "0"], "--age: '0' has no unit, as 7d and 0s have"),
             (["compress", journal, "--age", "soon"], "soon"),
             (["archive", journal, "--age", "0s", "--archive-directory", str(tmp_path)], "archives to"),
         ):
@@ -122,6 +125,15 @@ def test_a_server_starts_though_another_program_took_the_name(
             assert "another process has this journal open" in capfd.readouterr().err
 
 
+def test_the_data_directory_instead_of_the_journal_directory_is_refused_with_the_right_one(
+    tmp_path: Path,
+) -> None:
+    with ServerProcess(tmp_path, **SETTINGS):
+        reason = f"perhaps you mean local:{tmp_path / 'journal'}"
+        with pytest.raises(quire.ConfigError, match=re.escape(reason)):
+            quire.Client(f"local:{tmp_path}")
+
+
 def test_a_client_is_the_administrator_of_the_server_of_a_directory(tmp_path: Path) -> None:
     nothing: dict[str, Any] = {
         "transaction_log": {**SETTINGS["transaction_log"], "maintenance": {"by_clients": []}}
@@ -137,6 +149,22 @@ def test_a_client_is_the_administrator_of_the_server_of_a_directory(tmp_path: Pa
             client.flush(PATIENCE)
     with pytest.raises(quire.DisconnectedError, match="local:"):
         quire.Client(f"local:{tmp_path / 'journal'}", connect_timeout=0.1)
+
+
+def test_the_administrator_reaches_a_server_whose_transport_is_full(tmp_path: Path) -> None:
+    with (
+        server(tmp_path, transport={"address": "127.0.0.1:0", "max_connections": 1}) as running,
+        quire.Client(running.url),
+    ):
+        refused = quire_command("queue", "ls", url=running.url)
+        assert refused.returncode != 0
+        assert "max_connections is reached" in refused.stderr
+        local = f"local:{tmp_path / 'journal'}"
+        for arguments in [("queue", "create", "JOBS"), ("queue", "ls"), ("info",), ("client", "ls")]:
+            done = quire_command(*arguments, url=local)
+            assert done.returncode == 0, done.stderr
+        # A connection of an administrator takes no place of a client.
+        assert running.stats()["connections"] == 1
 
 
 def test_the_event_loop_of_a_server_may_maintain_its_own_journal(tmp_path: Path) -> None:

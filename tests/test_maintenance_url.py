@@ -248,8 +248,8 @@ def test_mistakes_are_said_before_anything_is_done(
         for arguments, text in (
             (["remove", "--age", "0s"], "either the directory of the journal or, with --url"),
             (["remove", directory, "--url", url, "--age", "0s"], "either the directory of the journal or"),
-            (["remove", "--url", url], "either age or size_max says which files"),
-            (["remove", "--url", url, "--age", "0s", "--size-max", "1"], "either age or size_max"),
+            (["remove", "--url", url], "remove: give either --age or --size-max"),
+            (["remove", "--url", url, "--age", "0s", "--size-max", "1"], "either --age or --size-max"),
             (["remove", "--url", url, "--age", "soon"], "'soon' is not a duration"),
             (["remove", "--url", url, "--size-max", "much"], "'much' is not a size"),
             (["remove", "--url", f"file:{directory}", "--age", "0s"], "is not that of a server"),

@@ -73,9 +73,9 @@ def test_a_copy_of_a_queue_message_cannot_be_settled_and_the_original_can(
     for settle in (copied.ack, copied.cancel, copied.expire, copied.extend):
         with pytest.raises(quire.ConfigError, match=r"client\.ack\(message\.topic, message\.bookmark\)"):
             settle()
-    assert not message._is_settled
+    assert message._verdict is None
     message.ack()
-    assert message._is_settled
+    assert message._verdict == "ack"
 
 
 def test_a_message_does_not_change_so_copying_it_gives_it_back() -> None:
@@ -116,11 +116,13 @@ def test_a_message_for_a_test_has_what_the_test_says() -> None:
         "data": b'{"qty":1}',
         "delivery_count": 2,
         "headers": {"trace": "abc", "raw": b"\x00"},
+        "is_delta": False,
         "lease_deadline": None,
         "lease_lost": False,
         "lease_period": timedelta(seconds=30),
         "publisher": "7",
         "queue": "JOBS",
+        "reason": None,
         "sequence": 9,
         "source_topic": "orders",
         "sow_key": None,
@@ -133,6 +135,31 @@ def test_a_message_for_a_test_has_what_the_test_says() -> None:
     plain = quire.testing.message("orders", b"1")
     assert plain == quire.testing.message("orders", b"1")
     assert (plain.topic, plain.queue, plain.delivery_count) == ("orders", None, 0)
+
+
+def test_a_message_for_a_test_can_be_one_of_a_last_value_topic() -> None:
+    left = quire.testing.message("orders", b"1", command="oof", reason="expired", sow_key="A-1")
+    assert (left.command, left.reason, left.sow_key) == ("oof", "expired", "A-1")
+    record = quire.testing.message("orders", b"1", command="sow", sow_key="A-1")
+    assert (record.command, record.reason, record.sow_key) == ("sow", None, "A-1")
+    change = quire.testing.message("orders", b"1", sow_key="A-1", is_delta=True)
+    assert (change.command, change.is_delta, left.is_delta, record.is_delta) == (
+        "publish",
+        True,
+        False,
+        False,
+    )
+    for key, arguments in {
+        "reason": {"command": "oof", "sow_key": "A-1"},
+        "sow_key": {"command": "sow"},
+        "command": {"command": "delete", "sow_key": "A-1"},
+        "is_delta": {"command": "sow", "sow_key": "A-1", "is_delta": True},
+    }.items():
+        with pytest.raises(quire.ConfigError) as raised:
+            quire.testing.message("orders", b"1", **arguments)  # type: ignore[arg-type]
+        assert raised.value.key == key
+    with pytest.raises(quire.ConfigError, match="only"):
+        quire.testing.message("orders", b"1", reason="expired")
 
 
 @pytest.mark.parametrize("settle", ["ack", "cancel", "expire"])
@@ -180,3 +207,10 @@ def test_an_argument_that_no_message_can_have_is_refused(arguments: dict[str, An
         quire.testing.message(**{"topic": "t", "data": b"1", **arguments})
     assert isinstance(caught.value, (quire.ConfigError, quire.BadBookmarkError))
     assert caught.value.key == key
+
+
+def test_the_error_of_a_message_that_is_not_json_names_topic_and_bookmark() -> None:
+    message = quire.testing.message("orders", b"{", bookmark="7|3|")
+    with pytest.raises(ValueError, match="Expecting property name") as refused:
+        message.json()
+    assert refused.value.__notes__ == ['the message is not JSON: topic "orders", bookmark 7|3|']

@@ -30,13 +30,30 @@ def test_rows_are_published_once_under_their_sequences_also_when_the_store_is_fu
     data = [b'{"n":%d}' % number for number in range(5000)]
     store = quire.PublishStore(size_max=4096)
     with quire.Client(f"file:{tmp_path / 'j'}", name="loader", publish_store=store) as client:
-        assert client._core.publish_rows(rows_of(data[:3000]), 100) == 3100
-        assert client._core.publish_rows(rows_of(data[2000:]), 2100) == 5100, "a thousand of them again"
-        assert client._core.publish_rows(rows_of([]), 5100) == 5100
+        assert client._core.publish_rows(rows_of(data[:3000]), 100, PATIENCE) == 3000
+        assert client._core.publish_rows(rows_of(data[2000:]), 2100, PATIENCE) == 3000, (
+            "a thousand of them again"
+        )
+        assert client._core.publish_rows(rows_of([]), 5100, PATIENCE) == 0
         client.flush(timeout=PATIENCE)
     messages = written(tmp_path / "j")
     assert [message.data for message in messages] == data
     assert [message.sequence for message in messages] == list(range(101, 5101))
+
+
+def test_a_publish_of_rows_ends_when_its_time_is_over_and_says_how_many_were_taken(tmp_path: Path) -> None:
+    store = quire.PublishStore(str(tmp_path / "store"), size_max=4096)
+    # The server is not there, so the store gets no room.
+    client = quire.Client("quire://127.0.0.1:1", name="loader", publish_store=store, connect="background")
+    rows = rows_of([b"x" * 100] * 500)
+    with pytest.raises(
+        TimeoutError, match=r"had no room within 0.01 s, .*; \d+ of 500 rows were taken"
+    ) as late:
+        client._publish_rows(client._core, rows, 0, 0.01)
+    taken = int(str(late.value).split("; ")[1].split()[0])
+    assert 0 < taken < 500
+    assert client.health().unpersisted == taken
+    client.close(timeout=0)
 
 
 def test_a_message_keeps_what_its_row_has(tmp_path: Path) -> None:
@@ -45,7 +62,7 @@ def test_a_message_keeps_what_its_row_has(tmp_path: Path) -> None:
         names=["topic", "data", "correlation_id"],
     )
     with quire.Client(f"file:{tmp_path / 'j'}", name="loader") as client:
-        client._core.publish_rows(rows, 0)
+        client._core.publish_rows(rows, 0, PATIENCE)
         client.flush(timeout=PATIENCE)
     found = [(message.topic, message.data, message.correlation_id) for message in written(tmp_path / "j")]
     assert found == [("a", b"", "order-1"), ("b/c", b"\xff\x00", None)]
@@ -59,7 +76,7 @@ def test_rows_before_one_that_is_refused_are_taken(tmp_path: Path) -> None:
     )
     with quire.Client(f"file:{tmp_path / 'j'}", name="loader") as client:
         with pytest.raises(quire.BadTopicError):
-            client._core.publish_rows(rows, 0)
+            client._core.publish_rows(rows, 0, PATIENCE)
         client.flush(timeout=PATIENCE)
     assert len(written(tmp_path / "j")) == 300
 
@@ -92,10 +109,10 @@ def _outside() -> pa.RecordBatch:
 def test_what_is_no_message_is_refused(tmp_path: Path, make: Callable[[], Any], message: str) -> None:
     with quire.Client(f"file:{tmp_path / 'j'}", name="loader") as client:
         with pytest.raises((ValueError, TypeError), match=message):
-            client._core.publish_rows(make(), 0)
+            client._core.publish_rows(make(), 0, PATIENCE)
         with pytest.raises(AttributeError, match="__arrow_c_array__"):
-            client._core.publish_rows("text", 0)
+            client._core.publish_rows("text", 0, PATIENCE)
         with pytest.raises(ValueError, match="after"):
-            client._core.publish_rows(rows_of([b"{}"]), (1 << 64) - 1)
+            client._core.publish_rows(rows_of([b"{}"]), (1 << 64) - 1, PATIENCE)
         client.flush(timeout=PATIENCE)
     assert not written(tmp_path / "j")

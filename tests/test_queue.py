@@ -356,6 +356,43 @@ async def test_a_message_whose_handler_waited_for_a_cancelled_task_goes_back(
     assert (seen, report) == ([1, 1], quire.WorkReport(acknowledged=1, cancelled=1, lost=0))
 
 
+def test_the_report_of_a_worker_counts_the_verdicts_of_its_handler(connect: Connect) -> None:
+    client = connect()
+    verdicts = ("ack", "cancel", "expire", "return", "raise", "ack and raise", "expire and return")
+    for verdict in verdicts:
+        client.publish("tasks", {"verdict": verdict})
+    client.flush(PATIENCE)
+    handled: list[str] = []
+
+    def handle(message: quire.Message) -> None:
+        verdict = message.json()["verdict"] if message.cancel_count == 0 else "return"
+        handled.append(verdict)
+        # The two messages that go back come again.
+        if len(handled) == len(verdicts) + 2:
+            [worker] = client._workers
+            worker.stop()
+        for step in verdict.split(" and "):
+            if step == "raise":
+                raise ValueError
+            if step != "return":
+                getattr(message, step)()
+
+    report = client.process("JOBS", handle)
+    assert report == quire.WorkReport(acknowledged=5, cancelled=2, lost=0, expired=2)
+
+
+def test_the_help_of_a_report_describes_its_fields() -> None:
+    for report in (
+        quire.WorkReport,
+        quire.DrainReport,
+        quire.Health,
+        quire.SubscriptionHealth,
+        quire.ServerInfo,
+    ):
+        text = report.__doc__ or ""
+        assert [name for name in report.__dataclass_fields__ if f"`{name}`" not in text] == []
+
+
 def test_a_drain_leaves_what_a_handler_has_with_it(connect: Connect) -> None:
     client, other = connect(ack_batch_size=100), connect()
     publish(other, 3)

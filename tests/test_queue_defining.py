@@ -1,10 +1,11 @@
-"""Queues that are created and dropped at run time, by both clients, the server, and `quire queue` (docs/queues.md section 14)."""
+"""Queues that are created, altered and dropped at run time, by both clients, the server, and `quire queue` (docs/queues.md section 14)."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,18 @@ def test_a_client_creates_uses_and_drops_a_queue(url: str) -> None:
             assert [replay.get(timeout=PATIENCE).json() for _ in range(4)] == [0, 1, 2, 3]
 
 
+def test_a_queue_from_the_epoch_has_the_messages_of_the_log(url: str) -> None:
+    with quire.Client(url) as client:
+        client.publish_many("orders", range(1000))
+        client.flush(PATIENCE)
+        assert client.create_queue("jobs", underlying_topic="orders", recovery_point="epoch") is True
+        client.publish("orders", 1000)
+        assert taken(client, "jobs", 1001) == list(range(1001))
+        assert client.queue_stats("jobs")["jobs"]["catching_up"] == 0
+        with pytest.raises(quire.QueueExistsError, match="other settings: recovery_point"):
+            client.create_queue("jobs", underlying_topic="orders")
+
+
 async def test_the_asyncio_client_creates_and_drops_a_queue(url: str) -> None:
     async with quire.AsyncClient(url) as client:
         assert await client.create_queue("jobs", **SETTINGS) is True
@@ -93,6 +106,94 @@ def test_the_server_object_creates_and_drops_a_queue(tmp_path: Path) -> None:
         running.create_queue("jobs")
 
 
+def test_a_client_alters_a_queue(url: str) -> None:
+    with quire.Client(url) as client:
+        client.create_queue("jobs", **SETTINGS)
+        client.publish("orders", 1)
+        client.flush(PATIENCE)
+        with client.subscribe("jobs", max_backlog=5) as subscription:
+            first = subscription.get(timeout=PATIENCE)
+            assert first.lease_period == timedelta(seconds=30)
+            changes: quire.QueueChanges = {"lease_period": "1m", "retry_delay": None, "leasing": "strict"}
+            assert client.alter_queue("jobs", **changes) is True
+            assert client.alter_queue("jobs", timeout=PATIENCE, **changes) is False
+            assert client.alter_queue("jobs") is False
+            client.publish("orders", 2)
+            assert subscription.get(timeout=PATIENCE).lease_period == timedelta(minutes=1)
+            first.ack()
+            client.flush(PATIENCE)
+        assert client.queue_stats("jobs")["jobs"]["depth"] == 1
+        with pytest.raises(
+            quire.QueueExistsError, match="other settings: lease_period, leasing, retry_delay"
+        ):
+            client.create_queue("jobs", **SETTINGS)
+
+
+async def test_the_asyncio_client_alters_a_queue(url: str) -> None:
+    async with quire.AsyncClient(url) as client:
+        await client.create_queue("jobs", **SETTINGS)
+        assert await client.alter_queue("jobs", max_deliveries=7) is True
+        assert await client.alter_queue("jobs", max_deliveries=7) is False
+        with pytest.raises(quire.UnknownQueueError):
+            await client.alter_queue("none", max_deliveries=7)
+
+
+def test_the_server_object_alters_a_queue(tmp_path: Path) -> None:
+    with server(tmp_path) as running:
+        running.create_queue("jobs", **SETTINGS)
+        assert running.alter_queue("jobs", max_deliveries=None) is True
+        assert running.alter_queue("jobs", max_deliveries=None) is False
+        with pytest.raises(quire.UnknownQueueError):
+            running.alter_queue("none", max_deliveries=7)
+
+
+def test_altered_settings_survive_a_kill(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as process:
+        with quire.Client(process.url) as client:
+            client.create_queue("jobs", **SETTINGS)
+            client.publish("orders", 1)
+            client.flush(PATIENCE)
+            assert client.alter_queue("jobs", expiration="1h", max_deliveries=9) is True
+        process.kill()
+        process.start()
+        with quire.Client(process.url) as client:
+            assert client.alter_queue("jobs", expiration="1h", max_deliveries=9) is False
+            assert client.alter_queue("jobs", max_deliveries=5, expiration=None) is True
+            assert client.create_queue("jobs", **SETTINGS) is False
+            assert taken(client, "jobs", 1) == [1]
+
+
+ALTERATIONS: dict[str, tuple[dict[str, Any], str | None, str]] = {
+    "unknown key": ({"lease_perod": "1s"}, "lease_perod", 'did you mean "lease_period"'),
+    "unknown key without a value": ({"lease_perod": None}, "lease_perod", 'did you mean "lease_period"'),
+    "a duration": ({"lease_period": "soon"}, "lease_period", '"soon"'),
+    "a number": ({"max_backlog": 0}, "max_backlog", "at least 1"),
+    "a topic": ({"dead_letter_topic": "a.*"}, None, "dead_letter_topic: .*is a pattern"),
+    "fixed keys": (
+        {"priority": "/a", "filter": "/a = 1", "max_backlog": 5},
+        None,
+        "filter, priority: cannot be changed while the queue exists; drop queue",
+    ),
+    "a depth": ({"max_queue_depth": 5}, None, "target_queue_depth: cannot be changed"),
+    "the state file": ({"file_backed_metadata": "enabled"}, None, "file_backed_metadata: cannot be changed"),
+    "the topic": ({"underlying_topic": None}, None, "underlying_topic: cannot be changed"),
+}
+
+
+@pytest.mark.parametrize("case", ALTERATIONS)
+def test_a_bad_change_is_an_error_that_names_the_key(tmp_path: Path, case: str) -> None:
+    changes, key, reason = ALTERATIONS[case]
+    with server(tmp_path) as running, quire.Client(running.url) as client:
+        client.create_queue("jobs", **SETTINGS)
+        alterations: list[Callable[..., bool]] = [client.alter_queue, running.alter_queue]
+        for alter in alterations:
+            with pytest.raises(quire.ConfigError, match=reason) as raised:
+                alter("jobs", **changes)
+            if key is not None:
+                assert raised.value.key == key
+        assert client.create_queue("jobs", **SETTINGS) is False
+
+
 def test_a_created_queue_survives_a_kill(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as process:
         with quire.Client(process.url) as client:
@@ -114,7 +215,11 @@ CREATIONS: dict[str, tuple[dict[str, Any], str | None, str]] = {
     "a duration": ({"lease_period": "soon"}, "lease_period", '"soon"'),
     "a number": ({"max_backlog": 0}, "max_backlog", "at least 1"),
     "a filter": ({"filter": "/a >"}, None, 'filter: queue "jobs": '),
-    "a point": ({"recovery_point": "epoch"}, None, "recovery_point: a queue that is created at run time"),
+    "a point": (
+        {"recovery_point": "2026-01-01T00:00:00Z"},
+        None,
+        "recovery_point: a queue that is created at run time",
+    ),
     "a topic": ({"underlying_topic": "a.*"}, None, "default_publish_target: "),
     "a type": ({"message_type": "xml", "filter": "/a = 1"}, None, "message_type|wanted is xml"),
 }
@@ -140,6 +245,8 @@ def test_arguments_are_checked(url: str) -> None:
             client.create_queue(wrong)
         with pytest.raises(quire.ConfigError, match="name: expected text"):
             client.drop_queue(wrong)
+        with pytest.raises(quire.ConfigError, match="name: expected text"):
+            client.alter_queue(wrong, max_backlog=1)
         with pytest.raises(quire.ConfigError, match="timeout"):
             client.create_queue("jobs", timeout="soon")
         with pytest.raises(quire.ConfigError, match="name"):
@@ -153,6 +260,8 @@ def test_a_queue_of_the_configuration_stays(tmp_path: Path) -> None:
             client.create_queue("jobs")
         with pytest.raises(quire.QueueExistsError, match="the configuration of the server defines"):
             client.drop_queue("jobs")
+        with pytest.raises(quire.QueueExistsError, match="the configuration of the server defines"):
+            client.alter_queue("jobs", max_backlog=1)
         assert client.queue_stats("jobs")["jobs"]["created"] is False
 
 
@@ -203,9 +312,26 @@ def test_the_commands_create_list_and_drop_a_queue(running: quire.Server) -> Non
         ("RISK", "run time"),
     ]
 
+    altered = run("queue", "alter", "RISK", "--lease-period", "1m", "--reset", "retry-delay", url=running.url)
+    assert (altered.returncode, altered.stdout) == (0, "queue RISK altered\n"), altered.stderr
+    again = run("queue", "alter", "RISK", "--lease-period", "60s", "--json", url=running.url)
+    assert json.loads(again.stdout) == {"queue": "RISK", "altered": False}
+    for wrong, reason in {
+        (): "alter: give at least one setting",
+        ("--max-backlog", "5", "--reset", "max-backlog"): "--max-backlog and --reset max-backlog exclude",
+    }.items():
+        refused = run("queue", "alter", "RISK", *wrong, url=running.url)
+        assert (refused.returncode, refused.stdout) == (2, ""), wrong
+        assert reason in refused.stderr
+    unknown = run("queue", "alter", "RISK", "--filter", "/a = 1", url=running.url)
+    assert unknown.returncode != 0
+
     with quire.Client(running.url) as client:
         client.publish("orders", 1)
         client.flush(PATIENCE)
+    whole = run("queue", "create", "ALL", "--topic", "orders", "--recovery-point", "epoch", url=running.url)
+    assert (whole.returncode, whole.stdout) == (0, "queue ALL created\n"), whole.stderr
+    assert run("queue", "drop", "ALL", "--yes", url=running.url).returncode == 0
     refused = run("queue", "drop", "RISK", url=running.url)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "drop: queue RISK has 1 message; add --yes to drop it" in refused.stderr

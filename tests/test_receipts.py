@@ -341,7 +341,7 @@ def test_a_full_store_is_waited_for_a_bounded_time(server: ScriptedServer, optio
         client.publish("orders", bytes(100))
         with pytest.raises(
             TimeoutError,
-            match=r"^publishing to 'orders': the publish store had no room within 0.01 s, because 1 publishes are not "
+            match=r"^publishing to 'orders': the publish store had no room within 0.01 s, because 1 publish is not "
             "persisted; nothing was published$",
         ):
             client.publish("orders", b"2", timeout=timeout)

@@ -87,6 +87,31 @@ for number in range(7):
         )
 
 
+def test_log_lines_that_wait_at_the_end_of_the_program_are_passed_on(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as process:
+        program = f"""
+import atexit, logging, os, signal, subprocess, sys, threading, quire
+waits, ends = threading.Event(), threading.Event()
+atexit.register(ends.set)
+class Handler(logging.Handler):
+    def filter(self, record):
+        if threading.current_thread() is not threading.main_thread():
+            waits.set()
+            ends.wait()
+            subprocess.run([sys.executable, "-c", ""])  # The program ends meanwhile.
+            print(record.levelname, record.name, file=sys.stderr)
+        return False
+logging.getLogger("quire").addHandler(Handler())
+client = quire.Client({process.url!r}, name="loader")
+os.kill({process.pid}, signal.SIGKILL)
+waits.wait()
+client.close(0)
+"""
+        ended = run(program)
+        assert ended.returncode == 0, ended.stderr
+        assert "WARNING quire" in ended.stderr
+
+
 def test_a_closed_client_says_nothing(place: str) -> None:
     closed = PROGRAMS["global"].format(url=place, count=10) + "client.close()\n"
     ended = run(closed, "-X", "dev")

@@ -127,3 +127,14 @@ def test_programs_name_the_types_of_arguments(url: str) -> None:
     with quire.Client(url, receive_size_max=size) as client:
         follow(client, quire.EPOCH, 1000, print)
         flush(client, PATIENCE)
+
+
+def test_a_client_without_a_configuration_joins_the_running_engine() -> None:
+    config = quire.Config(queue={"name": "JOBS", "message_type": "json", "underlying_topic": "jobs"})
+    with quire.Client("memory:joined", config=config) as first:
+        with quire.Client("memory:joined") as second:
+            second.publish("jobs", {"n": 1})
+            second.flush(timeout=PATIENCE)
+        assert first.queue_stats("JOBS")["JOBS"]["depth"] == 1
+        with pytest.raises(quire.ConfigError, match="pass the same one, or none"):
+            quire.Client("memory:joined", config=quire.Config())

@@ -20,6 +20,8 @@ fn frames(data_size: usize) -> (Vec<u8>, u64) {
             correlation_id: b"",
             headers: quire_types::Headers::NONE,
             delay: quire_types::Delay::None,
+            key: b"",
+            is_delta: false,
             data: &data,
         };
         Command::Publish(publish).encode(&mut bytes);

@@ -91,6 +91,8 @@ impl Bench {
                 correlation_id: b"",
                 headers: quire_types::Headers::NONE,
                 delay: quire_types::Delay::None,
+                key: b"",
+                is_delta: false,
                 data: &data,
             };
             Command::Publish(publish).encode(&mut bytes);

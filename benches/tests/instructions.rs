@@ -1,5 +1,5 @@
 //! Guards the hot paths by what does not depend on how busy the machine is: the instructions that one message costs. Each path runs in a
-//! process of its own that is followed step by step through the part that counts, so that nothing but the kernel is needed.
+//! separate process that is followed step by step through the part that counts, so that nothing but the kernel is needed.
 //!
 //! A limit is a quarter above what was counted when it was set: compilers and processors (copying memory is done in their own way) differ
 //! by less. A path that goes above its limit has become dearer; one that goes far below gets a new limit.
@@ -12,10 +12,11 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use quire_benches::context;
 use quire_benches::driven_broker::Bench;
+use quire_benches::filled_table;
 use quire_broker::{BrokerConfig, QueueSettings};
 use quire_command::{Acks, Bookmarks, Command, Selection, Settle, Subscribe, Unsubscribe, put_bookmark};
 use quire_expression::filter::{Filter, FilterOptions};
-use quire_expression::message_type::{Arena, MessageType};
+use quire_expression::message_type::{Arena, MessageType, Step, difference, merge};
 use quire_journal::PublisherId;
 use quire_queue::*;
 use quire_wire::Encode;
@@ -29,7 +30,7 @@ struct Path {
     limit: u64,
 }
 
-const PATHS: [Path; 8] = [
+const PATHS: [Path; 13] = [
     Path { name: "take a publish of 512 B", run: publish, messages: 60, limit: 2_300 },
     Path {
         name: "hand a message to one of 100 filtered subscriptions",
@@ -39,10 +40,15 @@ const PATHS: [Path; 8] = [
     },
     Path { name: "replay a message of 256 B", run: replay, messages: 150, limit: 1_750 },
     Path { name: "evaluate two fields of 300 B of JSON", run: evaluate, messages: 20, limit: 5_050 },
+    Path { name: "merge 4 fields into 300 B of JSON", run: merge_orders, messages: 20, limit: 20_400 },
+    Path { name: "difference of 300 B of JSON", run: compare_orders, messages: 20, limit: 35_250 },
     Path { name: "lease and acknowledge, round robin", run: round_robin, messages: 60, limit: 2_700 },
     Path { name: "lease and acknowledge, proportional", run: proportional, messages: 60, limit: 3_050 },
-    Path { name: "a message of 512 B through a queue", run: through_queue, messages: 60, limit: 12_450 },
-    Path { name: "the same, its leases recorded", run: through_recording_queue, messages: 60, limit: 13_200 },
+    Path { name: "a message of 512 B through a queue", run: through_queue, messages: 60, limit: 12_100 },
+    Path { name: "the same, its leases recorded", run: through_recording_queue, messages: 60, limit: 12_900 },
+    Path { name: "replace a record of 300 B, with its key", run: replace_record, messages: 60, limit: 7_300 },
+    Path { name: "get a record by its key", run: get_record, messages: 60, limit: 1_150 },
+    Path { name: "look at a record of 300 B with a filter", run: scan_records, messages: 60, limit: 3_700 },
 ];
 
 /// Marks both ends of what is counted.
@@ -223,9 +229,8 @@ fn replay() {
     measured(|| round(2));
 }
 
-fn evaluate() {
-    let filter = Filter::parse("/symbol = 'S00042' AND /qty > 100", &FilterOptions::default()).unwrap();
-    let orders: Vec<String> = (0..20)
+fn orders() -> Vec<String> {
+    (0..20)
         .map(|number| {
             let symbol = if number % 2 == 0 { 42 } else { number };
             let head = format!(r#"{{"id":{number},"symbol":"S{symbol:05}","side":"buy","qty":{},"price":90.25,"#, number * 70);
@@ -234,14 +239,55 @@ fn evaluate() {
             );
             format!("{order}{}\"}}", ".".repeat(298 - order.len()))
         })
-        .collect();
-    let mut arena = Arena::default();
+        .collect()
+}
+
+fn evaluate() {
+    let filter = Filter::parse("/symbol = 'S00042' AND /qty > 100", &FilterOptions::default()).unwrap();
+    let (orders, mut arena) = (orders(), Arena::default());
     let mut round = || {
         let matches = orders
             .iter()
             .filter(|order| filter.matches_with(&context(MessageType::Json, order.as_bytes()), &mut arena))
             .count();
         assert_eq!(matches, 9);
+    };
+    round();
+    measured(round);
+}
+
+/// Messages, and the messages that they become by a part of them.
+fn changed_orders() -> Vec<(String, String, Vec<u8>)> {
+    let orders = orders().into_iter().enumerate();
+    let changed = orders.map(|(number, order)| {
+        let delta = format!(r#"{{"id":{number},"qty":7,"limits":{{"low":91.5}},"state":"open"}}"#);
+        let mut out = Vec::new();
+        merge(MessageType::Json, order.as_bytes(), delta.as_bytes(), &mut out).unwrap();
+        (order, delta, out)
+    });
+    changed.collect()
+}
+
+fn merge_orders() {
+    let orders = changed_orders();
+    let mut out = Vec::new();
+    let mut round = || {
+        for (order, delta, merged) in &orders {
+            merge(MessageType::Json, order.as_bytes(), delta.as_bytes(), &mut out).unwrap();
+            assert_eq!(out, *merged);
+        }
+    };
+    round();
+    measured(round);
+}
+
+fn compare_orders() {
+    let (orders, keep) = (changed_orders(), [vec![Step::Name(b"id"[..].into())]]);
+    let mut out = Vec::new();
+    let mut round = || {
+        for (order, _, merged) in &orders {
+            assert_eq!(difference(MessageType::Json, order.as_bytes(), merged, &keep, &mut out), Ok(true));
+        }
     };
     round();
     measured(round);
@@ -353,4 +399,26 @@ fn publish_to_acknowledge(record_leases: bool) {
     };
     (0..3).for_each(|number| round(number, false));
     round(3, true);
+}
+
+fn replace_record() {
+    let mut bench = filled_table::Bench::filled(10_000, Vec::new());
+    let messages: Vec<_> = (0..60).map(|number| (number * 97, filled_table::message(number * 97))).collect();
+    measured(|| messages.iter().for_each(|(number, data)| assert!(!bench.put(*number, data))));
+}
+
+fn get_record() {
+    let mut bench = filled_table::Bench::filled(10_000, Vec::new());
+    let key = |number: u64| {
+        bench.keys.key_of(filled_table::message(number * 97).as_bytes(), &mut bench.arena).unwrap()
+    };
+    let keys: Vec<_> = (0..60).map(key).collect();
+    measured(|| keys.iter().for_each(|key| assert!(bench.table.get(key).is_some())));
+}
+
+fn scan_records() {
+    let mut bench = filled_table::Bench::filled(60, Vec::new());
+    let filter = Filter::parse("/symbol = 'SYM007'", &FilterOptions::default()).unwrap();
+    assert_eq!(bench.scan(&filter), 1);
+    measured(|| assert_eq!(bench.scan(&filter), 1));
 }

@@ -10,13 +10,14 @@
             print(message.json())
             break
 
-- `Client`, or `AsyncClient` with asyncio: publish, subscribe, and work on queues.
+- `Client`, or `AsyncClient` with asyncio: publish, subscribe, query, and work on queues.
 - `Server`, with a `Config`: run a server in this process.
 - `Journal`: read and write a log without a server.
 - `quire.testing`: test your code.
 
-Every error is a `QuireError`, except `TimeoutError` for a call that takes longer than its `timeout`, and
-`TypeError` or `ValueError` for arguments of a wrong type.
+Every error is a `QuireError`: an argument of a wrong type, for example, raises `ConfigError`. The exceptions are
+`TimeoutError` for a call that takes longer than its `timeout`, and `TypeError` or `ValueError` for data that cannot be
+published.
 """
 
 import os
@@ -40,6 +41,7 @@ from quire._errors import (
     NameInUseError,
     NotEntitledError,
     NotJournaledError,
+    NotLastValueError,
     ProtocolError,
     QueueExistsError,
     QuireError,
@@ -63,14 +65,16 @@ if TYPE_CHECKING:
     from quire._units import Duration, Size
     from quire.client._aio import AsyncClient, AsyncSubscription
     from quire.client._blocking import Client, Subscription
-    from quire.client._define import DropReport, QueueSettings
+    from quire.client._define import DropReport, QueueChanges, QueueSettings
     from quire.client._driver import Handler
     from quire.client._options import Reconnect
     from quire.client._publish import Publish
+    from quire.client._query import AsyncQuery, Query
     from quire.client._receipts import AsyncBatchReceipt, AsyncReceipt, BatchReceipt, Receipt
     from quire.client._reports import DrainReport, Health, ServerInfo, SubscriptionHealth, WorkReport
     from quire.client._spec import Rate
     from quire.client._stores import BookmarkStore, PublishStore
+    from quire.client._table import AsyncChanges, AsyncTable, Change, Changes, Table
     from quire.config import Config
     from quire.journal._journal import Damage, Journal, JournalReader, Segment
     from quire.server._server import Server
@@ -81,9 +85,12 @@ __all__ = [
     "MOST_RECENT",
     "NOW",
     "AsyncBatchReceipt",
+    "AsyncChanges",
     "AsyncClient",
+    "AsyncQuery",
     "AsyncReceipt",
     "AsyncSubscription",
+    "AsyncTable",
     "AuthenticationError",
     "BadBookmarkError",
     "BadFilterError",
@@ -92,6 +99,8 @@ __all__ = [
     "BatchReceipt",
     "Bookmark",
     "BookmarkStore",
+    "Change",
+    "Changes",
     "Client",
     "Config",
     "ConfigError",
@@ -114,10 +123,13 @@ __all__ = [
     "NameInUseError",
     "NotEntitledError",
     "NotJournaledError",
+    "NotLastValueError",
     "ProtocolError",
     "Publish",
     "PublishStore",
+    "Query",
     "Queue",
+    "QueueChanges",
     "QueueExistsError",
     "QueueSettings",
     "QuireError",
@@ -136,6 +148,7 @@ __all__ = [
     "Subscription",
     "SubscriptionHealth",
     "SubscriptionInUseError",
+    "Table",
     "UnknownQueueError",
     "UnknownSubscriptionError",
     "WorkReport",
@@ -162,9 +175,14 @@ _LAZY = {
     "BatchReceipt": "quire.client._receipts",
     "Publish": "quire.client._publish",
     "Receipt": "quire.client._receipts",
+    "AsyncChanges": "quire.client._table",
     "AsyncClient": "quire.client._aio",
+    "AsyncQuery": "quire.client._query",
     "AsyncSubscription": "quire.client._aio",
+    "AsyncTable": "quire.client._table",
     "BookmarkStore": "quire.client._stores",
+    "Change": "quire.client._table",
+    "Changes": "quire.client._table",
     "Client": "quire.client._blocking",
     "Config": "quire.config",
     "Damage": "quire.journal._journal",
@@ -174,7 +192,9 @@ _LAZY = {
     "Journal": "quire.journal._journal",
     "JournalReader": "quire.journal._journal",
     "PublishStore": "quire.client._stores",
+    "Query": "quire.client._query",
     "Queue": "quire._queue",
+    "QueueChanges": "quire.client._define",
     "QueueSettings": "quire.client._define",
     "Reconnect": "quire.client._options",
     "Segment": "quire.journal._journal",
@@ -182,6 +202,7 @@ _LAZY = {
     "ServerInfo": "quire.client._reports",
     "Subscription": "quire.client._blocking",
     "SubscriptionHealth": "quire.client._reports",
+    "Table": "quire.client._table",
     "WorkReport": "quire.client._reports",
 }
 

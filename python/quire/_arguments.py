@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from pathlib import Path
 from typing import Concatenate, Final, Literal, ParamSpec, TypeVar
 
 from quire._bookmarks import Bookmark, message_bookmarks
@@ -77,6 +78,13 @@ def check_path(value: object, key: str, *, optional: bool = False) -> None:
     """Raises `ConfigError` for what is not the path of a file or directory."""
     if not (optional and value is None) and not isinstance(value, (str, os.PathLike)):
         raise ConfigError(f"expected a path, got `{type(value).__name__}`", key=key)
+
+
+def journal_inside(directory: Path) -> Path | None:
+    """The journal in a data directory, for a hint where a journal directory was expected; `None` when the directory itself is one."""
+    if any(directory.glob("*.journal")):
+        return None
+    return next((path.parent for path in sorted(directory.glob("*/*.journal"))), None)
 
 
 def check_function(value: object, key: str) -> None:

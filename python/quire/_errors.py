@@ -15,7 +15,8 @@
     ├── UnknownSubscriptionError  The client has no such subscription.
     ├── UnknownQueueError       No queue has this name, or takes messages from this topic.
     ├── QueueExistsError        A queue with this name exists, with other settings or in the configuration.
-    ├── BadMessageError         The message is not JSON, and its topic is validated.
+    ├── NotLastValueError       The topic keeps no last values, and the call needs them.
+    ├── BadMessageError         The message is not of the type of its topic, or it has no valid key.
     ├── MessageTooLargeError    The message is above the limit of the server.
     ├── LimitExceededError      A named limit of the server or of the process was reached.
     ├── StorageFullError        The disk is full. The journal takes writes again when there is room.
@@ -81,7 +82,7 @@ class ConfigError(QuireError):
         #: The setting or option, as `queue[0].lease_period`; `None` when it is not one alone. Of several mistakes the first.
         self.key = key
         #: The configuration file, when it is one.
-        self.file = None if file is None else os.fspath(file)
+        self.file: str | None = None if file is None else os.fspath(file)
         #: Its line, from 1.
         self.line = line
         self._reason = reason
@@ -122,7 +123,10 @@ class NotEntitledError(QuireError):
 
 
 class NameInUseError(QuireError):
-    """Another connection holds, or took over, the client name. The client does not connect again."""
+    """Another connection holds, or took over, the client name. The client does not connect again.
+
+    Or the server dropped publishes as duplicates, because it has later sequences of the name: `flush` or a receipt raises it.
+    """
 
     code = "name_in_use"
     hint = "give every running instance a separate `name`"
@@ -184,11 +188,12 @@ class NotJournaledError(QuireError):
 
 
 class BadMessageError(QuireError):
-    """A message is not of the type of its topic. The topic is validated, so the message was neither recorded nor delivered."""
+    """A message is not of the type of its topic, or it has no valid key. It was neither recorded nor delivered."""
 
     code = "bad_message"
     hint = (
-        "publish JSON on this topic, or remove `validate` from its entry in the configuration of the server"
+        "publish a message of the type of the topic; on a last-value topic without `key` in the configuration of the "
+        "server, also give a valid `sow_key`"
     )
 
 
@@ -218,6 +223,13 @@ class QueueExistsError(QuireError):
     """A queue with this name exists, with other settings or in the configuration of the server."""
 
     code = "queue_exists"
+
+
+class NotLastValueError(QuireError):
+    """The topic keeps no last values, and the call needs them."""
+
+    code = "not_last_value"
+    hint = "to keep the last values of the topic, add it to `sow_topic` in the configuration of the server"
 
 
 class MessageTooLargeError(QuireError):
@@ -300,7 +312,7 @@ CASES: dict[str, Case] = {
     "unsupported_version": Case(
         ProtocolError,
         "Client and server speak different versions of the protocol.",
-        "Install the same version on both sides.",
+        "Install the same minor version of quire on both sides. Upgrade the server before its clients.",
     ),
     "logon_required": Case(
         ProtocolError,
@@ -319,8 +331,11 @@ CASES: dict[str, Case] = {
     ),
     "name_in_use": Case(
         NameInUseError,
-        "Another connection has, or took over, the client name. The client does not connect again.",
-        "Give each running instance of the program a separate `name`.",
+        "Another connection has, or took over, the client name. The client does not connect again. Or a publish was dropped as a "
+        "duplicate, because another program published under the name, or the publish store of the name was lost: `flush` or a "
+        "receipt raises it.",
+        "Give each running instance of the program a separate `name`. Publish dropped messages again, and keep the file of "
+        "`publish_store=` as long as the name.",
     ),
     "not_entitled": Case(
         NotEntitledError,
@@ -339,13 +354,14 @@ CASES: dict[str, Case] = {
     ),
     "bad_bookmark": Case(
         BadBookmarkError,
-        "The value is not a bookmark, a list of them, a time or a range. `key` names the argument or option.",
+        "The value is not a bookmark, a list of them, a time or a range. `key` names the argument or option. "
+        "Or a query asks for a state before the history of its last-value topic.",
         "Give one of the forms of [replay.md](../replay.md#where-it-begins-and-ends).",
     ),
     "bookmark_not_found": Case(
         BadBookmarkError,
         'No bookmark of the list is in the log, and `bookmark_not_found` is `"fail"`. Or the next '
-        "records were removed from the log before they were read.",
+        "records were removed from the log before they were read. Or the bookmark of a query is not in the log.",
         "Set `bookmark_not_found` to begin elsewhere, or begin at `quire.EPOCH`. Keep journal files for "
         "longer with `remove_after`.",
     ),
@@ -361,7 +377,7 @@ CASES: dict[str, Case] = {
         "An argument, an option, a key of the configuration, or a combination of them is not allowed. "
         "`key` names it; for a file also `file` and `line`. `mistakes` has all mistakes of a "
         "configuration.",
-        "Correct the value as the reason tells. `quire config check` checks a file, `quire config example` "
+        "Correct the value that the reason names. `quire config check` checks a file, `quire config example` "
         "prints every key.",
     ),
     "unknown_subscription": Case(
@@ -397,7 +413,7 @@ CASES: dict[str, Case] = {
     "storage_failed": Case(
         StorageFailedError,
         "A write or a sync failed. The server takes no more writes until it is started again. Reading "
-        "still works. Or the server has no free file descriptor, as the reason tells: it takes publishes "
+        "still works. Or the server has no free file descriptor, and the reason says so: it takes publishes "
         "again when it has one. Or a store file of the client cannot be written.",
         "Check the disk, then restart the server. Clients send unpersisted publishes again.",
     ),
@@ -467,14 +483,23 @@ CASES: dict[str, Case] = {
     "queue_exists": Case(
         QueueExistsError,
         "A queue was to be created at run time, and one with this name exists: with other settings, which the reason "
-        "names, or in the configuration of the server. Or a queue of the configuration was to be dropped.",
-        "Use the same settings, or drop the queue first. Change a queue of the configuration in the configuration.",
+        "names, or in the configuration of the server. Or a queue of the configuration was to be changed or dropped.",
+        "Use the same settings, change the queue with `alter_queue`, or drop the queue first. "
+        "Change a queue of the configuration in the configuration.",
     ),
     "bad_message": Case(
         BadMessageError,
-        "The entry of the topic in `transaction_log.topic` has `validate`, and the message is not JSON. "
-        "It was neither recorded nor delivered; `flush` raises the error.",
-        "Publish JSON on this topic, or remove `validate` from its entry in `transaction_log.topic`.",
+        "The entry of the topic in `transaction_log.topic` has `validate`, and the message is not JSON. Or the topic "
+        "is a last-value topic, and the message has no key: it cannot be parsed, or its `sow_key` is missing or not "
+        "valid. It was neither recorded nor delivered; `flush` raises the error.",
+        "Publish messages of the type of the topic, or remove `validate` from its entry in `transaction_log.topic`. "
+        "A `sow_key` has 1 to 255 characters: letters, digits, and + / = - _.",
+    ),
+    "not_last_value": Case(
+        NotLastValueError,
+        "A query or a delete of records, or a publish with a `sow_key`, names a topic that keeps no last values.",
+        "Check the spelling: `quire topic ls` lists the topics. To keep the last values of a topic, add it to "
+        "`sow_topic` in the configuration of the server.",
     ),
     "journal_locked": Case(
         JournalLockedError,
@@ -490,7 +515,9 @@ CASES: dict[str, Case] = {
         StoreCorruptError,
         "The store file is damaged at the byte that the reason names. Nothing of it was changed "
         "([stores.md](../stores.md)).",
-        "Restore the file from a copy, or remove it: unsent messages of a publish store are then lost.",
+        "Restore the file from a copy, or remove it: unsent messages of a publish store are then lost. After you "
+        'removed a publish store, start once without `connect="background"` before you publish, or use another '
+        "`name`. Otherwise the server can drop new publishes as duplicates.",
     ),
 }
 

@@ -15,6 +15,7 @@ from quire import _quire
 from quire._errors import ConfigError
 from quire._message import plain, to_bytes
 from quire._text import check_unicode
+from quire._units import counted
 
 #: The formats that messages can have (docs/filters.md section 3).
 MessageType = Literal["json", "binary", "nvfix", "fix", "msgpack", "bson", "xml"]
@@ -127,8 +128,7 @@ def optional_filter_to_core(filter: FilterArgument | None) -> str | None:
 def _filled(text: str, parameters: list[Any]) -> str:
     count = sum(part == "?" for part in _PARTS.findall(text))
     if count != len(parameters):
-        raise ConfigError(
-            f"{text!r} has {count} question marks for {len(parameters)} parameters", key="filter"
-        )
+        found = f"{counted(count, 'question mark')} for {counted(len(parameters), 'parameter')}"
+        raise ConfigError(f"{text!r} has {found}", key="filter")
     left = iter(parameters)
     return _PARTS.sub(lambda part: quote(next(left)) if part[0] == "?" else part[0], text)

@@ -58,3 +58,8 @@ def number_text(value: float) -> str:
         return f"{value:.6g}"
     decimals = 6 if abs(value) < 1 else 6 - len(f"{abs(value):.0f}")
     return f"{value:,.{decimals}f}".rstrip("0").rstrip(".") if decimals > 0 else f"{value:,.0f}"
+
+
+def counted(count: int, one: str, several: str | None = None) -> str:
+    """A count with its noun: "1 message", "2,000 messages". `several` is the plural, where it is not `one` with an s."""
+    return f"{count:,} {one if count == 1 else several or one + 's'}"

@@ -68,6 +68,10 @@ def message(
     lease_period: Duration | None = None,
     delivery_count: int = 1,
     cancel_count: int = 0,
+    command: Literal["publish", "sow", "oof"] = "publish",
+    reason: Literal["deleted", "expired", "match"] | None = None,
+    sow_key: str | None = None,
+    is_delta: bool = False,
 ) -> Message:
     """Returns a message for the test of a handler, without a server.
 
@@ -78,6 +82,7 @@ def message(
     - `bookmark`: its bookmark, or a `Message` that has it; `None` for a message that was not recorded
     - `queue`: the queue that delivered the message; `Message.topic` is then this queue
     - `lease_period`, `delivery_count`, `cancel_count`: of a message from a queue
+    - `command`, `reason`, `sow_key`, `is_delta`: of a message of a last-value topic
 
     `ack`, `cancel` and `expire` of this message send nothing. `verdict` returns which one the handler called.
     Two calls with the same arguments return equal messages. Raises `ConfigError` or `BadBookmarkError` for an
@@ -104,6 +109,10 @@ def message(
         lease_ms=_UNLIMITED_MS if period_ms is None else period_ms,
         delivery_count=delivery_count,
         cancel_count=cancel_count,
+        kind=command,
+        reason=reason,
+        sow_key=sow_key,
+        is_delta=is_delta,
     )
 
 

@@ -259,9 +259,9 @@ def test_a_batch_that_is_not_persistent_in_time_fails_the_write(
     )
     writer = _sink.BatchWriter(options, schema, False)
     staged = writer.write(iter([rows]))
-    waited: list[object] = []
+    waited: list[float] = []
 
-    def too_late(_client: quire.Client, timeout: object = None) -> None:
+    def too_late(_client: quire.Client, timeout: float) -> None:
         waited.append(timeout)
         raise TimeoutError("1 publishes are not persisted yet")
 
@@ -269,7 +269,9 @@ def test_a_batch_that_is_not_persistent_in_time_fails_the_write(
         patch.setattr(quire.Client, "flush", too_late)
         with pytest.raises(TimeoutError, match="not persisted"):
             writer.commit([staged])
-    assert [str(each) for each in waited] == ["0:01:10"]
+    # The rest of the time, after the rows were taken.
+    assert len(waited) == 1
+    assert 0 < waited[0] < 70
     writer.commit([staged])
     with quire.Journal(tmp_path / "j", read_only=True) as journal:
         assert len(list(journal.read())) == 1, "run again it is complete, and nothing is twice"

@@ -277,8 +277,8 @@ def test_a_publish_that_stops_anywhere_is_completed_once(
     parts = [batch.write(0, [table], schema)]
     send = _sink._send
 
-    def stops(client: quire.Client, batches: Any, first: int) -> None:
-        send(client, [next(iter(batches)).slice(0, 40)], first)
+    def stops(client: quire.Client, batches: Any, first: int, deadline: float) -> None:
+        send(client, [next(iter(batches)).slice(0, 40)], first, deadline)
         client.flush(timeout=PATIENCE)
         raise KeyboardInterrupt
 

@@ -21,6 +21,18 @@ def quire(*arguments: str, stdin: str = "", url: str | None = None) -> subproces
 
 
 @contextmanager
+def started(*arguments: str, url: str) -> Iterator[subprocess.Popen[str]]:
+    """The command while it runs."""
+    environment = {**os.environ, "QUIRE_URL": url}
+    command = [sys.executable, "-m", "quire", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
 def serving(directory: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     command = [
         sys.executable,

@@ -110,13 +110,15 @@ def to_text(value: Value) -> bytes | None:
 
 
 def number_text(number: int | float) -> bytes:
-    """The shortest that reads back; an exponent where plain digits would be many."""
+    """The shortest that reads back; an exponent where plain digits would be many. A zero has no sign."""
+    if number == 0:
+        return b"0"
     if isinstance(number, int):
         return str(number).encode()
     if math.isinf(number):
         return b"inf" if number > 0 else b"-inf"
     exact = Decimal(repr(number))
-    if number == 0 or 1e-5 <= abs(number) < 1e17:
+    if 1e-5 <= abs(number) < 1e17:
         text = format(exact, "f")
         return (text.rstrip("0").rstrip(".") if "." in text else text).encode()
     sign, digits, _ = exact.as_tuple()

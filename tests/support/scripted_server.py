@@ -120,7 +120,8 @@ class ScriptedServer:
         with self._lock:
             self.persists = True
             for connection in self._connections:
-                self._say_persisted(connection)
+                with suppress(OSError):  # The client has left, and its connection is not yet removed.
+                    self._say_persisted(connection)
 
     def __enter__(self) -> ScriptedServer:
         return self

@@ -82,8 +82,8 @@ fn attribute_number(attribute: Attribute, record: &Record<'_>, event: Option<&Ev
         Attribute::Timestamp => Some((time().as_ns() / 1000) as i64),
         Attribute::TimestampNs => i64::try_from(time().as_ns()).ok(),
         Attribute::Sequence => i64::try_from(record.sequence).ok(),
-        Attribute::FirstPosition => Some(event?.first.get() as i64),
-        Attribute::LastPosition => Some(event?.last.get() as i64),
+        Attribute::FirstPosition => Some(event?.messages?.0.get() as i64),
+        Attribute::LastPosition => Some(event?.messages?.1.get() as i64),
         Attribute::Deliveries => event?.deliveries.map(Into::into),
         Attribute::Cancels => event?.cancels.map(Into::into),
         _ => None,
@@ -105,11 +105,15 @@ fn attribute_text<'a>(
         Attribute::Kind => Some(event.map_or(record.kind.name(), |event| event.kind)),
         Attribute::Reasons => event?.reasons.as_deref(),
         Attribute::Consumer => event?.consumer.as_deref(),
-        // The data of an event is for the queue.
+        // The data of an event is for the queue or the last-value topic.
         Attribute::Data if event.is_some() => None,
         Attribute::Data => text_of(record.data),
         Attribute::CorrelationId if record.correlation_id.is_empty() => None,
         Attribute::CorrelationId => std::str::from_utf8(record.correlation_id).ok(),
+        Attribute::SowKey => match event {
+            Some(event) => event.key.as_deref(),
+            None => record.key().and_then(|key| std::str::from_utf8(key).ok()),
+        },
         Attribute::MessageType => MessageType::from_code(record.message_type).map(MessageType::name),
         _ => None,
     }
@@ -125,6 +129,7 @@ fn has_same_text(attribute: Attribute, row: &Row<'_>, next: &Row<'_>) -> bool {
             Attribute::Publisher => row.record.publisher == next.record.publisher,
             Attribute::Kind => row.record.kind == next.record.kind,
             Attribute::MessageType => row.record.message_type == next.record.message_type,
+            Attribute::SowKey => row.record.key().is_none() && next.record.key().is_none(),
             Attribute::CorrelationId => {
                 row.record.correlation_id.is_empty() && next.record.correlation_id.is_empty()
             }
@@ -261,7 +266,7 @@ impl Builder {
             }
             (Content::Attribute(Attribute::Headers), Builder::Headers(builder)) => {
                 for Row { record, event, .. } in rows {
-                    // An event of a queue has no headers.
+                    // An event has no headers.
                     builder.append(if event.is_none() { record.headers() } else { Headers::NONE });
                 }
             }

@@ -63,6 +63,7 @@ impl Attribute {
             | Attribute::Publisher
             | Attribute::Kind
             | Attribute::CorrelationId
+            | Attribute::SowKey
             | Attribute::MessageType
             | Attribute::Data
             | Attribute::Reasons

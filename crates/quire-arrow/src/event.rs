@@ -1,17 +1,19 @@
-//! Changes and leases of the messages of a queue, as rows: one row for every run of neighbors with the same event.
+//! Records that are not messages, as rows: one row for every run of neighbors of a queue with the same event, and one for every key that was
+//! deleted from a last-value topic.
 
 use std::sync::Arc;
 
 use quire_journal::{Position, Record, RecordKind, Timestamp};
 use quire_queue::{ChangeKind, LeaseEventKind, LeaseRun, Logged};
 
-/// One entry of a record of a queue.
+/// One entry of a record of a queue, or of a delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     pub kind: &'static str,
-    /// The first and the last message that it is about.
-    pub first: Position,
-    pub last: Position,
+    /// The first and the last message of a queue that it is about.
+    pub messages: Option<(Position, Position)>,
+    /// The key that was deleted.
+    pub key: Option<Arc<str>>,
     pub deliveries: Option<u32>,
     pub cancels: Option<u32>,
     /// Why it expired, or how the lease ended.
@@ -31,14 +33,15 @@ impl Event {
             Logged::Changed { first, last, kind } => Some(Event::changed(first, last, kind)),
             Logged::Begins { .. } => None,
         });
-        changes.chain(leases.map(|run| Event::leased(&run)))
+        let deleted = record.deleted_keys().map_while(Result::ok).map(Event::deleted);
+        changes.chain(leases.map(|run| Event::leased(&run))).chain(deleted)
     }
 
-    fn new(kind: &'static str, first: Position, last: Position) -> Self {
+    fn new(kind: &'static str, messages: Option<(Position, Position)>) -> Self {
         Event {
             kind,
-            first,
-            last,
+            messages,
+            key: None,
             deliveries: None,
             cancels: None,
             reasons: None,
@@ -48,7 +51,7 @@ impl Event {
     }
 
     fn changed(first: Position, last: Position, kind: ChangeKind) -> Self {
-        let event = |kind| Event::new(kind, first, last);
+        let event = |kind| Event::new(kind, Some((first, last)));
         match kind {
             ChangeKind::Acknowledged => event("acknowledged"),
             ChangeKind::Taken => event("taken"),
@@ -84,7 +87,15 @@ impl Event {
             reasons: how.map(Into::into),
             consumer: Some(run.consumer.into()),
             time: Some(run.time),
-            ..Event::new(kind, run.first, run.last)
+            ..Event::new(kind, Some((run.first, run.last)))
+        }
+    }
+
+    fn deleted(key: &[u8]) -> Self {
+        // Keys are text: the characters of supplied keys are limited, and generated keys are hexadecimal digits.
+        Event {
+            key: Some(String::from_utf8_lossy(key).into()),
+            ..Event::new(RecordKind::Delete.name(), None)
         }
     }
 }

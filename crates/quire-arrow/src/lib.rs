@@ -2,7 +2,8 @@
 //!
 //! A [`ScanSpec`] lists the wanted columns and records. A column is an attribute of a record or a typed field of its JSON. A [`Plan`] is
 //! the spec, checked and compiled. [`Plan::split`] cuts a range of the log into parts that can be read in parallel, from the indexes alone.
-//! [`Plan::scan`] reads one part. A [`Collector`] makes the same batches from messages of a server. [`Messages`] are the other direction:
+//! [`Plan::scan`] reads one part. A [`Collector`] makes the same batches from messages of a server, and [`infer`] finds
+//! the types of their fields. [`Messages`] are the other direction:
 //! rows that are published. Unwanted records are dropped before anything is built for them, and blocks without a wanted topic are not read.
 //!
 //! Every column is of a type that Spark accepts as it is (`docs/spark.md`, "Columns").
@@ -12,6 +13,8 @@ mod collector;
 mod column;
 mod event;
 mod field;
+mod infer;
+mod last_values;
 mod messages;
 mod plan;
 mod predicate;
@@ -19,6 +22,8 @@ mod scan;
 mod spec;
 
 pub use collector::Collector;
+pub use infer::{Inferred, infer, top_level_fields};
+pub use last_values::{LastValues, Lifetimes, Positions, last_values};
 pub use messages::{Messages, MessagesError};
 pub use plan::{Bounds, Part, Plan};
 pub use scan::{Scan, ScanError, Skipped};

@@ -95,6 +95,8 @@ impl Messages {
                 true => self.correlation_ids.value(row).as_bytes(),
                 false => b"",
             },
+            key: "",
+            is_delta: false,
         })
     }
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use arrow_schema::{Schema, SchemaRef};
 use quire_expression::filter::{Filter, FilterOptions, path_of};
-use quire_expression::message_type::{FieldId, FieldPlan, PATH_STEP_COUNT_MAX};
+use quire_expression::message_type::{FieldId, FieldPlan, PATH_STEP_COUNT_MAX, Step};
 use quire_expression::topic::{TopicPattern, TopicSelector};
 use quire_journal::{JournalError, Position, Reader, Timestamp, TopicFilter};
 
 use crate::column::{Column, Content};
 use crate::field::Value;
+use crate::last_values::Positions;
 use crate::predicate::Predicate;
 use crate::scan::{Scan, ScanError};
 use crate::spec::{
@@ -36,6 +37,7 @@ pub(crate) struct Compiled {
     pub attribute_predicates: Vec<(Attribute, Predicate)>,
     pub field_predicates: Vec<(FieldId, FieldType, Predicate)>,
     pub includes_events: bool,
+    pub includes_deletes: bool,
     pub skips_damage: bool,
     pub batch_rows: usize,
     pub batch_bytes: usize,
@@ -117,6 +119,7 @@ impl Plan {
             attribute_predicates,
             field_predicates,
             includes_events: spec.includes_events,
+            includes_deletes: spec.includes_deletes,
             skips_damage: spec.skips_damage,
             batch_rows: spec.batch_rows,
             batch_bytes: spec.batch_bytes,
@@ -208,7 +211,15 @@ impl Plan {
     /// # Errors
     /// [`ScanError::Removed`] when the log does not reach back to its beginning any more.
     pub fn scan(&self, reader: &Reader, bounds: Bounds) -> Result<Scan, ScanError> {
-        Scan::new(self.clone(), reader, bounds)
+        Scan::new(self.clone(), reader, bounds, None)
+    }
+
+    /// Reads the messages of a range that have one of these positions.
+    ///
+    /// # Errors
+    /// As [`Plan::scan`].
+    pub fn scan_at(&self, reader: &Reader, bounds: Bounds, positions: Positions) -> Result<Scan, ScanError> {
+        Scan::new(self.clone(), reader, bounds, Some(positions))
     }
 }
 
@@ -258,15 +269,23 @@ impl Compiler {
     }
 
     fn path(&mut self, column: &str, text: &str) -> Result<FieldId, SpecError> {
-        let steps = path_of(text);
-        let is_path = text.strip_prefix('/').is_some_and(|rest| rest.split('/').all(is_step));
-        if !(is_path || is_odd_name(text)) || steps.len() > PATH_STEP_COUNT_MAX {
-            return Err(SpecError::Path { column: column.to_owned(), path: text.to_owned() });
-        }
-        let field = self.fields.add(&steps);
+        let field = self.fields.add(&check_path(column, text)?);
         in_range("fields", self.fields.len(), COLUMNS_MAX * PATH_STEP_COUNT_MAX)?;
         Ok(field)
     }
+}
+
+/// The steps of the path of a column.
+///
+/// # Errors
+/// [`SpecError::Path`].
+pub(crate) fn check_path(column: &str, text: &str) -> Result<Vec<Step>, SpecError> {
+    let steps = path_of(text);
+    let is_path = text.strip_prefix('/').is_some_and(|rest| rest.split('/').all(is_step));
+    if !(is_path || is_odd_name(text)) || steps.len() > PATH_STEP_COUNT_MAX {
+        return Err(SpecError::Path { column: column.to_owned(), path: text.to_owned() });
+    }
+    Ok(steps)
 }
 
 /// Whether the text is a name with any number of indexes, `legs[0]`.

@@ -10,6 +10,7 @@ use quire_journal::{Cursor, JournalError, Position, Reader, Record, RecordKind, 
 
 use crate::builder::{Row, Table, Texts, attribute_value};
 use crate::event::Event;
+use crate::last_values::Positions;
 use crate::plan::{Bounds, Compiled, Plan};
 use crate::spec::Attribute;
 
@@ -19,6 +20,8 @@ pub struct Scan {
     reader: Reader,
     cursor: Cursor,
     limit: Position,
+    /// The messages that become rows, when not all do.
+    positions: Option<Positions>,
     matcher: Matcher,
     table: Table,
     skipped: Vec<Skipped>,
@@ -98,7 +101,12 @@ impl From<ScanError> for ArrowError {
 }
 
 impl Scan {
-    pub(crate) fn new(plan: Plan, reader: &Reader, bounds: Bounds) -> Result<Self, ScanError> {
+    pub(crate) fn new(
+        plan: Plan,
+        reader: &Reader,
+        bounds: Bounds,
+        positions: Option<Positions>,
+    ) -> Result<Self, ScanError> {
         let Bounds { after, limit } = bounds;
         if reader.persisted() < limit {
             reader.refresh()?;
@@ -125,6 +133,7 @@ impl Scan {
             cursor,
             reader: reader.clone(),
             limit,
+            positions,
             skipped,
             is_done: false,
             plan,
@@ -145,6 +154,16 @@ impl Scan {
         let plan = self.plan.clone();
         let compiled = &*plan.0;
         while !self.table.is_full(compiled) && self.cursor.after() < self.limit {
+            if let Some(positions) = &self.positions {
+                let Some(next) = positions.next() else { break };
+                if next.get() > self.cursor.after().get() + JUMP_MIN {
+                    self.cursor = self.reader.cursor(Position::new(next.get() - 1));
+                    let begins = self.cursor.after().next();
+                    if begins > next && !compiled.skips_damage {
+                        return Err(ScanError::Removed { first: next, last: self.limit, begins });
+                    }
+                }
+            }
             let batch = match self.cursor.next(self.limit, &compiled.topics) {
                 Ok(Some(batch)) => batch,
                 Ok(None) => break,
@@ -153,20 +172,29 @@ impl Scan {
                     continue;
                 }
             };
-            if compiled.fields.is_empty() && !compiled.includes_events {
-                let messages = batch.records().filter(|record| record.kind == RecordKind::Publish);
+            let positions = &mut self.positions;
+            let is_wanted = |record: &Record<'_>| {
+                positions.as_mut().is_none_or(|positions| positions.take(record.position))
+            };
+            let records = batch.records().filter(is_wanted);
+            if compiled.fields.is_empty() && !compiled.includes_events && !compiled.includes_deletes {
+                let messages = records.filter(|record| record.kind == RecordKind::Publish);
                 self.matcher.rows(compiled, messages, &mut self.table);
                 continue;
             }
-            for record in batch.records() {
-                match record.kind {
-                    RecordKind::Publish => self.matcher.row(compiled, &record, None, &mut self.table),
-                    RecordKind::Acknowledge | RecordKind::Lease if compiled.includes_events => {
-                        for event in Event::of(&record) {
-                            self.matcher.row(compiled, &record, Some(&event), &mut self.table);
-                        }
+            for record in records {
+                let is_included = match record.kind {
+                    RecordKind::Publish => {
+                        self.matcher.row(compiled, &record, None, &mut self.table);
+                        continue;
                     }
-                    RecordKind::Acknowledge | RecordKind::Lease | RecordKind::Delete => (),
+                    RecordKind::Acknowledge | RecordKind::Lease => compiled.includes_events,
+                    RecordKind::Delete => compiled.includes_deletes,
+                };
+                if is_included {
+                    for event in Event::of(&record) {
+                        self.matcher.row(compiled, &record, Some(&event), &mut self.table);
+                    }
                 }
             }
         }
@@ -237,6 +265,9 @@ impl Iterator for Scan {
         Some(batch)
     }
 }
+
+/// Records between two wanted positions for which a search in the index is cheaper than reading them.
+const JUMP_MIN: u64 = 4096;
 
 /// Rows of which the columns are made together: few enough that the records stay in the cache until the last column is made.
 const ROWS_AT_ONCE: usize = 256;
@@ -329,6 +360,7 @@ impl Matcher {
                 message_type,
                 data: record.data,
                 topic: record.topic,
+                key: record.key(),
                 bookmark: Some(record.bookmark()),
                 correlation_id: record.correlation_id,
                 headers: record.headers(),

@@ -35,6 +35,9 @@ pub struct ScanSpec {
     /// Includes the changes of messages of queues: one row for every run of neighbors with the same change.
     #[serde(default)]
     pub includes_events: bool,
+    /// Includes the deletes of last-value topics: one row for every deleted key.
+    #[serde(default)]
+    pub includes_deletes: bool,
     /// Damaged and missing records are left out and reported, not an error.
     #[serde(default)]
     pub skips_damage: bool,
@@ -108,6 +111,8 @@ pub enum Attribute {
     Kind,
     /// As published.
     CorrelationId,
+    /// Its key in a last-value topic, or the key that a delete removed.
+    SowKey,
     /// As published: names and values as bytes; those of a text are UTF-8. NULL when there are none.
     Headers,
     /// `json`, `binary`.
@@ -154,6 +159,24 @@ pub enum FieldType {
     Timestamp,
     /// Days since 1970, from ISO 8601 text.
     Date,
+}
+
+impl FieldType {
+    /// Its name in a spec.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FieldType::Boolean => "boolean",
+            FieldType::Byte => "byte",
+            FieldType::Short => "short",
+            FieldType::Int => "int",
+            FieldType::Long => "long",
+            FieldType::Float => "float",
+            FieldType::Double => "double",
+            FieldType::String => "string",
+            FieldType::Timestamp => "timestamp",
+            FieldType::Date => "date",
+        }
+    }
 }
 
 /// Which topics.

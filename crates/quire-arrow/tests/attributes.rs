@@ -9,12 +9,13 @@ use arrow_array::{Array, RecordBatch};
 use quire_arrow::{Bounds, Plan, ScanSpec};
 use quire_expression::message_type::MessageType;
 use quire_journal::{
-    AllTopics, Attributes, Journal, NewRecord, Options, Position, PublisherId, Reader, RecordKind, Timestamp,
+    AllTopics, AttributesBuffer, Journal, NewAttributes, NewRecord, Options, Position, PublisherId, Reader,
+    RecordKind, Timestamp,
 };
 
 const COUNT: u64 = 5000;
 const SEED: u64 = 20_261_122;
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "position",
     "timestamp_ns",
     "sequence",
@@ -26,6 +27,7 @@ const NAMES: [&str; 11] = [
     "correlation_id",
     "message_type",
     "data",
+    "sow_key",
 ];
 
 /// Messages, each attribute of which is now and then another than that of the message before.
@@ -36,7 +38,7 @@ fn write(directory: &Path) {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % of
     };
-    let mut now = [0; 4];
+    let (mut now, mut buffer) = ([0; 5], AttributesBuffer::default());
     for sequence in 1..=COUNT {
         let which = chance(8);
         if let Some(one) = now.get_mut(which) {
@@ -48,6 +50,8 @@ fn write(directory: &Path) {
             b"x".repeat(chance(200)),
             vec![0xff; chance(70)],
         ];
+        let given =
+            NewAttributes { key: [&b""[..], b"one", b"two", b"three"][now[4]], ..NewAttributes::default() };
         let record = NewRecord {
             kind: RecordKind::Publish,
             message_type: [1, 2, 3, 99][now[0]],
@@ -57,7 +61,7 @@ fn write(directory: &Path) {
             topic: ["orders", "orders/new", "t", "ünï"][now[2]],
             correlation_id: [&b""[..], b"one", b"two", &[0xff]][now[3]],
             expiration_s: None,
-            attributes: Attributes::NONE,
+            attributes: buffer.encode(&given).unwrap(),
             data: &data[chance(data.len())],
         };
         journal.append(&record).unwrap();
@@ -75,11 +79,11 @@ fn scan(reader: &Reader, rest: &str) -> Vec<RecordBatch> {
 }
 
 /// What each row shows: numbers first, then texts, of which `None` is NULL.
-fn shown(batches: &[RecordBatch]) -> Vec<([i64; 4], [Option<String>; 7])> {
+fn shown(batches: &[RecordBatch]) -> Vec<([i64; 4], [Option<String>; 8])> {
     let rows = |batch: &RecordBatch| {
         let numbers = [0, 1, 2].map(|column| batch.column(column).as_primitive::<Int64Type>().clone());
         let timestamps = batch.column(3).as_primitive::<TimestampMicrosecondType>().clone();
-        let texts = [4, 5, 6, 7, 8, 9, 10].map(|column| batch.column(column).as_string::<i32>().clone());
+        let texts = [4, 5, 6, 7, 8, 9, 10, 11].map(|column| batch.column(column).as_string::<i32>().clone());
         (0..batch.num_rows())
             .map(|row| {
                 let [position, ns, sequence] = numbers.each_ref().map(|column| column.value(row));
@@ -93,7 +97,7 @@ fn shown(batches: &[RecordBatch]) -> Vec<([i64; 4], [Option<String>; 7])> {
 }
 
 /// The same from the records, one by one.
-fn expected(reader: &Reader) -> Vec<([i64; 4], [Option<String>; 7])> {
+fn expected(reader: &Reader) -> Vec<([i64; 4], [Option<String>; 8])> {
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
     let mut cursor = reader.cursor(Position::ZERO);
     let mut rows = Vec::new();
@@ -108,6 +112,7 @@ fn expected(reader: &Reader) -> Vec<([i64; 4], [Option<String>; 7])> {
                 text(record.correlation_id).filter(|text| !text.is_empty()),
                 MessageType::from_code(record.message_type).map(|known| known.name().to_owned()),
                 text(record.data),
+                record.key().and_then(text),
             ];
             ([record.position.get() as i64, ns, record.sequence as i64, ns / 1000], texts)
         }));
@@ -128,6 +133,7 @@ fn every_row_has_the_attributes_of_its_record() {
         r#"], "batch_rows": 100"#,
         r#", {"name": "n", "field": {"path": "/n", "type": "long"}}]"#,
         r#"], "includes_events": true"#,
+        r#"], "includes_deletes": true"#,
     ] {
         let shown = shown(&scan(&reader, rest));
         for (shown, expected) in shown.iter().zip(&expected) {

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::context::Context;
 use super::maintenance::Maintenance;
-use super::queues::{QueueFigures, QueueSettings};
+use super::queues::{QueueChanges, QueueFigures, QueueSettings};
 use super::reply::Refused;
 use super::stats::{ConnectionStats, Page, ServerStats, Stats, TopicStats};
 use super::{Access, ConnectionId, Output};
@@ -29,6 +29,13 @@ pub enum AdminCommand {
     Topics(String),
     /// Creates a queue at run time. The reply is [`AdminReply::QueueCreated`].
     CreateQueue(Box<QueueSettings>),
+    /// Changes settings of a queue that was created at run time. The reply is [`AdminReply::QueueAltered`].
+    AlterQueue {
+        /// Its name.
+        queue: String,
+        /// The settings that change.
+        changes: QueueChanges,
+    },
     /// Drops a queue that was created at run time. The reply is [`AdminReply::QueueDropped`].
     DropQueue(String),
 }
@@ -55,6 +62,13 @@ pub enum AdminReply {
         queue: String,
         /// It existed before the command, with the same settings.
         existed: bool,
+    },
+    /// The queue has the settings.
+    QueueAltered {
+        /// Its name.
+        queue: String,
+        /// The keys that had other values before.
+        keys: Vec<String>,
     },
     /// The queue does not exist any more.
     QueueDropped {
@@ -194,6 +208,10 @@ impl Context {
             }
             AdminReply::QueueCreated { queue, existed } => {
                 let json = json!({ "queue": { "name": queue, "existed": existed } }).to_string();
+                self.put(id, &Reply::Stats { command, json: &json });
+            }
+            AdminReply::QueueAltered { queue, keys } => {
+                let json = json!({ "queue": { "name": queue, "altered": keys } }).to_string();
                 self.put(id, &Reply::Stats { command, json: &json });
             }
             AdminReply::QueueDropped { queue, message_count, warnings } => {

@@ -78,7 +78,7 @@ impl Codec {
     /// Calls `take` with the next command, which it removes from the front of `bytes`. Returns whether there was one: if not, more bytes
     /// must arrive first, and `bytes` is empty.
     ///
-    /// A command is handed to a function because returning it within an option and a result copies it twice.
+    /// A command is handed to a function, by reference, because each move of a command within an option or a result copies it.
     ///
     /// # Errors
     /// [`CodecError`]: the codec must not be called again.
@@ -86,12 +86,15 @@ impl Codec {
     pub(crate) fn next(
         &mut self,
         bytes: &mut &[u8],
-        take: impl FnOnce(Command<'_>),
+        take: impl FnOnce(&Command<'_>),
     ) -> Result<bool, CodecError> {
         match self {
             Codec::Quire(inbox) => {
                 let Some(frame) = inbox.next(bytes)? else { return Ok(false) };
-                take(Command::decode(frame)?);
+                match Command::decode(frame) {
+                    Ok(ref command) => take(command),
+                    Err(error) => return Err(error.into()),
+                }
                 Ok(true)
             }
         }
@@ -156,7 +159,7 @@ mod tests {
         assert!(!codec.next(&mut { first }, |_| unreachable!()).unwrap());
         let mut taken = codec.take();
         assert_eq!((taken.unfinished_size(), codec.unfinished_size()), (9, 0));
-        let is_whole = |command: Command<'_>| assert!(matches!(command, Command::Flush { command: 7, .. }));
+        let is_whole = |command: &Command<'_>| assert!(matches!(command, Command::Flush { command: 7, .. }));
         assert!(taken.next(&mut rest, is_whole).unwrap());
         assert_eq!(codec.next(&mut &bytes[..], |_| ()).unwrap_err().code, Code::MessageTooLarge);
     }

@@ -7,6 +7,7 @@ use quire_journal::{Action, JournalError};
 use serde::Deserialize;
 
 use super::queues::{Definition, QueueSettings};
+use super::tables::{SowTopicSettings, TableDefinition};
 use super::topic::RecordingRule;
 use quire_expression::filter::{ClientFacts, FilterOptions, InstanceFacts};
 use quire_queue::QUEUES_MAX;
@@ -25,6 +26,8 @@ pub struct BrokerConfig {
     pub allow_backtracking_patterns: bool,
     /// The queues over recorded topics.
     pub queues: Vec<QueueSettings>,
+    /// The topics that keep the newest message of each key.
+    pub sow_topics: Vec<SowTopicSettings>,
     /// The ways in. The driver names one with each connection, by its place here.
     pub transports: Vec<TransportConfig>,
     /// The limits of all connections together.
@@ -208,8 +211,20 @@ pub struct Limits {
     pub max_topics: u32,
     /// Queues that clients created at run time. Creating one more fails with `limit_exceeded`.
     pub max_created_queues: u32,
+    /// Bytes of records that were replaced before a query had sent them, for one query. A query that needs more ends with
+    /// `limit_exceeded`.
+    pub max_query_copies: u64,
+    /// Topics with records of all last-value topics that have a pattern. A publish to one more is refused with `limit_exceeded`.
+    pub max_pattern_topics: u32,
     /// A publisher whose sequence goes up by more than this at once is logged, once per connection.
     pub sequence_jump_logged: u64,
+}
+
+/// The parts of a configuration that were compiled.
+pub(crate) struct Compiled {
+    pub rules: Vec<RecordingRule>,
+    pub queues: Vec<Definition>,
+    pub tables: Vec<TableDefinition>,
 }
 
 /// A value that cannot be used. The fault of the author of the configuration.
@@ -299,7 +314,7 @@ impl BrokerConfig {
     pub fn diagnose(text: &str) -> (Vec<ConfigError>, Vec<String>) {
         let checked = Self::unchecked(text).map_err(ConfigErrors::from).and_then(|config| {
             config.check()?;
-            let (rules, queues) = config.compile()?;
+            let Compiled { rules, queues, .. } = config.compile()?;
             Ok(config.warnings(&rules, &queues))
         });
         match checked {
@@ -365,6 +380,8 @@ impl BrokerConfig {
             ("limits.max_unfinished", limits.max_unfinished, 1024, u64::MAX),
             ("limits.max_topics", limits.max_topics.into(), 1, 1 << 26),
             ("limits.max_created_queues", limits.max_created_queues.into(), 0, QUEUES_MAX as u64),
+            ("limits.max_query_copies", limits.max_query_copies, 1024, u64::MAX),
+            ("limits.max_pattern_topics", limits.max_pattern_topics.into(), 1, 1 << 20),
             ("limits.sequence_jump_logged", limits.sequence_jump_logged, 1, u64::MAX),
         ];
         for (key, value, low, high) in ranges {
@@ -389,7 +406,7 @@ impl BrokerConfig {
         ];
         let archives = archiving.into_iter().find(|(_, value)| value.is_some());
         if let Some((key, _)) = archives.filter(|_| log.journal_archive_directory.is_none()) {
-            errors.push(ConfigError::new(key, "journal_archive_directory does not say where to"));
+            errors.push(ConfigError::new(key, "it requires journal_archive_directory"));
         }
         if let Err(ConfigErrors(compiling)) = self.compile() {
             errors.0.extend(compiling);
@@ -397,12 +414,22 @@ impl BrokerConfig {
         errors.none_or(())
     }
 
-    /// The recording rules and the queues, with their patterns and filters compiled.
-    pub(crate) fn compile(&self) -> Result<(Vec<RecordingRule>, Vec<Definition>), ConfigErrors> {
+    /// The recording rules, the queues and the last-value topics, with their patterns and filters compiled. Queues and last-value topics are
+    /// checked when the rules are good, because their checks depend on the rules.
+    pub(crate) fn compile(&self) -> Result<Compiled, ConfigErrors> {
         let options = self.filter_options();
         let rules = RecordingRule::compile(&self.transaction_log.topics, &options)?;
-        let queues = Definition::compile(&self.queues, &rules, &options)?;
-        Ok((rules, queues))
+        let names: Vec<_> = self.queues.iter().map(|queue| queue.name.as_str().into()).collect();
+        let queues = Definition::compile(&self.queues, &rules, &options);
+        let tables = TableDefinition::compile(&self.sow_topics, &rules, &names, &options);
+        match (queues, tables) {
+            (Ok(queues), Ok(tables)) => Ok(Compiled { rules, queues, tables }),
+            (queues, tables) => {
+                let mut errors = queues.err().unwrap_or_default();
+                errors.0.extend(tables.err().unwrap_or_default().0);
+                Err(errors)
+            }
+        }
     }
 
     /// The second part of the result of [`BrokerConfig::diagnose`].
@@ -488,6 +515,7 @@ impl Default for BrokerConfig {
             transaction_log: TransactionLogConfig::default(),
             allow_backtracking_patterns: false,
             queues: Vec::new(),
+            sow_topics: Vec::new(),
             transports: vec![TransportConfig::default()],
             limits: Limits::default(),
         }
@@ -518,6 +546,8 @@ impl Default for Limits {
             max_unfinished: 256 << 20,
             max_topics: 100_000,
             max_created_queues: 1000,
+            max_query_copies: 64 << 20,
+            max_pattern_topics: 10_000,
             sequence_jump_logged: 1_000_000,
         }
     }

@@ -7,7 +7,7 @@ use crate::context::Context;
 use quire_journal::Record;
 
 use super::Timer;
-use crate::subscription::{ServedBy, SubscriptionId};
+use crate::subscription::{Conflation, ServedBy, SubscriptionId, ViewChange};
 use quire_command::Message;
 use quire_expression::filter::MessageContext;
 use quire_scan::{context_of, message_of};
@@ -16,9 +16,13 @@ impl Context {
     /// Holds a message of a conflated subscription.
     pub(crate) fn hold(&mut self, id: SubscriptionId, key: &[u8], frame: &[u8]) {
         let now = self.now.instant;
+        self.hold_with(id, |conflation| conflation.hold(now, key, frame));
+    }
+
+    fn hold_with(&mut self, id: SubscriptionId, hold: impl FnOnce(&mut Conflation)) {
         let Some(conflation) = &mut self.subscriptions.all[id].conflation else { return };
         let was_empty = conflation.is_empty();
-        conflation.hold(now, key, frame);
+        hold(conflation);
         let (next_end, is_full) = (conflation.next_end(), !conflation.has_room());
         if let Some(next_end) = next_end.filter(|_| was_empty) {
             self.timers.set(Timer::Conflated(id), next_end);
@@ -53,6 +57,34 @@ impl Context {
         self.hold(id, &key, &frame);
     }
 
+    /// Gives a subscription the change of a record in its view, or holds it for conflation. Without `oof` a record that leaves gives no message.
+    pub(crate) fn deliver_view_change(
+        &mut self,
+        id: SubscriptionId,
+        context: &MessageContext<'_>,
+        message: &Message<'_>,
+        change: ViewChange,
+    ) {
+        let Some(subscription) = self.subscriptions.get(id) else { return };
+        let ServedBy::Sow(sow) = &subscription.served_by else { return };
+        let is_told = change != ViewChange::Left || sow.wants_oof;
+        let Some(conflation) = &subscription.conflation else {
+            if is_told {
+                self.deliver_published(id, context, message, false, None);
+            }
+            return;
+        };
+        let (session, mut key, mut frame) = (subscription.session, Vec::new(), Vec::new());
+        conflation.key.write(context.topic, Some(context), &mut self.arena, &mut key);
+        if is_told {
+            let message = Message { subscription: subscription.number, ..*message };
+            conflation.encoder.put_message(&message, &mut frame);
+        }
+        let now = self.now.instant;
+        self.hold_with(id, |conflation| conflation.hold_change(now, &key, change, frame));
+        self.check_backlog(session);
+    }
+
     /// An interval is over, or the connection takes more again: delivers what is due.
     pub(crate) fn deliver_due(&mut self, id: SubscriptionId) {
         let now = self.now.instant;
@@ -85,13 +117,20 @@ impl Context {
         while goes_on(self) {
             let subscription = &mut self.subscriptions.all[id];
             let Some(frame) = subscription.conflation.as_mut().and_then(|held| held.take()) else { return };
-            let is_replayed = matches!(subscription.served_by, ServedBy::Bookmark(_));
+            if frame.is_empty() {
+                continue;
+            }
             let session_id = subscription.session;
-            let outbox = &mut self.sessions.all[session_id].outbox;
-            if is_replayed {
-                outbox.put_replayed(frame);
-            } else {
-                outbox.put_frames(&frame);
+            let session = &mut self.sessions.all[session_id];
+            let is_replayed = subscription.progress().is_some();
+            match subscription.held_back() {
+                // The records come first.
+                Some(held) => {
+                    held.extend_from_slice(&frame);
+                    session.deferred_size += frame.len();
+                }
+                None if is_replayed => session.outbox.put_replayed(frame),
+                None => session.outbox.put_frames(&frame),
             }
             self.counters.delivered += 1;
             self.touch(session_id);

@@ -21,7 +21,7 @@ use super::slice::Slices;
 use super::timer::Timers;
 use super::work::Work;
 use crate::stats::{PAGE_COUNT_MAX, Page, TopicStats};
-use crate::subscription::{Subscription, SubscriptionId};
+use crate::subscription::{Replaced, Subscription, SubscriptionId};
 use crate::topic::TopicTable;
 
 /// See the module's documentation.
@@ -46,6 +46,8 @@ pub(crate) struct Context {
     pub(crate) arena: Arena,
     /// Memory for the selected parts of a message.
     pub(crate) selected: Vec<u8>,
+    /// The record that the last message of a last-value topic replaced, when a delta subscription follows the topic.
+    pub(crate) replaced: Option<Replaced>,
     pub(crate) now: Now,
     /// The time of the first turn; `None` before it.
     pub(crate) started: Option<Timestamp>,
@@ -59,6 +61,8 @@ pub(crate) struct Subscriptions {
     pub(crate) pattern_count: usize,
     /// Those that the server has ended and that are still to be removed.
     ended: Vec<SubscriptionId>,
+    /// Those that have got the state at their bookmark, and follow the log from there.
+    following: Vec<SubscriptionId>,
 }
 
 impl Subscriptions {
@@ -72,6 +76,25 @@ impl Subscriptions {
     #[inline]
     pub(crate) fn get_mut(&mut self, id: SubscriptionId) -> Option<&mut Subscription> {
         self.all.get_mut(id).filter(|subscription| !subscription.has_ended)
+    }
+
+    /// The subscription has its records. When it has a bookmark, the messages after the bookmark follow.
+    pub(crate) fn follow_log(&mut self, id: SubscriptionId) {
+        let progress = self.get_mut(id).and_then(|subscription| subscription.progress_mut());
+        if let Some(progress) = progress.filter(|progress| progress.awaits_records) {
+            progress.awaits_records = false;
+            self.following.push(id);
+        }
+    }
+
+    /// One that follows the log from now on.
+    pub(crate) fn next_following(&mut self) -> Option<SubscriptionId> {
+        while let Some(id) = self.following.pop() {
+            if self.get(id).is_some() {
+                return Some(id);
+            }
+        }
+        None
     }
 
     /// Whether one was ended and is to be removed.
@@ -105,6 +128,7 @@ impl Context {
             counters: Counters::default(),
             arena: Arena::default(),
             selected: Vec::new(),
+            replaced: None,
             now: Now { instant: Instant::default(), wall: Timestamp::default() },
             started: None,
         }

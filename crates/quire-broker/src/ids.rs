@@ -16,6 +16,14 @@ pub struct TransportId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TopicId(pub(crate) u32);
 
+/// A last-value topic. Those that the configuration names come first, in its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct TableId(pub(crate) u32);
+
+/// A last-value topic with a pattern, by its place among those of the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ContainerId(pub(crate) u32);
+
 new_key_type! {
     /// Key of a session.
     pub(crate) struct SessionId;

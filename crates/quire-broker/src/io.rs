@@ -246,10 +246,33 @@ pub enum Event {
     },
     /// The sequences of some publishers are lost. Messages that these publishers send again are recorded again.
     SequencesLost,
+    /// The instance has another name than at the last start with this log.
+    InstanceRenamed {
+        /// The name at the last start.
+        from: String,
+        /// The name of now.
+        to: String,
+    },
+    /// The file with the earlier names of the instance cannot be used, and was written anew.
+    InstanceNamesLost {
+        /// The file.
+        file: &'static str,
+        /// The cause.
+        reason: String,
+    },
     /// A queue was created at run time.
     QueueCreated {
         /// The queue.
         queue: String,
+        /// The requester.
+        by: String,
+    },
+    /// A queue that was created at run time has other settings.
+    QueueAltered {
+        /// The queue.
+        queue: String,
+        /// The keys of the settings.
+        keys: Vec<String>,
         /// The requester.
         by: String,
     },
@@ -274,6 +297,32 @@ pub enum Event {
         /// A description of the setting.
         text: String,
     },
+    /// A message has no value for a field of the key of its last-value topic; the first such message of the topic.
+    KeyFieldMissing {
+        /// The topic.
+        topic: String,
+    },
+    /// A snapshot of a last-value topic could not be written. The next start reads more of the log.
+    SnapshotNotSaved {
+        /// The topic.
+        topic: String,
+        /// The cause.
+        reason: String,
+    },
+    /// A snapshot of a last-value topic was not read. The topic is built from the log.
+    SnapshotNotUsed {
+        /// The topic.
+        topic: String,
+        /// The cause.
+        reason: String,
+    },
+    /// The log does not begin at its first record, so a last-value topic that is built from it lacks records.
+    RecordsMissing {
+        /// The topic.
+        topic: String,
+        /// The first position of the log.
+        first: u64,
+    },
     /// The broker is stopping.
     ShuttingDown,
 }
@@ -288,7 +337,9 @@ impl Event {
             | Event::JournalFileTaken { .. }
             | Event::TornTailCut { .. }
             | Event::JournalResumed
+            | Event::InstanceRenamed { .. }
             | Event::QueueCreated { .. }
+            | Event::QueueAltered { .. }
             | Event::QueueDropped { .. }
             | Event::ShuttingDown => Level::Info,
             Event::Ended { code: Code::ShuttingDown, .. } => Level::Info,
@@ -297,8 +348,13 @@ impl Event {
             | Event::QueueSettingIgnored { .. }
             | Event::ConfigWarning { .. }
             | Event::SequencesLost
+            | Event::InstanceNamesLost { .. }
             | Event::QueuePointsNotSaved { .. }
             | Event::QueuesNotPaged { .. }
+            | Event::KeyFieldMissing { .. }
+            | Event::RecordsMissing { .. }
+            | Event::SnapshotNotSaved { .. }
+            | Event::SnapshotNotUsed { .. }
             | Event::MaintenanceFailed { .. } => Level::Warning,
             Event::SubscriptionEnded { .. }
             | Event::JournalFailed { .. }
@@ -364,12 +420,40 @@ impl fmt::Display for Event {
                 "clients.ack was missing or damaged and older journal files were removed: publishers that wrote only to those files \
                  are not recognized, and messages that they send again are recorded again",
             ),
+            Event::InstanceRenamed { from, to } => write!(
+                f,
+                "the instance has the name {to:?}, and at the last start with this log it had the name {from:?}: the state of the queues \
+                 continues; clients take it for another instance"
+            ),
+            Event::InstanceNamesLost { file, reason } => write!(
+                f,
+                "{file} cannot be used, {reason}: it is written anew with the name of now. A message that expired to a dead letter under \
+                 an earlier name of the instance may be delivered again"
+            ),
             Event::QueueCreated { queue, by } => write!(f, "{by}: created queue {queue:?}"),
+            Event::QueueAltered { queue, keys, by } => {
+                write!(f, "{by}: changed queue {queue:?}: {}", keys.join(", "))
+            }
             Event::QueueDropped { queue, message_count, by } => {
                 write!(f, "{by}: dropped queue {queue:?} with {message_count} messages")
             }
             Event::QueueSettingIgnored { queue, key } => write!(f, "queue {queue:?}: {key} has no effect"),
             Event::ConfigWarning { text } => write!(f, "configuration: {text}"),
+            Event::KeyFieldMissing { topic } => write!(
+                f,
+                "topic {topic:?}: a message lacks a field of the key; all messages without the field have one record"
+            ),
+            Event::SnapshotNotSaved { topic, reason } => {
+                write!(f, "topic {topic:?}: the snapshot is not saved: {reason}")
+            }
+            Event::SnapshotNotUsed { topic, reason } => write!(
+                f,
+                "topic {topic:?}: the snapshot is not used, the topic is built from the log: {reason}"
+            ),
+            Event::RecordsMissing { topic, first } => write!(
+                f,
+                "topic {topic:?}: the log begins at position {first}, so records of older messages are missing"
+            ),
             Event::ShuttingDown => f.write_str("shutting down"),
         }
     }

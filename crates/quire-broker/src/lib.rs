@@ -24,6 +24,7 @@ mod sessions;
 mod slice;
 mod stats;
 mod subscription;
+mod tables;
 mod tail;
 mod timer;
 mod topic;
@@ -40,8 +41,11 @@ pub use failure::code_of;
 pub use io::{ConnectionId, Event, Input, Level, Output, TransportId};
 pub use maintenance::{Maintenance, MaintenanceDone, MaintenanceJob};
 pub(crate) use queues::QueueSubscription;
-pub use queues::{Expired, QueueFigures, QueueSettings, QueueStats, StandaloneError, StandaloneQueue};
+pub use queues::{
+    Expired, QueueChanges, QueueFigures, QueueSettings, QueueStats, StandaloneError, StandaloneQueue,
+};
 pub use slice::Stopwatch;
-pub use stats::{ConnectionStats, Page, ServerStats, Stats, TopicStats};
+pub use stats::{ConnectionStats, Page, ServerStats, Stats, TableFigures, TopicStats};
+pub use tables::{HistorySettings, SowTopicSettings, TableDurability, TableExpiration};
 pub(crate) use timer::Timer;
 pub use work::{ReadDone, ReadRequest, ReadTicket};

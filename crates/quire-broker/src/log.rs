@@ -26,10 +26,11 @@ impl Log {
         Log {
             reader: journal.reader(),
             served: journal.persisted(),
+            // The journal gives no record an earlier time. Subscribers and last-value topics have the same time as the log.
+            stamped: journal.last_timestamp(),
             journal,
             failure: None,
             is_failure_news: false,
-            stamped: Timestamp::default(),
         }
     }
 

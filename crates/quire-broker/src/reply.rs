@@ -7,6 +7,7 @@ use crate::session::SessionId;
 use quire_command::{Ack, AckKind, Acks, Code, FailureScope, Reply};
 
 /// Why a command is refused. The fault of the caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) code: Code,
     /// For a filter: where.
@@ -109,4 +110,8 @@ impl Refused {
 
 pub(crate) fn unknown_subscription(number: u32) -> Refused {
     Refused::new(Code::UnknownSubscription, format!("the connection has no subscription {number}"))
+}
+
+pub(crate) fn not_last_value(topic: &str) -> Refused {
+    Refused::new(Code::NotLastValue, format!("the topic {topic:?} keeps no last values"))
 }

@@ -215,7 +215,12 @@ impl Context {
 
     /// Ends a connection that does not take its messages. Its buffered output is dropped.
     pub(crate) fn drop_slow(&mut self, id: SessionId, reason: &str) {
-        self.session(id).outbox.clear();
+        let session = self.session(id);
+        if session.phase == Phase::Closed {
+            // The messages of the same input follow the dropped ones. The client gets the reason, and none of them.
+            return session.outbox.drop_unsendable();
+        }
+        session.outbox.clear();
         self.end(id, Code::SlowConsumer, reason);
     }
 }

@@ -9,6 +9,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use slotmap::SlotMap;
 
+use super::access::Access;
 use super::config::TransportConfig;
 use super::context::Context;
 use super::io::{ConnectionId, Event, Output, TransportId};
@@ -16,13 +17,19 @@ use super::timer::Timer;
 use crate::session::{ACK_BACKLOG_MAX, Flush, KeptBytes, Phase, Session, SessionId, Stall};
 use quire_command::{Code, Reply};
 
+/// The most connections of administrators. A few commands can run at a time when the transports are full, and the open files that the
+/// server keeps for itself suffice for them.
+pub(crate) const ADMINISTRATORS_MAX: usize = 5;
+
 /// The connections.
 #[derive(Default)]
 pub(crate) struct Sessions {
     pub(crate) all: SlotMap<SessionId, Session>,
     pub(crate) by_connection: HashMap<ConnectionId, SessionId, FxBuildHasher>,
-    /// How many there are of each transport.
+    /// How many there are of clients, for each transport.
     counts: Vec<usize>,
+    /// How many there are of administrators. They are not among those of a transport.
+    pub(crate) administrator_count: usize,
     /// Bytes of unfinished frames that all sessions keep.
     pub(crate) unfinished_size: usize,
     /// Bytes that wait for one connection each, replays apart.
@@ -47,11 +54,10 @@ impl Sessions {
     }
 
     pub(crate) fn add(&mut self, session: Session) -> SessionId {
-        let (connection, transport) = (session.connection, session.transport.0 as usize);
-        if self.counts.len() <= transport {
-            self.counts.resize(transport + 1, 0);
+        let connection = session.connection;
+        if let Some(count) = self.count_for(&session) {
+            *count += 1;
         }
-        self.counts[transport] += 1;
         let id = self.all.insert(session);
         self.by_connection.insert(connection, id);
         id
@@ -59,13 +65,28 @@ impl Sessions {
 
     pub(crate) fn remove(&mut self, id: SessionId) {
         let Some(session) = self.all.remove(id) else { return };
-        self.counts[session.transport.0 as usize] -= 1;
+        if let Some(count) = self.count_for(&session) {
+            *count -= 1;
+        }
         self.unfinished_size -= session.unfinished_size;
         self.waiting_size -= session.waiting_size;
         self.by_connection.remove(&session.connection);
     }
 
-    /// Connections that came in there.
+    /// The number of connections that the session counts in; `None`: it is closed at once.
+    fn count_for(&mut self, session: &Session) -> Option<&mut usize> {
+        match session.access {
+            Access::Administrator => Some(&mut self.administrator_count),
+            Access::Denied => None,
+            Access::Client => {
+                let transport = session.transport.0 as usize;
+                self.counts.resize(self.counts.len().max(transport + 1), 0);
+                self.counts.get_mut(transport)
+            }
+        }
+    }
+
+    /// Connections of clients that came in there.
     pub(crate) fn count_of(&self, transport: TransportId) -> usize {
         self.counts.get(transport.0 as usize).copied().unwrap_or_default()
     }

@@ -135,6 +135,34 @@ pub struct TopicStats {
     /// Subscriptions that get messages as they are published, those to patterns included. Replays that have not caught up do not count.
     #[serde(rename = "subscriptions")]
     pub subscription_count: usize,
+    /// The records of a last-value topic; `None` for another topic.
+    pub last_values: Option<TableFigures>,
+}
+
+/// The records of a last-value topic, and how it is configured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TableFigures {
+    /// How many there are.
+    #[serde(rename = "records")]
+    pub record_count: u64,
+    /// Bytes of their messages.
+    #[serde(rename = "bytes")]
+    pub size: u64,
+    /// Bytes of memory that the topic uses.
+    #[serde(rename = "memory")]
+    pub memory_size: u64,
+    /// The fields of the key; none when publishers supply the keys.
+    pub key: Vec<String>,
+    /// `persistent` or `transient`.
+    pub durability: &'static str,
+    /// The position of the log that the newest snapshot includes; 0: there is no snapshot.
+    pub snapshot_position: u64,
+    /// Of a last-value topic that has a pattern: the pattern. Its figures are those of all its topics together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// Of a last-value topic that has a pattern: how many topics have records.
+    #[serde(rename = "topics", skip_serializing_if = "Option::is_none")]
+    pub topic_count: Option<u64>,
 }
 
 /// A part of a list.

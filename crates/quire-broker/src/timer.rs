@@ -33,6 +33,8 @@ pub(crate) enum Timer {
     Progress,
     /// A lease or a message of a queue may end, or the state of the queues is to be saved.
     Queues,
+    /// The lifetime of a record of a last-value topic is over.
+    Tables,
 }
 
 /// The timers that run, earliest first. A frequent event does not set a timer anew. Instead the timer checks, when it fires, whether its

@@ -4,7 +4,7 @@
 //! owner by the number of the job and calls it. A number that is not in the table finds nothing.
 
 use hashbrown::HashMap;
-use quire_journal::{JournalError, Position, Reader};
+use quire_journal::{Bookmark, JournalError, Position, Reader};
 use rustc_hash::FxBuildHasher;
 
 use super::Output;
@@ -13,6 +13,7 @@ use super::queues::{Purpose, QueueJob, QueueOutcome};
 use crate::replay::{Answer, Found, Located, Question, Reading, ReplayId, decide_all};
 use crate::session::SessionId;
 use crate::subscription::Range;
+use crate::tables::{FoundInstant, SnapshotFile, find_bookmark};
 
 /// A job that reads from the journal, or writes a file next to it. It may block on the disk: run it off the loop, then hand the result back
 /// as `Input::ReadDone`. Requests are independent of each other and may be run in any order, on any thread.
@@ -41,6 +42,10 @@ pub(crate) enum Job {
     Decide(Vec<Question>),
     /// Read or write for queues.
     Queue(QueueJob),
+    /// Write a snapshot of a last-value topic.
+    Snapshot(Box<SnapshotFile>),
+    /// Find the position and the time of a message.
+    FindBookmark { reader: Reader, bookmark: Bookmark },
 }
 
 /// The result of a job.
@@ -49,6 +54,8 @@ pub(crate) enum Outcome {
     Read(Box<Found>),
     Decided(Vec<Answer>),
     Queue(QueueOutcome),
+    Snapshot(Result<(), JournalError>),
+    BookmarkFound(Result<Option<FoundInstant>, JournalError>),
     /// A bug of ours: nothing was found, and nothing is known.
     Panicked,
 }
@@ -62,6 +69,10 @@ pub(crate) enum JobOwner {
     /// Ordinary subscriptions whose filters take long.
     Decide,
     Queue(Purpose),
+    /// A snapshot of a last-value topic.
+    Snapshot,
+    /// A query of this session, of a state after a message.
+    FindBookmark(SessionId),
 }
 
 /// The jobs under way.
@@ -107,6 +118,10 @@ impl ReadRequest {
             Job::Read(reading) => Outcome::Read(Box::new(reading.run())),
             Job::Decide(questions) => Outcome::Decided(decide_all(questions)),
             Job::Queue(work) => Outcome::Queue(work.run()),
+            Job::Snapshot(file) => Outcome::Snapshot(file.write()),
+            Job::FindBookmark { reader, bookmark } => {
+                Outcome::BookmarkFound(find_bookmark(&reader, bookmark))
+            }
         };
         ReadDone { number: self.number, outcome }
     }

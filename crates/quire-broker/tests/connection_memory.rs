@@ -51,6 +51,8 @@ impl Driver {
                 correlation_id: b"",
                 headers: quire_types::Headers::NONE,
                 delay: quire_types::Delay::None,
+                key: b"",
+                is_delta: false,
                 data: b"x",
             };
             Command::Publish(publish).encode(&mut bytes);

@@ -59,6 +59,8 @@ fn small_messages_that_are_written_one_by_one_do_not_fill_the_memory() {
             correlation_id: b"",
             headers: quire_types::Headers::NONE,
             delay: quire_types::Delay::None,
+            key: b"",
+            is_delta: false,
             data: b"{}",
         };
         bytes.clear();

@@ -11,6 +11,21 @@ use quire_wire::Encode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandId(pub u32);
 
+/// Set in the numbers of deletes, and in no others. A delete is kept with its number, perhaps in a file that outlives the client. So a
+/// server may answer deletes of an earlier client, and their numbers must not be those of commands of this one.
+const DELETE_BIT: u32 = 1 << 31;
+
+impl CommandId {
+    /// The number of the delete with this sequence.
+    pub(super) fn of_delete(sequence: u64) -> Self {
+        CommandId(DELETE_BIT | sequence as u32)
+    }
+
+    pub(super) fn is_delete(self) -> bool {
+        self.0 & DELETE_BIT != 0
+    }
+}
+
 /// A command that waits for its answer.
 #[derive(Debug)]
 enum Waiting {
@@ -36,6 +51,10 @@ enum Waiting {
     Once {
         frame: Vec<u8>,
         query: Option<u32>,
+    },
+    /// A delete, which is in the publish store.
+    Delete {
+        sequence: u64,
     },
     /// A flush of our own.
     Confirm {
@@ -101,9 +120,34 @@ impl Commands {
     }
 
     /// The frame that ends a subscription, of which no answer is wanted.
-    pub fn put_last_unsubscribe(&mut self, number: u32, begun: &[u8], out: &mut Vec<u8>) {
-        self.last = self.last.wrapping_add(1).max(1);
-        put_unsubscribe(number, self.last, Acks::default(), Some(begun), out);
+    pub fn put_last_unsubscribe(&mut self, number: u32, begun: Option<&[u8]>, out: &mut Vec<u8>) {
+        let CommandId(command) = self.next_id();
+        put_unsubscribe(number, command, Acks::default(), begun, out);
+    }
+
+    /// A number for a command whose answer is not waited for here.
+    pub fn unanswered(&mut self) -> CommandId {
+        self.next_id()
+    }
+
+    /// Waits for the answer to a delete.
+    pub fn delete(&mut self, id: CommandId, sequence: u64) {
+        self.waiting.insert(id, Waiting::Delete { sequence });
+    }
+
+    /// Whether the answer to a command is waited for.
+    pub fn is_waiting(&self, id: CommandId) -> bool {
+        self.waiting.contains_key(&id)
+    }
+
+    /// A server has seen the sequences up to `highest`, of earlier connections too. It answers a repeated delete like one that finds
+    /// nothing, so the callers of those deletes do not learn their numbers.
+    pub fn fail_seen_deletes(&mut self, highest: u64, events: &mut VecDeque<Event>) {
+        let reason = "the connection was lost before the server told how many records it deleted";
+        let failure = Failure::new(FailureCode::Disconnected, reason);
+        let is_seen =
+            |command: &Waiting| matches!(command, Waiting::Delete { sequence } if *sequence <= highest);
+        self.fail_all_that(is_seen, &failure, events);
     }
 
     /// As [`Commands::unsubscribe`], without a connection. It is answered at once, and so are commands that wait to enter the subscription.
@@ -137,8 +181,8 @@ impl Commands {
         id
     }
 
-    /// The connection is gone, and with it every subscription on the server. Commands that only changed or ended a subscription are done.
-    /// The others wait for the next connection.
+    /// The connection is gone, and with it every subscription on the server. Commands that paused, continued or ended a subscription are
+    /// done. The others wait for the next connection. A replacement is sent again after the subscription was entered again.
     ///
     /// Messages that were settled, but are not known to be durable, are lost. So are the `unsaid` acknowledgements. A waiting flush reports
     /// it, or the next one does.
@@ -155,12 +199,16 @@ impl Commands {
             let failure = lost_settles(std::mem::take(&mut self.lost_count));
             self.fail_all_that(is_flush, &failure, events);
         }
+        for subscription in subscriptions.outdate() {
+            events.push_back(Event::Outdated { subscription });
+        }
         self.waiting.retain(|id, command| match command {
             Waiting::Flush { .. }
             | Waiting::Barrier
-            | Waiting::Subscribe { reentry: false, replace: false, .. } => true,
+            | Waiting::Delete { .. }
+            | Waiting::Subscribe { reentry: false, .. } => true,
             Waiting::Subscribe { reentry: true, .. } | Waiting::Confirm { .. } => false,
-            Waiting::Unsubscribe { .. } | Waiting::Pause { .. } | Waiting::Subscribe { .. } => {
+            Waiting::Unsubscribe { .. } | Waiting::Pause { .. } => {
                 events.push_back(Event::Answered { command: *id, result: Ok(()) });
                 false
             }
@@ -176,6 +224,11 @@ impl Commands {
                 false
             }
         });
+        for subscription in subscriptions.take_queries() {
+            let reason = "the connection was lost before the last record of the query";
+            let failure = Some(Failure::new(FailureCode::Disconnected, reason));
+            events.push_back(Event::Ended { subscription, failure });
+        }
     }
 
     /// Adds a command for every subscription that a new connection must enter, before the waiting commands. Returns their number.
@@ -221,6 +274,8 @@ impl Commands {
                 frame.encode(&mut out);
             }
             Waiting::Once { frame, .. } => out.extend_from_slice(frame),
+            // The publish store sends it.
+            Waiting::Delete { .. } => return None,
         }
         Some(out)
     }
@@ -248,9 +303,9 @@ impl Commands {
         {
             events.push_back(Event::Ended { subscription: *query, failure: Some(failure.clone()) });
         }
-        if let Waiting::Subscribe { number, reentry, .. } = command {
+        if let Waiting::Subscribe { number, reentry, replace } = command {
             match &result {
-                Ok(()) => subscriptions.accepted(number),
+                Ok(()) => subscriptions.accepted(number, replace),
                 Err(failure) if reentry => {
                     subscriptions.remove(number);
                     events.push_back(Event::Ended { subscription: number, failure: Some(failure.clone()) });
@@ -279,7 +334,7 @@ impl Commands {
     /// subscriptions and take their course. True: no answer will come.
     pub fn abandon(&mut self, id: CommandId, is_up: bool) -> bool {
         match self.waiting.get(&id) {
-            Some(Waiting::Flush { .. }) => self.waiting.remove(&id).is_some(),
+            Some(Waiting::Flush { .. } | Waiting::Delete { .. }) => self.waiting.remove(&id).is_some(),
             Some(Waiting::Once { .. }) if !is_up => self.waiting.remove(&id).is_some(),
             Some(_) => false,
             None => true,
@@ -327,7 +382,7 @@ impl Commands {
     }
 
     fn next_id(&mut self) -> CommandId {
-        self.last = self.last.wrapping_add(1).max(1);
+        self.last = (self.last.wrapping_add(1) & !DELETE_BIT).max(1);
         CommandId(self.last)
     }
 }

@@ -75,6 +75,13 @@ impl Connection {
         }
     }
 
+    /// As [`Self::queue_bytes`], when there is a frame.
+    fn queue_some(&mut self, after: u64, frame: Option<Vec<u8>>) {
+        if let Some(frame) = frame {
+            self.queue_bytes(after, &frame);
+        }
+    }
+
     pub fn say_goodbye(&mut self, after: u64) {
         if self.up {
             let mut frame = Vec::new();
@@ -150,7 +157,9 @@ impl Connection {
             return Err(WireError::Malformed { frame: "first frame", field: "kind" });
         }
         if let Reply::Message(message) = &frame {
-            let lease = message.queued.and_then(|queued| core.queue_message(now, message, &queued));
+            let ClientCore { leases, subscriptions, .. } = core;
+            let queue = || subscriptions.queue(message.subscription).cloned();
+            let lease = message.queued.and_then(|queued| leases.received(now, message, &queued, queue));
             run.push(Message::new(shared(bytes, raw.body), message, lease), core);
             return Ok(());
         }
@@ -180,22 +189,41 @@ impl Connection {
                 match ack.kind {
                     AckKind::Completed => {
                         let subscription = ack.subscription;
+                        let after = core.store.end();
                         match core.subscriptions.completed(subscription) {
-                            CaughtUp::Told => core.events.push_back(Event::Completed { subscription }),
+                            CaughtUp::Told => {
+                                core.events.push_back(Event::Completed { subscription, total: None });
+                            }
                             CaughtUp::Again => (),
                             CaughtUp::Query => {
-                                core.events.push_back(Event::Completed { subscription });
+                                let total = Some(ack.detail.into());
+                                core.events.push_back(Event::Completed { subscription, total });
                                 core.events.push_back(Event::Ended { subscription, failure: None });
                             }
+                            CaughtUp::Records => self.queue_some(after, core.ask_about_lost(subscription)),
+                            CaughtUp::Question => self.queue_some(after, core.finish_question(subscription)),
                         }
                     }
                     AckKind::Received => (),
                     AckKind::Processed | AckKind::Persisted => {
-                        let ClientCore { commands, subscriptions, events, .. } = core;
-                        if result.is_ok() {
-                            events.extend(subscriptions.entered(ack.subscription, ack.detail));
+                        let command = CommandId(ack.command);
+                        match result {
+                            Err(failure) if !core.commands.is_waiting(command) => {
+                                let after = core.store.end();
+                                self.queue_some(after, core.refused_later(command, failure));
+                            }
+                            result => {
+                                let ClientCore { commands, subscriptions, events, .. } = core;
+                                if result.is_ok() {
+                                    events.extend(subscriptions.entered(ack.subscription, ack.detail));
+                                    if command.is_delete() && commands.is_waiting(command) {
+                                        events
+                                            .push_back(Event::Told { command, json: ack.detail.to_string() });
+                                    }
+                                }
+                                commands.answered(command, result, subscriptions, events);
+                            }
                         }
-                        commands.answered(CommandId(ack.command), result, subscriptions, events);
                     }
                 }
             }
@@ -295,7 +323,7 @@ impl Run {
         let Some(subscription) = self.messages.last().map(Message::subscription) else { return };
         let mut messages = std::mem::take(&mut self.messages);
         if core.subscriptions.contains(subscription) {
-            core.subscriptions.received(subscription, &mut messages, &core.instance);
+            let subscription = core.subscriptions.received(subscription, &mut messages, &core.instance);
             if !messages.is_empty() {
                 core.events.push_back(Event::Messages { subscription, messages });
             }

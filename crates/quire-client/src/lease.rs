@@ -12,7 +12,7 @@ use std::time::Duration;
 use quire_types::{Bookmark, PublisherId};
 use rustc_hash::FxBuildHasher;
 
-use quire_command::{Acks, Bookmarks, Command, Extend, Queued, put_bookmark};
+use quire_command::{Acks, Bookmarks, Command, Extend, Message, Queued, put_bookmark};
 use quire_types::Verdict;
 use quire_types::time::Instant;
 use quire_wire::Encode;
@@ -38,16 +38,25 @@ struct ConnectionEnd(AtomicBool);
 
 /// `Lease::state`: the program has begun the message, and there is no verdict and no end of the lease.
 const HELD: u8 = 0;
-/// The client has given a verdict on the message.
+/// The client has given a verdict on the message. The bits of [`VERDICTS`] say which.
 const SETTLED: u8 = 1;
 /// The server has reported that the client no longer holds the message.
 const LOST: u8 = 2;
-/// The lease was over, and then the client gave a verdict on the message.
+/// The lease was over, and then the client gave a verdict on the message. The bits of [`VERDICTS`] say which.
 const SETTLED_LATE: u8 = 3;
 /// The message came, and the program has not begun it.
 const FETCHED: u8 = 4;
 /// It went back before the program began it.
 const RELEASED: u8 = 5;
+
+/// The bits of `Lease::state` with the verdict of a settled message. The verdict and the state change together, so no reader sees one
+/// without the other.
+const VERDICTS: u8 = !STATES;
+/// The bits of `Lease::state` with one of the values above.
+const STATES: u8 = 0b111;
+const ACKNOWLEDGED: u8 = 0b00_000;
+const CANCELLED: u8 = 0b01_000;
+const EXPIRED: u8 = 0b10_000;
 
 /// `lease_ms` of a lease without end.
 const UNLIMITED_MS: u64 = u64::MAX;
@@ -129,7 +138,7 @@ impl Lease {
 
     /// Whether another consumer has the message, or may have it: the server reported it, the time is over, or the connection is closed.
     pub fn is_lost(&self, now: Instant) -> bool {
-        match self.state.load(Ordering::Acquire) {
+        match self.state.load(Ordering::Acquire) & STATES {
             SETTLED => false,
             LOST | SETTLED_LATE | RELEASED => true,
             _ => {
@@ -139,22 +148,32 @@ impl Lease {
         }
     }
 
-    /// Whether the client has given a verdict on the message.
-    pub fn is_settled(&self) -> bool {
-        matches!(self.state.load(Ordering::Acquire), SETTLED | SETTLED_LATE)
+    /// The verdict of the client on the message: the first one, because later ones have no effect. A cancel is given without its delay.
+    pub fn verdict(&self) -> Option<Verdict> {
+        let state = self.state.load(Ordering::Acquire);
+        matches!(state & STATES, SETTLED | SETTLED_LATE).then(|| match state & VERDICTS {
+            CANCELLED => Verdict::Cancel,
+            EXPIRED => Verdict::Expire,
+            _ => Verdict::Acknowledge,
+        })
     }
 
     /// Notes a verdict about the message; the first one counts.
-    fn settle(&self) -> Word {
+    fn settle(&self, verdict: Verdict) -> Word {
+        let verdict = match verdict {
+            Verdict::Acknowledge => ACKNOWLEDGED,
+            Verdict::Cancel | Verdict::CancelWithDelay { .. } | Verdict::Release => CANCELLED,
+            Verdict::Expire => EXPIRED,
+        };
         let change = |from, to| self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
         self.begin();
         if self.lease_ms != 0 && self.is_disconnected() {
             // Fails when the message was settled, or is lost already.
             let _ = change(HELD, LOST);
         }
-        if change(HELD, SETTLED).is_ok() {
+        if change(HELD, SETTLED | verdict).is_ok() {
             Word::InTime
-        } else if change(LOST, SETTLED_LATE).is_ok() {
+        } else if change(LOST, SETTLED_LATE | verdict).is_ok() {
             Word::Late
         } else {
             Word::Repeated
@@ -212,15 +231,19 @@ impl Leases {
         }
     }
 
-    /// A message of a queue came.
+    /// Makes the lease of a message that came from a queue. The message names the queue, or all messages of the subscription come from `queue`.
     pub fn received(
         &mut self,
         now: Instant,
-        subscription: u32,
-        queue: Arc<str>,
-        (publisher, sequence): (u64, u64),
+        message: &Message<'_>,
         queued: &Queued<'_>,
-    ) -> Arc<Lease> {
+        queue: impl FnOnce() -> Option<Arc<str>>,
+    ) -> Option<Arc<Lease>> {
+        let queue = match queued.queue {
+            Some(name) => Arc::from(std::str::from_utf8(name).ok()?),
+            None => queue()?,
+        };
+        let (subscription, (publisher, sequence)) = (message.subscription, message.bookmark?);
         let period = (queued.lease_ms != UNLIMITED_MS).then(|| Duration::from_millis(queued.lease_ms));
         let lease = Arc::new(Lease {
             queue,
@@ -239,7 +262,7 @@ impl Leases {
         if queued.lease_ms > 0 {
             self.held.insert((subscription, publisher, sequence), lease.clone());
         }
-        lease
+        Some(lease)
     }
 
     /// The server reports that a lease is over.
@@ -274,7 +297,7 @@ impl Leases {
 
     /// Keeps an acknowledgement until a batch is full; `granted` is the backlog of the subscription. Whether it is worth waking the driver.
     pub fn acknowledge(&mut self, lease: &Lease, granted: u32, now: Instant) -> bool {
-        if matches!(self.take(lease), Word::Repeated) {
+        if matches!(self.take(lease, Verdict::Acknowledge), Word::Repeated) {
             return false;
         }
         let waiting = match self.waiting.iter_mut().find(|(queue, _)| *queue == lease.queue) {
@@ -299,7 +322,7 @@ impl Leases {
     /// The frame of a cancel or an expiry, which is sent at once. `None` when an earlier verdict was given. A late cancel is not sent: the
     /// message was returned when the lease ended, and a cancel must not take it from its next holder.
     pub fn settle(&mut self, lease: &Lease, verdict: Verdict) -> Option<Vec<u8>> {
-        let is_said = match self.take(lease) {
+        let is_said = match self.take(lease, verdict) {
             Word::InTime => true,
             Word::Late => !verdict.gives_back(),
             Word::Repeated => false,
@@ -377,8 +400,8 @@ impl Leases {
         self.waiting_count
     }
 
-    fn take(&mut self, lease: &Lease) -> Word {
-        let word = lease.settle();
+    fn take(&mut self, lease: &Lease, verdict: Verdict) -> Word {
+        let word = lease.settle(verdict);
         if matches!(word, Word::InTime) {
             let Bookmark { publisher, sequence } = lease.bookmark;
             self.held.remove(&(lease.subscription, publisher.get(), sequence));

@@ -22,14 +22,17 @@ mod connection;
 mod lease;
 mod maintenance;
 mod message;
+mod numbered;
 mod progress;
 mod queues;
 mod receipt;
 mod reconnect;
+mod records;
 mod resume_position;
 mod room;
 mod store;
 mod subscription;
+mod view;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,8 +46,8 @@ use connection::Connection;
 pub use lease::Lease;
 use lease::Leases;
 pub use message::{Cause, Message};
+use numbered::Numbered;
 pub use progress::{Processed, Progress};
-pub use queues::QuerySpec;
 use quire_command::{Code, FailureScope, LoggedOn, Publish, SubscribeOptions};
 use quire_types::time::Instant;
 use quire_wire::{Encode, WireError};
@@ -52,11 +55,12 @@ pub use receipt::{BatchError, Outcome, ReceiptId};
 use receipt::{Receipts, frame_size_max};
 use reconnect::Backoff;
 pub use reconnect::Reconnect;
+pub use records::{DeleteSpec, QuerySpec};
 pub use resume_position::{LastBookmarks, ResumePosition};
 pub use store::PublishLog;
 use store::PublishStore;
-pub use subscription::SubscriptionSpec;
 use subscription::Subscriptions;
+pub use subscription::{RecordsSpec, SubscriptionSpec};
 
 /// The identity and the behavior of the client.
 #[derive(Clone, Debug)]
@@ -113,6 +117,10 @@ pub struct NewMessage<'a> {
     pub correlation_id: &'a [u8],
     /// Handed on as they are.
     pub headers: Headers<'a>,
+    /// The key in its last-value topic that the publisher supplies; empty = none.
+    pub key: &'a str,
+    /// Its fields are merged into the record with the same key.
+    pub is_delta: bool,
 }
 
 /// The delay of a message to be published.
@@ -232,15 +240,23 @@ pub enum Event {
         /// At least one.
         messages: Vec<Message>,
     },
-    /// Data of the server about its queues, or about a file of its journal; [`Event::Answered`] follows.
+    /// Data of the server about its queues, or about a file of its journal, or the number of deleted records; [`Event::Answered`] follows.
     Told {
         /// Which command asked.
         command: CommandId,
-        /// As in protocol.md, `stats` and `journal_file`.
+        /// As in protocol.md, `stats` and `journal_file`; of a delete a number.
         json: String,
     },
-    /// The replay of a subscription has caught up with the live stream, or a query is answered.
+    /// The replay of a subscription has caught up with the live stream, or a query is answered. A subscription that begins with a query
+    /// reports it again after each reconnect, when the program has the difference.
     Completed {
+        /// The number of the subscription.
+        subscription: u32,
+        /// Of a query: how many records match it.
+        total: Option<u64>,
+    },
+    /// The connection is lost, and the query of a subscription will be repeated: until the next [`Event::Completed`] it may miss changes.
+    Outdated {
         /// The number of the subscription.
         subscription: u32,
     },
@@ -272,8 +288,9 @@ pub enum Event {
         /// Its reason.
         reason: String,
     },
-    /// At logon the server has a higher sequence of the client name than this client ever gave out: another program has published under the
-    /// name. Publishes of this client that were not known to be persisted may have been dropped as duplicates.
+    /// At logon the server has a sequence of the client name that this client did not publish: another program has published under the name,
+    /// or the publish store of the name was lost. Publishes of this client that were not known to be persisted may have been dropped as
+    /// duplicates. [`Event::PublishFailed`] follows for those that the client numbered and no receipt asks for, one for all of them.
     Overtaken {
         /// The highest sequence that this client gave out.
         own: u64,
@@ -289,7 +306,7 @@ pub enum Event {
         /// Which of them are persisted.
         outcome: Outcome,
     },
-    /// The server refused a publish that no receipt asks for.
+    /// The server refused a publish that no receipt asks for, or dropped such publishes as duplicates ([`Code::NameInUse`]).
     PublishFailed {
         /// Its sequence, 0 = it had none.
         sequence: u64,
@@ -308,6 +325,9 @@ pub struct ClientCore {
     /// The highest sequence given out or seen, and the highest persisted.
     last_sequence: u64,
     persisted: u64,
+    numbered: Numbered,
+    /// No program has ever sent anything of the publish store, so every sequence that the server has comes from elsewhere.
+    is_unsent: bool,
     /// The instances that the client was logged on to, numbered from 1, and the one of the moment.
     instances: Vec<Arc<str>>,
     instance: Instance,
@@ -339,6 +359,8 @@ impl ClientCore {
             connection: None,
             last_sequence: 0,
             persisted: 0,
+            numbered: Numbered::default(),
+            is_unsent: true,
             instances: vec!["".into()],
             instance: Instance::default(),
             message_size_max: None,
@@ -360,7 +382,13 @@ impl ClientCore {
         last_sequence: u64,
     ) {
         self.store.keep_in(log, frames);
+        // The log does not say which of them the client numbered. Almost all programs leave it to the client.
+        let mut sequences: Vec<u64> = frames.iter().map(|(sequence, _)| *sequence).collect();
+        sequences.sort_unstable();
+        sequences.dedup();
+        sequences.into_iter().for_each(|sequence| self.numbered.push(sequence));
         self.last_sequence = last_sequence;
+        self.is_unsent = last_sequence == 0;
     }
 
     /// The client is closed and its connection gone. Releases the log that [`ClientCore::keep_publishes_in`] took.
@@ -470,6 +498,9 @@ impl ClientCore {
             && self.is_up()
         {
             self.store.delay_last(size, Delay::For { ns }, Delay::Until(end));
+        }
+        if message.sequence == Sequence::Auto {
+            self.numbered.push(sequence);
         }
         self.last_sequence = self.last_sequence.max(sequence);
         Ok(())
@@ -758,6 +789,11 @@ impl ClientCore {
             );
             return Err(Failure::new(Code::BadOption, reason));
         }
+        if message.key.len() > quire_command::KEY_SIZE_MAX {
+            let reason =
+                format!("sow_key: {} bytes, the limit is {}", message.key.len(), quire_command::KEY_SIZE_MAX);
+            return Err(Failure::new(Code::BadMessage, reason));
+        }
         let limit = self.message_size_max.map_or(usize::MAX, |limit| limit as usize);
         if message.data.len() > limit {
             let reason = format!("message of {} bytes, the server takes up to {limit}", message.data.len());
@@ -792,15 +828,12 @@ impl ClientCore {
         self.publisher = logged_on.publisher;
         self.message_size_max = Some(logged_on.message_size_max);
         let highest = logged_on.highest_sequence.max(logged_on.last_sequence);
-        if self.last_sequence > 0 && highest > self.last_sequence {
-            let (own, persisted) = (self.last_sequence, self.persisted);
-            self.events.push_back(Event::Overtaken { own, persisted, highest });
-            self.overtake_receipts(highest);
-        }
+        self.look_for_others(highest);
         // Messages that the server saw but did not persist may still appear, so their numbers are taken.
         self.last_sequence = self.last_sequence.max(logged_on.highest_sequence);
         self.store.reach(logged_on.last_sequence);
         self.persisted_up_to(logged_on.last_sequence);
+        self.commands.fail_seen_deletes(highest, &mut self.events);
         self.backoff.succeeded();
         connection.set_up();
         let after = self.store.end();
@@ -816,6 +849,36 @@ impl ClientCore {
             connection.queue_bytes(after, &frame);
         }
         self.set_state(State::Connected);
+    }
+
+    /// Reports the publishes that the server drops as duplicates, because another program has published under the name of the client.
+    fn look_for_others(&mut self, highest: u64) {
+        let is_unsent = std::mem::replace(&mut self.is_unsent, false);
+        let own = self.last_sequence;
+        let is_overtaken = own > 0 && highest > own;
+        let has_dropped = is_unsent && self.numbered.first().is_some_and(|first| first <= highest);
+        if !is_overtaken && !has_dropped {
+            return;
+        }
+        let persisted = self.persisted;
+        self.events.push_back(Event::Overtaken { own, persisted, highest });
+        let first = self.numbered.first().unwrap_or_default();
+        let count = self.numbered.count(0, highest) - self.overtake_receipts(highest);
+        if count > 0 {
+            let (publishes, were, duplicates, them) = if count == 1 {
+                ("publish", "was", "a duplicate", "it")
+            } else {
+                ("publishes", "were", "duplicates", "them")
+            };
+            let were = if is_unsent { were } else { "may have been" };
+            let reason = format!(
+                "the server already has sequence {highest} of the client name {:?}, which this client did not publish. {count} \
+                 {publishes} of this client {were} dropped as {duplicates}: publish {them} again. Keep the file of publish_store= as long as the name",
+                self.config.name
+            );
+            let failure = Failure::new(Code::NameInUse, reason);
+            self.events.push_back(Event::PublishFailed { sequence: first, failure });
+        }
     }
 
     /// The name of the instance has come.
@@ -839,6 +902,7 @@ impl ClientCore {
         self.settle_receipts(sequence);
         // Also when another server has acknowledged this sequence or a higher one: this server now has the repeated publishes.
         self.store.persisted(sequence);
+        self.numbered.persisted(sequence);
         if sequence > self.persisted || self.store.released() > released {
             self.persisted = self.persisted.max(sequence);
             self.events.push_back(Event::Persisted);
@@ -882,6 +946,8 @@ fn publish_of<'a>(message: &NewMessage<'a>, sequence: u64) -> Publish<'a> {
         topic: message.topic.as_bytes(),
         correlation_id: message.correlation_id,
         headers: message.headers,
+        key: message.key.as_bytes(),
+        is_delta: message.is_delta,
         data: message.data,
     }
 }
@@ -907,6 +973,7 @@ impl SubscriptionSpec {
             conflation: None,
             conflation_key: None,
             select: None,
+            records: None,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use quire_types::{Bookmark, Headers, PublisherId, Timestamp};
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::lease::Lease;
 use quire_command as command;
@@ -23,8 +24,12 @@ pub struct Message {
 pub enum Cause {
     /// It was published to the topic of a subscription.
     Publish,
-    /// It answers a query.
+    /// It answers a query, or is a record with which a subscription begins.
     Query,
+    /// It was published. The data has only the fields that differ from the message that the subscription had before.
+    Delta,
+    /// The record with its key has left the view of its subscription.
+    Left(command::OofReason),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +61,12 @@ impl Message {
             timestamp_ns: message.timestamp_ns,
             instance: 0,
             generation: 0,
-            cause: Cause::Publish,
+            cause: match message.kind {
+                command::MessageKind::Publish => Cause::Publish,
+                command::MessageKind::Record => Cause::Query,
+                command::MessageKind::Delta(_) => Cause::Delta,
+                command::MessageKind::Oof(reason) => Cause::Left(reason),
+            },
         };
         Message { body, head, lease }
     }
@@ -81,8 +91,20 @@ impl Message {
         Message::of_body(message_body(message).into())
     }
 
-    /// A body from which [`Message::of_body`] makes a copy of this message.
+    /// The same message in a separate buffer. A message otherwise keeps the whole receive buffer in memory.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        Message { body: Bytes::copy_from_slice(&self.body), ..self.clone() }
+    }
+
+    /// A body from which [`Message::of_body`] makes a copy of this message. Only that it answers a query of a queue is not in it.
     pub fn to_body(&self) -> Vec<u8> {
+        let kind = match self.head.cause {
+            Cause::Left(reason) => command::MessageKind::Oof(reason),
+            Cause::Query if !self.key().is_empty() => command::MessageKind::Record,
+            Cause::Delta => self.kind(),
+            Cause::Publish | Cause::Query => command::MessageKind::Publish,
+        };
         let message = command::Message {
             subscription: self.head.subscription,
             bookmark: self.head.bookmark,
@@ -91,6 +113,8 @@ impl Message {
             topic: self.source_topic(),
             correlation_id: self.correlation_id(),
             headers: self.headers(),
+            key: self.key(),
+            kind,
             data: self.data(),
         };
         message_body(&message)
@@ -122,6 +146,24 @@ impl Message {
     /// As published. Read from the frame at each call, so that a message without headers pays nothing for them.
     pub fn headers(&self) -> Headers<'_> {
         decode_message(&self.body).map_or(Headers::NONE, |message| message.headers)
+    }
+
+    /// The key of the message in its last-value topic; empty = none. Read from the frame at each call, as the headers are.
+    pub fn key(&self) -> &[u8] {
+        decode_message(&self.body).map_or(&[], |message| message.key)
+    }
+
+    /// As the server sent it.
+    fn kind(&self) -> command::MessageKind {
+        decode_message(&self.body).map_or_else(|_| Default::default(), |message| message.kind)
+    }
+
+    /// The hash of the record that the subscription has after this message.
+    pub(super) fn record_hash(&self) -> u128 {
+        match self.kind() {
+            command::MessageKind::Delta(command::RecordHash(hash)) => u128::from_le_bytes(hash),
+            _ => xxh3_128(self.data()),
+        }
     }
 
     /// The data.
@@ -160,6 +202,11 @@ impl Message {
     pub fn with_cause(mut self, cause: Cause) -> Self {
         self.set_cause(cause);
         self
+    }
+
+    /// The subscription that it is for, instead of the question that it answers.
+    pub(super) fn set_subscription(&mut self, number: u32) {
+        self.head.subscription = number;
     }
 
     pub(super) fn set_cause(&mut self, cause: Cause) {

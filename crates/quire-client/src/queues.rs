@@ -1,4 +1,4 @@
-//! The commands of a client for queues: verdicts on messages, longer leases, questions.
+//! The commands of a client for queues: verdicts on messages, longer leases, figures, definitions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,25 +9,11 @@ use super::connection::Connection;
 use super::lease::{BEGUN_SIZE_MAX, pieces};
 use super::{ClientCore, CommandId, Failure, Lease, State};
 use quire_command::{
-    Acks, Bookmarks, Command, DefineQueue, Message, Query, Queued, SETTLE_BOOKMARKS_MAX, Selection, Settle,
-    Subject, put_bookmark,
+    Acks, Bookmarks, Command, DefineQueue, SETTLE_BOOKMARKS_MAX, Selection, Settle, Subject, put_bookmark,
 };
 use quire_types::Verdict;
 use quire_types::time::Instant;
 use quire_wire::Encode;
-
-/// Which messages of a queue to look at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QuerySpec {
-    /// The queue.
-    pub queue: String,
-    /// Content filter.
-    pub filter: Option<String>,
-    /// What to sort by; delivery order without it.
-    pub order_by: Option<String>,
-    /// The most messages wanted.
-    pub top_n: Option<u32>,
-}
 
 impl ClientCore {
     /// Gives a verdict on a message. The first verdict counts. Acknowledgements wait for a batch, and for a connection. When the lease is
@@ -82,33 +68,6 @@ impl ClientCore {
         self.settle_selected(queue, verdict, Selection::Matching(filter))
     }
 
-    /// Asks for the messages of a queue that could be delivered. They come as [`Event::Messages`](super::Event::Messages) of the number that
-    /// is given, then [`Event::Completed`](super::Event::Completed).
-    ///
-    /// # Errors
-    /// When the client is closed.
-    pub fn query(&mut self, spec: &QuerySpec) -> Result<(u32, CommandId), Failure> {
-        self.check_not_closed()?;
-        let number = self.subscriptions.add_query(&spec.queue);
-        let command = self.command(|commands| {
-            commands.once(Some(number), |command, out| {
-                let acks = Acks::PROCESSED.and(Acks::COMPLETED);
-                let QuerySpec { queue, filter, order_by, top_n } = spec;
-                let query = Query {
-                    command,
-                    acks,
-                    subscription: number,
-                    topic: queue,
-                    filter: filter.as_deref(),
-                    order_by: order_by.as_deref(),
-                    top_n: *top_n,
-                };
-                Command::Query(query).encode(out);
-            })
-        });
-        Ok((number, command))
-    }
-
     /// Asks for the figures of a queue, or of all: [`Event::Told`](super::Event::Told).
     ///
     /// # Errors
@@ -145,21 +104,6 @@ impl ClientCore {
     /// Messages that were settled, of which it is not known yet that this is durable.
     pub fn unconfirmed_count(&self) -> u64 {
         self.leases.waiting_count() + self.commands.unconfirmed_count()
-    }
-
-    /// The lease of a message that came from a queue.
-    pub(super) fn queue_message(
-        &mut self,
-        now: Instant,
-        message: &Message<'_>,
-        queued: &Queued<'_>,
-    ) -> Option<Arc<Lease>> {
-        let queue = match queued.queue {
-            Some(name) => Arc::from(std::str::from_utf8(name).ok()?),
-            None => self.subscriptions.queue(message.subscription)?.clone(),
-        };
-        let bookmark = message.bookmark?;
-        Some(self.leases.received(now, message.subscription, queue, bookmark, queued))
     }
 
     /// Sends the waiting acknowledgements, before the next command. Without a connection they continue to wait.
@@ -209,7 +153,7 @@ impl ClientCore {
         let mut frames = Vec::new();
         for number in self.subscriptions.accepted_numbers().collect::<Vec<_>>() {
             if let Some(begun) = self.release(number) {
-                self.commands.put_last_unsubscribe(number, &begun, &mut frames);
+                self.commands.put_last_unsubscribe(number, Some(&begun), &mut frames);
             }
         }
         self.queue_frames(&frames);

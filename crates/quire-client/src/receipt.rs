@@ -202,10 +202,15 @@ impl ClientCore {
     }
 
     /// Another program has published under the name of the client. Messages that the client numbered may have been dropped as duplicates.
-    pub(super) fn overtake_receipts(&mut self, highest: u64) {
-        let overtaken: Vec<ReceiptId> =
-            self.receipts.open.iter().filter(|(_, open)| open.is_auto).map(|(id, _)| *id).collect();
-        for receipt in overtaken {
+    /// Gives how many of them the settled receipts have.
+    pub(super) fn overtake_receipts(&mut self, highest: u64) -> u64 {
+        let is_overtaken = |open: &Open| open.is_auto && open.range.is_none_or(|(first, _)| first <= highest);
+        let overtaken = self.receipts.open.iter().filter(|(_, open)| is_overtaken(open));
+        let overtaken: Vec<(ReceiptId, Option<(u64, u64)>)> =
+            overtaken.map(|(id, open)| (*id, open.range)).collect();
+        let mut count = 0;
+        for (receipt, range) in overtaken {
+            count += range.map_or(0, |(first, last)| self.numbered.count(first, last.min(highest)));
             let reason = format!(
                 "the server has sequence {highest} of the client name {:?} from another program, so the message may have been dropped as \
                  a duplicate",
@@ -213,6 +218,7 @@ impl ClientCore {
             );
             self.settle_unknown(receipt, Failure::new(Code::NameInUse, reason));
         }
+        count
     }
 
     /// Whether the answer was that to a barrier, which is then dealt with.
@@ -257,8 +263,9 @@ impl Receipts {
 
 /// The most bytes that a message takes as a frame.
 pub(super) fn frame_size_max(message: &NewMessage<'_>) -> usize {
-    message.topic.len() + message.headers.as_bytes().len() + message.data.len() + FRAME_SIZE_ALLOWANCE
+    let parts = message.topic.len() + message.headers.as_bytes().len() + message.key.len();
+    parts + message.data.len() + FRAME_SIZE_ALLOWANCE
 }
 
-/// The bytes of a publish frame without topic, headers and data, at most.
+/// The bytes of a publish frame without topic, headers, key and data, at most.
 const FRAME_SIZE_ALLOWANCE: usize = 300;

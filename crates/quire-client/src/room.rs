@@ -14,11 +14,6 @@ impl ClientCore {
             .then(|| self.command(|commands| commands.pause(&[number], is_held)))
     }
 
-    /// The answers to a query will not be taken any more, so later ones are dropped.
-    pub fn forget_query(&mut self, number: u32) {
-        self.subscriptions.forget_query(number);
-    }
-
     /// Nothing is read for now, for want of room: the silence is not the server's.
     pub fn handle_unread(&mut self, now: Instant) {
         if let Some(connection) = &mut self.connection {

@@ -6,10 +6,14 @@ use std::time::Duration;
 
 use quire_types::Bookmark;
 
+use super::command::CommandId;
 use super::message::Cause;
 use super::resume_position::{last_of_each, text_of};
+use super::view::{Name, Shown, View};
 use super::{Event, Failure, Instance, Message, ResumePosition};
-use quire_command::{Acks, Code, Subscribe, SubscribeOptions};
+use quire_command::{
+    Acks, Code, KEY_SIZE_MAX, Keys, MessageKind, OofReason, Subscribe, SubscribeOptions, put_key,
+};
 use quire_wire::Encode;
 
 /// The options of a subscription.
@@ -35,20 +39,53 @@ pub struct SubscriptionSpec {
     pub rate_max_gap: Option<Duration>,
     /// At most one message per key and so long.
     pub conflation: Option<Duration>,
-    /// The fields that are the key, separated by commas.
+    /// The fields that are the key, separated by commas; `None` = the key in the last-value topic.
     pub conflation_key: Option<String>,
     /// The fields to deliver; `None` = whole messages.
     pub select: Option<String>,
+    /// The query with which it begins, with the options `sow` and perhaps `oof`.
+    pub records: Option<RecordsSpec>,
+}
+
+/// The query with which a subscription to last-value topics begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordsSpec {
+    /// What to sort the records by.
+    pub order_by: Option<String>,
+    /// The most records wanted.
+    pub top_n: Option<u32>,
+    /// Records to leave out before them. Given: the server keeps the page up to date.
+    pub skip_n: Option<u32>,
+    /// Only the records and messages with these keys.
+    pub keys: Option<Vec<String>>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
     entries: BTreeMap<u32, Entry>,
-    /// Questions whose answers are still coming, and the queue that was asked.
-    queries: BTreeMap<u32, Arc<str>>,
+    /// Queries whose answers are still coming.
+    queries: BTreeMap<u32, Asked>,
+    /// Questions whether lost records still exist.
+    questions: BTreeMap<u32, Questioned>,
     last_number: u32,
     /// Name of the instance of the moment.
     instance: Arc<str>,
+}
+
+/// A query whose answers are still coming.
+#[derive(Debug)]
+struct Asked {
+    /// The queue or topic.
+    topic: Arc<str>,
+    command: CommandId,
+}
+
+/// A question whose answers are still coming.
+#[derive(Debug)]
+struct Questioned {
+    /// The subscription that lost the records.
+    subscription: u32,
+    command: CommandId,
 }
 
 #[derive(Debug)]
@@ -72,6 +109,10 @@ struct Entry {
     is_held: bool,
     /// The queue that its messages come from, where they do not say so themselves.
     queue: Option<Arc<str>>,
+    /// The records that it has, when it begins with a query. One with a bookmark has none any more when it follows the log.
+    view: Option<View>,
+    /// The result of its query was received whole.
+    has_records: bool,
 }
 
 impl Subscriptions {
@@ -79,8 +120,11 @@ impl Subscriptions {
         let number = self.next_number();
         let resume_position = spec.resume_position.clone().unwrap_or_default();
         let catches_up = is_elsewhere(&resume_position, &self.instance);
+        let view = spec.records.is_some().then(View::default);
         let entry = Entry {
             spec,
+            view,
+            has_records: false,
             proposed: None,
             resume_position,
             catches_up,
@@ -96,10 +140,23 @@ impl Subscriptions {
     }
 
     /// A number under which the answers to a query come.
-    pub fn add_query(&mut self, queue: &str) -> u32 {
-        let number = self.next_number();
-        self.queries.insert(number, queue.into());
-        number
+    pub fn add_query(&mut self) -> u32 {
+        self.next_number()
+    }
+
+    /// The query with this number was asked with a command.
+    pub fn asked(&mut self, number: u32, topic: &str, command: CommandId) {
+        self.queries.insert(number, Asked { topic: topic.into(), command });
+    }
+
+    /// The queries whose answers are still coming: they are no more, because the connection is lost.
+    pub fn take_queries(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.queries).into_keys().collect()
+    }
+
+    /// The query that was asked with a command, and whose answers are still coming.
+    pub fn query_of(&self, command: CommandId) -> Option<u32> {
+        self.queries.iter().find(|(_, asked)| asked.command == command).map(|(number, _)| *number)
     }
 
     /// The client logged on to an instance. Subscriptions that were on another instance resume by a list.
@@ -116,14 +173,15 @@ impl Subscriptions {
     }
 
     /// The server accepted the subscription, or its replacement.
-    pub fn accepted(&mut self, number: u32) {
+    pub fn accepted(&mut self, number: u32, is_replacement: bool) {
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.accepted = true;
-            if let Some(mut spec) = entry.proposed.take() {
+            if let Some(mut spec) = entry.proposed.take_if(|_| is_replacement) {
                 if spec.bookmark.is_some() {
                     entry.resume_position = ResumePosition::default();
                     entry.catches_up = false;
                     entry.generation = entry.generation.wrapping_add(1);
+                    entry.view = None;
                 } else {
                     spec.bookmark = entry.spec.bookmark.take();
                 }
@@ -144,6 +202,7 @@ impl Subscriptions {
     }
 
     pub fn clear(&mut self) -> Vec<u32> {
+        self.questions.clear();
         let queries = std::mem::take(&mut self.queries).into_keys();
         std::mem::take(&mut self.entries).into_keys().chain(queries).collect()
     }
@@ -173,13 +232,15 @@ impl Subscriptions {
         })
     }
 
-    /// The answers to a query will not be taken any more.
-    pub fn forget_query(&mut self, number: u32) {
-        self.queries.remove(&number);
+    /// The answers to a query will not be taken any more. Gives whether they were still coming.
+    pub fn forget_query(&mut self, number: u32) -> bool {
+        self.queries.remove(&number).is_some()
     }
 
     pub fn contains(&self, number: u32) -> bool {
-        self.entries.contains_key(&number) || self.queries.contains_key(&number)
+        self.entries.contains_key(&number)
+            || self.queries.contains_key(&number)
+            || self.questions.contains_key(&number)
     }
 
     pub fn spec(&self, number: u32) -> Option<&SubscriptionSpec> {
@@ -196,8 +257,8 @@ impl Subscriptions {
 
     /// The name of the queue that the messages of this subscription come from.
     pub fn queue(&mut self, number: u32) -> Option<&Arc<str>> {
-        if let Some(queue) = self.queries.get(&number) {
-            return Some(queue);
+        if let Some(asked) = self.queries.get(&number) {
+            return Some(&asked.topic);
         }
         let Entry { queue, spec, .. } = self.entries.get_mut(&number)?;
         Some(queue.get_or_insert_with(|| spec.topic.as_str().into()))
@@ -237,14 +298,29 @@ impl Subscriptions {
         self.entries.get(&number).map_or(1, |entry| entry.granted)
     }
 
-    /// A run of messages that a subscription or a query received: those that it had received before go out of it.
-    pub fn received(&mut self, number: u32, messages: &mut Vec<Message>, instance: &Instance) {
-        let Some(entry) = self.entries.get_mut(&number) else {
+    /// A run of messages that a subscription, a query or a question received: those that it had received before go out of it. Gives the
+    /// number of the subscription or query that they are for.
+    pub fn received(&mut self, number: u32, messages: &mut Vec<Message>, instance: &Instance) -> u32 {
+        let owner = self.questions.get(&number).map(|question| question.subscription);
+        let Some(entry) = self.entries.get_mut(&owner.unwrap_or(number)) else {
             messages.iter_mut().for_each(|message| message.set_cause(Cause::Query));
-            return;
+            return number;
         };
+        if let Some(view) = &mut entry.view {
+            match owner {
+                Some(owner) => messages.retain_mut(|message| {
+                    message.set_subscription(owner);
+                    message.set_cause(Cause::Left(OofReason::Match));
+                    view.exists(message.source_topic(), message.key())
+                }),
+                None => messages.retain_mut(|message| is_news(view, message)),
+            }
+            if entry.spec.bookmark.is_none() {
+                return owner.unwrap_or(number);
+            }
+        }
         if entry.spec.bookmark.is_none() {
-            return;
+            return number;
         }
         messages.iter_mut().for_each(|message| message.set_origin(instance.number, entry.generation));
         let last = messages.iter().rev().find_map(Message::bookmark);
@@ -255,13 +331,16 @@ impl Subscriptions {
         }
         if let Some(last) = last {
             entry.resume_position.reach(last, &instance.name, &publishers);
+            entry.follow_log();
         }
+        number
     }
 
     /// The server sent a resume position for a subscription.
     pub fn told(&mut self, number: u32, resume_position: Bookmark, instance: &Instance) {
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.resume_position.reach(resume_position, &instance.name, &[]);
+            entry.follow_log();
         }
     }
 
@@ -270,9 +349,65 @@ impl Subscriptions {
         if self.queries.remove(&number).is_some() {
             return CaughtUp::Query;
         }
+        if self.questions.contains_key(&number) {
+            return CaughtUp::Question;
+        }
         let Some(entry) = self.entries.get_mut(&number) else { return CaughtUp::Again };
         entry.catches_up = false;
+        if let Some(view) = &mut entry.view {
+            view.complete(entry.spec.options.has(SubscribeOptions::OOF));
+            entry.has_records = true;
+            return CaughtUp::Records;
+        }
         if std::mem::take(&mut entry.spec.completed) { CaughtUp::Told } else { CaughtUp::Again }
+    }
+
+    /// The connection is lost: the queries of these subscriptions will be repeated.
+    pub fn outdate(&mut self) -> Vec<u32> {
+        self.questions.clear();
+        let viewing = self.entries.iter_mut().filter(|(_, entry)| entry.accepted);
+        let restart = |(number, entry): (&u32, &mut Entry)| {
+            entry.view.as_mut()?.restart();
+            Some(*number)
+        };
+        viewing.filter_map(restart).collect()
+    }
+
+    /// The next question about records that a subscription has lost; `None` when there is none.
+    pub fn question(&mut self, subscription: u32) -> Option<Question> {
+        let number = self.next_number();
+        let Entry { view, spec, .. } = self.entries.get_mut(&subscription)?;
+        let mut keys = Vec::new();
+        view.as_mut()?.question()?.iter().for_each(|(_, key)| put_key(&mut keys, key));
+        let (topic, select) = (spec.topic.clone(), spec.select.clone());
+        Some(Question { number, topic, select, keys })
+    }
+
+    /// A question of a subscription was asked with a command.
+    pub fn questioned(&mut self, number: u32, subscription: u32, command: CommandId) {
+        self.questions.insert(number, Questioned { subscription, command });
+    }
+
+    /// The question that was asked with a command.
+    pub fn question_of(&self, command: CommandId) -> Option<u32> {
+        self.questions.iter().find(|(_, question)| question.command == command).map(|(number, _)| *number)
+    }
+
+    /// A question is answered, or was refused. Gives the messages about the records that the server no longer has.
+    pub fn question_answered(&mut self, number: u32) -> Option<(u32, Vec<Message>)> {
+        let Questioned { subscription, .. } = self.questions.remove(&number)?;
+        let view = self.entries.get_mut(&subscription)?.view.as_mut()?;
+        let gone = view.answered();
+        let message = |(topic, key): &Name| {
+            Message::alone(&quire_command::Message {
+                subscription,
+                topic,
+                key,
+                kind: MessageKind::Oof(OofReason::Deleted),
+                ..quire_command::Message::default()
+            })
+        };
+        Some((subscription, gone.iter().filter_map(message).collect()))
     }
 
     /// Numbers of the subscriptions that a new connection must enter.
@@ -287,18 +422,31 @@ impl Subscriptions {
         let bookmark = spec.bookmark.as_deref().filter(|_| !replace);
         let resume = bookmark.and_then(|bookmark| resumed(&entry.resume_position, bookmark, &self.instance));
         let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        // The records of an earlier state are not asked for again when the messages after it have begun to come, nor by a replacement.
+        let is_of_log = replace && entry.spec.bookmark.is_some();
+        let records = spec.records.as_ref().filter(|_| entry.view.is_some() && !is_of_log);
+        let options = match records {
+            Some(_) => spec.options,
+            None => SubscribeOptions(spec.options.0 & !SubscribeOptions::SOW.0),
+        };
         let options = match (replace, entry.is_held) {
-            (true, _) => spec.options.and(SubscribeOptions::REPLACE),
-            (false, true) => spec.options.and(SubscribeOptions::PAUSED),
-            (false, false) => spec.options,
+            (true, _) => options.and(SubscribeOptions::REPLACE),
+            (false, true) => options.and(SubscribeOptions::PAUSED),
+            (false, false) => options,
         };
         let mut acks = Acks::PROCESSED;
-        if spec.completed || entry.catches_up {
+        // With a replacement no result is received whole: the server sends the difference.
+        if spec.completed || entry.catches_up || (records.is_some() && !replace) {
             acks = acks.and(Acks::COMPLETED);
         }
         if spec.bookmark.is_some() || (replace && entry.spec.bookmark.is_some()) {
             acks = acks.and(Acks::PERSISTED);
         }
+        // A subscription that was accepted follows every change. When its query is repeated, the records beyond the first ones count, too. A
+        // page follows only its records.
+        let skip_n = records.and_then(|records| records.skip_n);
+        let top_n = records.and_then(|records| records.top_n).filter(|_| !entry.accepted || skip_n.is_some());
+        let keys = records.and_then(|records| records.keys.as_deref()).map(keys_of);
         let subscribe = Subscribe {
             command,
             acks,
@@ -313,6 +461,10 @@ impl Subscriptions {
             conflation_ns: spec.conflation.map(ns),
             conflation_key: spec.conflation_key.as_deref(),
             select: spec.select.as_deref(),
+            order_by: records.and_then(|records| records.order_by.as_deref()),
+            top_n,
+            skip_n,
+            keys: keys.as_deref().and_then(Keys::from_bytes),
         };
         quire_command::Command::Subscribe(subscribe).encode(out);
     }
@@ -333,6 +485,15 @@ impl Subscriptions {
     }
 }
 
+impl Entry {
+    /// A place in the log after its records is known. It resumes there, without the records.
+    fn follow_log(&mut self) {
+        if self.has_records && self.spec.bookmark.is_some() {
+            self.view = None;
+        }
+    }
+}
+
 /// The cause of a `completed` acknowledgement.
 pub(super) enum CaughtUp {
     /// The user asked for it, and gets it once.
@@ -341,6 +502,48 @@ pub(super) enum CaughtUp {
     Again,
     /// A query, which ends with it.
     Query,
+    /// The result of the query of a subscription.
+    Records,
+    /// A question about records that a subscription has lost.
+    Question,
+}
+
+/// A question whether records still exist.
+pub(super) struct Question {
+    pub number: u32,
+    /// The topic of the subscription, and its select list.
+    pub topic: String,
+    pub select: Option<String>,
+    /// As [`put_key`] writes them.
+    pub keys: Vec<u8>,
+}
+
+/// Whether the program receives a message of a subscription to records. The record of a repeated result becomes the change that it is.
+fn is_news(view: &mut View, message: &mut Message) -> bool {
+    let (topic, key) = (message.source_topic(), message.key());
+    // Of a topic that keeps no last values.
+    if key.is_empty() {
+        return true;
+    }
+    match message.cause() {
+        Cause::Publish | Cause::Delta => view.published(topic, key, message.record_hash()),
+        // The server counts a record that `top_n` has left out.
+        Cause::Left(_) => return view.left(topic, key),
+        Cause::Query => match view.record(topic, key, message.record_hash()) {
+            Some(Shown::Record) => (),
+            Some(Shown::Change) => message.set_cause(Cause::Publish),
+            None => return false,
+        },
+    }
+    true
+}
+
+/// The keys as a command has them. No record has a key that cannot be in a command.
+pub(super) fn keys_of<T: AsRef<[u8]>>(keys: &[T]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let possible = |key: &&[u8]| (1..=KEY_SIZE_MAX).contains(&key.len());
+    keys.iter().map(AsRef::as_ref).filter(possible).for_each(|key| put_key(&mut bytes, key));
+    bytes
 }
 
 /// Whether a place is not exact on the instance.

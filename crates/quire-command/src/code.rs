@@ -81,10 +81,12 @@ codes! {
     Internal = 24, "internal";
     /// No queue has this name.
     UnknownQueue = 25, "unknown_queue";
-    /// The message is not of the type of its topic, and the configuration requires its validation.
+    /// The message is not of the type of its topic, or it has no valid key for its last-value topic.
     BadMessage = 26, "bad_message";
     /// A queue with this name exists, with other settings or in the configuration of the server.
     QueueExists = 27, "queue_exists";
+    /// The topic keeps no last values, and the command needs them.
+    NotLastValue = 28, "not_last_value";
 }
 
 impl fmt::Display for Code {

@@ -1,6 +1,6 @@
 //! The commands of a client.
 
-use crate::packed::{BatchItems, Bookmarks, SubscriptionNumbers};
+use crate::packed::{BatchItems, Bookmarks, Keys, SubscriptionNumbers};
 use quire_types::{Action, Delay, Files, Headers, Verdict};
 
 /// Anything that a client asks for.
@@ -24,6 +24,7 @@ pub enum Command<'a> {
     Maintain(Maintain<'a>),
     Inspect { command: u32, subject: Subject<'a> },
     DefineQueue { command: u32, action: DefineQueue<'a> },
+    SowDelete(SowDelete<'a>),
 }
 
 /// The change that a [`Command::DefineQueue`] asks for.
@@ -33,6 +34,13 @@ pub enum DefineQueue<'a> {
     Create {
         /// Its settings as JSON (protocol.md section 3).
         settings: &'a str,
+    },
+    /// A queue that was created at run time gets other settings.
+    Alter {
+        /// Its name.
+        queue: &'a str,
+        /// The settings that change, as JSON (protocol.md section 3).
+        changes: &'a str,
     },
     /// A queue that was created at run time is dropped.
     Drop {
@@ -78,7 +86,7 @@ pub struct Logon<'a> {
 }
 
 /// One message on its way in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Publish<'a> {
     /// Number in this publisher's sequence, 0 = none.
     pub sequence: u64,
@@ -92,8 +100,20 @@ pub struct Publish<'a> {
     pub correlation_id: &'a [u8],
     /// Handed on as they are.
     pub headers: Headers<'a>,
+    /// The key in its last-value topic that the publisher supplies; empty = none.
+    pub key: &'a [u8],
+    /// Its fields are merged into the record with the same key.
+    pub is_delta: bool,
     /// The message.
     pub data: &'a [u8],
+}
+
+impl Publish<'_> {
+    /// Whether it is a whole message without a key and without a delay.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.key.is_empty() && self.delay.is_none() && !self.is_delta
+    }
 }
 
 /// Several messages for one topic.
@@ -187,6 +207,14 @@ pub struct Subscribe<'a> {
     pub conflation_key: Option<&'a str>,
     /// The fields to deliver; `None` = whole messages.
     pub select: Option<&'a str>,
+    /// With [`SubscribeOptions::SOW`]: the order of the records.
+    pub order_by: Option<&'a str>,
+    /// With [`SubscribeOptions::SOW`]: the most records wanted.
+    pub top_n: Option<u32>,
+    /// With [`SubscribeOptions::SOW`]: the records to leave out at the beginning.
+    pub skip_n: Option<u32>,
+    /// With [`SubscribeOptions::SOW`]: only the records with these keys, and messages with these keys.
+    pub keys: Option<Keys<'a>>,
 }
 
 /// Ends a subscription.
@@ -203,7 +231,7 @@ pub struct Unsubscribe<'a> {
     pub begun: Option<Bookmarks<'a>>,
 }
 
-/// Which messages of a queue to show; nothing changes by it.
+/// Which records of last-value topics, or messages of a queue, to show; nothing changes by it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Query<'a> {
     /// Number that the acknowledgements echo, not 0.
@@ -212,14 +240,43 @@ pub struct Query<'a> {
     pub acks: Acks,
     /// The number that the messages carry.
     pub subscription: u32,
-    /// The queue.
+    /// The queue, a last-value topic, or a pattern of last-value topics.
     pub topic: &'a str,
     /// Content filter.
     pub filter: Option<&'a str>,
-    /// What to sort by; delivery order without it.
+    /// What to sort by; delivery order without it, and any order for last-value topics.
     pub order_by: Option<&'a str>,
     /// The most messages wanted.
     pub top_n: Option<u32>,
+    /// The messages to leave out at the beginning.
+    pub skip_n: Option<u32>,
+    /// Only the records with these keys.
+    pub keys: Option<Keys<'a>>,
+    /// The fields to deliver; `None` = whole messages.
+    pub select: Option<&'a str>,
+    /// Of last-value topics: the state after this message or time; `None` = the current state.
+    pub bookmark: Option<&'a str>,
+    /// A topic that does not exist is refused with [`Code::NotLastValue`](crate::Code::NotLastValue), and not as an unknown queue.
+    pub wants_last_values: bool,
+}
+
+/// Removes records of last-value topics. All given selectors must hold; at least one is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct SowDelete<'a> {
+    /// Number that the acknowledgements echo, not 0.
+    pub command: u32,
+    /// The acknowledgements wanted.
+    pub acks: Acks,
+    /// Number in this publisher's sequence, 0 = none.
+    pub sequence: u64,
+    /// A last-value topic, or a pattern of them.
+    pub topic: &'a str,
+    /// Content filter.
+    pub filter: Option<&'a str>,
+    /// The records with these keys.
+    pub keys: Option<Keys<'a>>,
+    /// A message: the record that a publish of it would replace.
+    pub data: Option<&'a [u8]>,
 }
 
 /// The option bits of a subscription.
@@ -239,8 +296,16 @@ impl SubscribeOptions {
     pub const NOT_FOUND_FAILS: SubscribeOptions = SubscribeOptions(16);
     /// None of the bookmarks is in the log: begin now.
     pub const NOT_FOUND_NOW: SubscribeOptions = SubscribeOptions(32);
+    /// First the records of last-value topics, then the messages.
+    pub const SOW: SubscribeOptions = SubscribeOptions(64);
+    /// A message for each record that leaves the view of the subscription.
+    pub const OOF: SubscribeOptions = SubscribeOptions(128);
+    /// Of each change of a record only the fields that differ.
+    pub const DELTA: SubscribeOptions = SubscribeOptions(256);
+    /// With [`DELTA`](Self::DELTA): no message for a change in which no field differs.
+    pub const NO_EMPTIES: SubscribeOptions = SubscribeOptions(512);
     /// Every bit that has a meaning.
-    pub const ALL: SubscribeOptions = SubscribeOptions(63);
+    pub const ALL: SubscribeOptions = SubscribeOptions(1023);
 
     /// Whether all of `other` are set.
     pub const fn has(self, other: SubscribeOptions) -> bool {

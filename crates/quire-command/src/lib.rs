@@ -11,16 +11,23 @@ mod reply;
 pub use code::Code;
 pub use command::{
     Acks, Command, DefineQueue, Extend, Logon, Maintain, Publish, PublishBatch, Query, Selection, Settle,
-    Subject, Subscribe, SubscribeOptions, Unsubscribe,
+    SowDelete, Subject, Subscribe, SubscribeOptions, Unsubscribe,
 };
 pub use packed::{
-    BatchItems, Bookmarks, SETTLE_BOOKMARKS_MAX, SubscriptionNumbers, put_batch_item, put_bookmark,
+    BatchItems, Bookmarks, KEYS_MAX, Keys, SETTLE_BOOKMARKS_MAX, SubscriptionNumbers, put_batch_item,
+    put_bookmark, put_key,
 };
 pub use quire_types::TOPIC_SIZE_MAX;
-pub use reply::{Ack, AckKind, FailureScope, LeaseEnd, LoggedOn, Message, Queued, Reply};
+pub use reply::{
+    Ack, AckKind, FailureScope, LeaseEnd, LoggedOn, Message, MessageKind, OofReason, Queued, RecordHash,
+    Reply,
+};
 
 /// The longest correlation id, in bytes: records of the journal keep its size in one byte.
 pub const CORRELATION_SIZE_MAX: usize = 255;
+
+/// The longest key of a record in a last-value topic, in bytes: its size is kept in one byte.
+pub const KEY_SIZE_MAX: usize = 255;
 
 /// The longest client name, in bytes.
 pub const CLIENT_NAME_SIZE_MAX: usize = 255;

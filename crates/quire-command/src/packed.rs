@@ -103,3 +103,49 @@ impl<'a> Bookmarks<'a> {
 pub fn put_bookmark(out: &mut Vec<u8>, publisher: u64, sequence: u64) {
     out.extend_from_slice(&(u128::from(sequence) << 64 | u128::from(publisher)).to_le_bytes());
 }
+
+/// The most keys in one command: their bytes are at most 16 MiB.
+pub const KEYS_MAX: usize = 65_536;
+
+/// A list of keys of records, each of 1 to [`KEY_SIZE_MAX`](crate::KEY_SIZE_MAX) bytes. The list can be empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keys<'a>(&'a [u8]);
+
+impl<'a> Keys<'a> {
+    /// From keys as [`put_key`] writes them; `None` when one is empty or cut off, or there are more than [`KEYS_MAX`].
+    pub fn from_bytes(bytes: &'a [u8]) -> Option<Self> {
+        let (mut rest, mut count) = (bytes, 0);
+        while let Some((&size, after)) = rest.split_first() {
+            rest = after.get(usize::from(size)..)?;
+            count += 1;
+            if size == 0 || count > KEYS_MAX {
+                return None;
+            }
+        }
+        Some(Keys(bytes))
+    }
+
+    /// The keys in the order of the list.
+    pub fn iter(self) -> impl Iterator<Item = &'a [u8]> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let (&size, after) = rest.split_first()?;
+            let (key, after) = after.split_at_checked(size.into())?;
+            rest = after;
+            Some(key)
+        })
+    }
+
+    /// The keys as bytes, as [`put_key`] writes them.
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+}
+
+/// Appends one key to the bytes that [`Keys::from_bytes`] takes. A key has 1 to [`KEY_SIZE_MAX`](crate::KEY_SIZE_MAX) bytes; the caller
+/// checks that.
+pub fn put_key(out: &mut Vec<u8>, key: &[u8]) {
+    debug_assert!((1..=crate::KEY_SIZE_MAX).contains(&key.len()));
+    out.push(key.len() as u8);
+    out.extend_from_slice(key);
+}

@@ -74,7 +74,8 @@ pub struct Ack<'a> {
     pub command: u32,
     /// The subscription it is about, 0 = none.
     pub subscription: u32,
-    /// For [`Code::BadFilter`]: where, from 1. For a subscription to queues: the backlog granted. Else 0.
+    /// For [`Code::BadFilter`]: where, from 1. For a subscription to queues: the backlog granted. For a query: how many records matched.
+    /// For a delete: how many records it removed. Else 0.
     pub detail: u32,
     /// For a person.
     pub reason: &'a str,
@@ -106,8 +107,41 @@ pub struct Message<'a> {
     pub correlation_id: &'a [u8],
     /// As published.
     pub headers: Headers<'a>,
+    /// The key of the message in its last-value topic; empty = none.
+    pub key: &'a [u8],
+    /// The meaning of the message for the record with this key.
+    pub kind: MessageKind,
     /// The message.
     pub data: &'a [u8],
+}
+
+/// The meaning of a message for a record of a last-value topic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MessageKind {
+    /// It was published.
+    #[default]
+    Publish,
+    /// It is a record of a query.
+    Record,
+    /// The record left the view of the subscription.
+    Oof(OofReason),
+    /// It was published. The data has only the fields that differ from the previous message, and the key fields.
+    Delta(RecordHash),
+}
+
+/// The 128-bit XXH3 of the data of a record, in little-endian order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHash(pub [u8; 16]);
+
+/// Why a record left the view of a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OofReason {
+    /// It was deleted; the data is the last message.
+    Deleted = 1,
+    /// Its lifetime ended; the data is the last message.
+    Expired = 2,
+    /// It was replaced by a message that the filter does not match; the data is the new message.
+    Match = 3,
 }
 
 /// The queue fields of a message.

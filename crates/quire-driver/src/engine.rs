@@ -65,7 +65,15 @@ impl Engine {
     /// # Errors
     /// As [`Engine::open`], and [`EngineError::ConfigDiffers`] when it runs with another configuration.
     pub fn shared(key: EngineKey, config: BrokerConfig) -> Result<Arc<Engine>, EngineError> {
-        registry::shared(key, config)
+        registry::shared(key, config, registry::Join::SameConfig)
+    }
+
+    /// As [`Engine::shared`], but a running engine may have any configuration. `config` is that of a new one.
+    ///
+    /// # Errors
+    /// As [`Engine::open`].
+    pub fn joined(key: EngineKey, config: BrokerConfig) -> Result<Arc<Engine>, EngineError> {
+        registry::shared(key, config, registry::Join::AnyConfig)
     }
 
     fn start(

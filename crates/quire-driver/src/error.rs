@@ -20,7 +20,9 @@ pub enum EngineError {
     #[error("no thread or event queue for the engine: {0}")]
     Thread(#[source] io::Error),
     /// Another client of this process runs the engine on the same journal with another configuration.
-    #[error("the engine on {url} already runs in this process with another configuration")]
+    #[error(
+        "the engine on {url} already runs in this process with another configuration; pass the same one, or none to join it"
+    )]
     ConfigDiffers {
         /// The journal, as a URL.
         url: String,

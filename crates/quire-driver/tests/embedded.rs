@@ -68,6 +68,8 @@ fn publish(client: &Client, topic: &str, data: &str) -> Option<u64> {
         correlation_id: b"",
         headers: quire_types::Headers::NONE,
         delay: None,
+        key: "",
+        is_delta: false,
     };
     client.publish(&message).unwrap()
 }

@@ -63,6 +63,17 @@ impl Select {
         }
         Ok(Select(Arc::new(selection)))
     }
+
+    /// The same list, which in addition delivers these fields. Of an array it delivers all elements.
+    #[must_use]
+    pub fn with_fields(&self, paths: &[Vec<Step>]) -> Self {
+        let mut selection = Selection::clone(&self.0);
+        for path in paths {
+            let end = path.iter().position(|step| matches!(step, Step::Index(_)));
+            selection.rule(&path[..end.unwrap_or(path.len())], true);
+        }
+        Select(Arc::new(selection))
+    }
 }
 
 impl Deref for Select {

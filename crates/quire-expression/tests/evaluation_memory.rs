@@ -32,6 +32,7 @@ fn evaluation_asks_for_no_memory() {
             message_type,
             data,
             topic: "orders",
+            key: None,
             bookmark: None,
             correlation_id: b"",
             headers: quire_types::Headers::NONE,

@@ -184,7 +184,7 @@ fn missing_files(directory: &Path, first: Option<u32>, last: Option<u32>, archiv
         (first, None) => format!("journal file {:010} and all later ones are missing", first.unwrap_or(0)),
     };
     let archive = archive.map_or_else(
-        || "If they were archived, name the directory where they are".to_owned(),
+        || "If files of this journal were archived, name the archive directory".to_owned(),
         |archive| {
             format!(
                 "Files of this journal were archived to {}: mount it, or name the directory where they are now",
@@ -195,10 +195,10 @@ fn missing_files(directory: &Path, first: Option<u32>, last: Option<u32>, archiv
     let end = match last {
         Some(_) => {
             format!(
-                "If they were removed on purpose, or are lost, give their messages up: quire journal remove {directory} --missing"
+                "If files were removed by hand, or are lost, continue without their messages: quire journal remove {directory} --missing"
             )
         }
-        None => "If they are lost, begin a new journal in another directory".to_owned(),
+        None => "If the files are lost, begin a new journal in another directory".to_owned(),
     };
     format!(
         "{directory}: {files}. {archive} (journal_archive_directory of a server, archiveDirectory of Spark, archive_directory=, --archive-directory). {end}"

@@ -228,30 +228,37 @@ pub(crate) fn record_size(record: &NewRecord<'_>) -> usize {
         + record.data.len()
 }
 
-/// Appends the record to the body of a batch. Sizes were checked by the caller.
-pub(crate) fn put_record(body: &mut Vec<u8>, record: &NewRecord<'_>) {
-    let size = record_size(record);
+/// Appends the record to the body of a batch, with this sequence and this time. `size` is that of [`record_size`]. The caller has checked it
+/// and the sizes of the parts.
+pub(crate) fn put_record(
+    body: &mut Vec<u8>,
+    record: &NewRecord<'_>,
+    sequence: u64,
+    timestamp: Timestamp,
+    size: usize,
+) {
     make_room(body, size);
-    body.extend_from_slice(&(size as u32).to_le_bytes());
-    body.extend_from_slice(&[record.kind as u8, record.message_type]);
-    body.extend_from_slice(&(record.topic.len() as u16).to_le_bytes());
-    let flags = if record.expiration_s.is_some() { FLAG_EXPIRATION } else { 0 };
     let attributes = record.attributes.as_bytes();
-    let [attributes_size, attributes_size_high] = (attributes.len() as u16).to_le_bytes();
-    body.extend_from_slice(&[
-        record.correlation_id.len() as u8,
-        flags,
-        attributes_size,
-        attributes_size_high,
-    ]);
-    body.extend_from_slice(&record.expiration_s.unwrap_or(0).to_le_bytes());
-    body.extend_from_slice(&record.timestamp.0.to_le_bytes());
-    body.extend_from_slice(&record.publisher.0.to_le_bytes());
-    body.extend_from_slice(&record.sequence.to_le_bytes());
+    // As one array: every append to the body looks for room.
+    let mut head = [0; RECORD_HEADER_SIZE];
+    head[..4].copy_from_slice(&(size as u32).to_le_bytes());
+    head[4] = record.kind as u8;
+    head[5] = record.message_type;
+    head[6..8].copy_from_slice(&(record.topic.len() as u16).to_le_bytes());
+    head[8] = record.correlation_id.len() as u8;
+    head[9] = if record.expiration_s.is_some() { FLAG_EXPIRATION } else { 0 };
+    head[10..12].copy_from_slice(&(attributes.len() as u16).to_le_bytes());
+    head[12..16].copy_from_slice(&record.expiration_s.unwrap_or(0).to_le_bytes());
+    head[16..24].copy_from_slice(&timestamp.0.to_le_bytes());
+    head[24..32].copy_from_slice(&record.publisher.0.to_le_bytes());
+    head[32..].copy_from_slice(&sequence.to_le_bytes());
+    body.extend_from_slice(&head);
     body.extend_from_slice(record.topic.as_bytes());
-    body.extend_from_slice(record.correlation_id);
-    if !attributes.is_empty() {
-        body.extend_from_slice(attributes);
+    // Most records have neither. To copy nothing costs a call.
+    for part in [record.correlation_id, attributes] {
+        if !part.is_empty() {
+            body.extend_from_slice(part);
+        }
     }
     body.extend_from_slice(record.data);
 }
@@ -420,7 +427,7 @@ mod tests {
         };
         let mut body = Vec::new();
         while body.len() + record_size(&record) <= BATCH_BODY_TARGET {
-            put_record(&mut body, &record);
+            put_record(&mut body, &record, 1, Timestamp(1), record_size(&record));
             assert!(body.capacity() <= 4 * body.len(), "{} bytes for {}", body.capacity(), body.len());
         }
         assert_eq!(body.capacity(), BATCH_BODY_TARGET);

@@ -92,6 +92,18 @@ impl Log {
         Position(self.persisted.load(Ordering::Acquire))
     }
 
+    /// Whether the journal takes writes.
+    ///
+    /// # Errors
+    /// Why it does not.
+    #[inline]
+    pub fn check(&self) -> Result<(), JournalError> {
+        match self.failure.get() {
+            None => Ok(()),
+            Some(failure) => Err(failure.clone()),
+        }
+    }
+
     pub fn failure(&self) -> Option<JournalError> {
         self.failure.get().cloned()
     }

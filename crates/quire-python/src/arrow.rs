@@ -9,8 +9,8 @@ use arrow_schema::{ArrowError, SchemaRef};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
-use quire_arrow::{Bounds, Plan, Scan, ScanError, ScanSpec, Skipped, SpecError};
+use pyo3::types::{PyBytes, PyCapsule};
+use quire_arrow::{Bounds, Lifetimes, Plan, Positions, Scan, ScanError, ScanSpec, Skipped, SpecError};
 use quire_client::Failure;
 use quire_journal::{AllTopics, Bookmark, Position, Reader, Timestamp};
 
@@ -119,12 +119,72 @@ impl ArrowReader {
         interpreter::outside(py, || Plan::limit_by_size(&self.reader, bounds(after, limit), size)).get()
     }
 
-    /// Reads a range.
-    fn scan(&self, py: Python<'_>, spec: &str, after: u64, limit: u64) -> PyResult<ArrowScan> {
-        let plan = plan(py, spec)?;
-        let scan = interpreter::outside(py, || plan.scan(&self.reader, bounds(after, limit)));
+    /// The newest message of each key of a topic, of those whose lifetime is not over at an instant. `lifetime_ns` is the lifetime of a
+    /// message without an expiration. With `expires` false no message has a lifetime.
+    #[pyo3(signature = (topic, after, limit, *, at_ns, expires, lifetime_ns))]
+    #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
+    fn last_values(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        after: u64,
+        limit: u64,
+        at_ns: u64,
+        expires: bool,
+        lifetime_ns: Option<u64>,
+    ) -> PyResult<LastValues> {
+        let lifetimes = match (expires, lifetime_ns) {
+            (false, _) => Lifetimes::Unlimited,
+            (true, None) => Lifetimes::OfMessages,
+            (true, Some(lifetime_ns)) => Lifetimes::AfterNs(lifetime_ns),
+        };
+        let (bounds, at) = (bounds(after, limit), Timestamp::from_ns(at_ns));
+        let found =
+            interpreter::outside(py, || quire_arrow::last_values(&self.reader, topic, bounds, lifetimes, at));
+        found.map(|found| LastValues { found }).map_err(|error| to_python(py, &error))
+    }
+
+    /// Reads a range. With `positions`, only the messages at these positions of [`LastValues::between`].
+    #[pyo3(signature = (spec, after, limit, positions=None))]
+    fn scan(
+        &self,
+        py: Python<'_>,
+        spec: &str,
+        after: u64,
+        limit: u64,
+        positions: Option<Vec<u8>>,
+    ) -> PyResult<ArrowScan> {
+        let (plan, bounds) = (plan(py, spec)?, bounds(after, limit));
+        let scan = interpreter::outside(py, || match positions {
+            Some(positions) => plan.scan_at(&self.reader, bounds, Positions::new(positions)),
+            None => plan.scan(&self.reader, bounds),
+        });
         let scan = scan.map_err(|error| of_scan(py, &error))?;
         Ok(ArrowScan::of(Box::new(scan)))
+    }
+}
+
+/// The newest message of each key of a topic, by their positions.
+#[pyclass(frozen, module = "quire._quire")]
+pub struct LastValues {
+    found: quire_arrow::LastValues,
+}
+
+#[pymethods]
+impl LastValues {
+    /// The messages with a key that were read, and those without.
+    #[getter]
+    fn counts(&self) -> (u64, u64) {
+        (self.found.keyed_count, self.found.keyless_count)
+    }
+
+    /// The positions in a range, for `ArrowReader.scan`. Empty when there is none.
+    fn between<'py>(&self, py: Python<'py>, after: u64, limit: u64) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.found.between(bounds(after, limit)))
+    }
+
+    fn __len__(&self) -> usize {
+        self.found.positions.len()
     }
 }
 

@@ -147,8 +147,9 @@ fn record_of<'a>(message: &'a Message, buffer: &'a mut AttributesBuffer) -> Resu
         let reason = "a message of a replay without bookmark, or whose topic is no text".to_owned();
         return Err(ScanFailure::Client(Failure::new(Code::InvalidFrame, reason)));
     };
-    let headers = NewAttributes { headers: message.headers(), ..NewAttributes::default() };
-    let attributes = buffer.encode(&headers).map_err(|error| ScanFailure::Scan(error.into()))?;
+    let attributes =
+        NewAttributes { key: message.key(), headers: message.headers(), ..NewAttributes::default() };
+    let attributes = buffer.encode(&attributes).map_err(|error| ScanFailure::Scan(error.into()))?;
     Ok(Record {
         position: Position::ZERO,
         kind: RecordKind::Publish,

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
@@ -16,8 +16,8 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyList;
 use quire_arrow::Messages;
 use quire_client::{
-    BatchError, ClientConfig, CommandId, Failure, Message as Received, NewDelay, NewMessage, PublishError,
-    QuerySpec, Reconnect, Sequence, State, SubscriptionSpec,
+    BatchError, ClientConfig, CommandId, DeleteSpec, Failure, Message as Received, NewDelay, NewMessage,
+    PublishError, QuerySpec, Reconnect, RecordsSpec, Sequence, State, SubscriptionSpec,
 };
 use quire_command::{DefineQueue, Subject, SubscribeOptions};
 use quire_driver::client::{
@@ -77,13 +77,36 @@ struct SpecArgument {
     conflation: Option<Duration>,
     conflation_key: Option<String>,
     select: Option<String>,
+    records: Option<RecordsArgument>,
+}
+
+/// The query of a subscription: `quire.client._records.Records`, member by member.
+#[derive(FromPyObject)]
+struct RecordsArgument {
+    order_by: Option<String>,
+    top_n: Option<u32>,
+    skip_n: Option<u32>,
+    keys: Option<Vec<String>>,
+}
+
+/// A query: `quire.client._records.QuerySpec`, member by member.
+#[derive(FromPyObject)]
+struct QueryArgument {
+    topic: String,
+    filter: Option<String>,
+    order_by: Option<String>,
+    top_n: Option<u32>,
+    skip_n: Option<u32>,
+    keys: Option<Vec<String>>,
+    bookmark: Option<String>,
+    select: Option<String>,
 }
 
 /// The delay of a message: its end in nanoseconds since 1970 by the clock of the client, and, unless the program named the end, its length in
 /// nanoseconds.
 type DelayArgument = (u64, Option<u64>);
 
-/// One message of `publish_many`: topic, data, sequence, expiration in seconds, correlation id, headers, delay.
+/// One message of `publish_many`: topic, data, sequence, expiration in seconds, correlation id, headers, delay, key.
 #[derive(FromPyObject)]
 struct MessageArgument(
     String,
@@ -93,6 +116,7 @@ struct MessageArgument(
     Option<String>,
     Option<Py<PyAny>>,
     Option<DelayArgument>,
+    Option<String>,
 );
 
 impl MessageArgument {
@@ -101,7 +125,7 @@ impl MessageArgument {
     }
 
     fn message<'a>(&'a self, headers: &'a HeadersBuffer) -> NewMessage<'a> {
-        let MessageArgument(topic, data, sequence, expiration_s, correlation_id, _, delay) = self;
+        let MessageArgument(topic, data, sequence, expiration_s, correlation_id, _, delay, key) = self;
         NewMessage {
             topic,
             data,
@@ -110,6 +134,8 @@ impl MessageArgument {
             delay: delay.map(delay_of),
             correlation_id: correlation_id.as_deref().unwrap_or_default().as_bytes(),
             headers: headers.as_headers(),
+            key: key.as_deref().unwrap_or_default(),
+            is_delta: false,
         }
     }
 }
@@ -207,7 +233,9 @@ impl Client {
 
     /// Takes a message and gives its sequence. `sequence`: 0 = the next one, `None` = without one. Raises `BlockingIOError` when the store is
     /// full: wait with `wait_room`.
-    #[pyo3(signature = (topic, data, sequence=0, expiration_s=None, correlation_id=None, headers=None, delay=None))]
+    #[pyo3(signature = (
+        topic, data, sequence=0, expiration_s=None, correlation_id=None, headers=None, delay=None, sow_key=None, is_delta=false
+    ))]
     #[allow(clippy::too_many_arguments)] // the parts of a message
     fn publish(
         &self,
@@ -219,6 +247,8 @@ impl Client {
         correlation_id: Option<&str>,
         headers: Option<&Bound<'_, PyAny>>,
         delay: Option<DelayArgument>,
+        sow_key: Option<&str>,
+        is_delta: bool,
     ) -> PyResult<Option<u64>> {
         self.handle.check_fork(py)?;
         let sequence = sequence_of(sequence);
@@ -226,7 +256,9 @@ impl Client {
         let headers = headers::from_python(py, headers)?;
         let headers = headers.as_headers();
         let delay = delay.map(delay_of);
-        let message = NewMessage { topic, data, sequence, expiration_s, delay, correlation_id, headers };
+        let key = sow_key.unwrap_or_default();
+        let message =
+            NewMessage { topic, data, sequence, expiration_s, delay, correlation_id, headers, key, is_delta };
         self.handle.client().publish(&message).map_err(|error| errors::refused(py, &error))
     }
 
@@ -295,20 +327,23 @@ impl Client {
     }
 
     /// Takes the rows of a record batch as messages: topic, data, and correlation id or NULL. The first row gets the sequence after
-    /// `after`, and the others the sequences after that. Returns the last sequence. Waits while the store is full. When a row is refused,
-    /// the rows before it were taken.
-    fn publish_rows(&self, py: Python<'_>, rows: ArrowRows, after: u64) -> PyResult<u64> {
+    /// `after`, and the others the sequences after that. Waits up to `timeout` seconds in all while the store is full. Returns the number of
+    /// rows that were taken, which is smaller than that of the batch when the time was over. When a row is refused, the rows before it were
+    /// taken.
+    fn publish_rows(&self, py: Python<'_>, rows: ArrowRows, after: u64, timeout: f64) -> PyResult<usize> {
         self.handle.check_fork(py)?;
         let messages =
             Messages::new(&rows.0).map_err(|error| PyValueError::new_err(format!("rows: {error}")))?;
         let count = messages.count();
-        let last = after.checked_add(count as u64);
-        let last =
-            last.ok_or_else(|| PyValueError::new_err("after: the sequences end before the rows do"))?;
+        if after.checked_add(count as u64).is_none() {
+            return Err(PyValueError::new_err("after: the sequences end before the rows do"));
+        }
         let client = self.handle.client();
+        let (timeout, started) = (interpreter::timeout(Some(timeout)), Instant::now());
         let mut row = 0;
         while row < count {
-            let taken = interpreter::wait(py, None, |slice| {
+            let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
+            let taken = interpreter::wait(py, left, |slice| {
                 let seen = client.released();
                 let run = messages.from_row(row, after + 1 + row as u64).take(ROWS_MAX);
                 match client.publish_rows(run) {
@@ -319,12 +354,10 @@ impl Client {
                     result => Some(result),
                 }
             })?;
-            // A wait without a bound ends with a result or an exception.
-            if let Some(taken) = taken {
-                row += taken.map_err(|error| errors::refused(py, &error))?.0;
-            }
+            let Some(taken) = taken else { break };
+            row += taken.map_err(|error| errors::refused(py, &error))?.0;
         }
-        Ok(last)
+        Ok(row)
     }
 
     /// Whether it was logged on within `timeout` seconds. `None`: every address was tried once, none let the client in, and the caller
@@ -478,21 +511,30 @@ impl Client {
         self.handle.client().extend(&leases, period);
     }
 
-    /// Asks for the messages of a queue that could be delivered: they come, then the subscription ends.
-    #[pyo3(signature = (queue, filter, order_by, top_n))]
-    fn query(
-        &self,
-        py: Python<'_>,
-        queue: String,
-        filter: Option<String>,
-        order_by: Option<String>,
-        top_n: Option<u32>,
-    ) -> PyResult<Subscription> {
+    /// Asks for records, or for the messages of a queue that could be delivered: they come, then the subscription ends.
+    fn query(&self, py: Python<'_>, spec: QueryArgument) -> PyResult<Subscription> {
         self.handle.check_fork(py)?;
-        let subscribed = self.handle.client().query(&QuerySpec { queue, filter, order_by, top_n });
+        let subscribed = self.handle.client().query(&spec.into());
         let subscribed = subscribed.map_err(|failure| errors::to_python(py, &failure))?;
         let progress = Progress::of_client(subscribed.progress.clone(), self.handle.clone(), None);
         Ok(self.subscription(subscribed, progress, Taker::Query))
+    }
+
+    /// Deletes records; gives the command, whose `take_told` gives their number. Raises `BlockingIOError` when the store is full: wait with
+    /// `wait_room`.
+    #[pyo3(signature = (topic, filter, keys, data))]
+    fn delete(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        filter: Option<&str>,
+        keys: Option<Vec<String>>,
+        data: Option<&[u8]>,
+    ) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        let delete = DeleteSpec { topic, filter, keys: keys.as_deref(), data };
+        let deleted = self.handle.client().delete(&delete);
+        deleted.map(|(_, command)| command.0).map_err(|error| errors::refused(py, &error))
     }
 
     /// Asks for the figures of a queue or of all; gives the command.
@@ -525,6 +567,12 @@ impl Client {
         number_of(py, self.handle.client().define_queue(DefineQueue::Create { settings }))
     }
 
+    /// Has the server change these settings of a queue that was created at run time, as JSON; gives the command.
+    fn alter_queue(&self, py: Python<'_>, queue: &str, changes: &str) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        number_of(py, self.handle.client().define_queue(DefineQueue::Alter { queue, changes }))
+    }
+
     /// Has the server drop a queue that was created at run time; gives the command.
     fn drop_queue(&self, py: Python<'_>, queue: &str) -> PyResult<u32> {
         self.handle.check_fork(py)?;
@@ -547,7 +595,8 @@ impl Client {
         number_of(py, self.handle.client().maintain(action, files, dry_run, archive_directory))
     }
 
-    /// The JSON answers to `queue_stats`, `inspect`, `create_queue`, `drop_queue` or `maintain`. Each answer is returned once.
+    /// The JSON answers to `queue_stats`, `inspect`, `create_queue`, `drop_queue` or `maintain`, and the number of records of `delete`. Each
+    /// answer is returned once.
     fn take_told(&self, command: u32) -> Vec<String> {
         self.handle.client().take_told(CommandId(command))
     }
@@ -610,14 +659,16 @@ impl Client {
         PyList::new(py, handed).map(Some)
     }
 
-    /// The numbers of the subscriptions with a handler that have ended and whose messages were all taken, each once.
-    fn handled_ended(&self) -> Vec<u32> {
+    /// The subscriptions with a handler that have ended and whose messages were all taken, each once: number, and the error that ended it.
+    fn handled_ended<'py>(&self, py: Python<'py>) -> Vec<(u32, Option<Bound<'py, PyAny>>)> {
         let passed = self.handled.take_passed();
         if !passed.is_empty() {
             let mut by_number = self.handled_progress.lock();
-            passed.iter().for_each(|number| drop(by_number.remove(number)));
+            passed.iter().for_each(|(number, _)| drop(by_number.remove(number)));
         }
-        passed
+        let error =
+            |failure: Failure| errors::to_python(py, &failure).into_value(py).into_bound(py).into_any();
+        passed.into_iter().map(|(number, failure)| (number, failure.map(error))).collect()
     }
 
     #[getter]
@@ -791,6 +842,27 @@ impl From<SpecArgument> for SubscriptionSpec {
             rate_max_gap: spec.rate_max_gap,
             conflation: spec.conflation,
             conflation_key: spec.conflation_key,
+            select: spec.select,
+            records: spec.records.map(|records| RecordsSpec {
+                order_by: records.order_by,
+                top_n: records.top_n,
+                skip_n: records.skip_n,
+                keys: records.keys,
+            }),
+        }
+    }
+}
+
+impl From<QueryArgument> for QuerySpec {
+    fn from(spec: QueryArgument) -> Self {
+        QuerySpec {
+            topic: spec.topic,
+            filter: spec.filter,
+            order_by: spec.order_by,
+            top_n: spec.top_n,
+            skip_n: spec.skip_n,
+            keys: spec.keys,
+            bookmark: spec.bookmark,
             select: spec.select,
         }
     }

@@ -19,13 +19,20 @@ pub struct Embedded {
 
 #[pymethods]
 impl Embedded {
-    /// The running engine on `directory` (an absolute path), or the one in memory with this name; started when there is none.
+    /// The running engine on `directory` (an absolute path), or the one in memory with this name; started when there is none. With
+    /// `joins_any`, a running engine may have another configuration.
     #[new]
-    fn new(py: Python<'_>, config: &str, directory: Option<PathBuf>, name: String) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        config: &str,
+        directory: Option<PathBuf>,
+        name: String,
+        joins_any: bool,
+    ) -> PyResult<Self> {
         let config = BrokerConfig::from_json(config).map_err(|error| to_python(py, error.into()))?;
         let key = directory.map_or(EngineKey::Memory(name), EngineKey::Directory);
-        let engine =
-            interpreter::outside(py, || Engine::shared(key, config)).map_err(|error| to_python(py, error))?;
+        let open = if joins_any { Engine::joined } else { Engine::shared };
+        let engine = interpreter::outside(py, || open(key, config)).map_err(|error| to_python(py, error))?;
         Ok(Embedded { engine })
     }
 }

@@ -14,8 +14,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use quire_broker::{
-    Access, AdminCommand, AdminReply, BrokerConfig, ConnectionId, Input, Level, Maintenance, QueueSettings,
-    TransportId, code_of,
+    Access, AdminCommand, AdminReply, BrokerConfig, ConnectionId, Input, Level, Maintenance, QueueChanges,
+    QueueSettings, TransportId, code_of,
 };
 use quire_driver::{Effect, EngineError, Host};
 use quire_journal::{JournalError, Progress};
@@ -173,6 +173,16 @@ impl Engine {
             .map_err(|error| errors::bad_option(py, &error.key, &error.reason))?;
         match self.admin(py, AdminCommand::CreateQueue(Box::new(settings)))? {
             AdminReply::QueueCreated { existed, .. } => Ok(!existed),
+            reply => Err(unexpected(py, reply)),
+        }
+    }
+
+    /// Changes these settings of a queue that was created at run time, as JSON. False: it had them.
+    fn alter_queue(&self, py: Python<'_>, queue: String, changes: &str) -> PyResult<bool> {
+        let changes = QueueChanges::from_json(changes)
+            .map_err(|error| errors::bad_option(py, &error.key, &error.reason))?;
+        match self.admin(py, AdminCommand::AlterQueue { queue, changes })? {
+            AdminReply::QueueAltered { keys, .. } => Ok(!keys.is_empty()),
             reply => Err(unexpected(py, reply)),
         }
     }

@@ -38,6 +38,7 @@ impl Filter {
             message_type,
             data: &data,
             topic: "",
+            key: None,
             bookmark: None,
             correlation_id: b"",
             headers: headers.as_headers(),

@@ -31,6 +31,18 @@ impl<T> Handle<T> {
         &self.value
     }
 
+    /// The value by itself. `None` in a process that is not the one which made it.
+    #[allow(unsafe_code)] // moving a field out of a value that has a drop
+    pub fn into_value(mut self) -> Option<T> {
+        if self.is_forked() {
+            return None;
+        }
+        // SAFETY: the field is not used again: its owner is forgotten.
+        let value = unsafe { ManuallyDrop::take(&mut self.value) };
+        std::mem::forget(self);
+        Some(value)
+    }
+
     pub fn is_forked(&self) -> bool {
         self.forks != FORKS.load(Ordering::Relaxed)
     }

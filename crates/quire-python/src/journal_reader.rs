@@ -233,24 +233,31 @@ impl Records {
 /// One record as it is in the journal.
 #[pyclass(frozen, module = "quire")]
 pub struct Record {
+    /// The position in the log, from 1.
     #[pyo3(get)]
     position: u64,
     kind: RecordKind,
     message_type: u8,
     publisher: u64,
+    /// The sequence number that the publisher gave the record.
     #[pyo3(get)]
     sequence: u64,
+    /// The time at which the record was received, in nanoseconds since 1970 (UTC).
     #[pyo3(get)]
     timestamp_ns: u64,
+    /// The topic of the record.
     #[pyo3(get)]
     topic: String,
     correlation_id: Vec<u8>,
+    /// The lifetime in a queue in seconds; 0 = never expires; `None` = the lifetime of the queue.
     #[pyo3(get)]
     expiration_s: Option<u32>,
     attributes: Vec<u8>,
     data: Vec<u8>,
+    /// The file that contains the record.
     #[pyo3(get)]
     segment: PathBuf,
+    /// The offset of its batch in the file, in bytes.
     #[pyo3(get)]
     offset: u64,
 }
@@ -283,64 +290,76 @@ impl Record {
 
 #[pymethods]
 impl Record {
+    /// `"publish"`, `"acknowledge"` (a queue settled messages), `"lease"` (a queue delivered messages), or `"delete"` (of a last-value topic).
     #[getter]
     fn kind(&self) -> &'static str {
         self.kind.name()
     }
 
+    /// The type of the data, such as `"json"`.
     #[getter]
     fn message_type(&self) -> String {
         let known = MessageType::from_code(self.message_type);
         known.map_or_else(|| self.message_type.to_string(), |known| known.name().to_owned())
     }
 
+    /// The id of the publisher, as in the bookmark.
     #[getter]
     fn publisher(&self) -> String {
         self.publisher.to_string()
     }
 
+    /// The bookmark of the record: `<publisher>|<sequence>|`.
     #[getter]
     fn bookmark(&self) -> String {
         format!("{}|{}|", self.publisher, self.sequence)
     }
 
+    /// The time at which the record was received (UTC).
     #[getter]
     fn timestamp<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         datetime_from_ns(py, self.timestamp_ns)
     }
 
+    /// The correlation id with which the message was published, or `None`.
     #[getter]
     fn correlation_id(&self) -> Option<String> {
         let id = &self.correlation_id;
         (!id.is_empty()).then(|| String::from_utf8_lossy(id).into_owned())
     }
 
+    /// The headers of the message: names with text or bytes.
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         headers::to_python(py, self.attributes().headers())
     }
 
+    /// The key of the message in its last-value topic, or `None`.
     #[getter]
     fn key<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         self.attributes().key().map(|key| PyBytes::new(py, key))
     }
 
+    /// Name and group of each instance that the record passed, oldest first. Empty if published here.
     #[getter]
     fn path(&self) -> Vec<(&str, &str)> {
         self.attributes().path().instances().map(|instance| (instance.name, instance.group)).collect()
     }
 
+    /// The position in the log of the last instance in `path`; `None` = published here, or not known.
     #[getter]
     fn source_position(&self) -> Option<u64> {
         self.attributes().source()?.position.map(Position::get)
     }
 
+    /// The keys that a `"delete"` removed; empty for other kinds.
     #[getter]
     fn deleted_keys<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
         let data: &[u8] = if self.kind == RecordKind::Delete { &self.data } else { &[] };
         DeletedKeys::new(data).map_while(Result::ok).map(|key| PyBytes::new(py, key)).collect()
     }
 
+    /// The data as it was published.
     #[getter]
     fn data<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.data)

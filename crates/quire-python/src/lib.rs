@@ -19,6 +19,7 @@ mod message;
 mod pace;
 mod queue;
 mod receipt;
+mod rows;
 mod store;
 mod subscription;
 
@@ -26,7 +27,7 @@ use pyo3::prelude::*;
 
 #[pymodule]
 fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    logging::install();
+    logging::install(module.py())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<client::Client>()?;
     module.add_class::<receipt::Receipt>()?;
@@ -47,7 +48,10 @@ fn _quire(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pace::Pace>()?;
     module.add_class::<arrow::ArrowReader>()?;
     module.add_class::<arrow::ArrowScan>()?;
+    module.add_class::<arrow::LastValues>()?;
     module.add_class::<arrow_range::ArrowRange>()?;
+    module.add_class::<rows::Rows>()?;
+    module.add_class::<rows::Fields>()?;
     module.add_function(wrap_pyfunction!(arrow::check_scan, module)?)?;
     module.add_function(wrap_pyfunction!(embedded::local_socket_name, module)?)?;
     module.add_function(wrap_pyfunction!(embedded::runs_locally, module)?)?;

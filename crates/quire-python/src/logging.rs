@@ -3,26 +3,60 @@
 //! These threads hold locks while they log, and must never wait for the interpreter. A separate thread, which the first record starts,
 //! enters the interpreter for them.
 
+use std::mem::replace;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
+use crate::{fork, interpreter};
+
 /// Records that may wait for the interpreter. More are dropped; they would repeat the records before them.
 const WAITING_MAX: usize = 1024;
 
+static LOGGER: Logger = Logger { state: Mutex::new(State::Idle) };
+
 /// Makes `logging` the destination of everything that is logged from here on. No thread is started yet.
-pub fn install() {
-    let logger = Box::new(Logger { sender: Mutex::new(None) });
+///
+/// The end of the program passes on the lines that wait, and ends the thread. A thread that enters an interpreter which is ending is
+/// ended by Python in a way that aborts the process.
+pub fn install(py: Python<'_>) -> PyResult<()> {
     // Fails when the module is loaded a second time. The logger of the first one remains.
-    if log::set_boxed_logger(logger).is_ok() {
+    if log::set_logger(&LOGGER).is_ok() {
         log::set_max_level(LevelFilter::Info);
+    }
+    py.import("atexit")?.call_method1("register", (wrap_pyfunction!(finish, py)?,))?;
+    Ok(())
+}
+
+#[pyfunction]
+fn finish(py: Python<'_>) {
+    let ended = replace(&mut *LOGGER.state.lock(), State::Finished);
+    if let State::Started(thread) = ended
+        && let Some(thread) = thread.into_value()
+    {
+        drop(thread.sender);
+        // A panic in it was already printed.
+        let _ = interpreter::outside(py, || thread.handle.join());
     }
 }
 
 struct Logger {
-    sender: Mutex<Option<SyncSender<Line>>>,
+    state: Mutex<State>,
+}
+
+enum State {
+    Idle,
+    Started(fork::Handle<Thread>),
+    /// The interpreter ends: nothing is logged.
+    Finished,
+}
+
+struct Thread {
+    sender: SyncSender<Line>,
+    handle: JoinHandle<()>,
 }
 
 struct Line {
@@ -40,24 +74,38 @@ impl Log for Logger {
         if !self.enabled(record.metadata()) {
             return;
         }
-        let mut sender = self.sender.lock();
-        let sender = sender.get_or_insert_with(|| {
-            let (sender, receiver) = sync_channel(WAITING_MAX);
-            // Without a thread the receiver is gone, and nothing is logged.
-            let _ =
-                std::thread::Builder::new().name("quire-logging".into()).spawn(move || hand_on(&receiver));
-            sender
-        });
         let line = Line {
             level: record.level(),
             target: record.target().to_owned(),
             text: record.args().to_string(),
         };
-        // Full: see `WAITING_MAX`.
-        let _ = sender.try_send(line);
+        self.state.lock().send(line);
     }
 
     fn flush(&self) {}
+}
+
+impl State {
+    fn send(&mut self, line: Line) {
+        let runs = match self {
+            State::Finished => return,
+            // A child after a fork starts another thread.
+            State::Started(thread) => !thread.is_forked(),
+            State::Idle => false,
+        };
+        if !runs {
+            let (sender, receiver) = sync_channel(WAITING_MAX);
+            let started =
+                std::thread::Builder::new().name("quire-logging".into()).spawn(move || hand_on(&receiver));
+            // Without a thread nothing is logged.
+            let Ok(handle) = started else { return };
+            *self = State::Started(fork::Handle::new(Thread { sender, handle }));
+        }
+        if let State::Started(thread) = self {
+            // Full: see `WAITING_MAX`.
+            let _ = thread.value().sender.try_send(line);
+        }
+    }
 }
 
 fn hand_on(lines: &Receiver<Line>) {

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict};
 use quire_client::{Cause, Failure, Lease, Message as Received};
-use quire_command as command;
+use quire_command::{self as command, MessageKind, OofReason, RecordHash};
 use quire_driver::client::{self as driver, HandedTo};
 use quire_journal::Bookmark;
 use quire_types::Verdict;
@@ -155,6 +155,11 @@ impl Progress {
 }
 
 impl Message {
+    /// The message of the core.
+    pub fn received(&self) -> &Received {
+        &self.received
+    }
+
     /// How it came from a queue.
     pub fn lease(&self) -> Option<&Arc<Lease>> {
         self.received.lease()
@@ -254,7 +259,13 @@ impl Message {
     /// Returns the data, decoded from JSON. Raises `ValueError` when it is not JSON.
     fn json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        LOADS.import(py, "json", "loads")?.call1((self.data(py),))
+        let loads = LOADS.import(py, "json", "loads")?;
+        loads.call1((self.data(py),)).inspect_err(|error| {
+            let place = self.bookmark().map_or_else(String::new, |bookmark| format!(", bookmark {bookmark}"));
+            let note = format!("the message is not JSON: topic {:?}{place}", self.topic());
+            // The note is an addition. Without it the error is still raised.
+            let _ = error.value(py).call_method1("add_note", (note,));
+        })
     }
 
     /// The bookmark of the message, or `None` when the log does not record its topic.
@@ -300,25 +311,55 @@ impl Message {
         headers::to_python(py, self.received.headers())
     }
 
-    /// The key in a last-value topic. `None` for messages of the log and of queues, which have no key.
+    /// The key of the record in a last-value topic; `None` for messages of other topics and of queues.
     #[getter]
-    fn sow_key(&self) -> Option<&'static str> {
-        None
+    fn sow_key(&self) -> Option<String> {
+        let key = self.received.key();
+        (!key.is_empty()).then(|| String::from_utf8_lossy(key).into_owned())
     }
 
-    /// `"publish"`, or `"sow"` for the answer to a query.
+    /// `"publish"`, `"sow"` for a record of a query, or `"oof"` for a record that has left a subscription.
     #[getter]
     fn command(&self) -> &'static str {
         match self.received.cause() {
-            Cause::Publish => "publish",
+            Cause::Publish | Cause::Delta => "publish",
             Cause::Query => "sow",
+            Cause::Left(_) => "oof",
         }
+    }
+
+    /// Of an `"oof"`: `"deleted"`, `"expired"`, or `"match"` when the filter does not match the record any more.
+    ///
+    /// The data is then the last message, or the new one with `"match"`. It is empty when the record was deleted while the
+    /// client was disconnected. `None` for other messages.
+    #[getter]
+    fn reason(&self) -> Option<&'static str> {
+        match self.received.cause() {
+            Cause::Left(OofReason::Deleted) => Some("deleted"),
+            Cause::Left(OofReason::Expired) => Some("expired"),
+            Cause::Left(OofReason::Match) => Some("match"),
+            Cause::Publish | Cause::Delta | Cause::Query => None,
+        }
+    }
+
+    /// Whether the data has only the fields that differ from the previous message of the record, and the key fields.
+    ///
+    /// Only a delta subscription receives such messages. A field that was removed is NULL.
+    #[getter]
+    fn is_delta(&self) -> bool {
+        self.received.cause() == Cause::Delta
     }
 
     /// The name of the subscription that received the message.
     #[getter]
     fn sub_id(&self) -> &str {
         &self.progress.sub_id
+    }
+
+    /// The same message, which no longer refers to the receive buffer.
+    fn _detached<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, Message>> {
+        let received = self.received.detached();
+        Message { received, progress: self.progress.clone(), ordinal: self.ordinal }.into_object(py)
     }
 
     #[getter]
@@ -379,19 +420,14 @@ impl Message {
         self.lease().is_none_or(|lease| lease.begin())
     }
 
-    #[getter]
-    fn _is_settled(&self) -> bool {
-        match &self.progress.origin {
-            Origin::Test(verdict) => verdict.get().is_some(),
-            _ => self.lease().is_some_and(|lease| lease.is_settled()),
-        }
-    }
-
-    /// The first verdict about a message that `quire.testing` made.
+    /// The first verdict of the program on the message.
     #[getter]
     fn _verdict(&self) -> Option<&'static str> {
-        let Origin::Test(verdict) = &self.progress.origin else { return None };
-        match verdict.get()? {
+        let verdict = match &self.progress.origin {
+            Origin::Test(verdict) => verdict.get().copied(),
+            _ => self.lease()?.verdict(),
+        };
+        match verdict? {
             Verdict::Acknowledge => Some("ack"),
             Verdict::Cancel | Verdict::CancelWithDelay { .. } => Some("cancel"),
             Verdict::Expire => Some("expire"),
@@ -545,15 +581,17 @@ type Copied<'a> = (Bound<'a, PyBytes>, &'static str, &'a str);
 /// A copy of a message from its pickled parts.
 #[pyfunction]
 pub fn copy_message(py: Python<'_>, body: &[u8], command: &str, sub_id: String) -> PyResult<Message> {
-    let cause = if command == "sow" { Cause::Query } else { Cause::Publish };
-    let received = Received::of_body(body.to_vec().into())
+    let mut received = Received::of_body(body.to_vec().into())
         .ok_or_else(|| errors::bad_option(py, "message", "the pickled bytes are not those of a message"))?;
-    Ok(Message::alone(received.with_cause(cause), sub_id, Origin::Copy))
+    if command == "sow" {
+        received = received.with_cause(Cause::Query);
+    }
+    Ok(Message::alone(received, sub_id, Origin::Copy))
 }
 
 /// A message for the test of a handler.
 #[pyfunction]
-#[pyo3(signature = (topic, data, *, bookmark, timestamp_ns, correlation_id, headers, sub_id, queue, lease_ms, delivery_count, cancel_count))]
+#[pyo3(signature = (topic, data, *, bookmark, timestamp_ns, correlation_id, headers, sub_id, queue, lease_ms, delivery_count, cancel_count, kind, reason, sow_key, is_delta))]
 #[allow(clippy::too_many_arguments)] // the fields of a message
 pub fn test_message(
     py: Python<'_>,
@@ -568,6 +606,10 @@ pub fn test_message(
     lease_ms: u64,
     delivery_count: u32,
     cancel_count: u32,
+    kind: &str,
+    reason: Option<&str>,
+    sow_key: Option<&str>,
+    is_delta: bool,
 ) -> PyResult<Message> {
     let bookmark = match bookmark.map(str::parse::<Bookmark>) {
         Some(Ok(bookmark)) => Some((bookmark.publisher.get(), bookmark.sequence)),
@@ -587,6 +629,33 @@ pub fn test_message(
         queue: Some(queue.as_bytes()),
     });
     let headers = headers::from_python(py, headers)?;
+    if is_delta && kind != "publish" {
+        return Err(errors::bad_option(py, "is_delta", "only \"publish\" can be a delta"));
+    }
+    let kind = match (kind, reason) {
+        // No client compares the record of a test message.
+        ("publish", None) if is_delta => MessageKind::Delta(RecordHash([0; 16])),
+        ("publish", None) => MessageKind::Publish,
+        ("sow", None) => MessageKind::Record,
+        ("oof", Some("deleted")) => MessageKind::Oof(OofReason::Deleted),
+        ("oof", Some("expired")) => MessageKind::Oof(OofReason::Expired),
+        ("oof", Some("match")) => MessageKind::Oof(OofReason::Match),
+        ("oof", _) => {
+            return Err(errors::bad_option(
+                py,
+                "reason",
+                "of \"oof\" it is \"deleted\", \"expired\" or \"match\"",
+            ));
+        }
+        (_, Some(_)) => return Err(errors::bad_option(py, "reason", "only \"oof\" has one")),
+        _ => {
+            return Err(errors::bad_option(py, "command", "it is not \"publish\", \"sow\" or \"oof\""));
+        }
+    };
+    let key = sow_key.unwrap_or_default().as_bytes();
+    if key.len() > command::KEY_SIZE_MAX || (key.is_empty() && kind != MessageKind::Publish) {
+        return Err(errors::bad_option(py, "sow_key", "a record has a key of 1 to 255 bytes"));
+    }
     let message = command::Message {
         subscription: 0,
         bookmark,
@@ -595,6 +664,8 @@ pub fn test_message(
         topic: topic.as_bytes(),
         correlation_id: correlation_id.as_bytes(),
         headers: headers.as_headers(),
+        key,
+        kind,
         data,
     };
     let received = Received::alone(&message)

@@ -14,6 +14,7 @@ use crate::client::Handle;
 use crate::errors;
 use crate::interpreter;
 use crate::message::{Message, Progress};
+use crate::rows::Rows;
 
 /// Messages that an iteration takes from the queue at a time, to lock it and leave the interpreter once for many.
 const AHEAD_COUNT: usize = 1024;
@@ -54,10 +55,16 @@ enum Next {
 impl Subscription {
     /// The next message, or `None` when the subscription has ended by the user's will.
     ///
-    /// Raises `TimeoutError` after `timeout` seconds, or the error with which the server ended the subscription.
-    #[pyo3(signature = (timeout=None))]
-    fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, Message>>> {
-        let list = self.messages(py, 1, AHEAD_COUNT, interpreter::timeout(timeout))?;
+    /// Raises `TimeoutError` after `timeout` seconds, or the error with which the server ended the subscription. `ahead`: messages to take
+    /// from the queue at a time.
+    #[pyo3(signature = (timeout=None, ahead=1024))]
+    fn next<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<f64>,
+        ahead: usize,
+    ) -> PyResult<Option<Bound<'py, Message>>> {
+        let list = self.messages(py, 1, ahead, interpreter::timeout(timeout))?;
         match list {
             Some(messages) => match messages.into_iter().next() {
                 Some(message) => message.into_object(py).map(Some),
@@ -81,6 +88,61 @@ impl Subscription {
         PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?).map(Some)
     }
 
+    /// Moves messages to `rows`: gives their number, 0 when `timeout` seconds passed first, `None` when there are no more.
+    #[pyo3(signature = (rows, timeout=None))]
+    fn collect(&self, py: Python<'_>, rows: &Rows, timeout: Option<f64>) -> PyResult<Option<usize>> {
+        self.handle.check_fork(py)?;
+        let mut messages = self.take_ahead(usize::MAX);
+        if messages.is_empty() {
+            match self.take(py, AHEAD_COUNT, interpreter::timeout(timeout))? {
+                Some(taken) => messages = taken,
+                None => return Ok(None),
+            }
+        }
+        let count = messages.len();
+        if self.queue.handed(count as u64) {
+            self.handle.client().announce();
+        }
+        rows.extend(messages);
+        Ok(Some(count))
+    }
+
+    /// The answers to a query are not taken any more: the server ends it.
+    fn close(&self) {
+        if !self.handle.is_forked() {
+            self.ahead.lock().clear();
+            self.handle.client().forget_query(self.number, &self.queue);
+        }
+    }
+
+    /// The number of records that match a query, when its last record has arrived.
+    #[getter]
+    fn total(&self) -> Option<u64> {
+        self.queue.total(self.number)
+    }
+
+    /// Whether the last record of the query has arrived. With a handler: whether the handler has returned from it.
+    fn is_snapshot(&self) -> bool {
+        match self.taker {
+            Taker::Handler => self.queue.is_completed(self.number),
+            _ => self.queue.is_caught_up(self.number),
+        }
+    }
+
+    /// Whether it has within `timeout` seconds; `None` when the client has ended before.
+    #[pyo3(signature = (timeout=None))]
+    fn wait_snapshot(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
+        if self.taker == Taker::Handler {
+            return self.wait_completed(py, timeout);
+        }
+        self.wait_event(py, timeout, |slice| self.queue.wait_caught_up(self.number, slice))
+    }
+
+    /// Whether the program was handed the last result of the query, and no connection was lost since.
+    fn is_current(&self) -> bool {
+        self.queue.is_current(self.number)
+    }
+
     fn is_completed(&self) -> bool {
         self.queue.is_completed(self.number)
     }
@@ -88,12 +150,7 @@ impl Subscription {
     /// Whether the program was handed the whole replay within `timeout` seconds; `None` when the client has ended before.
     #[pyo3(signature = (timeout=None))]
     fn wait_completed(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
-        let ready = |slice| {
-            let closed = matches!(self.handle.client().state(), State::Closed(_));
-            let completed = self.queue.wait_completed(self.number, slice);
-            (completed || closed).then_some(completed.then_some(true))
-        };
-        Ok(interpreter::wait(py, interpreter::timeout(timeout), ready)?.unwrap_or(Some(false)))
+        self.wait_event(py, timeout, |slice| self.queue.wait_completed(self.number, slice))
     }
 
     /// Messages that the program has and has not processed, and, without a handler, those that it could take.
@@ -188,6 +245,21 @@ impl Subscription {
         }
     }
 
+    /// Whether `happens` within `timeout` seconds; `None` when the client has ended before.
+    fn wait_event(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        happens: impl Fn(Duration) -> bool + Sync,
+    ) -> PyResult<Option<bool>> {
+        let ready = |slice| {
+            let closed = matches!(self.handle.client().state(), State::Closed(_));
+            let has_happened = happens(slice);
+            (has_happened || closed).then_some(has_happened.then_some(true))
+        };
+        Ok(interpreter::wait(py, interpreter::timeout(timeout), ready)?.unwrap_or(Some(false)))
+    }
+
     fn take_ahead(&self, count_max: usize) -> Vec<Received> {
         let mut ahead = self.ahead.lock();
         let count = count_max.min(ahead.len());
@@ -202,7 +274,7 @@ impl Drop for Subscription {
             Taker::Program => self.progress.subscription_dropped(),
             Taker::Handler => self.queue.forget(self.number),
             Taker::Query if self.handle.is_forked() => (),
-            Taker::Query => self.handle.client().forget_query(self.number),
+            Taker::Query => self.handle.client().forget_query(self.number, &self.queue),
         }
     }
 }

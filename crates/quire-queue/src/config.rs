@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use quire_journal::Position;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -52,6 +53,17 @@ pub enum ExpirationModel {
     Minimum,
 }
 
+/// The expiration that a queue had for its messages up to a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EarlierExpiration {
+    /// The last position with this expiration.
+    pub until: Position,
+    /// As [`QueueConfig::expiration`].
+    pub expiration: Option<Duration>,
+    /// As [`QueueConfig::expiration_model`].
+    pub model: ExpirationModel,
+}
+
 /// The settings of one queue. `QueueConfig::default()` is an at-least-once, proportional queue without limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueConfig {
@@ -77,6 +89,8 @@ pub struct QueueConfig {
     pub expiration: Option<Duration>,
     /// How `expiration` and the message's own expiration combine.
     pub expiration_model: ExpirationModel,
+    /// The expirations before these, in ascending order of their positions. A message keeps the expiration that it entered with.
+    pub earlier_expirations: Vec<EarlierExpiration>,
     /// Whether messages are ordered by the priority given with them.
     pub priority: bool,
     /// Whether messages may be barriers.
@@ -102,6 +116,12 @@ pub enum ConfigError {
     /// A limit of nothing would stop the queue.
     #[error("{element} must be at least 1")]
     Zero {
+        /// The element.
+        element: &'static str,
+    },
+    /// The state of a queue depends on the element.
+    #[error("{element} cannot be changed")]
+    Fixed {
         /// The element.
         element: &'static str,
     },
@@ -138,6 +158,21 @@ impl QueueConfig {
         }
     }
 
+    /// Refuses a change of elements that the state of a queue depends on.
+    pub(super) fn check_change(&self, new: &QueueConfig) -> Result<(), ConfigError> {
+        let fixed = [
+            ("semantics", self.semantics == new.semantics),
+            ("fairness_model", self.fairness() == new.fairness()),
+            ("priority", self.priority == new.priority),
+            ("barrier_expression", self.barrier == new.barrier),
+            ("target_queue_depth", self.target_queue_depth == new.target_queue_depth),
+        ];
+        match fixed.into_iter().find(|(_, is_same)| !is_same) {
+            Some((element, _)) => Err(ConfigError::Fixed { element }),
+            None => new.validate(),
+        }
+    }
+
     /// The elements that have no effect on this queue, for a warning.
     pub fn ineffective(&self) -> Vec<&'static str> {
         let at_most_once = self.semantics == Semantics::AtMostOnce;
@@ -168,11 +203,14 @@ impl QueueConfig {
         self.retry_delay.get(index).or(self.retry_delay.last()).map_or(0, |delay| nanoseconds(*delay))
     }
 
-    /// How long a message with this expiration may stay, in nanoseconds; `None`: forever.
-    pub(super) fn lifetime_ns(&self, own_s: Option<u32>) -> Option<u64> {
-        let queue = self.expiration.map(nanoseconds);
+    /// How long the message at this position, with this expiration, may stay, in nanoseconds; `None`: forever.
+    pub(super) fn lifetime_ns(&self, position: u64, own_s: Option<u32>) -> Option<u64> {
+        let earlier = self.earlier_expirations.iter().find(|earlier| position <= earlier.until.get());
+        let (expiration, model) = earlier
+            .map_or((self.expiration, self.expiration_model), |earlier| (earlier.expiration, earlier.model));
+        let queue = expiration.map(nanoseconds);
         let own = own_s.map(|seconds| (seconds > 0).then_some(u64::from(seconds) * 1_000_000_000));
-        match (self.expiration_model, own) {
+        match (model, own) {
             (ExpirationModel::Queue, _) | (_, None) => queue,
             (ExpirationModel::Message, Some(own)) => own,
             (ExpirationModel::Minimum, Some(own)) => own.into_iter().chain(queue).min(),

@@ -1,9 +1,9 @@
 //! Messages in the hands of subscriptions: leases, and for at-most-once the places in the backlog that wait for an acknowledgement.
 //!
 //! One slab holds the leases of all queues. Each lease is in two lists: those of its subscription, and those of its queue in the order in
-//! which they began. This is also the order in which they end, except for extended leases, whose ends are in a sorted set.
+//! which they began. Leases of the same period also end in this order, except for extended leases, whose ends are in a sorted set.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use rustc_hash::FxBuildHasher;
 
@@ -27,9 +27,13 @@ pub(super) struct Lease {
     pub cancels: u32,
     /// Delivered at most once: the message is gone, only the place in the backlog is held.
     pub taken: bool,
+    /// The delivery was reported as an event, so the end is, too.
+    pub is_recorded: bool,
     /// The classes (and their generations) that know that they match the message but had to let it go.
     pub classes: Vec<(u32, u32)>,
     extended: bool,
+    /// The number of the lease period.
+    period: u32,
     of_queue: Links,
     of_subscription: Links,
 }
@@ -70,8 +74,10 @@ impl Default for List {
 pub(super) struct QueueLeases {
     by_position: HashMap<u64, u32, FxBuildHasher>,
     list: List,
-    /// The first of the list that was not extended.
-    next_due: Option<u32>,
+    /// The number of the lease period of the next lease. The period of a queue can change.
+    period: u32,
+    /// The first lease of each period that was not extended, with the number of the period, in ascending order.
+    next_due: VecDeque<(u32, u32)>,
     extended: BTreeSet<(u64, u32)>,
 }
 
@@ -95,8 +101,10 @@ impl Lease {
             deliveries: 1,
             cancels: 0,
             taken: false,
+            is_recorded: false,
             classes: Vec::new(),
             extended: false,
+            period: 0,
             of_queue: UNLINKED,
             of_subscription: UNLINKED,
         }
@@ -117,6 +125,11 @@ impl QueueLeases {
     /// The lease that began first.
     pub fn oldest(&self) -> Option<u32> {
         (self.list.first != NONE).then_some(self.list.first)
+    }
+
+    /// Later leases have another period.
+    pub fn begin_period(&mut self) {
+        self.period = self.period.wrapping_add(1);
     }
 }
 
@@ -142,8 +155,9 @@ impl Leases {
     }
 
     /// Enters a lease into both lists.
-    pub fn insert(&mut self, lease: Lease, queue: &mut QueueLeases, subscription: &mut List) -> u32 {
+    pub fn insert(&mut self, mut lease: Lease, queue: &mut QueueLeases, subscription: &mut List) -> u32 {
         let position = lease.position;
+        lease.period = queue.period;
         let slot = match self.unused.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = lease;
@@ -157,7 +171,9 @@ impl Leases {
         queue.by_position.insert(position, slot);
         append(&mut self.slots, &mut queue.list, slot, |lease| &mut lease.of_queue);
         append(&mut self.slots, subscription, slot, |lease| &mut lease.of_subscription);
-        queue.next_due.get_or_insert(slot);
+        if queue.next_due.back().is_none_or(|(period, _)| *period != queue.period) {
+            queue.next_due.push_back((queue.period, slot));
+        }
         slot
     }
 
@@ -190,21 +206,22 @@ impl Leases {
 
     /// The lease of a queue that ends first, and when.
     pub fn next_due(&self, queue: &QueueLeases) -> Option<(u64, u32)> {
-        let regular = queue.next_due.map(|slot| (self.get(slot).deadline, slot));
-        regular
-            .into_iter()
-            .chain(queue.extended.first().copied())
-            .min()
-            .filter(|(deadline, _)| *deadline != u64::MAX)
+        let regular = queue.next_due.iter().map(|(_, slot)| (self.get(*slot).deadline, *slot));
+        regular.chain(queue.extended.first().copied()).min().filter(|(deadline, _)| *deadline != u64::MAX)
     }
 
     /// Moves `next_due` beyond a lease that ends now or is about to be extended.
     fn pass(&mut self, slot: u32, queue: &mut QueueLeases) {
-        if queue.next_due == Some(slot) {
-            queue.next_due = self.after(slot);
-            while let Some(next) = queue.next_due.filter(|next| self.get(*next).extended) {
-                queue.next_due = self.after(next);
-            }
+        let Some(at) = queue.next_due.iter().position(|(_, next)| *next == slot) else { return };
+        let period = queue.next_due[at].0;
+        let of_period = |slot: &u32| self.get(*slot).period == period;
+        let mut next = self.after(slot).filter(of_period);
+        while let Some(extended) = next.filter(|next| self.get(*next).extended) {
+            next = self.after(extended).filter(of_period);
+        }
+        match next {
+            Some(next) => queue.next_due[at].1 = next,
+            None => drop(queue.next_due.remove(at)),
         }
     }
 }

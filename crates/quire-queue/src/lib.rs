@@ -44,7 +44,9 @@ mod snapshot;
 mod state;
 mod subscription;
 
-pub use config::{ConfigError, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics};
+pub use config::{
+    ConfigError, EarlierExpiration, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics,
+};
 pub use event::{
     Change, ChangeKind, Delivery, Enqueued, Entry, LeaseEvent, LeaseEventKind, LostCause, LostLease, Matcher,
     QueueStats, Reasons, SubscriptionSpec,

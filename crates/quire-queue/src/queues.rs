@@ -100,7 +100,7 @@ impl Queues {
         state.last_position = position;
         state.last_received = state.last_received.max(entry.received.get());
         state.totals.entered += 1;
-        let lifetime = state.config.lifetime_ns(entry.expiration_s);
+        let lifetime = state.config.lifetime_ns(position, entry.expiration_s);
         let expires = lifetime.map_or(NEVER, |lifetime| state.last_received.saturating_add(lifetime));
         let priority = entry.priority.filter(|_| state.config.priority);
         let message = NewMessage { position, received: state.last_received, priority, expires };
@@ -323,15 +323,16 @@ impl Queues {
             lease.deadline = state.lease_ns.map_or(u64::MAX, |period| self.now.saturating_add(period));
         }
         let deadline = lease.deadline;
-        let records_leases = state.config.record_leases;
+        let is_recorded = state.config.record_leases;
+        lease.is_recorded = is_recorded;
         let subscription = &mut self.subscriptions[pick.subscription as usize];
         subscription.outstanding += 1;
         self.leases.insert(lease, &mut state.leases, &mut subscription.leases);
         self.reload(pick.subscription);
         self.wake_by(deadline);
-        if records_leases {
+        if is_recorded {
             let connection = self.subscriptions[pick.subscription as usize].connection;
-            self.note(queue, position, connection, LeaseEventKind::Delivered);
+            self.note_if(true, queue, position, connection, LeaseEventKind::Delivered);
         }
         self.audit(queue);
         Some(Delivery {
@@ -410,7 +411,21 @@ impl Queues {
     /// Notes an event between a message and a consumer, where events are recorded.
     #[inline]
     pub(super) fn note(&mut self, queue: u32, position: u64, connection: ConnectionId, kind: LeaseEventKind) {
-        if self.queues[queue as usize].config.record_leases {
+        let is_recorded = self.queues[queue as usize].config.record_leases;
+        self.note_if(is_recorded, queue, position, connection, kind);
+    }
+
+    /// Notes an event of a lease. The end of a lease is recorded if its delivery was.
+    #[inline]
+    pub(super) fn note_if(
+        &mut self,
+        is_recorded: bool,
+        queue: u32,
+        position: u64,
+        connection: ConnectionId,
+        kind: LeaseEventKind,
+    ) {
+        if is_recorded {
             let (queue, position) = (QueueId::new(queue), Position::new(position));
             self.lease_events.push_back(LeaseEvent { queue, position, connection, kind });
         }

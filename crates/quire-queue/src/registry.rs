@@ -3,7 +3,7 @@
 //! A queue is known by its number. The number of a removed queue goes to a queue that is added later, so that adding and removing queues
 //! does not need more and more memory.
 
-use super::config::{ConfigError, QueueConfig};
+use super::config::{ConfigError, QueueConfig, nanoseconds};
 use super::id::{QueueId, SubscriptionId};
 use super::queues::Queues;
 use super::state::QueueState;
@@ -36,6 +36,24 @@ impl Queues {
         }
         self.queues.push(QueueState::new(config, memory));
         Ok(QueueId::new(self.queues.len() as u32 - 1))
+    }
+
+    /// Gives a queue other settings. Messages, leases, delays and the backlogs of subscriptions stay as they are: each setting applies when
+    /// it is used for the next time.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: the settings are not allowed, or differ in one that the state of the queue depends on. Nothing is changed then.
+    pub fn alter_queue(&mut self, queue: QueueId, config: QueueConfig) -> Result<(), ConfigError> {
+        let Some(state) = self.live_mut(queue) else { return Ok(()) };
+        state.config.check_change(&config)?;
+        let lease_ns = config.lease_period.map(nanoseconds);
+        if lease_ns != state.lease_ns {
+            state.leases.begin_period();
+        }
+        (state.lease_ns, state.config) = (lease_ns, config);
+        // There may be room for more deliveries.
+        self.line_up(queue.get());
+        Ok(())
     }
 
     /// Has a queue without messages begin after a position: messages up to there do not enter it.

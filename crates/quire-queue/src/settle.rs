@@ -91,7 +91,7 @@ impl Queues {
         let state = &mut self.queues[queue as usize];
         let strict = state.config.leasing == Leasing::Strict;
         if let Some(slot) = slot {
-            let Lease { subscription, taken, .. } = *self.leases.get(slot);
+            let Lease { subscription, taken, is_recorded, .. } = *self.leases.get(slot);
             let is_own = self.subscriptions[subscription as usize].connection == connection;
             // Only the holder gives a message back: a late cancel must not take it from the next holder, which is at work.
             if !is_own && (strict || verdict.gives_back()) {
@@ -111,18 +111,26 @@ impl Queues {
                 Verdict::Release => self.fail(slot, LeaseEventKind::Released),
                 Verdict::Acknowledge => {
                     let lease = self.take_lease(slot);
-                    let kind = if is_own {
-                        LeaseEventKind::Acknowledged
-                    } else {
-                        LeaseEventKind::AcknowledgedUnheld
-                    };
-                    self.note(queue, position, connection, kind);
+                    match is_own {
+                        true => self.note_if(
+                            is_recorded,
+                            queue,
+                            position,
+                            connection,
+                            LeaseEventKind::Acknowledged,
+                        ),
+                        false => self.note(queue, position, connection, LeaseEventKind::AcknowledgedUnheld),
+                    }
                     self.remove(queue, lease.ordinal, position, ChangeKind::Acknowledged);
                 }
                 Verdict::Expire => {
                     let lease = self.take_lease(slot);
-                    let kind = if is_own { LeaseEventKind::Expired } else { LeaseEventKind::ExpiredUnheld };
-                    self.note(queue, position, connection, kind);
+                    match is_own {
+                        true => {
+                            self.note_if(is_recorded, queue, position, connection, LeaseEventKind::Expired);
+                        }
+                        false => self.note(queue, position, connection, LeaseEventKind::ExpiredUnheld),
+                    }
                     self.expire(
                         queue,
                         lease.ordinal,
@@ -313,11 +321,12 @@ impl Queues {
         self.lost.push_back(LostLease { queue, position, subscription, cause });
     }
 
-    /// Notes how a lease ends for its holder, where that is recorded.
+    /// Notes how a lease ends for its holder, if its delivery was noted.
     #[inline]
     fn note_end(&mut self, slot: u32, kind: LeaseEventKind) {
-        let Lease { queue, subscription, position, .. } = *self.leases.get(slot);
-        self.note(queue, position, self.subscriptions[subscription as usize].connection, kind);
+        let Lease { queue, subscription, position, is_recorded, .. } = *self.leases.get(slot);
+        let connection = self.subscriptions[subscription as usize].connection;
+        self.note_if(is_recorded, queue, position, connection, kind);
     }
 
     /// Expires the waiting messages of a queue whose time has come, about as many as are `left` of this portion.

@@ -1,6 +1,6 @@
 //! A record of the log as a filter and as a client see it.
 
-use quire_command::Message;
+use quire_command::{Message, MessageKind};
 use quire_expression::filter::MessageContext;
 use quire_expression::message_type::MessageType;
 use quire_journal::Record;
@@ -16,7 +16,18 @@ pub fn message_of<'a>(record: &Record<'a>, subscription: u32) -> Message<'a> {
         topic: record.topic.as_bytes(),
         correlation_id: record.correlation_id,
         headers: record.headers(),
+        key: key_of(record),
+        kind: MessageKind::Publish,
         data: record.data,
+    }
+}
+
+/// The key of a record of a last-value topic; empty when it has none.
+#[inline]
+fn key_of<'a>(record: &Record<'a>) -> &'a [u8] {
+    match record.attributes.as_bytes().is_empty() {
+        true => &[],
+        false => record.attributes.key().unwrap_or_default(),
     }
 }
 
@@ -26,6 +37,7 @@ pub fn context_of<'a>(record: &Record<'a>, now: Timestamp) -> Option<MessageCont
         message_type: MessageType::from_code(record.message_type)?,
         data: record.data,
         topic: record.topic,
+        key: record.key(),
         bookmark: Some(record.bookmark()),
         correlation_id: record.correlation_id,
         headers: record.headers(),

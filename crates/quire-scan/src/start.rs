@@ -77,6 +77,12 @@ impl FromStr for StartPoint {
     }
 }
 
+impl From<StartPoint> for Start {
+    fn from(point: StartPoint) -> Start {
+        Start(vec![point])
+    }
+}
+
 impl Start {
     /// The instant, when the start is a single time. Records that were taken up to this time are left out, even when they are recorded
     /// later.

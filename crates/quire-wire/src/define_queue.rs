@@ -1,4 +1,4 @@
-//! Queues that a client creates and drops: [`Command::DefineQueue`] (protocol.md section 3).
+//! Queues that a client creates, alters and drops: [`Command::DefineQueue`] (protocol.md section 3).
 
 use super::frame::{Fields, WireError, put_field, put_frame};
 use super::from_client::DEFINE_QUEUE;
@@ -6,6 +6,7 @@ use quire_command::{Command, DefineQueue};
 
 const CREATE: u8 = 1;
 const DROP: u8 = 2;
+const ALTER: u8 = 3;
 
 pub(super) fn encode_define_queue(out: &mut Vec<u8>, command: u32, action: &DefineQueue<'_>) {
     put_frame(out, DEFINE_QUEUE, |out| {
@@ -14,6 +15,11 @@ pub(super) fn encode_define_queue(out: &mut Vec<u8>, command: u32, action: &Defi
             DefineQueue::Create { settings } => {
                 put_field(out, 3, &[CREATE]);
                 put_field(out, 5, settings.as_bytes());
+            }
+            DefineQueue::Alter { queue, changes } => {
+                put_field(out, 3, &[ALTER]);
+                put_field(out, 4, queue.as_bytes());
+                put_field(out, 5, changes.as_bytes());
             }
             DefineQueue::Drop { queue } => {
                 put_field(out, 3, &[DROP]);
@@ -40,6 +46,7 @@ pub(super) fn decode_define_queue(body: &[u8]) -> Result<Command<'_>, WireError>
     }
     let action = match (number, queue, settings) {
         (Some(CREATE), None, Some(settings)) => DefineQueue::Create { settings },
+        (Some(ALTER), Some(queue), Some(changes)) => DefineQueue::Alter { queue, changes },
         (Some(DROP), Some(queue), None) => DefineQueue::Drop { queue },
         _ => return Err(fields.bad("action, queue and settings")),
     };

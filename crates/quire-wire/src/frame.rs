@@ -3,7 +3,7 @@
 //! A frame is only believed as far as its length was checked: [`Inbox`] refuses a frame above its limit from the first four
 //! bytes, before anything is buffered for it, and never copies a frame that arrived whole.
 
-use quire_command::Code;
+use quire_command::{Code, KEY_SIZE_MAX};
 use quire_types::Headers;
 
 /// Bytes of a frame's `length` field.
@@ -323,6 +323,19 @@ pub(super) fn take_headers<'a>(body: &mut Body<'a>) -> Result<Headers<'a>, WireE
     let size = body.u16("headers size")?;
     let headers = Headers::from_bytes(body.bytes(size.into(), "headers size")?);
     headers.filter(|headers| !headers.is_empty()).ok_or_else(|| body.bad("headers"))
+}
+
+/// Appends the key of a message with its size before it. It is not empty.
+pub(super) fn put_message_key(out: &mut Vec<u8>, key: &[u8]) {
+    debug_assert!((1..=KEY_SIZE_MAX).contains(&key.len()));
+    out.push(key.len() as u8);
+    out.extend_from_slice(key);
+}
+
+/// Takes a key that a flag announced: at least one byte.
+pub(super) fn take_message_key<'a>(body: &mut Body<'a>) -> Result<&'a [u8], WireError> {
+    let [size] = body.array("key size")?;
+    if size == 0 { Err(body.bad("key size")) } else { body.bytes(size.into(), "key size") }
 }
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 use super::define_queue::{decode_define_queue, encode_define_queue};
 use super::frame::{
     Body, Decode, Encode, Fields, FromBody, LENGTH_SIZE, RawFrame, WireError, put_field, put_frame,
-    put_headers, take_headers,
+    put_headers, put_message_key, take_headers, take_message_key,
 };
 use quire_command::{
-    Acks, BatchItems, Bookmarks, CLIENT_NAME_SIZE_MAX, CORRELATION_SIZE_MAX, Command, Extend, Logon,
-    Maintain, Publish, PublishBatch, Query, Settle, Subject, Subscribe, SubscribeOptions,
+    Acks, BatchItems, Bookmarks, CLIENT_NAME_SIZE_MAX, CORRELATION_SIZE_MAX, Command, Extend, KEY_SIZE_MAX,
+    Logon, Maintain, Publish, PublishBatch, Query, Settle, SowDelete, Subject, Subscribe,
     SubscriptionNumbers, Unsubscribe, put_batch_item,
 };
 use quire_types::{Delay, Headers, TOPIC_SIZE_MAX, Timestamp};
@@ -18,7 +18,7 @@ pub const MAGIC: [u8; 4] = *b"QUIR";
 const LOGON: u8 = 1;
 const PUBLISH: u8 = 2;
 const PUBLISH_BATCH: u8 = 3;
-const SUBSCRIBE: u8 = 4;
+pub(super) const SUBSCRIBE: u8 = 4;
 const UNSUBSCRIBE: u8 = 5;
 const FLUSH: u8 = 6;
 const HEARTBEAT: u8 = 7;
@@ -27,65 +27,78 @@ const PAUSE: u8 = 9;
 const RESUME: u8 = 10;
 pub(super) const SETTLE: u8 = 11;
 pub(super) const EXTEND: u8 = 12;
-const QUERY: u8 = 13;
+pub(super) const QUERY: u8 = 13;
 const STATS: u8 = 14;
 pub(super) const MAINTAIN: u8 = 15;
 const INSPECT: u8 = 16;
 pub(super) const DEFINE_QUEUE: u8 = 17;
+pub(super) const SOW_DELETE: u8 = 18;
 
 const FLAG_EXPIRATION: u8 = 1;
 const FLAG_HEADERS: u8 = 2;
 const FLAG_DELAY: u8 = 4;
 const FLAG_NOT_BEFORE: u8 = 8;
+const FLAG_KEY: u8 = 16;
+const FLAG_DELTA: u8 = 32;
 
 /// Where the flags of a publish frame are, and its delay if it has one; in bytes from the beginning of the frame.
 const PUBLISH_FLAGS_AT: usize = LENGTH_SIZE + 1;
 const PUBLISH_DELAY_AT: usize = PUBLISH_FLAGS_AT + 16;
 
 impl<'a> Decode<'a> for Command<'a> {
+    #[inline(always)]
     fn decode(frame: RawFrame<'a>) -> Result<Self, WireError> {
         match frame.kind {
             PUBLISH => Publish::from_body(frame.body).map(Command::Publish),
-            PUBLISH_BATCH => PublishBatch::from_body(frame.body).map(Command::PublishBatch),
-            LOGON => Logon::from_body(frame.body).map(Command::Logon),
-            SUBSCRIBE => Subscribe::from_body(frame.body).map(Command::Subscribe),
-            UNSUBSCRIBE => {
-                let CommandFields { command, acks, subscription, begun, .. } =
-                    CommandFields::decode("unsubscribe", frame.body)?;
-                let subscription = subscription
-                    .ok_or(WireError::Malformed { frame: "unsubscribe", field: "subscription" })?;
-                let bad = WireError::Malformed { frame: "unsubscribe", field: "begun" };
-                let begun = begun.map(|bytes| Bookmarks::from_bytes(bytes).ok_or(bad)).transpose()?;
-                Ok(Command::Unsubscribe(Unsubscribe { command, acks, subscription, begun }))
-            }
-            FLUSH => {
-                let CommandFields { command, acks, .. } = CommandFields::decode("flush", frame.body)?;
-                Ok(Command::Flush { command, acks })
-            }
-            HEARTBEAT => empty("heartbeat", frame.body, Command::Heartbeat),
-            GOODBYE => empty("goodbye", frame.body, Command::Goodbye),
-            PAUSE => {
-                let (command, acks, subscriptions) =
-                    CommandFields::decode("pause", frame.body)?.with_subscriptions("pause")?;
-                Ok(Command::Pause { command, acks, subscriptions })
-            }
-            RESUME => {
-                let (command, acks, subscriptions) =
-                    CommandFields::decode("resume", frame.body)?.with_subscriptions("resume")?;
-                Ok(Command::Resume { command, acks, subscriptions })
-            }
-            SETTLE => Settle::from_body(frame.body).map(Command::Settle),
-            EXTEND => Extend::from_body(frame.body).map(Command::Extend),
-            QUERY => Query::from_body(frame.body).map(Command::Query),
-            STATS => {
-                let CommandFields { command, topic: queue, .. } = CommandFields::decode("stats", frame.body)?;
-                Ok(Command::Stats { command, queue })
-            }
-            MAINTAIN => Maintain::from_body(frame.body).map(Command::Maintain),
-            INSPECT => decode_inspect(frame.body),
-            DEFINE_QUEUE => decode_define_queue(frame.body),
-            kind => Err(WireError::UnknownKind { kind }),
+            _ => decode_rare(frame),
         }
+    }
+}
+
+/// Any command but a publish. Apart from it, so that a publish is decoded without a call.
+#[inline(never)]
+fn decode_rare(frame: RawFrame<'_>) -> Result<Command<'_>, WireError> {
+    match frame.kind {
+        PUBLISH_BATCH => PublishBatch::from_body(frame.body).map(Command::PublishBatch),
+        LOGON => Logon::from_body(frame.body).map(Command::Logon),
+        SUBSCRIBE => Subscribe::from_body(frame.body).map(Command::Subscribe),
+        UNSUBSCRIBE => {
+            let CommandFields { command, acks, subscription, begun, .. } =
+                CommandFields::decode("unsubscribe", frame.body)?;
+            let subscription =
+                subscription.ok_or(WireError::Malformed { frame: "unsubscribe", field: "subscription" })?;
+            let bad = WireError::Malformed { frame: "unsubscribe", field: "begun" };
+            let begun = begun.map(|bytes| Bookmarks::from_bytes(bytes).ok_or(bad)).transpose()?;
+            Ok(Command::Unsubscribe(Unsubscribe { command, acks, subscription, begun }))
+        }
+        FLUSH => {
+            let CommandFields { command, acks, .. } = CommandFields::decode("flush", frame.body)?;
+            Ok(Command::Flush { command, acks })
+        }
+        HEARTBEAT => empty("heartbeat", frame.body, Command::Heartbeat),
+        GOODBYE => empty("goodbye", frame.body, Command::Goodbye),
+        PAUSE => {
+            let (command, acks, subscriptions) =
+                CommandFields::decode("pause", frame.body)?.with_subscriptions("pause")?;
+            Ok(Command::Pause { command, acks, subscriptions })
+        }
+        RESUME => {
+            let (command, acks, subscriptions) =
+                CommandFields::decode("resume", frame.body)?.with_subscriptions("resume")?;
+            Ok(Command::Resume { command, acks, subscriptions })
+        }
+        SETTLE => Settle::from_body(frame.body).map(Command::Settle),
+        EXTEND => Extend::from_body(frame.body).map(Command::Extend),
+        QUERY => Query::from_body(frame.body).map(Command::Query),
+        STATS => {
+            let CommandFields { command, topic: queue, .. } = CommandFields::decode("stats", frame.body)?;
+            Ok(Command::Stats { command, queue })
+        }
+        MAINTAIN => Maintain::from_body(frame.body).map(Command::Maintain),
+        INSPECT => decode_inspect(frame.body),
+        DEFINE_QUEUE => decode_define_queue(frame.body),
+        SOW_DELETE => SowDelete::from_body(frame.body).map(Command::SowDelete),
+        kind => Err(WireError::UnknownKind { kind }),
     }
 }
 
@@ -134,6 +147,7 @@ impl Encode for Command<'_> {
             Command::Maintain(maintain) => maintain.encode(out),
             Command::Inspect { command, subject } => encode_inspect(out, *command, subject),
             Command::DefineQueue { command, action } => encode_define_queue(out, *command, action),
+            Command::SowDelete(delete) => delete.encode(out),
         }
     }
 }
@@ -150,10 +164,13 @@ impl Encode for Publish<'_> {
 /// Topic and correlation id must be within their limits; the client checks them.
 fn put_publish_head(out: &mut Vec<u8>, head: &Publish<'_>) {
     debug_assert!(head.topic.len() <= TOPIC_SIZE_MAX && head.correlation_id.len() <= CORRELATION_SIZE_MAX);
+    debug_assert!(head.key.len() <= KEY_SIZE_MAX);
     let expires = if head.expiration_s.is_some() { FLAG_EXPIRATION } else { 0 };
     let headers = if head.headers.is_empty() { 0 } else { FLAG_HEADERS };
     let (delay, delay_ns) = delay_fields(head.delay);
-    out.push(expires | headers | delay);
+    let key = if head.key.is_empty() { 0 } else { FLAG_KEY };
+    let delta = if head.is_delta { FLAG_DELTA } else { 0 };
+    out.push(expires | headers | delay | key | delta);
     out.push(head.correlation_id.len() as u8);
     out.extend_from_slice(&(head.topic.len() as u16).to_le_bytes());
     out.extend_from_slice(&head.expiration_s.unwrap_or(0).to_le_bytes());
@@ -163,6 +180,9 @@ fn put_publish_head(out: &mut Vec<u8>, head: &Publish<'_>) {
     }
     if !head.headers.is_empty() {
         put_headers(out, head.headers);
+    }
+    if !head.key.is_empty() {
+        put_message_key(out, head.key);
     }
     out.extend_from_slice(head.topic);
     out.extend_from_slice(head.correlation_id);
@@ -201,27 +221,42 @@ fn take_publish_head<'a>(frame: &'static str, body: &'a [u8]) -> Result<(Publish
     let topic_size = body.u16("head")?;
     let expiration_s = body.u32("head")?;
     let sequence = body.u64("head")?;
-    let (delay, headers) = match flags & !FLAG_EXPIRATION {
-        0 => (Delay::None, Headers::NONE),
-        flags => take_delay_and_headers(&mut body, flags)?,
+    let Additions { delay, headers, key } = match flags & !(FLAG_EXPIRATION | FLAG_DELTA) {
+        0 => Additions::NONE,
+        flags => take_additions(&mut body, flags)?,
     };
     let topic = body.bytes(topic_size.into(), "topic size")?;
     let correlation_id = body.bytes(correlation_size.into(), "correlation size")?;
     let expiration_s = (flags & FLAG_EXPIRATION != 0).then_some(expiration_s);
-    Ok((Publish { sequence, expiration_s, delay, topic, correlation_id, headers, data: &[] }, body))
+    let is_delta = flags & FLAG_DELTA != 0;
+    let publish =
+        Publish { sequence, expiration_s, delay, topic, correlation_id, headers, key, is_delta, data: &[] };
+    Ok((publish, body))
 }
 
-/// Apart from [`take_publish_head`], so that a message with neither costs one comparison.
+/// The parts that few publishes have.
+struct Additions<'a> {
+    delay: Delay,
+    headers: Headers<'a>,
+    key: &'a [u8],
+}
+
+impl Additions<'_> {
+    const NONE: Self = Additions { delay: Delay::None, headers: Headers::NONE, key: &[] };
+}
+
+/// Apart from [`take_publish_head`], so that a message without them costs one comparison.
 #[inline(never)]
-fn take_delay_and_headers<'a>(body: &mut Body<'a>, flags: u8) -> Result<(Delay, Headers<'a>), WireError> {
-    let delay = match flags & !FLAG_HEADERS {
+fn take_additions<'a>(body: &mut Body<'a>, flags: u8) -> Result<Additions<'a>, WireError> {
+    let delay = match flags & !(FLAG_HEADERS | FLAG_KEY) {
         0 => Delay::None,
         FLAG_DELAY => Delay::For { ns: body.u64("delay")? },
         FLAG_NOT_BEFORE => Delay::Until(Timestamp(body.u64("delay")?)),
         _ => return Err(body.bad("flags")),
     };
     let headers = if flags & FLAG_HEADERS != 0 { take_headers(body)? } else { Headers::NONE };
-    Ok((delay, headers))
+    let key = if flags & FLAG_KEY != 0 { take_message_key(body)? } else { &[] };
+    Ok(Additions { delay, headers, key })
 }
 
 impl<'a> FromBody<'a> for PublishBatch<'a> {
@@ -295,123 +330,6 @@ impl<'a> FromBody<'a> for Logon<'a> {
             return Err(fields.bad("client name"));
         }
         Ok(logon)
-    }
-}
-
-impl Encode for Subscribe<'_> {
-    fn encode(&self, out: &mut Vec<u8>) {
-        put_frame(out, SUBSCRIBE, |out| {
-            put_command(out, self.command, self.acks);
-            put_field(out, 3, &self.subscription.to_le_bytes());
-            put_field(out, 4, self.topic.as_bytes());
-            if let Some(filter) = self.filter {
-                put_field(out, 5, filter.as_bytes());
-            }
-            if let Some(bookmark) = self.bookmark {
-                put_field(out, 6, bookmark.as_bytes());
-            }
-            if self.options != SubscribeOptions::default() {
-                put_field(out, 7, &self.options.0.to_le_bytes());
-            }
-            if let Some(max_backlog) = self.max_backlog {
-                put_field(out, 8, &max_backlog.to_le_bytes());
-            }
-            if let Some(rate) = self.rate {
-                put_field(out, 9, rate.as_bytes());
-            }
-            if let Some(gap) = self.rate_max_gap_ns {
-                put_field(out, 10, &gap.to_le_bytes());
-            }
-            if let Some(interval) = self.conflation_ns {
-                put_field(out, 11, &interval.to_le_bytes());
-            }
-            if let Some(key) = self.conflation_key {
-                put_field(out, 12, key.as_bytes());
-            }
-            if let Some(select) = self.select {
-                put_field(out, 13, select.as_bytes());
-            }
-        });
-    }
-}
-
-impl<'a> FromBody<'a> for Subscribe<'a> {
-    fn from_body(body: &'a [u8]) -> Result<Self, WireError> {
-        let mut fields = Fields::new("subscribe", body);
-        let mut subscribe = Subscribe::default();
-        let (mut subscription, mut topic) = (None, None);
-        while let Some((tag, value)) = fields.next()? {
-            match tag {
-                1 => subscribe.command = fields.u32(value, "command")?,
-                2 => subscribe.acks = decode_acks(&fields, value)?,
-                3 => subscription = Some(fields.u32(value, "subscription")?),
-                4 => topic = Some(fields.text(value, "topic")?),
-                5 => subscribe.filter = Some(fields.text(value, "filter")?),
-                6 => subscribe.bookmark = Some(fields.text(value, "bookmark")?),
-                7 => subscribe.options = SubscribeOptions(fields.u32(value, "options")?),
-                8 => subscribe.max_backlog = Some(fields.u32(value, "max_backlog")?),
-                9 => subscribe.rate = Some(fields.text(value, "rate")?),
-                10 => subscribe.rate_max_gap_ns = Some(fields.u64(value, "rate_max_gap")?),
-                11 => subscribe.conflation_ns = Some(fields.u64(value, "conflation")?),
-                12 => subscribe.conflation_key = Some(fields.text(value, "conflation_key")?),
-                13 => subscribe.select = Some(fields.text(value, "select")?),
-                tag => fields.unknown(tag)?,
-            }
-        }
-        if subscribe.command == 0 {
-            return Err(fields.bad("command"));
-        }
-        if !SubscribeOptions::ALL.has(subscribe.options) {
-            return Err(fields.bad("options"));
-        }
-        subscribe.subscription = subscription.ok_or_else(|| fields.bad("subscription"))?;
-        subscribe.topic = topic.ok_or_else(|| fields.bad("topic"))?;
-        Ok(subscribe)
-    }
-}
-
-impl Encode for Query<'_> {
-    fn encode(&self, out: &mut Vec<u8>) {
-        put_frame(out, QUERY, |out| {
-            put_command(out, self.command, self.acks);
-            put_field(out, 3, &self.subscription.to_le_bytes());
-            put_field(out, 4, self.topic.as_bytes());
-            if let Some(filter) = self.filter {
-                put_field(out, 5, filter.as_bytes());
-            }
-            if let Some(order_by) = self.order_by {
-                put_field(out, 16, order_by.as_bytes());
-            }
-            if let Some(top_n) = self.top_n {
-                put_field(out, 17, &top_n.to_le_bytes());
-            }
-        });
-    }
-}
-
-impl<'a> FromBody<'a> for Query<'a> {
-    fn from_body(body: &'a [u8]) -> Result<Self, WireError> {
-        let mut fields = Fields::new("query", body);
-        let mut query = Query::default();
-        let (mut subscription, mut topic) = (None, None);
-        while let Some((tag, value)) = fields.next()? {
-            match tag {
-                1 => query.command = fields.u32(value, "command")?,
-                2 => query.acks = decode_acks(&fields, value)?,
-                3 => subscription = Some(fields.u32(value, "subscription")?),
-                4 => topic = Some(fields.text(value, "topic")?),
-                5 => query.filter = Some(fields.text(value, "filter")?),
-                16 => query.order_by = Some(fields.text(value, "order_by")?),
-                17 => query.top_n = Some(fields.u32(value, "top_n")?),
-                tag => fields.unknown(tag)?,
-            }
-        }
-        if query.command == 0 {
-            return Err(fields.bad("command"));
-        }
-        query.subscription = subscription.ok_or_else(|| fields.bad("subscription"))?;
-        query.topic = topic.ok_or_else(|| fields.bad("topic"))?;
-        Ok(query)
     }
 }
 
@@ -507,12 +425,12 @@ impl<'a> CommandFields<'a> {
     }
 }
 
-fn decode_acks(fields: &Fields<'_>, value: &[u8]) -> Result<Acks, WireError> {
+pub(super) fn decode_acks(fields: &Fields<'_>, value: &[u8]) -> Result<Acks, WireError> {
     let [bits] = fields.array(value, "acks")?;
     if bits > Acks::ALL.0 { Err(fields.bad("acks")) } else { Ok(Acks(bits)) }
 }
 
-fn put_command(out: &mut Vec<u8>, command: u32, acks: Acks) {
+pub(super) fn put_command(out: &mut Vec<u8>, command: u32, acks: Acks) {
     put_field(out, 1, &command.to_le_bytes());
     put_field(out, 2, &[acks.0]);
 }

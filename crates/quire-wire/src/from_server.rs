@@ -2,10 +2,11 @@
 
 use super::frame::{
     Body, Decode, Encode, Fields, FromBody, LENGTH_SIZE, RawFrame, WireError, put_field, put_frame,
-    put_headers, take_headers,
+    put_headers, put_message_key, take_headers, take_message_key,
 };
 use quire_command::{
-    Ack, AckKind, Code, FailureScope, LeaseEnd, LoggedOn, Message, Queued, Reply, SubscriptionNumbers,
+    Ack, AckKind, Code, FailureScope, LeaseEnd, LoggedOn, Message, MessageKind, OofReason, Queued,
+    RecordHash, Reply, SubscriptionNumbers,
 };
 use quire_types::Headers;
 
@@ -26,6 +27,10 @@ const FLAG_BOOKMARK: u8 = 1;
 const FLAG_QUEUED: u8 = 2;
 const FLAG_QUEUE_NAME: u8 = 4;
 const FLAG_HEADERS: u8 = 8;
+const FLAG_KEY: u8 = 16;
+const FLAG_RECORD: u8 = 32;
+const FLAG_OOF: u8 = 64;
+const FLAG_DELTA: u8 = 128;
 
 /// Bytes of a `message` before its topic.
 const HEAD_SIZE: usize = 32;
@@ -174,27 +179,27 @@ pub fn encode_without_data(message: &Message<'_>, out: &mut Vec<u8>) {
 /// Appends everything before the data of a message, of which `data_size` bytes follow.
 #[inline]
 fn put_message_head(message: &Message<'_>, data_size: usize, out: &mut Vec<u8>) {
-    match message.headers.is_empty() {
-        true => put_head::<false>(message, data_size, out),
-        false => put_head_with_headers(message, data_size, out),
+    debug_assert!(message.kind == MessageKind::Publish || !message.key.is_empty());
+    match message.headers.as_bytes().len() | message.key.len() {
+        0 => put_head::<false>(message, data_size, out),
+        _ => put_head_with_additions(message, data_size, out),
     }
 }
 
-/// Apart from [`put_message_head`], so that a message without headers costs one comparison.
-#[cold]
+/// Apart from [`put_message_head`], so that a message with neither headers nor a key costs one comparison.
 #[inline(never)]
-fn put_head_with_headers(message: &Message<'_>, data_size: usize, out: &mut Vec<u8>) {
+fn put_head_with_additions(message: &Message<'_>, data_size: usize, out: &mut Vec<u8>) {
     put_head::<true>(message, data_size, out);
 }
 
 #[inline(always)]
-fn put_head<const HEADERS: bool>(message: &Message<'_>, data_size: usize, out: &mut Vec<u8>) {
+fn put_head<const ADDITIONS: bool>(message: &Message<'_>, data_size: usize, out: &mut Vec<u8>) {
     let queued_size = |queued: Queued<'_>| QUEUED_SIZE + queued.queue.map_or(0, |queue| 2 + queue.len());
     // Bytes of the frame after its length.
     let size = 1
         + HEAD_SIZE
         + message.queued.map_or(0, queued_size)
-        + if HEADERS { 2 + message.headers.as_bytes().len() } else { 0 }
+        + if ADDITIONS { additions_size(message) } else { 0 }
         + message.topic.len()
         + message.correlation_id.len()
         + message.data.len();
@@ -208,7 +213,7 @@ fn put_head<const HEADERS: bool>(message: &Message<'_>, data_size: usize, out: &
     head[4] = MESSAGE;
     head[5] = if message.bookmark.is_some() { FLAG_BOOKMARK } else { 0 }
         | message.queued.map_or(0, queued_flags)
-        | if HEADERS { FLAG_HEADERS } else { 0 };
+        | if ADDITIONS { addition_flags(message) } else { 0 };
     head[6] = message.correlation_id.len() as u8;
     head[7..9].copy_from_slice(&(message.topic.len() as u16).to_le_bytes());
     head[9..13].copy_from_slice(&message.subscription.to_le_bytes());
@@ -219,11 +224,49 @@ fn put_head<const HEADERS: bool>(message: &Message<'_>, data_size: usize, out: &
     if let Some(queued) = &message.queued {
         put_queued(out, queued);
     }
-    if HEADERS {
-        put_headers(out, message.headers);
+    if ADDITIONS {
+        put_additions(message, out);
     }
     out.extend_from_slice(message.topic);
     out.extend_from_slice(message.correlation_id);
+}
+
+/// Bytes of the headers, the key, and the reason or the hash of a message.
+fn additions_size(message: &Message<'_>) -> usize {
+    let headers = if message.headers.is_empty() { 0 } else { 2 + message.headers.as_bytes().len() };
+    let key = if message.key.is_empty() { 0 } else { 1 + message.key.len() };
+    let kind = match message.kind {
+        MessageKind::Publish | MessageKind::Record => 0,
+        MessageKind::Oof(_) => 1,
+        MessageKind::Delta(RecordHash(hash)) => hash.len(),
+    };
+    headers + key + kind
+}
+
+fn addition_flags(message: &Message<'_>) -> u8 {
+    let kind = match message.kind {
+        MessageKind::Publish => 0,
+        MessageKind::Record => FLAG_RECORD,
+        MessageKind::Oof(_) => FLAG_OOF,
+        MessageKind::Delta(_) => FLAG_DELTA,
+    };
+    let headers = if message.headers.is_empty() { 0 } else { FLAG_HEADERS };
+    let key = if message.key.is_empty() { 0 } else { FLAG_KEY };
+    kind | headers | key
+}
+
+fn put_additions(message: &Message<'_>, out: &mut Vec<u8>) {
+    if !message.headers.is_empty() {
+        put_headers(out, message.headers);
+    }
+    if !message.key.is_empty() {
+        put_message_key(out, message.key);
+    }
+    match message.kind {
+        MessageKind::Publish | MessageKind::Record => {}
+        MessageKind::Oof(reason) => out.push(reason as u8),
+        MessageKind::Delta(RecordHash(hash)) => out.extend_from_slice(&hash),
+    }
 }
 
 /// The body of the frame of a message, as [`decode_message`] reads it.
@@ -239,39 +282,76 @@ pub fn message_body(message: &Message<'_>) -> Vec<u8> {
 /// [`WireError::Malformed`] when it is none.
 pub fn decode_message(body: &[u8]) -> Result<Message<'_>, WireError> {
     match body.first() {
-        Some(flags) if flags & FLAG_HEADERS != 0 => decode_with_headers(body),
+        Some(flags) if flags & ADDITIONS != 0 => decode_with_additions(body),
         _ => decode::<false>(body),
     }
 }
 
-/// Apart from [`decode_message`], so that a message without headers costs one comparison.
-#[cold]
+/// The flags of parts that few messages have.
+const ADDITIONS: u8 = FLAG_HEADERS | FLAG_KEY | FLAG_RECORD | FLAG_OOF | FLAG_DELTA;
+
+/// Apart from [`decode_message`], so that a message with neither headers nor a key costs one comparison.
 #[inline(never)]
-fn decode_with_headers(body: &[u8]) -> Result<Message<'_>, WireError> {
+fn decode_with_additions(body: &[u8]) -> Result<Message<'_>, WireError> {
     decode::<true>(body)
 }
 
 #[inline(always)]
-fn decode<const HEADERS: bool>(body: &[u8]) -> Result<Message<'_>, WireError> {
+fn decode<const HAS_ADDITIONS: bool>(body: &[u8]) -> Result<Message<'_>, WireError> {
     let mut body = Body::new("message", body);
     let [flags, correlation_size] = body.array("head")?;
     let topic_size = body.u16("head")?;
     let subscription = body.u32("head")?;
     let (publisher, sequence) = (body.u64("head")?, body.u64("head")?);
     let timestamp_ns = body.u64("head")?;
-    let known = if HEADERS { FLAG_BOOKMARK | FLAG_HEADERS } else { FLAG_BOOKMARK };
+    let known = if HAS_ADDITIONS { FLAG_BOOKMARK | ADDITIONS } else { FLAG_BOOKMARK };
     let queued = match flags & !known {
         0 => None,
         FLAG_QUEUED => Some(take_queued(&mut body, false)?),
         flags if flags == FLAG_QUEUED | FLAG_QUEUE_NAME => Some(take_queued(&mut body, true)?),
         _ => return Err(body.bad("flags")),
     };
-    let headers = if HEADERS { take_headers(&mut body)? } else { Headers::NONE };
+    let (headers, key, kind) = match HAS_ADDITIONS {
+        true => take_additions(&mut body, flags)?,
+        false => (Headers::NONE, &[][..], MessageKind::Publish),
+    };
     let topic = body.bytes(topic_size.into(), "topic size")?;
     let correlation_id = body.bytes(correlation_size.into(), "correlation size")?;
     let bookmark = (flags & FLAG_BOOKMARK != 0).then_some((publisher, sequence));
     let data = body.rest();
-    Ok(Message { subscription, bookmark, timestamp_ns, queued, topic, correlation_id, headers, data })
+    Ok(Message {
+        subscription,
+        bookmark,
+        timestamp_ns,
+        queued,
+        topic,
+        correlation_id,
+        headers,
+        key,
+        kind,
+        data,
+    })
+}
+
+fn take_additions<'a>(
+    body: &mut Body<'a>,
+    flags: u8,
+) -> Result<(Headers<'a>, &'a [u8], MessageKind), WireError> {
+    let headers = if flags & FLAG_HEADERS != 0 { take_headers(body)? } else { Headers::NONE };
+    let key = if flags & FLAG_KEY != 0 { take_message_key(body)? } else { &[] };
+    let kind = match flags & (FLAG_KEY | FLAG_RECORD | FLAG_OOF | FLAG_DELTA) {
+        0 | FLAG_KEY => MessageKind::Publish,
+        flags if flags == FLAG_KEY | FLAG_RECORD => MessageKind::Record,
+        flags if flags == FLAG_KEY | FLAG_OOF => MessageKind::Oof(match body.array("reason")? {
+            [1] => OofReason::Deleted,
+            [2] => OofReason::Expired,
+            [3] => OofReason::Match,
+            _ => return Err(body.bad("reason")),
+        }),
+        flags if flags == FLAG_KEY | FLAG_DELTA => MessageKind::Delta(RecordHash(body.array("hash")?)),
+        _ => return Err(body.bad("flags")),
+    };
+    Ok((headers, key, kind))
 }
 
 fn put_queued(out: &mut Vec<u8>, queued: &Queued<'_>) {

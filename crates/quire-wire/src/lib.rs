@@ -9,6 +9,7 @@ mod frame;
 mod from_client;
 mod from_server;
 mod maintain;
+mod select;
 mod settle;
 
 pub use frame::{

@@ -11,8 +11,11 @@ use quire_wire::*;
 fn client_frames() -> Vec<(&'static str, Command<'static>)> {
     let numbers = SubscriptionNumbers::from_bytes(&[1, 0, 0, 0, 7, 1, 0, 0]).unwrap();
     let bookmarks = Bookmarks::from_bytes(&[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+    let keys = Keys::from_bytes(b"\x01a\x02bc").unwrap();
     let publish = Publish {
         headers: Headers::NONE,
+        key: b"",
+        is_delta: false,
         delay: Delay::None,
         sequence: 0x0102_0304_0506_0708,
         expiration_s: None,
@@ -37,6 +40,10 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
         conflation_ns: None,
         conflation_key: None,
         select: None,
+        order_by: None,
+        top_n: None,
+        skip_n: None,
+        keys: None,
     };
     let query = Query {
         command: 3,
@@ -46,6 +53,11 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
         filter: None,
         order_by: None,
         top_n: None,
+        skip_n: None,
+        keys: None,
+        bookmark: None,
+        select: None,
+        wants_last_values: false,
     };
     let settle = |verdict, messages| {
         Command::Settle(Settle { verdict, command: 5, acks: Acks::PERSISTED, queue: "jobs", messages })
@@ -79,7 +91,19 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
                 ..publish
             }),
         ),
+        ("publish.key", Command::Publish(Publish { key: b"a-1", ..publish })),
+        (
+            "publish.delta",
+            Command::Publish(Publish { is_delta: true, headers: headers(), key: b"a-1", ..publish }),
+        ),
         ("publish_batch", Command::PublishBatch(batch)),
+        (
+            "publish_batch.delta",
+            Command::PublishBatch(PublishBatch::of_checked(
+                Publish { is_delta: true, key: b"a-1", ..batch_head },
+                b"\x01\0\0\0a\x02\0\0\0bc",
+            )),
+        ),
         ("subscribe.least", Command::Subscribe(subscribe.clone())),
         (
             "subscribe.all",
@@ -94,6 +118,24 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
                 conflation_ns: Some(7),
                 conflation_key: Some("/id"),
                 select: Some("-/,+/id"),
+                ..subscribe.clone()
+            }),
+        ),
+        (
+            "subscribe.sow",
+            Command::Subscribe(Subscribe {
+                options: SubscribeOptions::SOW.and(SubscribeOptions::OOF),
+                order_by: Some("/price DESC, /time"),
+                top_n: Some(10),
+                skip_n: Some(20),
+                keys: Some(keys),
+                ..subscribe.clone()
+            }),
+        ),
+        (
+            "subscribe.delta",
+            Command::Subscribe(Subscribe {
+                options: SubscribeOptions::DELTA.and(SubscribeOptions::NO_EMPTIES),
                 ..subscribe
             }),
         ),
@@ -145,9 +187,21 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
                 filter: Some("/id = 1"),
                 order_by: Some("/id DESC"),
                 top_n: Some(9),
-                ..query
+                ..query.clone()
             }),
         ),
+        (
+            "query.records",
+            Command::Query(Query {
+                top_n: Some(9),
+                skip_n: Some(3),
+                keys: Some(keys),
+                select: Some("-/,+/id"),
+                wants_last_values: true,
+                ..query.clone()
+            }),
+        ),
+        ("query.earlier", Command::Query(Query { bookmark: Some("0|1|"), wants_last_values: true, ..query })),
         ("stats.all_queues", Command::Stats { command: 1, queue: None }),
         ("stats.one_queue", Command::Stats { command: 1, queue: Some("jobs") }),
         (
@@ -188,8 +242,39 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
             Command::DefineQueue { command: 1, action: DefineQueue::Create { settings: "{\"name\":\"q\"}" } },
         ),
         (
+            "define_queue.alter",
+            Command::DefineQueue {
+                command: 1,
+                action: DefineQueue::Alter { queue: "jobs", changes: "{\"lease_period_ns\":1}" },
+            },
+        ),
+        (
             "define_queue.drop",
             Command::DefineQueue { command: 1, action: DefineQueue::Drop { queue: "jobs" } },
+        ),
+        (
+            "sow_delete.keys",
+            Command::SowDelete(SowDelete {
+                command: 1,
+                acks: Acks::PROCESSED,
+                sequence: 2,
+                topic: "orders",
+                filter: None,
+                keys: Some(keys),
+                data: None,
+            }),
+        ),
+        (
+            "sow_delete.all",
+            Command::SowDelete(SowDelete {
+                command: 1,
+                acks: Acks::ALL,
+                sequence: 0,
+                topic: "orders",
+                filter: Some("/id = 1"),
+                keys: Some(keys),
+                data: Some(b"{\"id\": 1}"),
+            }),
         ),
     ]
 }
@@ -197,6 +282,8 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
 fn server_frames() -> Vec<(&'static str, Reply<'static>)> {
     let message = Message {
         headers: Headers::NONE,
+        key: b"",
+        kind: MessageKind::Publish,
         subscription: 1,
         bookmark: None,
         timestamp_ns: 0x0102_0304_0506_0708,
@@ -206,6 +293,7 @@ fn server_frames() -> Vec<(&'static str, Reply<'static>)> {
         data: b"{\"id\": 1}",
     };
     let queued = Queued { lease_ms: 30_000, deliveries: 1, cancels: 2, position: 3, queue: None };
+    let oof = |reason| Reply::Message(Message { key: b"a-1", kind: MessageKind::Oof(reason), ..message });
     let ack =
         |kind, code, reason| Reply::Ack(Ack { kind, code, command: 1, subscription: 2, detail: 3, reason });
     vec![
@@ -274,6 +362,19 @@ fn server_frames() -> Vec<(&'static str, Reply<'static>)> {
             }),
         ),
         ("message.headers", Reply::Message(Message { headers: headers(), ..message })),
+        ("message.key", Reply::Message(Message { headers: headers(), key: b"a-1", ..message })),
+        ("message.record", Reply::Message(Message { key: b"a-1", kind: MessageKind::Record, ..message })),
+        ("message.oof_deleted", oof(OofReason::Deleted)),
+        ("message.oof_expired", oof(OofReason::Expired)),
+        ("message.oof_match", oof(OofReason::Match)),
+        (
+            "message.delta",
+            Reply::Message(Message {
+                key: b"a-1",
+                kind: MessageKind::Delta(RecordHash(*b"0123456789abcdef")),
+                ..message
+            }),
+        ),
         ("error", Reply::Error { code: Code::SlowConsumer, reason: "too slow" }),
         ("heartbeat", Reply::Heartbeat),
         (
@@ -335,6 +436,7 @@ fn client_name(frame: &Command<'_>) -> &'static str {
         Command::Maintain(_) => "maintain",
         Command::Inspect { .. } => "inspect",
         Command::DefineQueue { .. } => "define_queue",
+        Command::SowDelete(_) => "sow_delete",
     }
 }
 

@@ -34,6 +34,15 @@ fn delay() -> impl Strategy<Value = Delay> {
     ]
 }
 
+/// Keys of records, as bytes.
+fn keys() -> impl Strategy<Value = Option<Vec<u8>>> {
+    proptest::option::of(vec(vec(any::<u8>(), 1..KEY_SIZE_MAX + 1), 0..9).prop_map(|keys| {
+        let mut bytes = Vec::new();
+        keys.iter().for_each(|key| put_key(&mut bytes, key));
+        bytes
+    }))
+}
+
 fn trace() -> Headers<'static> {
     Headers::from_bytes(b"\x05trace\0\x03\0abc").unwrap()
 }
@@ -61,10 +70,11 @@ proptest! {
     #[test]
     fn a_publish_survives_the_wire(
         sequence: u64, expiration_s: Option<u32>, topic in text(1024), correlation in vec(any::<u8>(), 0..256), data in vec(any::<u8>(), 0..4096),
-        headers in headers(), delay in delay(),
+        headers in headers(), delay in delay(), key in vec(any::<u8>(), 0..256), is_delta: bool,
     ) {
         client_round_trip(&Command::Publish(Publish {
-            sequence, expiration_s, delay, topic: topic.as_bytes(), correlation_id: &correlation, headers: headers.as_headers(), data: &data,
+            sequence, expiration_s, delay, topic: topic.as_bytes(), correlation_id: &correlation, headers: headers.as_headers(), key: &key,
+            is_delta, data: &data,
         }));
     }
 
@@ -74,7 +84,8 @@ proptest! {
     ) {
         let (relative, absolute) = (Delay::For { ns }, Delay::Until(Timestamp(end)));
         let publish = Publish {
-            sequence: 7, expiration_s: Some(9), delay: relative, topic: topic.as_bytes(), correlation_id: b"c", headers: headers.as_headers(), data: &data,
+            sequence: 7, expiration_s: Some(9), delay: relative, topic: topic.as_bytes(), correlation_id: b"c", headers: headers.as_headers(),
+            key: b"k", is_delta: true, data: &data,
         };
         let encoded = |delay| {
             let mut bytes = Vec::new();
@@ -91,9 +102,11 @@ proptest! {
     #[test]
     fn a_batch_survives_the_wire_with_its_numbering(
         first in 0u64..1 << 60, datas in vec(vec(any::<u8>(), 0..64), 1..40), headers in headers(), delay in delay(),
+        key in vec(any::<u8>(), 0..256), is_delta: bool,
     ) {
         let headers = headers.as_headers();
-        let head = Publish { sequence: first, expiration_s: None, delay, topic: b"orders", correlation_id: b"", headers, data: b"" };
+        let head =
+            Publish { sequence: first, expiration_s: None, delay, topic: b"orders", correlation_id: b"", headers, key: &key, is_delta, data: b"" };
         let mut bytes = Vec::new();
         put_publish_batch(&mut bytes, &head, |out| datas.iter().for_each(|data| put_batch_item(out, data)));
         let Command::PublishBatch(batch) = Command::decode(one_frame(&bytes)).unwrap() else { panic!("another frame") };
@@ -108,15 +121,17 @@ proptest! {
     #[test]
     fn a_subscription_survives_the_wire(
         command in 1u32.., acks in 0u8..16, subscription: u32, topic in text(200), filter in proptest::option::of(text(200)),
-        bookmark in proptest::option::of(text(60)), options in 0u32..64, max_backlog: Option<u32>,
+        bookmark in proptest::option::of(text(60)), options in 0u32..1024, max_backlog: Option<u32>,
         rate in proptest::option::of(text(20)), rate_max_gap_ns: Option<u64>,
         conflation_ns: Option<u64>, conflation_key in proptest::option::of(text(60)),
-        select in proptest::option::of(text(60)),
+        select in proptest::option::of(text(60)), order_by in proptest::option::of(text(60)), top_n: Option<u32>, skip_n: Option<u32>,
+        keys in keys(),
     ) {
+        let keys = keys.as_deref().and_then(Keys::from_bytes);
         client_round_trip(&Command::Subscribe(Subscribe {
             command, acks: Acks(acks), subscription, topic: &topic, filter: filter.as_deref(), bookmark: bookmark.as_deref(),
             options: SubscribeOptions(options), max_backlog, rate: rate.as_deref(), rate_max_gap_ns, conflation_ns,
-            conflation_key: conflation_key.as_deref(), select: select.as_deref(),
+            conflation_key: conflation_key.as_deref(), select: select.as_deref(), order_by: order_by.as_deref(), top_n, skip_n, keys,
         }));
     }
 
@@ -124,14 +139,21 @@ proptest! {
     fn a_message_survives_the_wire(
         subscription: u32, bookmark: Option<(u64, u64)>, timestamp_ns: u64, topic in text(1024), correlation in vec(any::<u8>(), 0..256),
         data in vec(any::<u8>(), 0..4096), queued: Option<(u64, u32, u32, u64)>, queue in proptest::option::of(text(1024)),
-        headers in headers(),
+        headers in headers(), key in vec(any::<u8>(), 0..256), kind in 0usize..6,
     ) {
+        let kinds = [OofReason::Deleted, OofReason::Expired, OofReason::Match].map(MessageKind::Oof);
+        let kind = match kind {
+            _ if key.is_empty() => MessageKind::Publish,
+            3 => MessageKind::Record,
+            4 => MessageKind::Delta(RecordHash([7; 16])),
+            kind => kinds.get(kind).copied().unwrap_or_default(),
+        };
         let queue = queue.as_deref().map(str::as_bytes);
         let queued =
             queued.map(|(lease_ms, deliveries, cancels, position)| Queued { lease_ms, deliveries, cancels, position, queue });
         server_round_trip(&Reply::Message(Message {
             subscription, bookmark, timestamp_ns, queued, topic: topic.as_bytes(), correlation_id: &correlation, headers: headers.as_headers(),
-            data: &data,
+            key: &key, kind, data: &data,
         }));
     }
 
@@ -165,17 +187,34 @@ proptest! {
     #[test]
     fn questions_about_a_queue_survive_the_wire(
         command in 1u32.., acks in 0u8..16, subscription: u32, topic in text(200), filter in proptest::option::of(text(200)),
-        order_by in proptest::option::of(text(60)), top_n: Option<u32>, json in text(400),
+        order_by in proptest::option::of(text(60)), top_n: Option<u32>, json in text(400), skip_n: Option<u32>, keys in keys(),
+        wants_last_values: bool, sequence: u64, data in proptest::option::of(vec(any::<u8>(), 0..64)),
     ) {
+        let keys = keys.as_deref().and_then(Keys::from_bytes);
         client_round_trip(&Command::Query(Query {
-            command, acks: Acks(acks), subscription, topic: &topic, filter: filter.as_deref(), order_by: order_by.as_deref(), top_n,
+            command, acks: Acks(acks), subscription, topic: &topic, filter: filter.as_deref(), order_by: order_by.as_deref(), top_n, skip_n, keys,
+            bookmark: filter.as_deref(), select: order_by.as_deref(), wants_last_values,
         }));
+        let delete = SowDelete {
+            command, acks: Acks(acks), sequence, topic: &topic, filter: filter.as_deref(), keys, data: data.as_deref(),
+        };
+        if filter.is_some() || keys.is_some() || data.is_some() {
+            client_round_trip(&Command::SowDelete(delete));
+        } else {
+            let mut bytes = Vec::new();
+            Command::SowDelete(delete).encode(&mut bytes);
+            prop_assert!(Command::decode(one_frame(&bytes)).is_err());
+        }
         client_round_trip(&Command::Stats { command, queue: filter.as_deref() });
         server_round_trip(&Reply::Stats { command, json: &json });
         for subject in [Subject::Server, Subject::Clients { after: subscription.into() }, Subject::Topics { after: &topic }] {
             client_round_trip(&Command::Inspect { command, subject });
         }
-        for action in [DefineQueue::Create { settings: &json }, DefineQueue::Drop { queue: &topic }] {
+        for action in [
+            DefineQueue::Create { settings: &json },
+            DefineQueue::Alter { queue: &topic, changes: &json },
+            DefineQueue::Drop { queue: &topic },
+        ] {
             client_round_trip(&Command::DefineQueue { command, action });
         }
     }
@@ -212,9 +251,10 @@ proptest! {
     }
 
     #[test]
-    fn any_byte_of_a_frame_may_change_and_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..27) {
+    fn any_byte_of_a_frame_may_change_and_gives_a_value_or_an_error(at: prop::sample::Index, to: u8, which in 0usize..32) {
         let logon = Logon { version: 1, client_name: "loader", user: Some("u"), ..Logon::default() };
-        let publish = Publish { sequence: 7, expiration_s: Some(1), delay: Delay::For { ns: 7 }, topic: b"orders", correlation_id: b"c", headers: trace(), data: b"{}" };
+        let publish = Publish { sequence: 7, expiration_s: Some(1), delay: Delay::For { ns: 7 }, topic: b"orders", correlation_id: b"c", headers: trace(), key: b"k", is_delta: true, data: b"{}" };
+        let keys = Keys::from_bytes(b"\x01a\x02bc");
         let subscribe = Subscribe { command: 1, topic: "orders", filter: Some("/a = 1"), ..Subscribe::default() };
         let mut bytes = Vec::new();
         let (acks, subscriptions) = (Acks::PROCESSED, SubscriptionNumbers::from_bytes(&TWO[..8]).unwrap());
@@ -246,6 +286,13 @@ proptest! {
             23 => Message { headers: trace(), ..QUEUED }.encode(&mut bytes),
             24 => Command::DefineQueue { command: 3, action: DefineQueue::Create { settings: "{}" } }.encode(&mut bytes),
             25 => Command::DefineQueue { command: 3, action: DefineQueue::Drop { queue: "q" } }.encode(&mut bytes),
+            26 => Command::DefineQueue { command: 3, action: DefineQueue::Alter { queue: "q", changes: "{}" } }.encode(&mut bytes),
+            27 => Command::SowDelete(SowDelete { command: 1, sequence: 2, topic: "orders", keys, data: Some(b"{}"), ..SowDelete::default() })
+                .encode(&mut bytes),
+            28 => Message { key: b"k", kind: MessageKind::Oof(OofReason::Match), queued: None, ..QUEUED }.encode(&mut bytes),
+            30 => Message { key: b"k", kind: MessageKind::Delta(RecordHash([1; 16])), queued: None, ..QUEUED }.encode(&mut bytes),
+            29 => Command::Query(Query { command: 1, topic: "orders", keys, skip_n: Some(1), wants_last_values: true, ..Query::default() })
+                .encode(&mut bytes),
             22 => Command::Inspect { command: 3, subject: Subject::Clients { after: 4 } }.encode(&mut bytes),
             _ => Command::Unsubscribe(Unsubscribe { command: 3, acks: Acks::PROCESSED, subscription: 4, begun: None }).encode(&mut bytes),
         }
@@ -284,6 +331,8 @@ const QUEUED: Message<'static> = Message {
     topic: b"work",
     correlation_id: b"c",
     headers: Headers::NONE,
+    key: b"",
+    kind: MessageKind::Publish,
     data: b"{}",
 };
 
@@ -392,6 +441,34 @@ fn a_list_of_bookmarks_is_whole_and_has_a_limit() {
     let most = vec![0; 16 * SETTLE_BOOKMARKS_MAX];
     assert_eq!(Bookmarks::from_bytes(&most).map(Bookmarks::count), Some(SETTLE_BOOKMARKS_MAX));
     assert!(Bookmarks::from_bytes(&[&most[..], &[0; 16]].concat()).is_none());
+}
+
+#[test]
+fn a_list_of_keys_is_whole_and_has_a_limit() {
+    let keys = Keys::from_bytes(b"\x01a\x02bc").unwrap();
+    assert_eq!(keys.iter().collect::<Vec<_>>(), [&b"a"[..], b"bc"]);
+    assert_eq!(Keys::from_bytes(b"").map(|keys| keys.iter().count()), Some(0));
+    for bad in [&b"\x00"[..], b"\x01", b"\x02a", b"\x01a\x00"] {
+        assert_eq!(Keys::from_bytes(bad), None, "{bad:?}");
+    }
+    let most = b"\x01a".repeat(KEYS_MAX);
+    assert!(Keys::from_bytes(&most).is_some());
+    assert!(Keys::from_bytes(&[&most[..], b"\x01a"].concat()).is_none());
+}
+
+/// A record and an `oof` have a key, and a message is not both.
+#[test]
+fn a_message_about_a_record_without_a_key_is_malformed() {
+    let mut frame = Vec::new();
+    Message { key: b"k", kind: MessageKind::Record, ..QUEUED }.encode(&mut frame);
+    const FLAGS_AT: usize = LENGTH_SIZE + 1;
+    let flags = frame[FLAGS_AT];
+    for bad in [flags & !16, flags | 64, flags & !16 & !32 | 64, flags | 128, flags & !16 & !32 | 128] {
+        frame[FLAGS_AT] = bad;
+        assert!(Reply::decode(one_frame(&frame)).is_err(), "{bad:#b}");
+    }
+    frame[FLAGS_AT] = flags;
+    assert!(Reply::decode(one_frame(&frame)).is_ok());
 }
 
 #[test]

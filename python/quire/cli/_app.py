@@ -24,7 +24,7 @@ app.command("quire.cli._bench:app", name="bench", help="Measure the speed of a s
 app.command(
     "quire.cli._queue:app",
     name="queue",
-    help="Show, create and drop queues, remove messages from them, and publish dead letters again.",
+    help="Show, create, alter and drop queues, remove messages from them, and publish dead letters again.",
 )
 app.command(
     "quire.cli._journal:app",
@@ -46,7 +46,10 @@ app.command(
 )
 
 Url = Annotated[
-    str | None, Parameter(help="Server, or file:DIRECTORY. Default: $QUIRE_URL, or quire://127.0.0.1:9007.")
+    str | None,
+    Parameter(
+        help="Server, file:DIRECTORY, or local:DIRECTORY. Default: $QUIRE_URL, or quire://127.0.0.1:9007."
+    ),
 ]
 Destination = Annotated[
     str | None,
@@ -89,7 +92,8 @@ def serve(
     config
         Configuration file (TOML). `quire config example` prints one.
     address
-        HOST:PORT to listen on, instead of the address in the file. Port 0 selects a free port.
+        HOST:PORT to listen on, instead of all transports in the file. The limits are those of the first transport.
+        Port 0 selects a free port.
     data_directory
         Directory for the data of the server, instead of the directory in the file.
     """
@@ -122,6 +126,16 @@ def publish(
     header: Annotated[list[str] | None, Parameter(negative="")] = None,
     delay: str | None = None,
     deliver_at: str | None = None,
+    correlation_id: str | None = None,
+    expiration: str | None = None,
+    key: str | None = None,
+    delta: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Each message has only the fields that change. The server merges it into the record with its key.",
+        ),
+    ] = False,
     csv: Annotated[
         bool,
         Parameter(
@@ -138,6 +152,8 @@ def publish(
       quire publish orders orders.jsonl --header source=import --header run=7
       quire publish flights flights.csv --csv --rate 1000
       echo '{"qty": 1}' | quire publish orders
+      echo '{"price": 9.5}' | quire publish prices --key IBM
+      echo '{"id": 1, "qty": 2}' | quire publish orders --delta
 
     Parameters
     ----------
@@ -156,6 +172,12 @@ def publish(
         Queues deliver each message after this time at the earliest, such as --delay 10m.
     deliver_at
         Queues deliver the messages at this time at the earliest, such as 2030-01-01T08:00:00Z. UTC without a zone.
+    correlation_id
+        Text that subscribers receive with every message.
+    expiration
+        Lifetime of every message in a queue or a last-value topic, such as 1h.
+    key
+        Key of every message, for a last-value topic whose keys are supplied by the publisher.
     """
     from quire.cli._messages import publish as run
 
@@ -170,6 +192,10 @@ def publish(
         headers=header or [],
         delay=delay,
         deliver_at=deliver_at,
+        key=key,
+        delta=delta,
+        correlation_id=correlation_id,
+        expiration=expiration,
     )
 
 
@@ -193,6 +219,41 @@ def subscribe(
     ] = False,
     rate: str | None = None,
     select: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    sow: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Print the records of a last-value topic first, and then every change.",
+        ),
+    ] = False,
+    oof: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Also print a message for each record that no longer exists or no longer matches the filter. "
+            "Requires --sow or --delta.",
+        ),
+    ] = False,
+    delta: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Of each change of a record, print only the fields that differ, and the key fields.",
+        ),
+    ] = False,
+    no_empties: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Print nothing for a publish in which no field differs. Requires --delta.",
+        ),
+    ] = False,
+    order_by: str | None = None,
+    top_n: int | None = None,
+    skip_n: int | None = None,
+    keys: str | None = None,
+    conflation: str | None = None,
+    conflation_key: str | None = None,
     count: int | None = None,
     timeout: float | None = None,
     format: Literal["json", "raw", "table"] = "json",
@@ -202,10 +263,11 @@ def subscribe(
 
     For example:
       quire subscribe orders --filter "/qty > 50"
-      quire subscribe "^orders/" --bookmark 2026-01-01T00:00:00Z --count 10
+      quire subscribe "^orders/" --bookmark 2026-01-01T00:00:00Z
       quire subscribe ORDERS_RISK --ack --max-backlog 100
       quire subscribe orders --bookmark "[0:0|1|]" --rate 2X
       quire subscribe orders --select "-/,+/symbol,+/price"
+      quire subscribe orders --sow --delta
 
     Parameters
     ----------
@@ -217,6 +279,7 @@ def subscribe(
         Where to begin: epoch, now, a bookmark, a comma-separated list of bookmarks, a time, or a range [A:B].
         After the end of a range the command ends.
         Without this option, only messages that are published from now on are printed.
+        With --sow: a bookmark or a time. The records of that state are printed first.
     bookmark_not_found
         Where to begin if the log does not contain the bookmark. Requires --bookmark.
         epoch (default): at the oldest message. now: at the end of the log. fail: end with an error.
@@ -229,6 +292,20 @@ def subscribe(
         Requires --bookmark.
     select
         Fields to print of each message, as in -/,+/symbol,+/price.
+    order_by
+        Order of the records, as in "/price DESC, /time". Requires --sow.
+    top_n
+        Limit of the records that are printed first. Default: all. Requires --sow.
+    skip_n
+        Number of records before the page that is printed. Requires --top-n.
+        Only records at these places of the order are printed, also later.
+    keys
+        Keys of the records to print, separated by commas. Default: all. Requires --sow.
+    conflation
+        Of the messages with the same key, print at most one in each interval of this length, such as 500ms.
+    conflation_key
+        Fields that are the key, as in /symbol,/side. Default: the key of the record in a last-value topic.
+        Requires --conflation.
     count
         Stop after this number of messages.
     timeout
@@ -247,6 +324,16 @@ def subscribe(
         live=live,
         rate=rate,
         select=select,
+        sow=sow,
+        oof=oof,
+        order_by=order_by,
+        top_n=top_n,
+        skip_n=skip_n,
+        keys=keys,
+        conflation=conflation,
+        conflation_key=conflation_key,
+        delta=delta,
+        no_empties=no_empties,
         count=count,
         timeout=timeout,
         style="json" if json else format,
@@ -263,32 +350,98 @@ def sow(
     filter: str | None = None,
     order_by: str | None = None,
     top_n: int | None = None,
+    skip_n: int | None = None,
+    keys: str | None = None,
+    bookmark: str | None = None,
+    select: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     format: Literal["json", "raw", "table"] = "json",
     json: JsonFormat = False,
 ) -> int:
-    """Print the messages that a queue can deliver now, in delivery order. The queue is not changed.
+    """Print the records of a last-value topic, or the messages that a queue can deliver now.
+
+    The command changes nothing. The messages of a queue stay in the queue.
 
     For example:
-      quire sow ORDERS_RISK
-      quire sow ORDERS_RISK --filter "/qty > 50" --order-by "/price DESC" --top-n 10
+      quire sow orders --filter "/state = 'open'" --order-by "/price DESC, /time" --top-n 10
+      quire sow orders --filter "/order_id IN ('A-1', 'A-2')"
+      quire sow prices --keys IBM,HPQ
+      quire sow ORDERS_RISK --filter "/qty > 50"
 
     Parameters
     ----------
     topic
-        Name of the queue.
+        Topic or queue. It is a regular expression if it contains any of ^ $ * + ? [ ] ( ) { } | \\.
     filter
-        Content filter. Only messages that match it are printed.
+        Content filter. Only records that match it are printed.
     order_by
-        Field to sort by, as in /price. Add DESC for descending order. Default: delivery order.
+        Fields to sort by, as in "/price DESC, /time". Default: no order, and delivery order for a queue.
     top_n
-        Limit of printed messages. Default: all.
+        Limit of printed records. Default: all.
+    skip_n
+        Number of records to leave out first. Requires --top-n.
+    keys
+        Keys of the records to print, separated by commas. Default: all.
+        Keys are those of sow_key in the output.
+        On a topic with `key` in its configuration, the keys are generated: use --filter for the values of fields.
+    bookmark
+        Print the state after a message or a time: a bookmark, or a time such as 2026-01-01T12:00:00Z.
+        The topic must keep a history that reaches back to it. Without history, the current state is printed.
+    select
+        Fields to print of each record, as in -/,+/symbol,+/price.
     format
         json: one object per line. raw: only the data. table: columns.
     """
     from quire.cli._messages import sow as run
 
-    style = "json" if json else format
-    return run(topic, url=url or default_url(), filter=filter, order_by=order_by, top_n=top_n, style=style)
+    return run(
+        topic,
+        url=url or default_url(),
+        filter=filter,
+        order_by=order_by,
+        top_n=top_n,
+        skip_n=skip_n,
+        keys=keys,
+        bookmark=bookmark,
+        select=select,
+        style="json" if json else format,
+    )
+
+
+@app.command
+def sow_delete(
+    topic: str,
+    *,
+    url: Url = None,
+    filter: str | None = None,
+    keys: str | None = None,
+    data: str | None = None,
+    json: Json = False,
+) -> int:
+    """Delete records of a last-value topic, and print their number. At least one of the options is required.
+
+    A record is deleted if all of the given options apply to it.
+
+    For example:
+      quire sow-delete orders --filter "/state = 'done'"
+      quire sow-delete prices --keys IBM,HPQ
+      quire sow-delete orders --data '{"order_id": "A-1"}'
+
+    Parameters
+    ----------
+    topic
+        Last-value topic. It is a regular expression if it contains any of ^ $ * + ? [ ] ( ) { } | \\.
+    filter
+        Content filter of the records to delete.
+    keys
+        Keys of the records to delete, separated by commas.
+        Keys are those of sow_key in the output of quire sow.
+        On a topic with `key` in its configuration, the keys are generated: use --filter or --data.
+    data
+        Message. The record that a publish of this message would replace is deleted.
+    """
+    from quire.cli._messages import sow_delete as run
+
+    return run(topic, url=url or default_url(), filter=filter, keys=keys, data=data, as_json=json)
 
 
 @app.command

@@ -11,6 +11,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 import quire
+from quire._units import counted
 from quire.cli import default_url
 from quire.cli._output import print_json
 
@@ -132,15 +133,20 @@ def queue(
     """
     _check(messages, size)
     url = url or default_url()
-    made = {"name": queue, "message_type": "json", "underlying_topic": topic}
-    config = quire.Config(queue={**made, "max_per_subscription_backlog": max(1, max_backlog)})
+    config = None
+    if "://" not in url:
+        # A server has its own queues.
+        made = {"name": queue, "message_type": "json", "underlying_topic": topic}
+        config = quire.Config(queue={**made, "max_per_subscription_backlog": max(1, max_backlog)})
     batch = max(1, max_backlog * 4 // 5)
     with (
         quire.Client(url, config=config, ack_batch_size=batch) as worker,
         quire.Client(url, config=config) as publisher,
     ):
         if depth := worker.queue_stats(queue)[queue]["depth"]:
-            raise quire.ConfigError(f"{queue} holds {depth} messages: purge it first", key="--queue")
+            raise quire.ConfigError(
+                f"{queue} holds {counted(depth, 'message')}: purge it first", key="--queue"
+            )
         subscription = worker.subscribe(queue, max_backlog=max_backlog)
         begun = time.perf_counter()
         thread = threading.Thread(target=_publish, args=(publisher, topic, messages, size))
@@ -188,7 +194,7 @@ def latency(
                 time.sleep(left)
             publisher.publish(topic, time.perf_counter_ns().to_bytes(8) + padding)
         if not done.wait(_PATIENCE):
-            raise TimeoutError(f"only {len(took)} of {count} messages came")
+            raise TimeoutError(f"only {len(took)} of {counted(count, 'message')} came")
     cuts = statistics.quantiles(took, n=1000, method="inclusive") if count > 1 else took * 999
     figures = {
         f"p{name}_us": round(cuts[at] / 1e3, 1) for name, at in (("50", 499), ("99", 989), ("999", 998))
@@ -198,7 +204,7 @@ def latency(
         print_json(messages=count, rate=rate, size=size, **figures)
     else:
         print(
-            f"{count:,} messages at {rate:,.0f}/s: "
+            f"{counted(count, 'message')} at {rate:,.0f}/s: "
             + ", ".join(f"{k.removesuffix('_us')} {v:,} µs" for k, v in figures.items())
         )
     return 0
@@ -233,7 +239,7 @@ def _take(
         if taken >= count:
             return
         if not batch:
-            raise TimeoutError(f"only {taken} of {count} messages came")
+            raise TimeoutError(f"only {taken} of {counted(count, 'message')} came")
 
 
 def _report(as_json: bool, what: str, count: int, size: int, seconds: float) -> int:
@@ -242,7 +248,7 @@ def _report(as_json: bool, what: str, count: int, size: int, seconds: float) -> 
         print_json(messages=count, size=size, seconds=round(seconds, 4), per_second=round(rate))
     else:
         print(
-            f"{count:,} messages of {size:,} bytes {what} in {seconds:.2f} s: "
+            f"{counted(count, 'message')} of {counted(size, 'byte')} {what} in {seconds:.2f} s: "
             f"{rate:,.0f} messages/s, {rate * size / 1024**2:,.0f} MB/s"
         )
     return 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +13,7 @@ from cyclopts import App, Parameter
 
 from quire import __version__
 from quire._errors import ConfigError
+from quire.config import Address, Config
 
 app = App(
     name="generate",
@@ -18,7 +21,8 @@ app = App(
     help_format="plaintext",
 )
 
-#: The data directory of a server in a container or a service: the directory that `StateDirectory=quire` makes.
+#: The data directory of a server in a container or a service, unless the configuration has an absolute one. It is the directory that
+#: `StateDirectory=quire` makes.
 DATA_DIRECTORY = Path("/var/lib/quire")
 #: The configuration file in a container.
 CONFIG_FILE = Path("/etc/quire/quire.toml")
@@ -33,6 +37,12 @@ def dockerfile(
 ) -> int:
     """Print a Dockerfile for a server.
 
+    The container keeps the data in the absolute data_directory of the configuration. Without one it is /var/lib/quire.
+    Every directory that the server writes to is a volume.
+
+    The ports are those of the transports.
+    If a single transport has a loopback address, the server listens on all addresses of the container instead.
+
     For example:
       quire generate dockerfile > Dockerfile
       quire generate dockerfile --config orders.toml > Dockerfile
@@ -41,26 +51,40 @@ def dockerfile(
     Parameters
     ----------
     config
-        Configuration file to copy into the image, relative to the build directory.
+        Configuration file to copy into the image, relative to the build directory, which is the current one.
     wheel
         Wheel of quire to install, relative to the build directory. `make wheel` builds it.
     """
-    copied = "" if config is None else f"COPY {_one_line(config, '--config')} {CONFIG_FILE}\n"
+    if config is not None and (config.is_absolute() or ".." in config.parts):
+        reason = f"{config} is outside of the build directory; name a file below the current directory"
+        raise ConfigError(reason, key="--config")
+    settings, options = _settings(config)
+    copied = "" if config is None else f"COPY {_word(config, '--config')} {CONFIG_FILE}\n"
     command = ["quire", "serve", *([] if config is None else [str(CONFIG_FILE)])]
-    options = ["--address", "0.0.0.0:9007", "--data-directory", str(DATA_DIRECTORY)]
+    directories = [_word(directory, "--config") for directory in _directories(settings)]
+    made = " ".join(shlex.quote(directory) for directory in directories)
+    addresses = _addresses_in_container(settings)
+    if len(settings.addresses) == 1 and settings.address.is_loopback:
+        options = ["--address", str(addresses[0]), *options]
+    local = "".join(
+        f"# Only programs in the container reach {address}.\n"
+        for address in settings.addresses
+        if len(settings.addresses) > 1 and address.is_loopback
+    )
     print(
         f"""\
 # A quire server. Clients are not authenticated: publish the port only to networks that you trust.
-FROM python:{_one_line(python, "--python")}
-COPY {_one_line(wheel, "--wheel")} /tmp/wheels/
+FROM python:{_word(python, "--python")}
+COPY {_word(wheel, "--wheel")} /tmp/wheels/
 RUN pip install --no-cache-dir /tmp/wheels/*.whl && rm -r /tmp/wheels \\
-    && useradd --system --uid 10001 --home-dir {DATA_DIRECTORY} --create-home quire
+    && useradd --system --uid 10001 --home-dir {directories[0]} quire \\
+    && mkdir -p {made} && chown quire: {made}
 {copied}USER quire
-WORKDIR {DATA_DIRECTORY}
-VOLUME {DATA_DIRECTORY}
-EXPOSE 9007
+WORKDIR {directories[0]}
+VOLUME {_json(directories)}
+{local}EXPOSE {" ".join(f"{address.port}" for address in addresses)}
 # The first start may read a long journal.
-HEALTHCHECK --interval=30s --timeout=20s --start-period=5m CMD ["quire", "info"]
+HEALTHCHECK --interval=30s --timeout=20s --start-period=5m CMD {_json(_health_check(addresses[0]))}
 # The server then makes everything persistent that it took, and marks a clean stop.
 STOPSIGNAL SIGTERM
 ENTRYPOINT {_json(command)}
@@ -73,6 +97,10 @@ CMD {_json(options)}"""
 def systemd(*, config: Path | None = None, executable: Path | None = None) -> int:
     """Print a systemd unit for a server.
 
+    The service keeps the data in the absolute data_directory of the configuration. Without one it is /var/lib/quire.
+    If the server writes to other directories than /var/lib/quire, create the user quire and these directories first.
+    The unit has the commands in a comment.
+
     For example:
       quire generate systemd --config /etc/quire/quire.toml | sudo tee /etc/systemd/system/quire.service
       sudo systemctl enable --now quire
@@ -80,7 +108,7 @@ def systemd(*, config: Path | None = None, executable: Path | None = None) -> in
     Parameters
     ----------
     config
-        Configuration file of the server, as an absolute path.
+        Configuration file of the server, as an absolute path. The command reads it.
         Without it the server records every topic, and listens on 127.0.0.1:9007.
     executable
         The command `quire`, as an absolute path. Other users must be allowed to execute it.
@@ -94,7 +122,8 @@ def systemd(*, config: Path | None = None, executable: Path | None = None) -> in
     arguments = [_quoted(command, "--executable"), "serve"]
     if config is not None:
         arguments.append(_quoted(config, "--config"))
-    arguments += ["--data-directory", str(DATA_DIRECTORY)]
+    settings, options = _settings(config)
+    arguments += options
     print(
         f"""\
 [Unit]
@@ -106,10 +135,7 @@ After=network-online.target time-sync.target
 [Service]
 Type=exec
 ExecStart={" ".join(arguments)}
-# systemd makes the user and {DATA_DIRECTORY}.
-DynamicUser=yes
-StateDirectory=quire
-StateDirectoryMode=0750
+{_user(_directories(settings))}
 Restart=on-failure
 RestartSec=1s
 # SIGTERM: the server makes everything persistent that it took, and marks a clean stop.
@@ -130,6 +156,69 @@ WantedBy=multi-user.target"""
     return 0
 
 
+def _settings(file: Path | None) -> tuple[Config, list[str]]:
+    """The configuration as the server has it, and the options of `quire serve` that make it so.
+
+    A relative data directory is one below the configuration file, where a service may not write.
+    """
+    config = Config() if file is None else Config.load(file)
+    if file is not None:
+        config.check()
+        written = tomllib.loads(file.read_text(encoding="utf-8")).get("data_directory", "")
+        if Path(written).is_absolute():
+            return config, []
+    return config.replace(data_directory=DATA_DIRECTORY), ["--data-directory", str(DATA_DIRECTORY)]
+
+
+def _directories(config: Config) -> list[Path]:
+    """The directories that the server writes to, without those inside of others. The data directory is the first."""
+    found: list[Path] = []
+    for directory in (config.data_directory, config.journal_directory, config.journal_archive_directory):
+        if directory is not None and not any(directory.is_relative_to(other) for other in found):
+            found.append(directory)
+    return found
+
+
+def _user(directories: list[Path]) -> str:
+    """The lines of a unit about the user of the service, and the directories that it writes to."""
+    if all(directory.is_relative_to(DATA_DIRECTORY) for directory in directories):
+        return f"""\
+# systemd makes the user and {DATA_DIRECTORY}.
+DynamicUser=yes
+StateDirectory=quire
+StateDirectoryMode=0750"""
+    made = " ".join(shlex.quote(_one_line(directory, "--config")) for directory in directories)
+    paths = " ".join(_quoted(directory, "--config", is_command=False) for directory in directories)
+    return f"""\
+# Create the user and the directories before the first start:
+#   useradd --system --shell /usr/sbin/nologin quire
+#   install --directory --owner quire --group quire --mode 0750 {made}
+User=quire
+Group=quire
+ReadWritePaths={paths}"""
+
+
+def _addresses_in_container(config: Config) -> list[Address]:
+    """The addresses that programs outside of the container reach. A single address of loopback becomes all addresses."""
+    addresses = list(config.addresses)
+    if len(addresses) == 1 and addresses[0].is_loopback:
+        addresses = [Address("0.0.0.0", addresses[0].port)]
+    reachable = [address for address in addresses if not address.is_loopback]
+    if not reachable:
+        reason = "every transport has a loopback address, which only programs in the container reach"
+        raise ConfigError(f'{reason}; give one of them an address such as "0.0.0.0:9007"', key="--config")
+    if any(address.port == 0 for address in reachable):
+        raise ConfigError("a transport has port 0; a container requires a fixed port", key="--config")
+    return reachable
+
+
+def _health_check(address: Address) -> list[str]:
+    """The command in the container that asks the server at an address."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
+    url = f"quire://{Address(host, address.port)}"
+    return ["quire", "info", *([] if url == "quire://127.0.0.1:9007" else ["--url", url])]
+
+
 def _executable() -> Path:
     """The command of the installation that this process runs from."""
     beside = Path(sys.executable).with_name("quire")
@@ -139,10 +228,21 @@ def _executable() -> Path:
     return Path(found)
 
 
-def _quoted(path: Path, key: str) -> str:
-    """As one argument of `ExecStart`: `%` and `$` stand for other things there."""
+def _quoted(path: Path, key: str, *, is_command: bool = True) -> str:
+    """As one word of a setting: `%` has another meaning there, and in a command also `$`."""
     text = _one_line(path, key).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{text}"'.replace("%", "%%").replace("$", "$$") if set(text) & set(" \"\\%$';") else text
+    if not set(text) & set(" \"\\%$';"):
+        return text
+    text = f'"{text}"'.replace("%", "%%")
+    return text.replace("$", "$$") if is_command else text
+
+
+def _word(value: object, key: str) -> str:
+    """A word of a Dockerfile, where spaces, quotes and `$` have other meanings."""
+    text = _one_line(value, key)
+    if set(text) & set(" \"'\\$#"):
+        raise ConfigError(f"{text!r} has a space, or a character that a Dockerfile reads as markup", key=key)
+    return text
 
 
 def _one_line(value: object, key: str) -> str:

@@ -22,6 +22,7 @@ TOPIC_COLUMNS = (
     ("recorded", "recorded"),
     ("subscriptions", "subscriptions"),
     ("queues", "queues"),
+    ("records", "records"),
 )
 
 #: The columns of `client ls`: key, heading.
@@ -49,11 +50,12 @@ def info(url: str, *, as_json: bool) -> int:
 
 @topic_app.command(name="ls")
 def topic_ls(*, url: Url = None, json: Json = False) -> int:
-    """List the topics in the log, and the topics that connected clients publish or subscribe to.
+    """List the topics of the log, the last-value topics, and the topics that clients publish or subscribe to.
 
     For example:
       quire topic ls
       quire topic ls --json | jq -r 'select(.recorded | not).topic'
+      quire topic ls --json | jq 'select(.last_values) | {topic, records: .last_values.records}'
     """
     with quire.Client(url or default_url()) as client:
         topics = client._topics()
@@ -62,11 +64,50 @@ def topic_ls(*, url: Url = None, json: Json = False) -> int:
             print_json(**topic)
         return 0
     rows = [
-        {**topic, "recorded": "yes" if topic["recorded"] else "no", "queues": ", ".join(topic["queues"])}
+        {
+            **topic,
+            "recorded": "yes" if topic["recorded"] else "no",
+            "queues": ", ".join(topic["queues"]),
+            "records": (topic.get("last_values") or {"records": ""})["records"],
+        }
         for topic in topics
     ]
     print_table(
         [heading for _, heading in TOPIC_COLUMNS], [[row[key] for key, _ in TOPIC_COLUMNS] for row in rows]
+    )
+    return 0
+
+
+@topic_app.command(name="stats")
+def topic_stats(name: str, *, url: Url = None, json: Json = False) -> int:
+    """Show one topic: whether it is recorded, its queues and subscriptions, and the records of a last-value topic.
+
+    For example:
+      quire topic stats orders
+      quire topic stats orders --json | jq .last_values.memory
+
+    Parameters
+    ----------
+    name
+        Name of the topic.
+    """
+    with quire.Client(url or default_url()) as client:
+        described = client._described_of([name])
+    if not described:
+        raise quire.BadTopicError(f"the server has no topic {name!r}")
+    (topic,) = described
+    if json:
+        print_json(**topic)
+        return 0
+    values = topic.pop("last_values", None)
+    topic["recorded"] = "yes" if topic["recorded"] else "no"
+    topic["queues"] = ", ".join(topic["queues"]) or "none"
+    topic["last values"] = "no" if values is None else "yes"
+    if values is not None:
+        values["key"] = ", ".join(values["key"]) or "supplied by publishers"
+        topic |= values
+    print_table(
+        ["topic", topic.pop("topic")], [[key.replace("_", " "), value] for key, value in topic.items()]
     )
     return 0
 

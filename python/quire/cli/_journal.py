@@ -15,6 +15,7 @@ from cyclopts import App, Parameter
 
 import quire
 from quire._bookmarks import bookmark_to_core, one_message
+from quire._units import counted
 from quire.cli import FAILURE
 from quire.cli._output import (
     Format,
@@ -192,7 +193,7 @@ def verify(directory: Directory, /, *, archive_directory: Archive = None, json: 
     elif damages:
         print_table(("file", "byte", "damage"), [(d.path, f"{d.offset}", d.reason) for d in damages])
     else:
-        print(f"sound: {count:,} records in {len(segments)} segments")
+        print(f"sound: {counted(count, 'record')} in {counted(len(segments), 'journal file')}")
     return FAILURE if damages else 0
 
 
@@ -292,6 +293,10 @@ def _maintain(
     json: bool,
 ) -> int:
     """Processes the files, and prints each one when it is done, so that the output is correct after an interruption."""
+    if (age is None) == (size_max is None):
+        raise quire.ConfigError(f"{action}: give either --age or --size-max")
+    if age is not None and age.strip().isdecimal():
+        raise quire.ConfigError(f"{age!r} has no unit, as 7d and 0s have", key="--age")
     if url is not None and directory is None:
         if archive_directory is not None:
             raise quire.ConfigError(
@@ -314,7 +319,8 @@ def _maintain(
             print(segment.path)
     if not json:
         done = {"archive": "archived", "compress": "compressed", "remove": "removed"}[action]
-        print(f"{f'would be {done}' if dry_run else done}: {count} files of {total:,} bytes")
+        done = f"would be {done}" if dry_run else done
+        print(f"{done}: {counted(count, 'file')} of {counted(total, 'byte')}")
     return 0
 
 
@@ -326,7 +332,9 @@ def _give_up(directory: Path, archive_directory: Path | None, json: bool) -> int
     elif last is None:
         print("no file is missing")
     else:
-        print(f"given up: files {'' if first is None else f'{first:010} '}to {last:010}")
+        begin = "up" if first is None else f"{first:010}"
+        files = f"file {last:010}" if first == last else f"files {begin} to {last:010}"
+        print(f"the log no longer contains journal {files}")
     return 0
 
 
@@ -383,7 +391,7 @@ def _print(record: quire.Record, style: Format, *, is_first: bool) -> None:
             source_position=record.source_position,
             segment=record.segment.name,
             offset=record.offset,
-            data=data_of(record),
+            **data_of(record),
         )
         return
     if is_first:

@@ -1,4 +1,4 @@
-"""`quire publish` and `quire subscribe`."""
+"""`quire publish`, `quire subscribe`, `quire sow` and `quire sow-delete`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Any, BinaryIO, cast
 
 import quire
-from quire._bookmarks import moment_of, range_to_core
-from quire._units import seconds
+from quire._bookmarks import moment_of, point_to_core, range_to_core
+from quire._units import counted, seconds
 from quire.cli._csv import json_rows
 from quire.cli._output import (
     Format,
@@ -42,11 +42,19 @@ def publish(
     headers: list[str],
     delay: str | None,
     deliver_at: str | None,
+    key: str | None,
+    delta: bool,
+    correlation_id: str | None,
+    expiration: str | None,
 ) -> int:
+    if delta and (delay is not None or deliver_at is not None):
+        option = "--delay" if delay is not None else "--deliver-at"
+        raise quire.ConfigError("it does not go together with --delta", key=option)
     if rate is not None and rate <= 0:
         raise quire.ConfigError(f"{rate:g} is not above 0", key="--rate")
     given = _headers(headers)
     wait, moment = _delay(delay, deliver_at)
+    lifetime = None if expiration is None else seconds(expiration, "--expiration")
     started = time.perf_counter()
     count = size = skipped = 0
     with _opened(file) as (source, total), quire.Client(url, name=name) as client:
@@ -61,26 +69,41 @@ def publish(
                     continue
                 if rate is not None:
                     _wait_until(started + count / rate)
-                client.publish(
-                    topic,
-                    data,
-                    sequence=quire.AUTO if name is None else number,
-                    headers=given,
-                    delay=wait,
-                    deliver_at=moment,
-                )
+                sequence = quire.AUTO if name is None else number
+                if delta:
+                    client.delta_publish(
+                        topic,
+                        data,
+                        sequence=sequence,
+                        expiration=lifetime,
+                        correlation_id=correlation_id,
+                        headers=given,
+                        sow_key=key,
+                    )
+                else:
+                    client.publish(
+                        topic,
+                        data,
+                        sequence=sequence,
+                        expiration=lifetime,
+                        correlation_id=correlation_id,
+                        headers=given,
+                        delay=wait,
+                        deliver_at=moment,
+                        sow_key=key,
+                    )
                 count += 1
                 size += len(data)
         client.flush()
-        seconds = time.perf_counter() - started
+        duration = time.perf_counter() - started
         unrecorded = client._unrecorded_of([topic]) if count else []
     if as_json:
-        report = {"published": count, "skipped": skipped, "bytes": size, "seconds": round(seconds, 3)}
+        report = {"published": count, "skipped": skipped, "bytes": size, "seconds": round(duration, 3)}
         print(json.dumps({**report, "unrecorded": unrecorded}))
         return 0
-    print_published(count, size, seconds, unrecorded)
+    print_published(count, size, duration, unrecorded)
     if skipped:
-        print(f"{skipped:,} were there already under the name {name}")
+        print(f"{counted(skipped, 'was', 'were')} there already under the name {name}")
     return 0
 
 
@@ -120,6 +143,16 @@ def subscribe(
     live: bool,
     rate: str | None,
     select: str | None,
+    sow: bool,
+    oof: bool,
+    order_by: str | None,
+    top_n: int | None,
+    skip_n: int | None,
+    keys: str | None,
+    conflation: str | None,
+    conflation_key: str | None,
+    delta: bool,
+    no_empties: bool,
     count: int | None,
     timeout: float | None,
     style: Format,
@@ -133,12 +166,46 @@ def subscribe(
     begin = None if bookmark is None else range_to_core(bookmark, "--bookmark")
     if bookmark_not_found is not None and begin is None:
         raise quire.ConfigError("it requires --bookmark", key="--bookmark-not-found")
-    browses = not ack and begin is None
+    for_records = {"--order-by": order_by, "--top-n": top_n, "--skip-n": skip_n, "--keys": keys}
+    lonely = [option for option, value in for_records.items() if value is not None]
+    if lonely and not sow:
+        raise quire.ConfigError("it requires --sow", key=lonely[0])
+    if skip_n is not None and top_n is None:
+        raise quire.ConfigError("it requires --top-n", key="--skip-n")
+    if conflation_key is not None and conflation is None:
+        raise quire.ConfigError("it requires --conflation", key="--conflation-key")
+    if oof and not (sow or delta):
+        raise quire.ConfigError("it requires --sow or --delta", key="--oof")
+    if no_empties and not delta:
+        raise quire.ConfigError("it requires --delta", key="--no-empties")
+    interval = None if conflation is None else seconds(conflation, "--conflation")
+    if sow or delta:
+        given = {
+            "--bookmark-not-found": bookmark_not_found,
+            "--live": live,
+            "--rate": rate,
+            "--max-backlog": max_backlog,
+            "--ack": ack,
+        }
+        if others := [option for option, value in given.items() if value]:
+            reason = f"it does not go together with {'--sow' if sow else '--delta'}"
+            raise quire.ConfigError(reason, key=others[0])
+    if delta:
+        given = {"--bookmark": begin, "--skip-n": skip_n, "--conflation": conflation}
+        if others := [option for option, value in given.items() if value is not None]:
+            raise quire.ConfigError("it does not go together with --delta", key=others[0])
+    browses = not ack and begin is None and not sow and not delta
     connect_timeout = CONNECT_TIMEOUT if timeout is None else min(timeout, CONNECT_TIMEOUT)
     with quire.Client(url, connect_timeout=connect_timeout) as client:
         if browses and _is_queue(client, topic):
             # A message that is delivered and handed back counts as delivered, and may expire by that.
-            given = {"--live": live, "--rate": rate, "--select": select, "--max-backlog": max_backlog}
+            given = {
+                "--live": live,
+                "--rate": rate,
+                "--select": select,
+                "--max-backlog": max_backlog,
+                "--conflation": conflation,
+            }
             if refused := [option for option, value in given.items() if value]:
                 raise quire.ConfigError(f"{topic} is a queue, and {refused[0]} requires --ack")
             note = f"quire: {topic} is a queue: this shows its messages and takes none; --ack takes them"
@@ -149,19 +216,52 @@ def subscribe(
         if begin is None and (lonely := [option for option, value in required.items() if value]):
             raise quire.ConfigError("it requires --bookmark", key=lonely[0])
         try:
-            subscription = client.subscribe(
-                topic,
-                filter=filter,
-                bookmark=begin,
-                bookmark_not_found=bookmark_not_found or "epoch",
-                live=live,
-                rate=rate,
-                select=select,
-                # Queues that a pattern finds deliver nothing.
-                max_backlog=0 if browses and max_backlog is None else max_backlog,
-            )
+            if sow and delta:
+                subscription = client.sow_and_delta_subscribe(
+                    topic,
+                    filter=filter,
+                    order_by=order_by,
+                    top_n=top_n,
+                    keys=_keys(keys),
+                    select=select,
+                    oof=oof,
+                    no_empties=no_empties,
+                )
+            elif sow:
+                subscription = client.sow_and_subscribe(
+                    topic,
+                    filter=filter,
+                    order_by=order_by,
+                    top_n=top_n,
+                    skip_n=skip_n,
+                    keys=_keys(keys),
+                    bookmark=begin,
+                    select=select,
+                    oof=oof,
+                    conflation=interval,
+                    conflation_key=conflation_key,
+                )
+            elif delta:
+                subscription = client.delta_subscribe(
+                    topic, filter=filter, select=select, oof=oof, no_empties=no_empties
+                )
+            else:
+                subscription = client.subscribe(
+                    topic,
+                    filter=filter,
+                    bookmark=begin,
+                    bookmark_not_found=bookmark_not_found or "epoch",
+                    live=live,
+                    rate=rate,
+                    select=select,
+                    conflation=interval,
+                    conflation_key=conflation_key,
+                    # Queues that a pattern finds deliver nothing.
+                    max_backlog=0 if browses and max_backlog is None else max_backlog,
+                )
         except quire.BadFilterError as error:
-            show_filter_mistake(filter, error)
+            # The column may be one of the order.
+            show_filter_mistake(order_by if error.reason.startswith("order_by") else filter, error)
             raise
         if ack and (refusal := refusal_of(topic, subscription._core, 1)):
             raise refusal
@@ -177,7 +277,7 @@ def subscribe(
                 if count is None:
                     break
                 raise TimeoutError(
-                    f"{shown} of {count} messages came, and nothing for {timeout:g} s"
+                    f"{shown} of {counted(count, 'message')} came, and nothing for {timeout:g} s"
                 ) from None
             print_message(message, style, is_first=shown == 0)
             shown += 1
@@ -187,28 +287,89 @@ def subscribe(
 
 
 def sow(
-    topic: str, *, url: str, filter: str | None, order_by: str | None, top_n: int | None, style: Format
+    topic: str,
+    *,
+    url: str,
+    filter: str | None,
+    order_by: str | None,
+    top_n: int | None,
+    style: Format,
+    skip_n: int | None = None,
+    keys: str | None = None,
+    bookmark: str | None = None,
+    select: str | None = None,
 ) -> int:
+    if skip_n is not None and top_n is None:
+        raise quire.ConfigError("it requires --top-n", key="--skip-n")
+    if bookmark is not None:
+        bookmark = point_to_core(bookmark, "--bookmark")
     with quire.Client(url) as client:
-        _show_all(client, topic, filter=filter, order_by=order_by, top_n=top_n, style=style)
+        _show_all(
+            client,
+            topic,
+            filter=filter,
+            order_by=order_by,
+            top_n=top_n,
+            skip_n=skip_n,
+            keys=_keys(keys),
+            bookmark=bookmark,
+            select=select,
+            style=style,
+        )
     return 0
+
+
+def sow_delete(
+    topic: str, *, url: str, filter: str | None, keys: str | None, data: str | None, as_json: bool
+) -> int:
+    if filter is None and keys is None and data is None:
+        raise quire.ConfigError("give at least one of --filter, --keys and --data", key="sow-delete")
+    with quire.Client(url) as client:
+        try:
+            count = client.sow_delete(topic, filter=filter, keys=_keys(keys), data=data)
+        except quire.BadFilterError as error:
+            show_filter_mistake(filter, error)
+            raise
+        client.flush()
+    print(json.dumps({"deleted": count}) if as_json else count)
+    return 0
+
+
+def _keys(text: str | None) -> list[str] | None:
+    """No key has a comma."""
+    return None if text is None else [key for part in text.split(",") if (key := part.strip())]
 
 
 def _show_all(
     client: quire.Client,
-    queue: str,
+    topic: str,
     *,
     filter: str | None,
     order_by: str | None,
     top_n: int | None,
     style: Format,
+    skip_n: int | None = None,
+    keys: list[str] | None = None,
+    bookmark: str | None = None,
+    select: str | None = None,
 ) -> None:
-    """Prints the messages that a queue could deliver now."""
+    """Prints the records of a topic, or the messages that a queue could deliver now."""
     try:
-        for number, message in enumerate(client.sow(queue, filter=filter, order_by=order_by, top_n=top_n)):
+        records = client.sow(
+            topic,
+            filter=filter,
+            order_by=order_by,
+            top_n=top_n,
+            skip_n=skip_n,
+            keys=keys,
+            bookmark=bookmark,
+            select=select,
+        )
+        for number, message in enumerate(records):
             print_message(message, style, is_first=number == 0)
     except quire.BadFilterError as error:
-        show_filter_mistake(filter, error)
+        # The column may be one of the order.
+        show_filter_mistake(order_by if error.reason.startswith("order_by") else filter, error)
         raise
 
 
@@ -226,22 +387,41 @@ def print_message(message: quire.Message, style: Format, *, is_first: bool) -> N
     if style == "json":
         source = {} if message.queue is None else {"source_topic": message.source_topic}
         headers = {"headers": headers_of(message)} if message.headers else {}
+        record = {} if message.sow_key is None else _record_of(message)
+        correlated = {} if message.correlation_id is None else {"correlation_id": message.correlation_id}
+        delivered = {} if message.queue is None else {"delivery_count": message.delivery_count}
         print_json(
             topic=message.topic,
             **source,
+            **record,
             bookmark=message.bookmark,
             timestamp=message.timestamp,
+            **correlated,
+            **delivered,
             **headers,
-            data=data_of(message),
+            **data_of(message),
         )
         return
+    # A record is known by its key.
+    name = message.bookmark or "" if message.sow_key is None else message.sow_key
     if is_first:
-        print(f"{'time (UTC)':<26} {'topic':<24} {'bookmark':<30} data")
+        title = "bookmark" if message.sow_key is None else "key"
+        print(f"{'time (UTC)':<26} {'topic':<24} {title:<30} data")
     text = message.data.decode(errors="replace")
+    left = "(delta) " if message.is_delta else ""
+    if message.reason is not None:
+        left = f"({message.command}: {message.reason}) "
     print(
-        f"{message.timestamp:%Y-%m-%d %H:%M:%S.%f} {message.topic:<24} {message.bookmark or '':<30} {text}",
+        f"{message.timestamp:%Y-%m-%d %H:%M:%S.%f} {message.topic:<24} {name:<30} {left}{text}",
         flush=True,
     )
+
+
+def _record_of(message: quire.Message) -> dict[str, str | bool | None]:
+    """The fields of a message of a last-value topic."""
+    reason = {} if message.reason is None else {"reason": message.reason}
+    delta = {"is_delta": True} if message.is_delta else {}
+    return {"command": message.command, **delta, **reason, "sow_key": message.sow_key}
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import quire
 from quire import _quire
-from quire._units import number_text
+from quire._units import counted, number_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,12 +24,16 @@ _WIDTH_MAX = 10_000
 Format = Literal["json", "raw", "table"]
 
 
-def data_of(message: quire.Message | quire.Record) -> Any:
-    """The data as JSON where it is, else as text."""
+def data_of(message: quire.Message | quire.Record) -> dict[str, Any]:
+    """The field `data`: JSON where it is, else text. Other bytes are the field `base64`, as in a dead letter."""
     try:
-        return json.loads(message.data)
+        text = message.data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(message.data).decode()}
+    try:
+        return {"data": json.loads(text)}
     except ValueError:
-        return message.data.decode(errors="replace")
+        return {"data": text}
 
 
 def headers_of(message: quire.Message | quire.Record) -> dict[str, Any]:
@@ -55,7 +59,8 @@ def print_published(count: int, size: int, seconds: float, unrecorded: Sequence[
     """Prints how much was published. Messages on a topic that the server does not record are accepted, not persisted."""
     done = "accepted" if unrecorded else "persisted"
     each = count / seconds if seconds else 0.0
-    print(f"{count:,} messages, {size:,} bytes {done} in {seconds:.2f} s ({each:,.0f} messages/s)")
+    taken = f"{counted(count, 'message')}, {counted(size, 'byte')}"
+    print(f"{taken} {done} in {seconds:.2f} s ({each:,.0f} messages/s)")
     if unrecorded:
         print(f"not persisted, because the server does not record it: {', '.join(unrecorded)}")
 

@@ -98,7 +98,7 @@ def archive(
     fields
         Typed columns from the data, as in a Spark schema: "price double, qty int".
     """
-    with _spark(master, memory, json) as spark:
+    with _spark(master, memory, json, journal) as spark:
         from quire.spark import archive as run
 
         done = run(
@@ -157,7 +157,7 @@ def last_value(
     keys
         Columns of the data that form the key, as in a Spark schema: "id string".
     """
-    with _spark(master, memory, json) as spark:
+    with _spark(master, memory, json, journal) as spark:
         from quire.spark import last_value as run
 
         done = run(
@@ -213,7 +213,7 @@ def bars(
         Content filter. Only messages that match it.
     """
     _check_output(output)
-    with _spark(master, memory, json) as spark:
+    with _spark(master, memory, json, journal) as spark:
         from quire.spark import bars as run
 
         frame = run(
@@ -265,7 +265,7 @@ def queue_audit(
         Subject of a row: a queue, a consumer or a message.
     """
     _check_output(output)
-    with _spark(master, memory, json) as spark:
+    with _spark(master, memory, json, journal) as spark:
         from quire.spark import queue_audit as run
 
         frame = run(
@@ -348,7 +348,7 @@ def replay(
         options["topicPattern" if set(topic) & PATTERN_CHARACTERS else "topics"] = topic
     if filter is not None:
         options["filter"] = filter
-    with _spark(master, memory, json) as spark:
+    with _spark(master, memory, json, journal) as spark:
         from quire.spark import replay as run
 
         done = run(
@@ -377,14 +377,22 @@ _ERROR = re.compile(r"(?:^|: )quire\._errors\.(\w+): (.*)$", re.MULTILINE)
 
 
 @contextmanager
-def _spark(master: str | None, memory: str, as_json: bool) -> Iterator[SparkSession]:
-    """Provides a Spark session for one command, and unwraps errors of quire from errors of Spark."""
+def _spark(
+    master: str | None, memory: str, as_json: bool, journal: str | None = None
+) -> Iterator[SparkSession]:
+    """Provides a Spark session for one command, and unwraps errors of quire from errors of Spark.
+
+    A journal that does not exist is reported before Java starts, which takes seconds.
+    """
     from quire.spark import session
+    from quire.spark._directory import locate
 
     if not re.fullmatch("[1-9][0-9]*[kmgtKMGT]", memory):
         raise ConfigError(f"memory: {memory!r} is no size such as 512m or 2g")
     if master is not None and not re.match("(local|spark|k8s)|yarn$", master):
         raise ConfigError(f"master: {master!r} is none of local[4], spark://HOST:7077, yarn, k8s://HOST:PORT")
+    if journal is not None:
+        locate(journal)
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not is_submitted and "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         raise ConfigError("Spark needs Java 17 or newer: neither is java on the path, nor JAVA_HOME set")

@@ -1,23 +1,24 @@
-"""`quire queue`: shows, creates and drops queues, removes messages from them, and publishes dead letters again."""
+"""`quire queue`: shows, creates, alters and drops queues, removes messages from them, and publishes dead letters again."""
 
 from __future__ import annotations
 
 import base64
 import json
-import sys
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
 import quire
+from quire._units import counted
 from quire.cli import default_url
 from quire.cli._app import Json, JsonFormat, Url
 from quire.cli._messages import sow
 from quire.cli._output import Format, print_json, print_table
+from quire.cli._queue_define import alter, create, drop
 
 app = App(
     name="queue",
-    help="Show, create and drop queues, remove messages from them, and publish dead letters again.",
+    help="Show, create, alter and drop queues, remove messages from them, and publish dead letters again.",
     help_format="plaintext",
 )
 
@@ -123,158 +124,9 @@ def peek(
     return sow(queue, url=url or default_url(), filter=filter, order_by=order_by, top_n=count, style=style)
 
 
-@app.command
-def create(
-    queue: str,
-    *,
-    url: Url = None,
-    underlying_topic: Annotated[str | None, Parameter(name=["--underlying-topic", "--topic"])] = None,
-    message_type: str | None = None,
-    default_publish_target: str | None = None,
-    semantics: Literal["at-least-once", "at-most-once"] | None = None,
-    fairness_model: Literal["fast", "round-robin", "proportional"] | None = None,
-    lease_period: str | None = None,
-    leasing: Literal["strict", "sublease"] | None = None,
-    max_backlog: int | None = None,
-    max_per_subscription_backlog: int | None = None,
-    max_deliveries: int | None = None,
-    max_cancels: int | None = None,
-    retry_delay: Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")] = None,
-    expiration: str | None = None,
-    expiration_model: Literal["message", "queue", "minimum"] | None = None,
-    filter: str | None = None,
-    priority: str | None = None,
-    barrier_expression: str | None = None,
-    target_queue_depth: int | None = None,
-    dead_letter_topic: str | None = None,
-    file_backed_metadata: Annotated[bool, Parameter(negative="")] = False,
-    record_leases: Annotated[bool, Parameter(negative="")] = False,
-    json: Json = False,
-) -> int:
-    """Create a queue on a running server. It begins with the next message, and it survives a restart.
-
-    When the queue exists with the same settings, nothing changes.
-    The options are the keys of [[queue]] in a configuration.
-
-    For example:
-      quire queue create RISK --topic orders --lease-period 30s --max-deliveries 5
-      quire queue create RISK --topic orders --retry-delay 1s 10s 1m --dead-letter-topic dead
-
-    Parameters
-    ----------
-    queue
-        Name of the queue.
-    underlying_topic
-        Topic whose messages enter, or a pattern. Default: the topic with the name of the queue.
-    message_type
-        Type of the messages. Default: the message type that the log has for the topic.
-    default_publish_target
-        Topic of messages that are published to the queue. Default: the underlying topic.
-    semantics
-        at-least-once or at-most-once.
-    fairness_model
-        Rule that chooses the consumer of a message: fast, round-robin or proportional.
-    lease_period
-        Time for which a consumer may hold a message, such as 30s. Default: without end.
-    leasing
-        With strict, only the holder of a message can acknowledge it. With sublease, every consumer can.
-    max_backlog
-        Limit of leased messages of the queue.
-    max_per_subscription_backlog
-        Limit of leased messages of one subscription.
-    max_deliveries
-        Limit of deliveries of a message. Then the message expires.
-    max_cancels
-        Limit of cancels of a message. One more, and the message expires.
-    retry_delay
-        Times that a message waits after its first cancel, its second, and so on.
-    expiration
-        Lifetime of a message in the queue, such as 1h.
-    expiration_model
-        Rule for a message that has its own expiration.
-    filter
-        Content filter. Only messages that match it enter.
-    priority
-        Expression that gives the priority of a message. Higher values come first.
-    barrier_expression
-        Filter. A message that matches waits until all messages before it are settled.
-    target_queue_depth
-        Limit of messages that the queue looks at. The others wait in the log.
-    dead_letter_topic
-        Topic, or queue, that gets the messages that expire.
-    file_backed_metadata
-        Keep the state in a file, for a faster restart.
-    record_leases
-        Record in the log which consumer had which message.
-    """
-    options: dict[str, Any] = {
-        "underlying_topic": underlying_topic,
-        "message_type": message_type,
-        "default_publish_target": default_publish_target,
-        "semantics": semantics,
-        "fairness_model": fairness_model,
-        "lease_period": lease_period,
-        "leasing": leasing,
-        "max_backlog": max_backlog,
-        "max_per_subscription_backlog": max_per_subscription_backlog,
-        "max_deliveries": max_deliveries,
-        "max_cancels": max_cancels,
-        "retry_delay": retry_delay,
-        "expiration": expiration,
-        "expiration_model": expiration_model,
-        "filter": filter,
-        "priority": priority,
-        "barrier_expression": barrier_expression,
-        "target_queue_depth": target_queue_depth,
-        "dead_letter_topic": dead_letter_topic,
-        "file_backed_metadata": "enabled" if file_backed_metadata else None,
-        "record_leases": record_leases or None,
-    }
-    settings: Any = {key: value for key, value in options.items() if value is not None}
-    with quire.Client(url or default_url()) as client:
-        created = client.create_queue(queue, **settings)
-    if json:
-        print_json(queue=queue, created=created)
-    else:
-        print(f"queue {queue} created" if created else f"queue {queue} exists with these settings")
-    return 0
-
-
-@app.command
-def drop(
-    queue: str,
-    *,
-    url: Url = None,
-    yes: Annotated[bool, Parameter(negative="", help="Drop the queue also when it has messages.")] = False,
-    json: Json = False,
-) -> int:
-    """Drop a queue that was created with create. Its subscriptions end, and its messages stay in the log.
-
-    For example:
-      quire queue drop RISK
-      quire queue drop RISK --yes
-
-    Parameters
-    ----------
-    queue
-        Name of the queue.
-    """
-    with quire.Client(url or default_url()) as client:
-        figures = client.queue_stats(queue)[queue]
-        count = figures["depth"] + figures["inactive"]
-        if figures.get("created", True) and count and not yes:
-            noun = "message" if count == 1 else "messages"
-            raise quire.ConfigError(
-                f"drop: queue {queue} has {count:,} {noun}; add --yes to drop it with them"
-            )
-        report = client.drop_queue(queue)
-    if json:
-        print_json(queue=queue, dropped=report.messages, warnings=list(report.warnings))
-        return 0
-    print(f"queue {queue} dropped, {report.messages:,} messages")
-    for warning in report.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    return 0
+app.command(create)
+app.command(alter)
+app.command(drop)
 
 
 @app.command
@@ -309,7 +161,7 @@ def purge(
     if json:
         print_json(queue=queue, purged=count)
     else:
-        print(f"{count:,} messages thrown out of {queue}")
+        print(f"{counted(count, 'message')} purged from {queue}")
     return 0
 
 
@@ -383,7 +235,8 @@ def redrive(
     if json:
         print_json(queue=queue, redriven=done, left=left)
     else:
-        print(f"{done:,} dead letters of {queue} put back" + (f", {left:,} hold no message" if left else ""))
+        unusable = f", {counted(left, 'holds', 'hold')} no message" if left else ""
+        print(f"{counted(done, 'dead letter')} put back from {queue}{unusable}")
     return 0 if not left else 1
 
 

@@ -15,6 +15,7 @@ import quire
 from quire import _quire
 from quire._arguments import delta_to_core
 from quire._bookmarks import bookmark_to_core, point_to_core
+from quire._units import counted
 from quire.cli import default_url
 from quire.cli._output import print_published, show_filter_mistake
 from quire.client._again import check_not_again
@@ -129,7 +130,7 @@ def replay(
         return 0
     print_published(count, size, seconds, unrecorded)
     if skipped:
-        print(f"{skipped:,} were there already")
+        print(f"{counted(skipped, 'was', 'were')} there already")
     if last is not None:
         print(f"last: {last}")
     return 0

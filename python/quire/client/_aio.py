@@ -26,14 +26,23 @@ from quire._filter import FilterArgument
 from quire._message import Message, to_bytes
 from quire._units import Duration
 from quire.client._base import ClientBase
-from quire.client._define import DropReport, QueueSettings
+from quire.client._define import DropReport, QueueChanges, QueueSettings
 from quire.client._loop import Loop
 from quire.client._options import DEFAULT_CLOSE_TIMEOUT, ClientOptions
 from quire.client._publish import Publish, batch_to_core, check_not_empty
+from quire.client._query import AsyncQuery
 from quire.client._receipts import AsyncBatchReceipt, AsyncReceipt
+from quire.client._records import DeltaRecordsSpec, DeltaSpec, QuerySpec, RecordsSpec, delete
 from quire.client._reports import DrainReport, ServerInfo, WorkReport
 from quire.client._spec import Change, Spec
-from quire.client._subscription import DEFAULT_BATCH_COUNT, CompletedBase, SubscriptionBase, check_count
+from quire.client._subscription import (
+    DEFAULT_BATCH_COUNT,
+    CompletedBase,
+    SnapshotBase,
+    SubscriptionBase,
+    check_count,
+)
+from quire.client._table import AsyncTable, TableSpec
 
 
 class AsyncCompleted(CompletedBase):
@@ -48,6 +57,18 @@ class AsyncCompleted(CompletedBase):
         return bool(await self._client._driver.wait(self._core.wait_completed, timeout_to_core(timeout)))
 
 
+class AsyncSnapshot(SnapshotBase):
+    __doc__ = SnapshotBase.__doc__
+
+    def __init__(self, client: AsyncClient, core: _quire.Subscription) -> None:
+        super().__init__(core)
+        self._client = client
+
+    async def wait(self, timeout: Duration | None = None) -> bool:
+        """Waits for the event. Returns `False` after `timeout`, or when the client ended before the event."""
+        return bool(await self._client._driver.wait(self._core.wait_snapshot, timeout_to_core(timeout)))
+
+
 class AsyncSubscription(SubscriptionBase):
     """A subscription: `async for` over it, or take messages with `get` or `batches`.
 
@@ -60,7 +81,9 @@ class AsyncSubscription(SubscriptionBase):
     def __init__(self, client: AsyncClient, core: _quire.Subscription, spec: Spec, sub_id: str) -> None:
         super().__init__(client, core, spec, sub_id)
         #: An event: the program was handed the whole replay, up to what the log held as it was made.
-        self.completed = AsyncCompleted(client, core)
+        self.completed: AsyncCompleted = AsyncCompleted(client, core)
+        #: An event: the last record of the query has arrived. Only a subscription that begins with one has it.
+        self.snapshot: AsyncSnapshot = AsyncSnapshot(client, core)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         self._check_not_handled()
@@ -70,6 +93,8 @@ class AsyncSubscription(SubscriptionBase):
 
     async def get(self, timeout: Duration | None = None) -> Message:
         """Returns the next message, and waits for it for at most `timeout`.
+
+        The message before it then counts as processed, also when no message comes.
 
         Raises `TimeoutError` after `timeout`, and `DisconnectedError` when the subscription has ended.
         """
@@ -85,6 +110,8 @@ class AsyncSubscription(SubscriptionBase):
         self, max_messages: int = DEFAULT_BATCH_COUNT, timeout: Duration | None = None
     ) -> AsyncIterator[list[Message]]:
         """Yields lists with the messages that have arrived, from one message to `max_messages`.
+
+        When the program asks for the next list, the messages of the list before it count as processed.
 
         With a `timeout`, it yields an empty list when no message arrives for this long.
         """
@@ -110,6 +137,10 @@ class AsyncSubscription(SubscriptionBase):
         Arguments that are left out stay as they are, except that the filter is removed. `None` removes the
         rate, the conflation and the select list. The subscription keeps its place in the log unless
         `bookmark` is given. When the server refuses the change, nothing has changed.
+
+        A subscription that began with a query receives the difference between the two views: `"publish"` for
+        records that come into view, and with `oof=True` `"oof"` for records that leave it. A page cannot
+        be replaced. A subscription that began with a query and a bookmark receives no difference.
         """
         await self._replace(change)
 
@@ -165,6 +196,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         headers: Mapping[str, str | bytes] | None = None,
         delay: Duration | None = None,
         deliver_at: datetime | None = None,
+        sow_key: str | None = None,
         on_persisted: Callable[[AsyncReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> int | None:
@@ -182,6 +214,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
                 headers=headers,
                 delay=delay,
                 deliver_at=deliver_at,
+                sow_key=sow_key,
             )
             return (await self._publish_one(AsyncReceipt, message, on_persisted, timeout)).sequence
         if type(topic) is not str or not topic.isascii():  # see `Client.publish`
@@ -199,12 +232,38 @@ class AsyncClient(ClientBase[AsyncSubscription]):
             None if correlation_id is None else correlation_to_core(correlation_id),
             headers,
         )
-        if delay is not None or deliver_at is not None:
-            send = partial(send, delay_to_core(delay, deliver_at, lifetime))
+        if delay is not None or deliver_at is not None or sow_key is not None:
+            check_type(sow_key, str, "sow_key", optional=True)
+            send = partial(send, delay_to_core(delay, deliver_at, lifetime), sow_key)
         try:
             return send()
         except BlockingIOError:
             return await self._publish_when_room(core, send, timeout, f"publishing to {topic!r}")
+
+    async def delta_publish(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        sequence: SequenceArgument = AUTO,
+        expiration: Duration | None = None,
+        correlation_id: str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+        sow_key: str | None = None,
+        timeout: Duration | None = None,
+    ) -> int | None:
+        """Sends the fields of a record that change, and returns the sequence number. See
+        `Client.delta_publish`."""
+        message = Publish(
+            data,
+            topic=topic,
+            sequence=sequence,
+            expiration=expiration,
+            correlation_id=correlation_id,
+            headers=headers,
+            sow_key=sow_key,
+        )
+        return await self._delta_publish(message, timeout)
 
     async def publish_receipt(
         self,
@@ -217,6 +276,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         headers: Mapping[str, str | bytes] | None = None,
         delay: Duration | None = None,
         deliver_at: datetime | None = None,
+        sow_key: str | None = None,
         on_persisted: Callable[[AsyncReceipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> AsyncReceipt:
@@ -230,6 +290,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
             headers=headers,
             delay=delay,
             deliver_at=deliver_at,
+            sow_key=sow_key,
         )
         return await self._publish_one(AsyncReceipt, message, on_persisted, timeout)
 
@@ -283,7 +344,8 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         not persisted. `timeout`: the longest wait; without it there is no limit.
 
         Raises `TimeoutError` after `timeout`, and the error of a publish that the server refused since the
-        last flush.
+        last flush. Raises `NameInUseError`, once, when the server dropped publishes as duplicates, because it has
+        sequences of the client name that this client did not publish.
         """
         await self._flush(timeout)
 
@@ -325,23 +387,54 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         """Acknowledges messages of a queue by bookmark or by filter. See `Client.ack`."""
         await self._settle(topic, bookmarks, filter, cancel, expire, timeout)
 
-    async def sow(
+    @takes(QuerySpec)
+    def sow(self, spec: QuerySpec) -> AsyncQuery:
+        """Returns the records of a last-value topic, or the messages that a queue can deliver. See `Client.sow`.
+
+            async for record in client.sow("orders"):
+                print(record.sow_key, record.json())
+
+        The query starts with the first record that is asked for, or when the query is awaited.
+        """
+        return AsyncQuery(self, spec)
+
+    @takes(RecordsSpec)
+    async def sow_and_subscribe(self, spec: RecordsSpec) -> AsyncSubscription:
+        """Subscribes to the records of last-value topics and their changes. See `Client.sow_and_subscribe`."""
+        return await self._enter(spec.spec, auto_ack=self._options.auto_ack)
+
+    @takes(DeltaSpec)
+    async def delta_subscribe(self, spec: DeltaSpec) -> AsyncSubscription:
+        """Subscribes to the fields that differ in each change of a record. See `Client.delta_subscribe`."""
+        return await self._enter(spec, auto_ack=self._options.auto_ack)
+
+    @takes(DeltaRecordsSpec)
+    async def sow_and_delta_subscribe(self, spec: DeltaRecordsSpec) -> AsyncSubscription:
+        """Subscribes to records, and then to the fields that differ. See `Client.sow_and_delta_subscribe`."""
+        return await self._enter(spec.spec, auto_ack=self._options.auto_ack)
+
+    async def sow_delete(
         self,
         topic: str,
         *,
+        keys: str | Iterable[str] | None = None,
         filter: FilterArgument | None = None,
-        order_by: str | None = None,
-        top_n: int | None = None,
-        batch_size: int | None = None,
+        data: Any = None,
+        bookmarks: str | Message | Iterable[str | Message] | None = None,
         timeout: Duration | None = None,
-    ) -> AsyncIterator[Message]:
-        """Yields the messages that a queue can deliver now. See `Client.sow`."""
-        count = DEFAULT_BATCH_COUNT if batch_size is None else batch_size
-        check_count(count)
-        answers = await self._query(topic, filter, order_by, top_n, timeout)
-        while (batch := await self._driver.wait(partial(answers.batch, count))) is not None:
-            for message in batch:
-                yield message
+    ) -> int:
+        """Removes records of a last-value topic, and returns their number. See `Client.sow_delete`."""
+        return await delete(self, topic, keys, filter, data, bookmarks, timeout)
+
+    @takes(TableSpec)
+    async def table(self, spec: TableSpec) -> AsyncTable:
+        """Returns a live copy of the records of a last-value topic. See `Client.table`.
+
+        `on_change` may be a coroutine function, and runs on the loop.
+        """
+        table = AsyncTable(self, spec)
+        await table._open(table._handle)
+        return table
 
     async def queue_stats(
         self, queue: str | None = None, *, timeout: Duration | None = None
@@ -355,13 +448,14 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         """Creates a queue on the server while it runs. See `Client.create_queue`."""
         return await self._create_queue(name, settings, timeout)
 
-    async def drop_queue(self, name: str, *, timeout: Duration | None = None) -> DropReport:
-        """Drops a queue that was created with `create_queue`. Its messages stay in the log.
+    async def alter_queue(
+        self, name: str, *, timeout: Duration | None = None, **settings: Unpack[QueueChanges]
+    ) -> bool:
+        """Changes settings of a queue that was created with `create_queue`. See `Client.alter_queue`."""
+        return await self._alter_queue(name, settings, timeout)
 
-        Subscriptions that take messages from the queue end with `UnknownQueueError`. Returns how many messages the queue
-        had. Raises `UnknownQueueError` when there is no such queue, and `QueueExistsError` for a queue of the
-        configuration.
-        """
+    async def drop_queue(self, name: str, *, timeout: Duration | None = None) -> DropReport:
+        """Drops a queue that was created with `create_queue`. See `Client.drop_queue`."""
         return await self._drop_queue(name, timeout)
 
     async def server_info(self, *, timeout: Duration | None = None) -> ServerInfo:
@@ -401,7 +495,7 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         """Waits up to `timeout` for pending publishes, and closes the client. All iterations end.
 
         Does not wait without a connection, or after the connection is lost. Logs the number of publishes that
-        are not persisted. Does nothing when the client is closed.
+        are not persisted, and the errors of publishes that `flush` did not raise. Does nothing when the client is closed.
         """
         await self._close(timeout_to_core(timeout) or 0.0)
 

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,21 +17,22 @@ from typing import Any, Generic, Literal, TypeVar
 
 from quire import _quire
 from quire._arguments import (
+    AUTO,
     backlog_to_core,
     check_function,
     check_timeout,
     check_type,
-    count_to_core,
     selection_to_core,
     timeout_to_core,
     verdict_to_core,
 )
 from quire._bookmarks import MOST_RECENT
 from quire._errors import ConfigError, DisconnectedError, QuireError, SubscriptionInUseError
-from quire._filter import FilterArgument, optional_filter_to_core
+from quire._filter import FilterArgument
 from quire._message import Message
-from quire._units import Duration
-from quire.client._define import DropReport, QueueSettings, settings_to_core
+from quire._topics import exact
+from quire._units import Duration, counted
+from quire.client._define import DropReport, QueueChanges, QueueSettings, changes_to_core, settings_to_core
 from quire.client._driver import Driver, Handler, Running
 from quire.client._failures import FailureLog
 from quire.client._options import ClientOptions, generated_name
@@ -44,6 +45,7 @@ from quire.client._reports import (
     WorkReport,
     failure_of_publishes,
     server_info_of,
+    text_of_failure,
 )
 from quire.client._spec import Spec
 from quire.client._stores import BookmarkStore
@@ -55,6 +57,8 @@ logger = logging.getLogger("quire.client")
 
 #: Called with `"connected"`, `"reconnecting"` or `"closed"`.
 StateListener = Callable[[str], object]
+#: Called with the error that ended a subscription; `None`: the program ended it.
+OnEnd = Callable[[QuireError | None], None]
 S = TypeVar("S", bound=SubscriptionBase)
 Q = TypeVar("Q", bound=ReceiptBase[Any])
 T = TypeVar("T")
@@ -87,11 +91,15 @@ class ClientBase(Generic[S]):
         self._handled: set[S] = set()
         self._subscription_count = 0
         self._handlers: dict[int, Handler] = {}
+        #: Called when a subscription with a handler has ended, with the error that ended it.
+        self._on_end: dict[int, OnEnd] = {}
         self._handling: Running | None = None
         self._listeners: list[StateListener] = []
         self._listening: Running | None = None
         self._workers: set[Worker] = set()
         self._failures = FailureLog()
+        #: The message types of topics, as far as they were asked for.
+        self._known_types: dict[str, str] = {}
         #: The receipts that are announced; made at the first of them.
         self._following: Following | None = None
         #: A bookmark store that was opened for this client alone, and is closed with it.
@@ -267,6 +275,30 @@ class ClientBase(Generic[S]):
             if not await self._driver.wait(partial(core.wait_room, seen), left):
                 raise TimeoutError(f"{doing}: {_no_room(core, limit)}; nothing was published")
 
+    def _publish_rows(self, core: _quire.Client, rows: Sized, after: int, limit: float) -> int:
+        """Publishes the rows of a record batch, and returns the sequence of the last one. Waits up to `limit` seconds for room."""
+        taken = core.publish_rows(rows, after, limit)
+        if taken < len(rows):
+            reason = f"{_no_room(core, limit)}; {taken:,} of {counted(len(rows), 'row')} were taken"
+            raise TimeoutError(f"publishing rows: {reason}")
+        return after + taken
+
+    async def _delta_publish(self, message: Publish, timeout: Duration | None) -> int | None:
+        """Publishes a delta. A message without a sequence is possible, because it is not followed."""
+        check_timeout(timeout)
+        check_type(message.topic, str, "topic")
+        is_numbered = message.sequence is not None
+        numbered = message if is_numbered else replace(message, sequence=AUTO)
+        topic, data, number, lifetime, correlation_id, headers, delay, key = numbered.to_core(
+            self._options.encoder
+        )
+        core = await self._ready()
+        sequence = number if is_numbered else None
+        send = partial(
+            core.publish, topic, data, sequence, lifetime, correlation_id, headers, delay, key, is_delta=True
+        )
+        return await self._publish_when_room(core, send, timeout, f"publishing to {topic!r}")
+
     async def _publish_one(
         self, kind: type[Q], message: Publish, on_persisted: OnPersisted | None, timeout: Duration | None
     ) -> Q:
@@ -344,7 +376,7 @@ class ClientBase(Generic[S]):
 
     # Subscribing
 
-    async def _enter(self, spec: Spec, *, auto_ack: bool) -> S:
+    async def _enter(self, spec: Spec, *, auto_ack: bool, on_end: OnEnd | None = None) -> S:
         spec.check_together()
         handler = spec.on_message
         if handler is not None:
@@ -358,6 +390,8 @@ class ClientBase(Generic[S]):
             if handler is not None:
                 self._handled.add(subscription)
                 self._handlers[core.number] = handler
+                if on_end is not None:
+                    self._on_end[core.number] = on_end
         try:
             await self._reply(client, core.command, spec.timeout, f"subscribing to {spec.topic!r}")
         except BaseException as error:
@@ -365,6 +399,7 @@ class ClientBase(Generic[S]):
                 self._subscriptions.pop(sub_id, None)
                 self._handled.discard(subscription)
                 self._handlers.pop(core.number, None)
+                self._on_end.pop(core.number, None)
             client.forget(core.number)
             if not isinstance(error, QuireError):
                 with suppress(QuireError):  # the client was closed meanwhile
@@ -482,23 +517,6 @@ class ClientBase(Generic[S]):
             command = core.settle_bookmarks(topic, verdict, piece)
             await self._reply(core, command, timeout, f"settling messages of {topic!r}")
 
-    async def _query(
-        self,
-        topic: str,
-        filter: FilterArgument | None,
-        order_by: str | None,
-        top_n: int | None,
-        timeout: Duration | None,
-    ) -> _quire.Subscription:
-        check_type(topic, str, "topic")
-        check_timeout(timeout)
-        check_type(order_by, str, "order_by", optional=True)
-        count = count_to_core(top_n, "top_n")
-        core = await self._ready()
-        answers = core.query(topic, optional_filter_to_core(filter), order_by, count)
-        await self._reply(core, answers.command, timeout, f"querying {topic!r}")
-        return answers
-
     async def _queue_stats(self, queue: str | None, timeout: Duration | None) -> dict[str, dict[str, Any]]:
         check_type(queue, str, "queue", optional=True)
         check_timeout(timeout)
@@ -520,6 +538,13 @@ class ClientBase(Generic[S]):
         told = await self._told(core, core.create_queue(text), timeout, f"creating queue {name!r}")
         return not told["queue"]["existed"]
 
+    async def _alter_queue(self, name: str, changes: QueueChanges, timeout: Duration | None) -> bool:
+        check_timeout(timeout)
+        text = changes_to_core(name, changes)
+        core = await self._ready()
+        told = await self._told(core, core.alter_queue(name, text), timeout, f"altering queue {name!r}")
+        return bool(told["queue"]["altered"])
+
     async def _drop_queue(self, name: str, timeout: Duration | None) -> DropReport:
         check_type(name, str, "name")
         check_timeout(timeout)
@@ -527,16 +552,13 @@ class ClientBase(Generic[S]):
         told = await self._told(core, core.drop_queue(name), timeout, f"dropping queue {name!r}")
         return DropReport(told["queue"]["dropped"], tuple(told["queue"]["warnings"]))
 
-    async def _told(
-        self, core: _quire.Client, command: int, timeout: Duration | None, what: str
-    ) -> dict[str, Any]:
+    async def _told(self, core: _quire.Client, command: int, timeout: Duration | None, what: str) -> Any:
         """Waits for the answer to a command, and returns it."""
         limit = self._options.command_seconds if timeout is None else timeout_to_core(timeout)
         try:
             if not await self._driver.wait(partial(core.wait, command), limit):
                 raise self._too_late(core, limit, what)
-            told: dict[str, Any] = json.loads(core.take_told(command)[0])
-            return told
+            return json.loads(core.take_told(command)[0])
         finally:
             core.abandon(command)
 
@@ -555,19 +577,32 @@ class ClientBase(Generic[S]):
 
     async def _unrecorded(self, topics: Collection[str]) -> list[str]:
         """Those of the topics that this client publishes to and that the server does not record, by name."""
+        return sorted(topic["topic"] for topic in await self._described(topics) if not topic["recorded"])
+
+    async def _message_type(self, topic: str) -> str:
+        """The message type of a topic, JSON when the server does not know the topic. A pattern: those of all topics are known then."""
+        if topic not in self._known_types:
+            is_pattern = exact(topic) != topic
+            described = await (self._all_topics() if is_pattern else self._described([topic]))
+            self._known_types.update((each["topic"], each["message_type"]) for each in described)
+            self._known_types.setdefault(topic, "json")
+        return self._known_types[topic]
+
+    async def _described(self, topics: Collection[str]) -> list[dict[str, Any]]:
+        """The topics of the server with these names."""
         if not topics:
             return []
         names = sorted(topics, key=str.encode)
-        found: list[str] = []
+        found: list[dict[str, Any]] = []
         # The names that follow this one begin at the first topic, or shortly before it.
         after, last, has_more = names[0][:-1], names[-1].encode(), True
         while has_more:
             told = await self._inspect("topics", after_topic=after)
-            found += [topic["topic"] for topic in told["topics"] if not topic["recorded"]]
+            found += [topic for topic in told["topics"] if topic["topic"] in topics]
             if has_more := told["more"]:
                 after = told["topics"][-1]["topic"]
                 has_more = after.encode() < last
-        return sorted(set(topics).intersection(found))
+        return found
 
     async def _all_clients(self) -> list[dict[str, Any]]:
         clients: list[dict[str, Any]] = []
@@ -592,7 +627,8 @@ class ClientBase(Generic[S]):
         check_timeout(timeout)
         core = await self._ready()
         command = core.inspect(subject, after_connection, after_topic)
-        return await self._told(core, command, timeout, f"asking for the {subject}")
+        told: dict[str, Any] = await self._told(core, command, timeout, f"asking for the {subject}")
+        return told
 
     async def _process(
         self,
@@ -680,9 +716,10 @@ class ClientBase(Generic[S]):
             # Ctrl-C or a cancellation: the caller does not want to wait.
             await self._end(core, monotonic())
             raise
-        report = DrainReport(unpersisted=await self._end(core, deadline))
+        report = await self._end(core, deadline)
         if report.unpersisted:
-            logger.warning("%r closed with %d publishes not persisted", self, report.unpersisted)
+            unpersisted = counted(report.unpersisted, "publish", "publishes")
+            logger.warning("%r closed with %s not persisted", self, unpersisted)
         return report
 
     async def _flushed_while_connected(self, core: _quire.Client, timeout: float) -> bool:
@@ -693,11 +730,12 @@ class ClientBase(Generic[S]):
         finally:
             core.abandon(command)
 
-    async def _end(self, core: _quire.Client, deadline: float) -> int:
-        """Ends the core; gives how many publishes are not known to be persisted."""
+    async def _end(self, core: _quire.Client, deadline: float) -> DrainReport:
+        """Ends the core; gives what is left of the publishes."""
         left = await self._driver.call(partial(core.close, left_until(deadline)))
-        for sequence, refused in core.take_failed_publishes():
-            logger.error("%r: publish %d was refused: %s", self, sequence, refused)
+        failed = core.take_failed_publishes()
+        for sequence, error in failed:
+            logger.error("%r: %s", self, text_of_failure(sequence, error))
         self._driver.wake()
         if self._handling is not None:
             await self._handling.join(left_until(deadline))
@@ -705,7 +743,8 @@ class ClientBase(Generic[S]):
         if self._following is not None:
             await self._following.join(left_until(deadline))
         self._leave(core)
-        return left
+        failures = tuple(error for _, error in failed if isinstance(error, QuireError))
+        return DrainReport(unpersisted=left, failures=failures)
 
     def _leave(self, core: _quire.Client) -> None:
         """Ends the core at once, and wakes whatever waits for it."""
@@ -714,6 +753,9 @@ class ClientBase(Generic[S]):
             self._unclosed.detach()
         core.close(0)
         self._close_stores()
+        while self._on_end:
+            _, on_end = self._on_end.popitem()
+            on_end(None)
         self._driver.detach()
 
     # Background work
@@ -737,8 +779,11 @@ class ClientBase(Generic[S]):
     async def _run_handlers(self, core: _quire.Client) -> None:
         def take(timeout: float | None) -> list[Message] | None:
             # Of subscriptions that have ended, when all that came for them is handled.
-            for number in core.handled_ended():
+            for number, failure in core.handled_ended():
                 self._handlers.pop(number, None)
+                if on_end := self._on_end.pop(number, None):
+                    # A program that closes the client does not ask for an error.
+                    on_end(None if self._is_closed else failure)
             return core.handled_batch(DEFAULT_BATCH_COUNT, timeout)
 
         while (batch := await self._driver.wait(take)) is not None:
@@ -795,7 +840,8 @@ def moment(seconds: float | None) -> datetime | None:
 
 def _no_room(core: _quire.Client, limit: float | None) -> str:
     """Why a message was not taken in time."""
-    text = f"the publish store had no room within {limit:g} s, because {core.unpersisted_count} publishes are not persisted"
+    waiting = counted(core.unpersisted_count, "publish is", "publishes are")
+    text = f"the publish store had no room within {limit:g} s, because {waiting} not persisted"
     if core.state == "connected":
         return text
     because = "" if core.last_error is None else f": {core.last_error}"
@@ -805,7 +851,8 @@ def _no_room(core: _quire.Client, limit: float | None) -> str:
 def _not_flushed(core: _quire.Client) -> TimeoutError:
     """Returns the error for a flush that was not answered in time, with the publishes that wait and the reason."""
     count = core.unpersisted_count
-    waiting = f"{count} publishes are not persisted yet" if count else "the flush is not answered yet"
+    unpersisted = f"{counted(count, 'publish is', 'publishes are')} not persisted yet"
+    waiting = unpersisted if count else "the flush is not answered yet"
     if core.state == "connected":
         return TimeoutError(waiting)
     because = "" if core.last_error is None else f": {core.last_error}"

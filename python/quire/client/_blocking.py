@@ -26,13 +26,28 @@ from quire._filter import FilterArgument
 from quire._message import Message, to_bytes
 from quire._units import Duration
 from quire.client._base import ClientBase
-from quire.client._define import DropReport, QueueSettings
+from quire.client._define import DropReport, QueueChanges, QueueSettings
 from quire.client._options import DEFAULT_CLOSE_TIMEOUT, ClientOptions
 from quire.client._publish import Publish, batch_to_core, check_not_empty
+from quire.client._query import Query
 from quire.client._receipts import BatchReceipt, Receipt
+from quire.client._records import (
+    BlockingDeltaRecordsSpec,
+    BlockingDeltaSpec,
+    BlockingRecordsSpec,
+    QuerySpec,
+    delete,
+)
 from quire.client._reports import DrainReport, ServerInfo, WorkReport
 from quire.client._spec import BlockingSpec, Change, Spec
-from quire.client._subscription import DEFAULT_BATCH_COUNT, CompletedBase, SubscriptionBase, check_count
+from quire.client._subscription import (
+    DEFAULT_BATCH_COUNT,
+    CompletedBase,
+    SnapshotBase,
+    SubscriptionBase,
+    check_count,
+)
+from quire.client._table import BlockingTableSpec, Table
 from quire.client._threads import Threads, finish
 
 
@@ -42,6 +57,14 @@ class Completed(CompletedBase):
     def wait(self, timeout: Duration | None = None) -> bool:
         """Waits for the event. Returns `False` after `timeout`, or when the client ended before the event."""
         return bool(self._core.wait_completed(timeout_to_core(timeout)))
+
+
+class Snapshot(SnapshotBase):
+    __doc__ = SnapshotBase.__doc__
+
+    def wait(self, timeout: Duration | None = None) -> bool:
+        """Waits for the event. Returns `False` after `timeout`, or when the client ended before the event."""
+        return bool(self._core.wait_snapshot(timeout_to_core(timeout)))
 
 
 class Subscription(SubscriptionBase):
@@ -56,7 +79,9 @@ class Subscription(SubscriptionBase):
     def __init__(self, client: Client, core: _quire.Subscription, spec: Spec, sub_id: str) -> None:
         super().__init__(client, core, spec, sub_id)
         #: An event: the program has received the replay up to the end of the log at the subscribe call.
-        self.completed = Completed(core)
+        self.completed: Completed = Completed(core)
+        #: An event: the last record of the query has arrived. Only a subscription that begins with one has it.
+        self.snapshot: Snapshot = Snapshot(core)
 
     def __iter__(self) -> Iterator[Message]:
         self._check_not_handled()
@@ -66,6 +91,8 @@ class Subscription(SubscriptionBase):
 
     def get(self, timeout: Duration | None = None) -> Message:
         """Returns the next message, and waits for it for at most `timeout`.
+
+        The message before it then counts as processed, also when no message comes.
 
         Raises `TimeoutError` after `timeout`, and `DisconnectedError` when the subscription has ended.
         """
@@ -79,6 +106,8 @@ class Subscription(SubscriptionBase):
         self, max_messages: int = DEFAULT_BATCH_COUNT, timeout: Duration | None = None
     ) -> Iterator[list[Message]]:
         """Yields lists with the messages that have arrived, from one message to `max_messages`.
+
+        When the program asks for the next list, the messages of the list before it count as processed.
 
         With a `timeout`, it yields an empty list when no message arrives for this long.
         """
@@ -101,6 +130,10 @@ class Subscription(SubscriptionBase):
         Arguments that are left out stay as they are, except that the filter is removed. `None` removes the
         rate, the conflation and the select list. The subscription keeps its place in the log unless
         `bookmark` is given. When the server refuses the change, nothing has changed.
+
+        A subscription that began with a query receives the difference between the two views: `"publish"` for
+        records that come into view, and with `oof=True` `"oof"` for records that leave it. A page cannot
+        be replaced. A subscription that began with a query and a bookmark receives no difference.
         """
         finish(self._replace(change))
 
@@ -181,6 +214,7 @@ class Client(ClientBase[Subscription]):
         headers: Mapping[str, str | bytes] | None = None,
         delay: Duration | None = None,
         deliver_at: datetime | None = None,
+        sow_key: str | None = None,
         on_persisted: Callable[[Receipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> int | None:
@@ -204,6 +238,8 @@ class Client(ClientBase[Subscription]):
           takes the message, and is at most 3,653 days. Other subscriptions get the message at once
         - `deliver_at`: the same as a point in time, a `datetime` with a time zone. A time that has passed
           means no delay
+        - `sow_key`: the key of the message in a last-value topic whose keys the publisher supplies: 1 to 255
+          letters, digits, `+`, `/`, `=`, `-` and `_`. A topic with key fields ignores it
         - `on_persisted`: function that is called with the `Receipt` of the message when it is persisted,
           refused, or lost with the client. It runs on a thread of the client, one call at a time. Its
           exceptions are logged
@@ -224,6 +260,7 @@ class Client(ClientBase[Subscription]):
                 headers=headers,
                 delay=delay,
                 deliver_at=deliver_at,
+                sow_key=sow_key,
             )
             return finish(self._publish_one(Receipt, message, on_persisted, timeout)).sequence
         if timeout is not None:
@@ -241,6 +278,7 @@ class Client(ClientBase[Subscription]):
             and headers is None
             and delay is None
             and deliver_at is None
+            and sow_key is None
         ):
             try:
                 return self._core.publish(topic, body, number)
@@ -254,11 +292,49 @@ class Client(ClientBase[Subscription]):
         lifetime = expiration_to_core(expiration)
         correlation = correlation_to_core(correlation_id)
         later = delay_to_core(delay, deliver_at, lifetime)
-        send = partial(self._core.publish, topic, body, number, lifetime, correlation, headers, later)
+        check_type(sow_key, str, "sow_key", optional=True)
+        options = (lifetime, correlation, headers, later, sow_key)
+        send = partial(self._core.publish, topic, body, number, *options)
         try:
             return send()
         except BlockingIOError:
             return finish(self._publish_when_room(self._core, send, timeout, f"publishing to {topic!r}"))
+
+    def delta_publish(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        sequence: SequenceArgument = AUTO,
+        expiration: Duration | None = None,
+        correlation_id: str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+        sow_key: str | None = None,
+        timeout: Duration | None = None,
+    ) -> int | None:
+        """Sends the fields of a record that change, and returns the sequence number.
+
+            client.publish("orders", {"id": 1, "item": "book", "qty": 2})
+            client.delta_publish("orders", {"id": 1, "qty": 3})  # the item is still "book"
+
+        The server merges `data` into the record of the last-value topic with the same key, and then records
+        and delivers the whole message. A field that `data` does not have stays as it is. Nested objects are
+        merged field by field, and arrays are replaced. Without such a record, or on a topic that keeps no
+        last values, `data` is the whole message.
+
+        The arguments are those of `publish`. `flush` raises `BadMessageError` for a delta that cannot be
+        merged. The record then stays as it is.
+        """
+        message = Publish(
+            data,
+            topic=topic,
+            sequence=sequence,
+            expiration=expiration,
+            correlation_id=correlation_id,
+            headers=headers,
+            sow_key=sow_key,
+        )
+        return finish(self._delta_publish(message, timeout))
 
     def publish_receipt(
         self,
@@ -271,6 +347,7 @@ class Client(ClientBase[Subscription]):
         headers: Mapping[str, str | bytes] | None = None,
         delay: Duration | None = None,
         deliver_at: datetime | None = None,
+        sow_key: str | None = None,
         on_persisted: Callable[[Receipt], object] | None = None,
         timeout: Duration | None = None,
     ) -> Receipt:
@@ -289,6 +366,7 @@ class Client(ClientBase[Subscription]):
             headers=headers,
             delay=delay,
             deliver_at=deliver_at,
+            sow_key=sow_key,
         )
         return finish(self._publish_one(Receipt, message, on_persisted, timeout))
 
@@ -350,7 +428,8 @@ class Client(ClientBase[Subscription]):
         not persisted. `timeout`: the longest wait; without it there is no limit.
 
         Raises `TimeoutError` after `timeout`, and the error of a publish that the server refused since the
-        last flush.
+        last flush. Raises `NameInUseError`, once, when the server dropped publishes as duplicates, because it has
+        sequences of the client name that this client did not publish.
         """
         finish(self._flush(timeout))
 
@@ -382,7 +461,7 @@ class Client(ClientBase[Subscription]):
         - `rate_max_gap`: with a multiple, the longest pause before the next message
         - `conflation`, `conflation_key`: of the messages with the same key (a field such as "/symbol", or
           several fields), deliver at most one in each interval of this length: the newest, with the bookmark
-          of the first
+          of the first. On a last-value topic the key is that of the record when `conflation_key` is left out
         - `select`: the part of each message to deliver, as entries such as "-/", "+/symbol", "+/price"
         - `on_message`: function that is called with each message. The handlers of one client run one at a
           time, in the order of arrival, on one thread. A coroutine function is a `TypeError`
@@ -434,27 +513,167 @@ class Client(ClientBase[Subscription]):
         """
         finish(self._settle(topic, bookmarks, filter, cancel, expire, timeout))
 
-    def sow(
+    @takes(QuerySpec)
+    def sow(self, spec: QuerySpec) -> Query:
+        """Returns the records of a last-value topic at one instant, or the messages that a queue can deliver now.
+
+            for record in client.sow("orders", filter="/qty > 50", order_by="/price DESC", top_n=10):
+                print(record.sow_key, record.json())
+
+        The call returns when the server has accepted the query. The instant is that of the call: later
+        publishes do not change the result. The query sees everything that this client published before. The
+        messages of a queue come in delivery order, and stay in the queue.
+
+        - `topic`: exact name, or a regular expression that selects several last-value topics
+        - `filter`: content filter; only records that match it are returned
+        - `order_by`: fields to sort by, such as "/price DESC, /time". Each field sorts in ascending order
+          without `DESC`, and by its text with `TEXT`. Without it, the order of records is undefined
+        - `top_n`: limit of records. `skip_n`: number of records to leave out first; requires `top_n`
+        - `keys`: only the records with these keys
+        - `bookmark`: the state after a message (a bookmark or a message), or after a time (a `datetime` or a
+          text), within the `history` of the topic. A topic without history has its current state only
+        - `select`: the part of each record to deliver, as entries such as "-/", "+/symbol", "+/price"
+        - `batch_size`: number of records to take from the connection at a time
+        - `timeout`: how long to wait for the server, instead of `command_timeout`
+
+        Raises `NotLastValueError` for a topic that keeps no last values and is no queue, `BadFilterError` and
+        `BadTopicError`, and `TimeoutError` after `timeout`. Raises `BadBookmarkError` for a state before the
+        history of the topic, and for a bookmark that is not in the log. The iteration raises
+        `DisconnectedError` when the connection is lost before the last record.
+        """
+        return Query(self, spec)
+
+    @takes(BlockingRecordsSpec)
+    def sow_and_subscribe(self, spec: BlockingRecordsSpec) -> Subscription:
+        """Subscribes to last-value topics: first the records, then every change, without a gap or a duplicate.
+
+            with client.sow_and_subscribe("orders", filter="/state = 'open'", oof=True) as orders:
+                for message in orders:
+                    print(message.command, message.sow_key, message.data)
+
+        The `command` of a message is `"sow"` for a record, `"publish"` for a change, and `"oof"` for a record
+        that has left the view. `snapshot` of the subscription is set when the last record has arrived.
+
+        After a reconnect the client runs the query again, and the subscription receives the difference: new
+        and changed records as `"publish"`, and lost ones as `"oof"`.
+
+        - `topic`, `filter`, `order_by`, `top_n`, `keys`, `select`: as in `sow`. `filter`, `keys` and `select`
+          also apply to the changes. `order_by` and `top_n` apply to the records only
+        - `skip_n`: makes the subscription a page, also with 0. The server keeps the order of the records, and
+          the subscription receives only the `top_n` records after the first `skip_n`. A record that comes into
+          the page arrives as `"publish"`. Requires `top_n`, and an exact topic
+        - `oof`: deliver `"oof"` when a record leaves the view. `message.reason` is `"deleted"`, `"expired"`, or
+          `"match"` when the filter does not match the new data, or the record left the page
+        - `bookmark`: the records are those of the state after a message or a time, as in `sow`. Then every later
+          message follows, from the log. With a granularity, the state can be earlier, and the messages begin
+          there. The topic must be recorded and have a `history`. Not with `oof` or `skip_n`
+        - `conflation`: deliver at most one message about each record in each interval of this length: the
+          newest. A record that comes and goes within an interval gives no message. The records of the query
+          are not delayed
+        - `conflation_key`: fields that are the key instead of that of the record. Not with `oof` or `skip_n`
+        - `on_message`, `sub_id`, `timeout`: as in `subscribe`
+
+        On a topic that keeps no last values, the result is empty and the subscription is an ordinary one.
+        Raises the errors of `subscribe`.
+        """
+        return self._enter_now(spec.spec, auto_ack=self._options.auto_ack)
+
+    @takes(BlockingDeltaSpec)
+    def delta_subscribe(self, spec: BlockingDeltaSpec) -> Subscription:
+        """Subscribes to a last-value topic. Of each change, it receives only the fields that differ, and the key fields.
+
+            for message in client.delta_subscribe("orders", filter="/state = 'open'"):
+                print(message.sow_key, message.is_delta, message.json())
+
+        `message.is_delta` is `True` for such a message. A field that was removed is NULL in it. A new record,
+        and a record that begins to match the filter, is delivered whole, and `is_delta` is `False`.
+
+        - `topic`, `filter`, `select`, `on_message`, `sub_id`, `timeout`: as in `subscribe`. `select` applies to
+          the fields that differ, and the key fields are delivered in addition
+        - `oof`: deliver `"oof"` when a record leaves the view. See `sow_and_subscribe`
+        - `no_empties`: deliver nothing for a publish in which no field differs. Without it, the message has the
+          key fields only
+        - the other arguments of `subscribe` require a `bookmark` or a `conflation`, which the server refuses
+          here: a replay delivers whole messages
+
+        The difference is that to the record of the topic, also when the subscription has not received this
+        record. `sow_and_delta_subscribe` delivers the records first. On a topic that keeps no last values, and
+        for `binary` messages, every message is whole. Raises the errors of `subscribe`.
+        """
+        return self._enter_now(spec, auto_ack=self._options.auto_ack)
+
+    @takes(BlockingDeltaRecordsSpec)
+    def sow_and_delta_subscribe(self, spec: BlockingDeltaRecordsSpec) -> Subscription:
+        """Subscribes to last-value topics: first the records, and then of each change only the fields that differ.
+
+            with client.sow_and_delta_subscribe("orders", oof=True) as orders:
+                for message in orders:
+                    print(message.command, message.is_delta, message.sow_key, message.data)
+
+        The messages of changes are those of `delta_subscribe`. After a reconnect, new and changed records are
+        delivered whole. A message whose `is_delta` is `False` replaces the record that the program has.
+
+        - `no_empties`: as in `delta_subscribe`
+        - all other arguments: as in `sow_and_subscribe`. With `top_n`, changes of the other records are
+          delivered as differences, too
+
+        Raises the errors of `subscribe`.
+        """
+        return self._enter_now(spec.spec, auto_ack=self._options.auto_ack)
+
+    def sow_delete(
         self,
         topic: str,
         *,
+        keys: str | Iterable[str] | None = None,
         filter: FilterArgument | None = None,
-        order_by: str | None = None,
-        top_n: int | None = None,
-        batch_size: int | None = None,
+        data: Any = None,
+        bookmarks: str | Message | Iterable[str | Message] | None = None,
         timeout: Duration | None = None,
-    ) -> Iterator[Message]:
-        """Yields the messages that a queue can deliver now, in delivery order. The queue is not changed.
+    ) -> int:
+        """Removes records of a last-value topic, and returns their number.
 
-        - `filter`: content filter; only messages that match it are returned
-        - `order_by`: field to sort by, such as "/price"; "/price DESC" sorts in descending order
-        - `top_n`: limit of messages
-        - `batch_size`: number of messages to take from the connection at a time
+            client.sow_delete("orders", filter="/state = 'done'")
+
+        A record is removed if all given selectors apply to it. The call returns when the records are removed.
+        The delete is persisted with the next `flush`. It has a sequence number, and is sent again after a lost
+        connection.
+
+        - `topic`: exact name, or a regular expression that selects several last-value topics
+        - `keys`: the records with these keys. `filter`: the records that match
+        - `data`: a message: the record that a publish of it would replace
+        - `bookmarks`: acknowledges messages of a queue, as `ack` does, and returns the number of bookmarks
+        - `timeout`: how long to wait for the server, instead of `command_timeout`
+
+        Raises `ValueError` without a selector, and `NotLastValueError` for a topic that keeps no last values.
+        Raises `DisconnectedError` when the connection was lost and the number is unknown: the records are
+        then removed.
         """
-        count = DEFAULT_BATCH_COUNT if batch_size is None else batch_size
-        check_count(count)
-        answers = finish(self._query(topic, filter, order_by, top_n, timeout))
-        return (message for batch in _batches(answers, count, None) for message in batch)
+        return finish(delete(self, topic, keys, filter, data, bookmarks, timeout))
+
+    @takes(BlockingTableSpec)
+    def table(self, spec: BlockingTableSpec) -> Table:
+        """Returns a live copy of the records of a last-value topic, which the client keeps up to date.
+
+            table = client.table("orders")
+            table.ready.wait("10s")
+            print(table["A-1"].json())
+
+        - `topic`: exact name, or a regular expression that selects several last-value topics
+        - `filter`: content filter; the table has only records that match it
+        - `key`: a field such as "/order_id", or several fields: the text of the field, or a tuple of texts, is
+          the key in the table. Of two records with one value, the later one is shown. Without it, the
+          `sow_key` of each record is its key
+        - `on_change`: function that is called with each `Change`, on the thread of the handlers
+        - `select`: the part of each record to keep, as entries such as "-/", "+/symbol", "+/price"
+        - `conflation`: shortest time between two changes of one record
+        - `timeout`: how long to wait for the server, instead of `command_timeout`
+
+        The call returns when the server has accepted the subscription. `table.ready` is set when the table has
+        its first records. Raises `NotLastValueError` for a topic that keeps no last values, and the errors of
+        `sow_and_subscribe`.
+        """
+        return Table(self, spec)
 
     def queue_stats(
         self, queue: str | None = None, *, timeout: Duration | None = None
@@ -471,11 +690,27 @@ class Client(ClientBase[Subscription]):
         - `timeout`: how long to wait for the answer; left out, `command_timeout`
         - `settings`: the keys of `[[queue]]`, as `lease_period="30s"` (docs/queues.md section 14)
 
-        The queue begins with the first message that is recorded after the call. Returns `False` when the queue existed with
-        the same settings. Raises `QueueExistsError` when it exists with other settings or in the configuration of the
-        server, and `ConfigError` that names the key of a bad setting.
+        The queue begins with the first message that is recorded after the call, or with `recovery_point="epoch"` with the
+        first one of the log. Returns `False` when the queue existed with the same settings. Raises `QueueExistsError` when
+        it exists with other settings or in the configuration of the server, and `ConfigError` that names the key of a bad
+        setting.
         """
         return finish(self._create_queue(name, settings, timeout))
+
+    def alter_queue(
+        self, name: str, *, timeout: Duration | None = None, **settings: Unpack[QueueChanges]
+    ) -> bool:
+        """Changes settings of a queue that was created with `create_queue`. Returns when they are on stable storage.
+
+        - `name`: of the queue
+        - `timeout`: how long to wait for the answer; left out, `command_timeout`
+        - `settings`: the new values, as `lease_period="1m"`; `None` for the default. Other settings stay as they are
+
+        The messages and leases of the queue stay as they are (docs/queues.md section 14). Returns `False` when the queue had
+        these settings. Raises `ConfigError` that names the keys when a setting cannot be changed or is bad,
+        `UnknownQueueError` when there is no such queue, and `QueueExistsError` for a queue of the configuration.
+        """
+        return finish(self._alter_queue(name, settings, timeout))
 
     def drop_queue(self, name: str, *, timeout: Duration | None = None) -> DropReport:
         """Drops a queue that was created with `create_queue`. Its messages stay in the log.
@@ -501,6 +736,10 @@ class Client(ClientBase[Subscription]):
     def _unrecorded_of(self, topics: Collection[str]) -> list[str]:
         """Returns those of `topics` to which this client published and which the server does not record."""
         return finish(self._unrecorded(topics))
+
+    def _described_of(self, topics: Collection[str]) -> list[dict[str, Any]]:
+        """Returns the topics of the server with these names."""
+        return finish(self._described(topics))
 
     def _clients(self) -> list[dict[str, Any]]:
         """Returns the connections of the server, the oldest first."""
@@ -551,7 +790,7 @@ class Client(ClientBase[Subscription]):
         """Waits up to `timeout` for pending publishes, and closes the client. All iterations end.
 
         Does not wait without a connection, or after the connection is lost. Logs the number of publishes that
-        are not persisted. Does nothing when the client is closed.
+        are not persisted, and the errors of publishes that `flush` did not raise. Does nothing when the client is closed.
         """
         finish(self._close(timeout_to_core(timeout) or 0.0))
 

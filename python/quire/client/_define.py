@@ -1,4 +1,4 @@
-"""Queues that are created and dropped at run time: the settings, and the answers of the server (docs/queues.md section 14)."""
+"""Queues that are created, altered and dropped at run time: the settings, and the answers of the server (docs/queues.md section 14)."""
 
 from __future__ import annotations
 
@@ -33,11 +33,27 @@ class QueueSettings(TypedDict, total=False):
     priority: str
     barrier_expression: str
     target_queue_depth: int
-    #: The queue begins with the next message.
-    recovery_point: Literal["now"]
+    #: The queue begins with the next message, or with the first one of the log.
+    recovery_point: Literal["now", "epoch"]
     dead_letter_topic: str
     file_backed_metadata: Literal["enabled", "disabled"]
     record_leases: bool
+
+
+class QueueChanges(TypedDict, total=False):
+    """The settings of a queue that `alter_queue` can change (docs/queues.md section 14). `None` is the default of the key."""
+
+    lease_period: Duration | None
+    leasing: Literal["strict", "sublease"] | None
+    max_backlog: int | None
+    max_per_subscription_backlog: int | None
+    max_deliveries: int | None
+    max_cancels: int | None
+    retry_delay: Sequence[Duration] | None
+    expiration: Duration | None
+    expiration_model: Literal["message", "queue", "minimum"] | None
+    dead_letter_topic: str | None
+    record_leases: bool | None
 
 
 @dataclass(frozen=True)
@@ -61,3 +77,20 @@ def settings_to_core(name: str, settings: QueueSettings) -> str:
     if "message_type" not in given:
         core["message_type"] = ""
     return json.dumps(core)
+
+
+def changes_to_core(name: str, changes: QueueChanges) -> str:
+    """Returns the changes as the server reads them: JSON with the given keys. Raises `ConfigError` that names the key."""
+    from quire.config._models import Queue, queue_of
+
+    check_type(name, str, "name")
+    given: dict[str, Any] = {**changes}
+    # `None` is no value of some keys. An unknown key is refused with any value.
+    values = {
+        key: value for key, value in given.items() if value is not None or key not in Queue.model_fields
+    }
+    core = queue_of({"message_type": "json", **values, "name": name}).to_core()
+    names = {key: key if key in core else f"{key}_ns" for key in given}
+    if "max_queue_depth" in names:
+        names["max_queue_depth"] = "target_queue_depth"
+    return json.dumps({names[key]: None if given[key] is None else core[names[key]] for key in given})

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from quire._arguments import journal_inside
 from quire._errors import ConfigError
 
 DEFAULT_PORT: Final = 9007
@@ -27,7 +28,11 @@ def parse_url(url: str) -> tuple[str, int] | tuple[Path] | Place:
     if colon and scheme == "memory":
         return Place(None, rest)
     if colon and scheme == "local":
-        return (Path(rest).expanduser().resolve(),)
+        directory = Path(rest).expanduser().resolve()
+        if (inside := journal_inside(directory)) is not None:
+            reason = f"{url!r}: there are no journal files; perhaps you mean local:{inside}"
+            raise ConfigError(reason, key="url")
+        return (directory,)
     if colon and scheme == "file":
         if not rest:
             raise ConfigError(f"{url!r} names no directory, as file:./trades does", key="url")

@@ -185,7 +185,8 @@ class ClientOptions:
         else:
             settings = {"transaction_log": {"journal_directory": directory}}
         try:
-            return _quire.Embedded(json.dumps(settings), directory, place.name)
+            # Without a configuration the client joins an engine that runs, as it is.
+            return _quire.Embedded(json.dumps(settings), directory, place.name, self.config is None)
         except ConfigError as error:
             raise error if self.config is None else self.config.placed(error) from None
 

@@ -22,9 +22,16 @@ from quire._errors import ConfigError, QuireError
 from quire._message import Encoder, to_bytes
 from quire._units import Duration
 
-#: Topic, data, sequence (0: the next one), expiration in seconds, correlation id, headers, delay.
+#: Topic, data, sequence (0: the next one), expiration in seconds, correlation id, headers, delay, key.
 CoreMessage = tuple[
-    str, bytes, int, int | None, str | None, Mapping[str, str | bytes] | None, CoreDelay | None
+    str,
+    bytes,
+    int,
+    int | None,
+    str | None,
+    Mapping[str, str | bytes] | None,
+    CoreDelay | None,
+    str | None,
 ]
 
 
@@ -41,6 +48,7 @@ class Publish:
     headers: Mapping[str, str | bytes] | None = None
     delay: Duration | None = None
     deliver_at: datetime | None = None
+    sow_key: str | None = None
 
     def to_core(self, encoder: Encoder | None) -> CoreMessage:
         """Raises `ConfigError`, and `TypeError` or `ValueError` for data that cannot become JSON."""
@@ -61,7 +69,8 @@ class Publish:
             _quire.check_headers(self.headers)
         lifetime = expiration_to_core(self.expiration)
         delay = delay_to_core(self.delay, self.deliver_at, lifetime)
-        return topic, data, sequence, lifetime, correlation_id, self.headers, delay
+        check_type(self.sow_key, str, "sow_key", optional=True)
+        return topic, data, sequence, lifetime, correlation_id, self.headers, delay, self.sow_key
 
 
 def batch_to_core(
@@ -92,6 +101,7 @@ def batch_to_core(
             headers=headers if item.headers is None else item.headers,
             delay=item.delay if is_later else delay,
             deliver_at=item.deliver_at if is_later else deliver_at,
+            sow_key=item.sow_key,
         )
         try:
             messages.append(whole.to_core(encoder))

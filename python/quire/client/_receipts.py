@@ -8,6 +8,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
@@ -211,7 +212,7 @@ class Following:
         self._core = core
         self._name = name
         #: Held while a receipt is made, so that it is not announced before it is known here. A signal handler may publish meanwhile.
-        self.lock = threading.RLock()
+        self.lock: AbstractContextManager[bool] = threading.RLock()
         self._receipts: weakref.WeakValueDictionary[int, ReceiptBase[Any]] = weakref.WeakValueDictionary()
         self._functions: dict[int, tuple[ReceiptBase[Any], OnPersisted]] = {}
         self._running: Running | None = None

@@ -6,93 +6,119 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from quire._errors import QuireError
+from quire._errors import NameInUseError, QuireError
 
 
 @dataclass(frozen=True)
 class DrainReport:
-    """The work that was left when a client was drained."""
+    """The work that was left when a client was drained.
 
-    #: Publishes that are not known to be persisted.
+    - `unpersisted`: publishes that are not known to be persisted
+    - `unprocessed`: messages that were received and not processed: held by the program, waiting for their handlers, or not
+      taken
+    - `failures`: the errors of publishes that the server refused or dropped, and that neither `flush` nor a receipt has raised
+    """
+
     unpersisted: int
-    #: Messages that were received and not processed: held by the program, waiting for their handlers, or not taken.
     unprocessed: int = 0
+    failures: tuple[QuireError, ...] = ()
 
     @property
     def is_clean(self) -> bool:
         """Whether no work was left."""
-        return self.unpersisted == 0 and self.unprocessed == 0
+        return self.unpersisted == 0 and self.unprocessed == 0 and not self.failures
 
 
 @dataclass(frozen=True)
 class SubscriptionHealth:
-    """The state of one subscription."""
+    """The state of one subscription.
+
+    - `sub_id`, `topic`: the subscription
+    - `most_recent`: the bookmark to resume after
+    - `completed`: whether the replay has caught up with new messages
+    - `last_heard`: the time at which a message, or the end of the replay, last arrived (UTC)
+    - `missed`: messages of an ordinary subscription that came while earlier ones were not taken
+    """
 
     sub_id: str
     topic: str
     most_recent: str | None
     completed: bool
-    #: The time at which a message, or the end of the replay, last arrived (UTC).
     last_heard: datetime | None
-    #: Messages of an ordinary subscription that came while those before them were not taken: docs/clients.md, "Bounds".
     missed: int
 
 
 @dataclass(frozen=True)
 class Health:
-    """The state of a client."""
+    """The state of a client.
+
+    - `state`: `"connecting"`, `"connected"`, `"reconnecting"` or `"closed"`
+    - `persisted`: the highest sequence that is persisted
+    - `unpersisted`: publishes that are not known to be persisted
+    - `last_error`: why the last attempt to connect failed, if one did
+    - `last_heard`: the time at which the last bytes came from the server (UTC)
+    - `subscriptions`: the state of each subscription
+    """
 
     state: str
     persisted: int
     unpersisted: int
-    #: Why the last attempt to connect failed, if one did.
     last_error: str | None = None
-    #: The time at which the last bytes came from the server (UTC).
     last_heard: datetime | None = None
     subscriptions: tuple[SubscriptionHealth, ...] = ()
 
 
 @dataclass(frozen=True)
 class WorkReport:
-    """The numbers of messages that a worker processed, by outcome."""
+    """The numbers of messages that a worker processed, by outcome. Each message counts once.
 
-    #: The handler returned.
+    The outcome is the first verdict on the message: that of the handler (`ack`, `cancel` or `expire`), otherwise that of the
+    worker, which acknowledges when the handler returns and cancels when it raises.
+
+    - `acknowledged`: messages that were acknowledged
+    - `cancelled`: messages that went back to their queue
+    - `lost`: messages whose lease was over before their first verdict, so that another consumer may have them. An
+      acknowledgement or an expiry was still sent. Also messages that the worker skipped, because their lease was over
+    - `expired`: messages that the handler expired: they left their queue unprocessed
+    """
+
     acknowledged: int
-    #: The handler raised: the message went back to the queue.
     cancelled: int
-    #: The lease was over before the handler returned or raised: another consumer may have the message. An acknowledgement was
-    #: still sent (docs/clients.md, Queues). Also messages that were skipped because their lease was over.
     lost: int
+    expired: int = 0
 
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """The identity of a server, and the sizes and counts of its parts."""
+    """The identity of a server, and the sizes and counts of its parts.
 
-    #: The name of the instance.
+    - `name`: the name of the instance
+    - `version`: the version of quire that it runs
+    - `started`, `uptime`: when it started (UTC), and how long it has run, both by its own clock
+    - `connections`, `subscriptions`, `queues`: how many there are now
+    - `topics`: topics that the log holds
+    - `published`: messages since the start, refused ones and duplicates included
+    - `delivered`: messages sent to subscriptions since the start
+    - `persisted`: the position of the last persisted record, which is the number of records that there ever were
+    - `unpersisted_bytes`: bytes that wait to be persisted
+    - `journal_files`, `journal_size`: the files of the journal and their bytes, archived files included
+    - `journal_failed`: whether the journal takes no more writes
+    """
+
     name: str
-    #: The version of quire that it runs.
     version: str
-    #: When it started (UTC), and how long it has run, both by its own clock.
     started: datetime
     uptime: timedelta
     connections: int
     subscriptions: int
-    #: Topics that the log holds.
     topics: int
     queues: int
-    #: Messages since the start, refused ones and duplicates included.
     published: int
-    #: Messages sent to subscriptions since the start.
     delivered: int
-    #: Position of the last record that is persisted: how many records there ever were.
     persisted: int
-    #: Bytes that wait to be persisted.
     unpersisted_bytes: int
     journal_files: int
-    #: Bytes of the journal files, archived ones included.
     journal_size: int
-    #: The journal takes no more writes.
     journal_failed: bool
 
 
@@ -108,11 +134,25 @@ def server_info_of(figures: dict[str, Any]) -> ServerInfo:
 
 
 def failure_of_publishes(failed: list[tuple[int, BaseException]]) -> BaseException | None:
-    """One exception for all refused publishes, the first of them with a note about the others."""
+    """One exception for all refused or dropped publishes, with a note about the others.
+
+    It is the error of dropped publishes if there is one, otherwise that of the first refused publish.
+    """
     if not failed:
         return None
-    sequence, error = failed[0]
+    dropped = (one for one in failed if isinstance(one[1], NameInUseError))
+    sequence, error = next(dropped, failed[0])
     if isinstance(error, QuireError):
         error.sequence = sequence or None
-        error.add_note(f"publish {sequence} was refused, and {len(failed) - 1} more since the last flush")
+        others = len(failed) - 1
+        if not isinstance(error, NameInUseError):
+            error.add_note(f"publish {sequence} was refused, and {others} more since the last flush")
+        elif others:
+            error.add_note(f"since the last flush there are {others} more errors of publishes")
     return error
+
+
+def text_of_failure(sequence: int, error: BaseException) -> str:
+    """The failure of a publish for the log."""
+    # The text of this error says how many publishes it is about.
+    return str(error) if isinstance(error, NameInUseError) else f"publish {sequence} was refused: {error}"

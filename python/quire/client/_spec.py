@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from decimal import Decimal
 from enum import Enum
 from numbers import Real
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from quire import _quire
 from quire._arguments import (
@@ -23,6 +23,9 @@ from quire._filter import FilterArgument, optional_filter_to_core
 from quire._message import Message
 from quire._units import Duration
 from quire.client._driver import Handler
+
+if TYPE_CHECKING:
+    from quire.client._records import Records
 
 
 class _Kept(Enum):
@@ -86,8 +89,8 @@ class Spec:
             "rate": _rate_to_core(self.rate),
             "rate_max_gap": delta_to_core(self.rate_max_gap, "rate_max_gap"),
             "conflation": delta_to_core(self.conflation, "conflation"),
-            "conflation_key": _fields_to_core(self.conflation_key, "conflation_key"),
-            "select": _fields_to_core(self.select, "select"),
+            "conflation_key": fields_to_core(self.conflation_key, "conflation_key"),
+            "select": fields_to_core(self.select, "select"),
             "timeout": timeout_to_core(self.timeout),
         }.items():
             object.__setattr__(self, name, value)
@@ -104,16 +107,19 @@ class Spec:
                 raise ConfigError("it does not go together with `live`", key=key)
         if self.rate_max_gap is not None and self.rate is None:
             raise ConfigError('it requires a `rate` such as "2X"', key="rate_max_gap")
-        if (self.conflation is None) != (self.conflation_key is None):
-            keys = ("conflation", "conflation_key")
-            key, other = keys if self.conflation_key is None else keys[::-1]
-            raise ConfigError(f"it requires `{other}`", key=key)
+        if self.conflation_key is not None and self.conflation is None:
+            raise ConfigError("it requires `conflation`", key="conflation_key")
 
     @property
     def options(self) -> int:
         """The option bits of the wire (docs/protocol.md, `subscribe`)."""
         not_found = _NOT_FOUND_OPTIONS[self.bookmark_not_found]
         return self.live << 1 | self.fully_durable << 2 | self.paused << 3 | not_found
+
+    @property
+    def records(self) -> Records | None:
+        """The query with which the subscription begins; `None` for a subscription without one."""
+        return None
 
     @property
     def wants_completed(self) -> bool:
@@ -169,7 +175,7 @@ def _rate_to_core(rate: Rate | None) -> str | None:
     return text
 
 
-def _fields_to_core(fields: str | Iterable[str] | None, key: str) -> str | None:
+def fields_to_core(fields: str | Iterable[str] | None, key: str) -> str | None:
     """One text as on the wire, or its parts."""
     if fields is None:
         return None

@@ -27,9 +27,9 @@ class PublishStore:
         self, path: str | os.PathLike[str] | None = None, *, size_max: Size = DEFAULT_PUBLISH_STORE_SIZE_MAX
     ) -> None:
         #: The file, or `None`.
-        self.path = None if path is None else absolute(path, "publish_store")
+        self.path: Path | None = None if path is None else absolute(path, "publish_store")
         #: Bytes.
-        self.size_max = size(size_max, "size_max")
+        self.size_max: int = size(size_max, "size_max")
 
     def __repr__(self) -> str:
         return f"PublishStore({None if self.path is None else str(self.path)!r}, size_max={self.size_max})"
@@ -43,7 +43,7 @@ class BookmarkStore:
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         #: The file, or `None`.
-        self.path = None if path is None else absolute(path, "bookmark_store")
+        self.path: Path | None = None if path is None else absolute(path, "bookmark_store")
         self._core = _quire.BookmarkStore(self.path)
 
     @property

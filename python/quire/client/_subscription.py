@@ -128,6 +128,20 @@ class CompletedBase:
         return self._core.is_completed()
 
 
+class SnapshotBase:
+    """An event: the last record of the query has arrived. It stays set.
+
+    With a handler: the handler returned from that record.
+    """
+
+    def __init__(self, core: _quire.Subscription) -> None:
+        self._core = core
+
+    def is_set(self) -> bool:
+        """Returns whether the event has happened."""
+        return self._core.is_snapshot()
+
+
 def check_count(max_messages: int) -> None:
     check_type(max_messages, int, "max_messages")
     if max_messages < 1:

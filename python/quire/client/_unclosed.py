@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from quire import _quire
 from quire._errors import QuireError
+from quire._units import counted
+from quire.client._reports import text_of_failure
 
 logger = logging.getLogger("quire.client")
 
@@ -40,10 +42,9 @@ def _finish(core: _quire.Client, close_stores: Callable[[], None], name: str, pr
     left = core.close(0)
     close_stores()
     for sequence, refused in core.take_failed_publishes():
-        logger.error("%s was not closed: publish %d was refused: %s", name, sequence, refused)
+        logger.error("%s was not closed: %s", name, text_of_failure(sequence, refused))
     if left:
-        logger.error(
-            "%s was not closed, and %d publishes are not known to be persisted: %s", name, left, reason
-        )
+        unknown = counted(left, "publish is", "publishes are")
+        logger.error("%s was not closed, and %s not known to be persisted: %s", name, unknown, reason)
     if is_open:
         warnings.warn(f"{name} was not closed: use `with`, or call close()", ResourceWarning, stacklevel=2)

@@ -24,6 +24,9 @@ logger = logging.getLogger("quire.client")
 #: How long a worker that stops waits until what it said is durable, in seconds.
 FLUSH_TIMEOUT = 10.0
 
+#: The field of the report for each verdict. A message that cannot be settled any more went back to its queue.
+_OUTCOMES = {"ack": "acknowledged", "cancel": "cancelled", "expire": "expired", None: "lost"}
+
 #: Renewals in each lease period. With three, two renewals can be late before the lease is lost.
 RENEWALS_PER_PERIOD = 3
 
@@ -84,7 +87,7 @@ class Worker:
         #: Held while the members below change, never during a wait.
         self._lock = threading.Lock()
         self._in_hand: dict[int, Message] = {}
-        self._counts = {"acknowledged": 0, "cancelled": 0, "lost": 0}
+        self._counts = {"acknowledged": 0, "cancelled": 0, "lost": 0, "expired": 0}
         #: Whether the renewals need not be told of a message in hand.
         self._is_renewing = not extend
         #: Set when the first message is in hand, so that the renewals begin, and at the end.
@@ -163,20 +166,21 @@ class Worker:
             raise error
 
     def _settle(self, message: Message, error: BaseException | None) -> None:
-        """Acknowledges or cancels, unless the handler has said what becomes of the message."""
+        """Acknowledges or cancels a message without a verdict of its handler, and counts the outcome."""
         self._in_hand.pop(id(message), None)
-        is_lost = message.lease_lost
+        is_lost, given = message.lease_lost, message._verdict
         if error is None:
             message.ack()
         elif isinstance(error, Exception):
-            self._client._failures.log(
-                "a handler failed on a message, which goes back to its queue", message, error
-            )
+            failed = "a handler failed on a message, which goes back to its queue"
+            if given is not None:
+                failed = f"a handler failed on a message that it had settled with {given}()"
+            self._client._failures.log(failed, message, error)
             message.cancel(self._delay_of(message))
-        else:
+        elif given is None:
             # Ctrl-C or a cancelled task: it goes back with the subscription, and counts as not handled.
             return
-        self._counts["lost" if is_lost else "acknowledged" if error is None else "cancelled"] += 1
+        self._counts["lost" if is_lost else _OUTCOMES[message._verdict]] += 1
 
     def _delay_of(self, message: Message) -> float | None:
         """How long the message waits when it is cancelled now; `None`: as its queue is configured."""

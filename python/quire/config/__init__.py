@@ -4,6 +4,7 @@ Every table may be given as a model or as a mapping with the same keys. `quire.c
 the queue engine without a broker is `quire.Queue`.
 """
 
+from quire.config._last_values import SowTopic
 from quire.config._models import Config, Limits, Maintenance, Queue, RecordedTopic, TransactionLog, Transport
 from quire.config._values import Address
 
@@ -14,6 +15,7 @@ __all__ = [
     "Maintenance",
     "Queue",
     "RecordedTopic",
+    "SowTopic",
     "TransactionLog",
     "Transport",
 ]

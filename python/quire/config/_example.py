@@ -23,6 +23,8 @@ max_patterns = 8192
 max_waiting = "1GB"                   # unread bytes; above it the slowest connection is closed
 max_unfinished = "256MB"              # bytes of incomplete frames
 max_created_queues = 1000             # queues that clients created at run time; 0: clients cannot create queues
+max_query_copies = "64MB"             # copies of replaced records that one query may need
+max_pattern_topics = 10000            # topics with records of all [[sow_topic]] that have a pattern
 
 [transaction_log]
 journal_directory = "journal"         # relative to data_directory
@@ -30,6 +32,7 @@ journal_size = "64MB"                 # of one file, at least 64KB; the first fi
 preallocated_journal_files = 2
 flush_interval = "100ms"              # 30us to 100ms; an idle disk is flushed at once
 durability = "fsync"                  # "os": acknowledged messages can be lost when the machine fails
+max_unpersisted = "64MB"               # bytes that wait for a sync; above it the server reads no more publishes
 max_topics = 100000                   # publishes to more topics are refused
 sequence_jump_logged = 1000000        # log a client whose sequence increases by more than this at once
 # journal_archive_directory = "archive" # relative to data_directory
@@ -38,7 +41,7 @@ sequence_jump_logged = 1000000        # log a client whose sequence increases by
 # [transaction_log.maintenance]
 # archive_after = "1d"
 # compress_after = "7d"
-# remove_after = "30d"                # except files that a queue or a reader needs
+# remove_after = "30d"                # except files that a queue, a last-value topic or a connected replay needs
 # archive_size_max = "200GB"          # outside of the archive; the oldest files beyond it are archived
 # compress_size_max = "50GB"          # uncompressed; the oldest files beyond it are compressed
 # remove_size_max = "2TB"             # in total; the oldest files beyond it are removed
@@ -56,6 +59,22 @@ name = "^"                            # a pattern: every topic
 message_type = "json"
 # filter = "/qty > 0"                 # record only the messages that match
 # validate = true                     # refuse messages that are not JSON
+
+# Example last-value topic: it keeps the newest message of each key. Uncomment to enable.
+# [[sow_topic]]
+# name = "orders"
+# message_type = "json"
+# key = ["/order_id"]                 # without it publishers supply the keys
+# key_domain = "orders"               # topics with one domain have the same keys for the same values
+# durability = "persistent"           # "transient": in memory only
+# hash_index = [["/symbol"]]          # fields that queries compare with =
+# index = ["/price"]                  # fields that queries compare in other ways
+# expiration = "disabled"             # "enabled": that of each message; or a lifetime such as "30s"
+# preprocessing = ["CONCAT(/symbol, '-', /venue) AS /instrument"] # computed before the key
+# enrichment = ["/qty - COALESCE(/qty OF PREVIOUS, 0) AS /change"] # computed after the key
+# history = { window = "1d", granularity = "1m" }   # keeps earlier states; not with pattern
+# pattern = "orders/.*"               # each topic that matches has these settings; name is then not a topic
+# recovery_point = "now"              # of a transient topic; "epoch": read it from the log at each start
 
 # Example queue. Uncomment to enable.
 # [[queue]]
@@ -75,7 +94,7 @@ message_type = "json"
 # expiration = "1h"
 # expiration_model = "message"        # or "queue", "minimum"
 # filter = "/quantity > 0"
-# priority = "/price * /quantity"     # the highest value first
+# priority = "/price * /quantity"     # the highest value first; not with target_queue_depth
 # barrier_expression = "/kind = 'end-of-day'"
 # recovery_point = "epoch"            # or "now", a bookmark, a time
 # dead_letter_topic = "ORDERS_DEAD"   # expired messages are published here

@@ -41,7 +41,7 @@ def line_of(text: str, place: tuple[str | int, ...]) -> int | None:
 
 def place_of(key: str) -> tuple[str | int, ...]:
     """The path of a key of the core, as `queues[0].lease_period_ns`."""
-    names = {"queues": "queue", "topics": "topic", "transports": "transport"}
+    names = {"queues": "queue", "sow_topics": "sow_topic", "topics": "topic", "transports": "transport"}
     table, _, name = key.partition(".")
     if table == "limits" and name in _LIMITS_OF_THE_LOG:
         key = f"transaction_log.{name}"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from quire._errors import ConfigError
-from quire.config._locate import keys_of, line_of, path_text
+from quire.config._locate import keys_of, line_of, path_text, place_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -48,9 +49,6 @@ def refused(
     error: ValidationError, model: type[BaseModel], file: Path | None = None, text: str = ""
 ) -> ConfigError:
     """Returns every mistake that the model found, in the order of the text when there is one."""
-    found = error.errors(include_url=False)
-    # A list is reported as too short when an entry was refused. This is not a separate mistake.
-    several = [mistake for mistake in found if mistake["type"] != "too_short"] or found
     return together(
         ConfigError(
             _reason(mistake, model),
@@ -58,8 +56,141 @@ def refused(
             file=file,
             line=line_of(text, mistake["loc"]),
         )
-        for mistake in several
+        for mistake in _separate(error)
     )
+
+
+def _separate(error: ValidationError) -> list[ErrorDetails]:
+    found = error.errors(include_url=False)
+    # A list is reported as too short when an entry was refused. This is not a separate mistake.
+    return [mistake for mistake in found if mistake["type"] != "too_short"] or found
+
+
+#: Keys whose mistakes in the core do not depend on other keys.
+_STANDALONE: Final = (("filter",), ("priority",), ("barrier_expression",))
+
+#: Values for required keys of tables that were missing or not allowed. The braces are for a number.
+_REQUIRED: Final = {"name": "mistake-{}", "message_type": "json"}
+
+#: A path in a configuration: keys, and numbers of entries of lists.
+Place = tuple[str | int, ...]
+
+
+class Mistakes:
+    """The mistakes in one file. Each value with a mistake is taken out, so that the rest can be checked.
+
+    A mistake that can follow from another one is not noted.
+    """
+
+    def __init__(self, settings: dict[str, Any], file: Path, text: str) -> None:
+        self.settings = copy.deepcopy(settings)
+        self.found: list[ConfigError] = []
+        self._file, self._text = file, text
+        #: Of each list of tables the numbers that the entries have in the file, for the entries that are left.
+        self._numbers: dict[Place, list[int]] = {}
+        #: The places of the mistakes in the file.
+        self._places: list[Place] = []
+
+    def take_out(self, tables: Sequence[str], reason: Callable[[str], str]) -> None:
+        """Notes the tables that this version does not have."""
+        for table in tables:
+            if table in self.settings:
+                self._report((table,), reason(table))
+                del self.settings[table]
+
+    def note(self, error: ValidationError, model: type[BaseModel]) -> bool:
+        """Notes the mistakes that the model found, and takes them out. False when there is nothing to take out."""
+        found = _separate(error)
+        for mistake in found:
+            place = self._in_file(mistake["loc"])
+            # A key that was taken out is not a missing one.
+            if place not in self._places:
+                self._add(place, _reason(mistake, model))
+        unknown = {mistake["loc"] for mistake in found if mistake["type"] == "extra_forbidden"}
+        places = {_place_to_remove(mistake) for mistake in found}
+        # Later entries first, so that the numbers of the others stay as they are.
+        for place in sorted(places, key=lambda place: [str(part).zfill(9) for part in place], reverse=True):
+            is_removed = self._remove(place, is_unknown=place in unknown)
+            if not is_removed:
+                return False
+        return True
+
+    def add_of_core(self, mistakes: Iterable[tuple[str, str]]) -> None:
+        """Notes the mistakes that the core found in what is left, apart from those that may follow from the others.
+
+        The core compares queues and last-value topics with the recorded topics.
+        """
+        tables = {_table_of(place) for place in self._places}
+        log = ("transaction_log", "topic")
+        is_log_partial = any(place[:2] in (log, log[:1]) for place in self._places)
+        for key, reason in mistakes:
+            place = self._in_file(place_of(key))
+            depends_on_log = is_log_partial and place[:1] in (("queue",), ("sow_topic",))
+            if place[-1:] in _STANDALONE or not (_table_of(place) in tables or depends_on_log):
+                self._add(place, reason)
+
+    def _add(self, place: Place, reason: str) -> None:
+        self._places.append(place)
+        self._report(place, reason)
+
+    def _report(self, place: Place, reason: str) -> None:
+        key, line = path_text(place) or "configuration", line_of(self._text, place)
+        self.found.append(ConfigError(reason, key=key, file=self._file, line=line))
+
+    def _in_file(self, place: Place) -> Place:
+        """The place in the file of a place in what is left."""
+        table, number = place[: _size_of_list(place)], _number_of(place)
+        if number is None or table not in self._numbers:
+            return place
+        return (*table, self._numbers[table][number], *place[len(table) + 1 :])
+
+    def _remove(self, place: Place, *, is_unknown: bool = False) -> bool:
+        """Takes the place out, or the innermost table that has it. Returns whether there was one."""
+        table: Place = ()
+        inner: Any = self.settings
+        for part, following in zip(place, (*place[1:], None), strict=True):
+            if isinstance(inner, dict) and isinstance(inner.get(part), dict) and isinstance(following, int):
+                # A single table is accepted as a list with one entry.
+                inner[part] = [inner[part]]
+            found = inner.get(part) if isinstance(inner, dict) else inner[part]
+            if following is None or not isinstance(found, dict | list):
+                break
+            table, inner = (*table, part), found
+        else:
+            return False
+        if isinstance(inner, dict) and table and part in _REQUIRED and not is_unknown:
+            # In its place, so that the other keys of the table can be checked.
+            inner[part] = _REQUIRED[part].format(len(self.found))
+            return True
+        if isinstance(inner, dict):
+            return inner.pop(part, None) is not None
+        assert isinstance(part, int)
+        self._numbers.setdefault(table, list(range(len(inner)))).pop(part)
+        del inner[part]
+        return bool(inner) or self._remove(table)
+
+
+def _size_of_list(place: Place) -> int:
+    """The number of keys before the first number of an entry."""
+    return next((at for at, part in enumerate(place) if isinstance(part, int)), len(place))
+
+
+def _number_of(place: Place) -> int | None:
+    at = _size_of_list(place)
+    number = place[at] if at < len(place) else None
+    return number if isinstance(number, int) else None
+
+
+def _table_of(place: Place) -> Place:
+    """The table that a place is in: an entry of a list of tables, or a table of the file."""
+    return place[: _size_of_list(place) + 1] if _number_of(place) is not None else place[:1]
+
+
+def _place_to_remove(mistake: ErrorDetails) -> Place:
+    """The part to take out so that the rest can be checked: the key of the table, or the table when its keys do not fit together."""
+    place: Place = mistake["loc"]
+    entry = _table_of(place)
+    return place if _number_of(place) is None else place[: len(entry) + 1]
 
 
 def together(mistakes: Iterator[ConfigError] | list[ConfigError]) -> ConfigError:

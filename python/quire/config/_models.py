@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -24,8 +24,9 @@ from quire._arguments import check_path
 from quire._bookmarks import bookmark_to_core, is_as_in_core
 from quire._errors import BadBookmarkError, ConfigError
 from quire._filter import MessageType
+from quire.config._last_values import TABLES_LATER, SowTopic, not_in_this_version
 from quire.config._locate import line_of, path_text, place_of
-from quire.config._mistakes import expected, got, refused, together
+from quire.config._mistakes import Mistakes, expected, got, refused, together
 from quire.config._values import Address, Duration, Period, Size, duration_between, size_between
 
 DEFAULT_ADDRESS = "127.0.0.1:9007"
@@ -39,7 +40,7 @@ _POINTS = ("epoch", "now")
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
 
 
 class Transport(_Model):
@@ -48,6 +49,7 @@ class Transport(_Model):
     name: str = "clients"
     address: str = DEFAULT_ADDRESS
     max_message_size: Annotated[int, size_between("1KB", "1GB")] = 16 << 20
+    #: Of clients. Administrators who connect to `local:DIRECTORY` do not count.
     max_connections: Annotated[int, Field(ge=1, le=1 << 20)] = 10_000
     max_subscriptions_per_connection: Annotated[int, Field(ge=1, le=1 << 20)] = 1024
     #: Patterns in the filters of the subscriptions of one connection.
@@ -74,6 +76,10 @@ class Limits(_Model):
     max_unfinished: Annotated[int, size_between("64KB")] = 256 << 20
     #: Queues that clients created at run time; creating one more is refused.
     max_created_queues: Annotated[int, Field(ge=0, le=10_000)] = 1000
+    #: Bytes of records that were replaced before one query had sent them; a query that needs more is ended.
+    max_query_copies: Annotated[int, size_between("64KB")] = 64 << 20
+    #: Topics with records of all last-value topics that have a pattern; a publish to one more is refused.
+    max_pattern_topics: Annotated[int, Field(ge=1, le=1 << 20)] = 10_000
 
 
 class RecordedTopic(_Model):
@@ -277,6 +283,8 @@ class Config(_Model):
     #: Filters may hold patterns that only a backtracking engine runs (docs/filters.md section 5).
     allow_backtracking_patterns: bool = False
     queue: tuple[Queue, ...] = ()
+    #: The topics that keep the newest message of each key.
+    sow_topic: tuple[SowTopic, ...] = ()
     _source: _Source = PrivateAttr(default_factory=lambda: _Source())
 
     def __init__(self, **settings: Any) -> None:
@@ -298,7 +306,10 @@ class Config(_Model):
         # A single table is accepted as a list with one entry.
         if not isinstance(values, Mapping):
             return values
-        kinds = {"transport": Transport, "queue": Queue}
+        for key in TABLES_LATER:
+            if key in values:
+                raise ValueError(not_in_this_version(key))
+        kinds = {"transport": Transport, "queue": Queue, "sow_topic": SowTopic}
         return {
             key: (value,) if key in kinds and isinstance(value, (Mapping, kinds[key])) else value
             for key, value in values.items()
@@ -308,7 +319,9 @@ class Config(_Model):
     def load(cls, path: str | Path) -> Config:
         """Reads a TOML file.
 
-        Raises `ConfigError` with file, line and key, and `OSError` when the file cannot be read.
+        Raises `ConfigError` with file, line and key, and `OSError` when the file cannot be read. The error has all
+        mistakes that can be found at once. When a value is not allowed, that includes those that `check` finds in
+        the other tables.
         """
         check_path(path, "path")
         path = Path(path)
@@ -320,16 +333,29 @@ class Config(_Model):
             settings = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise _not_toml(error, path, text) from None
-        try:
-            config = cls(**settings)
-        except ConfigError as error:
-            mistakes = error.__cause__
-            if not isinstance(mistakes, ValidationError):
-                raise
-            raise refused(mistakes, cls, path, text) from None
-        config = config.replace(data_directory=path.parent / config.data_directory)
-        config._source = _Source(path, text)
-        return config
+        mistakes = Mistakes(settings, path, text)
+        config = cls._without(mistakes)
+        if config is not None:
+            config = config.replace(data_directory=path.parent / config.data_directory)
+            config._source = _Source(path, text)
+        if not mistakes.found and config is not None:
+            return config
+        if config is not None:
+            mistakes.add_of_core(config._mistakes_and_warnings()[0])
+        raise together(mistakes.found)
+
+    @classmethod
+    def _without(cls, mistakes: Mistakes) -> Config | None:
+        """The configuration without its mistakes, which are noted; `None` when there is no such configuration."""
+        mistakes.take_out(TABLES_LATER, not_in_this_version)
+        while True:
+            try:
+                return cls(**mistakes.settings)
+            except ConfigError as error:
+                if not isinstance(error.__cause__, ValidationError):
+                    raise
+                if not mistakes.note(error.__cause__, cls):
+                    return None
 
     @field_validator("transport")
     @classmethod
@@ -367,12 +393,16 @@ class Config(_Model):
 
         Returns warnings about settings that are allowed but probably not intended.
         """
-        from quire import _quire
-
-        mistakes, warnings = _quire.check_config(self.to_core())
+        mistakes, warnings = self._mistakes_and_warnings()
         if mistakes:
             raise together([self._placed(key, reason) for key, reason in mistakes])
         return warnings
+
+    def _mistakes_and_warnings(self) -> tuple[list[tuple[str, str]], list[str]]:
+        """Returns the keys with the reasons that the core finds, and warnings."""
+        from quire import _quire
+
+        return _quire.check_config(self.to_core())
 
     def placed(self, error: ConfigError) -> ConfigError:
         """The error of an engine that does not start: with every mistake, and the place of each."""
@@ -405,6 +435,7 @@ class Config(_Model):
             transaction_log=self.transaction_log,
             allow_backtracking_patterns=self.allow_backtracking_patterns,
             queue=self.queue,
+            sow_topic=self.sow_topic,
         )
         config._source = self._source
         return config
@@ -433,6 +464,7 @@ class Config(_Model):
                 },
                 "allow_backtracking_patterns": self.allow_backtracking_patterns,
                 "queues": [queue.to_core() for queue in self.queue],
+                "sow_topics": [topic.to_core() for topic in self.sow_topic],
                 "transports": [
                     {
                         "name": transport.name,
@@ -450,6 +482,8 @@ class Config(_Model):
                     "max_waiting": limits.max_waiting,
                     "max_unfinished": limits.max_unfinished,
                     "max_created_queues": limits.max_created_queues,
+                    "max_query_copies": limits.max_query_copies,
+                    "max_pattern_topics": limits.max_pattern_topics,
                     "max_unpersisted": log.max_unpersisted,
                     "max_topics": log.max_topics,
                     "sequence_jump_logged": log.sequence_jump_logged,

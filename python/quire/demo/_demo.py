@@ -6,6 +6,7 @@ is ended with `kill -9` and started again. At the end every message is read back
 published.
 
 Then the same flights are jobs of a queue for four worker processes, one of which is killed (`_jobs.py`).
+At last, a last-value topic has the newest flight of each aircraft, and a table follows it (`_board.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from rich.table import Table
 import quire
 from quire._errors import ConfigError
 from quire._message import Message
+from quire.demo._board import AIRCRAFT, run_board
 from quire.demo._jobs import QUEUE, run_jobs
 from quire.demo._spark import act as act_spark
 from quire.testing import ServerProcess
@@ -43,7 +45,7 @@ _TEXT = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 
 def run(directory: Path | None, count: int | None, spark: bool) -> int:
-    """Runs the demo; gives the exit code, 1 when anything was lost, doubled or out of order, or a job was not done."""
+    """Runs the demo; gives the exit code, 1 when anything was lost, doubled or out of order, a job was not done, or a record is wrong."""
     if count is not None and count < 1:
         raise ConfigError(f"{count} is below 1", key="--flights")
     console = Console()
@@ -56,25 +58,29 @@ def run(directory: Path | None, count: int | None, spark: bool) -> int:
         if directory is None
         else nullcontext(str(directory))
     )
-    with temporary as place, ServerProcess(place, queue=QUEUE) as server:
+    with temporary as place, ServerProcess(place, queue=QUEUE, sow_topic=AIRCRAFT) as server:
         console.print(f"server process {server.pid} on {server.url}, journal in {place}")
         results = _act(console, server, flights)
         console.print(results.table())
         console.print(results.verdict())
-        console.rule("the second act")
+        console.rule("part 2: a queue with four workers")
         jobs = run_jobs(console, server, len(flights))
         console.print(jobs.table())
         console.print(jobs.verdict())
         is_right = True
         if spark:
-            console.rule("the third act")
+            console.rule("part 3: Spark")
             is_right = act_spark(console, Path(place) / "journal", TOPIC, flights, str(QUEUE["name"]))
+        console.rule("last part: a table of the newest values")
+        board = run_board(console, server, flights)
+        console.print(board.table())
+        console.print(board.verdict())
     if directory is not None:
         console.print(
             f"look around: quire serve --data-directory {directory}; quire subscribe {TOPIC} --bookmark epoch"
         )
     console.print("next: README.md for twelve lines of Python, `quire --help` for the commands")
-    return 0 if results.is_sound and jobs.is_sound and is_right else 1
+    return 0 if results.is_sound and jobs.is_sound and board.is_sound and is_right else 1
 
 
 @dataclass
@@ -118,7 +124,7 @@ class _Results:
 
     def verdict(self) -> str:
         if self.is_sound:
-            return "[bold green]nothing was lost, doubled or out of order[/]: every message compared with its source"
+            return "[bold green]no message was lost, duplicated or out of order[/]: every message was compared with its source"
         return f"[bold red]{self.wrong:,} messages are wrong, {self.replayed:,} of {self.published:,} were read back[/]"
 
 
@@ -150,7 +156,7 @@ def _act(console: Console, server: ServerProcess, flights: list[bytes]) -> _Resu
         server.kill()
         server.start()
         results.outage_seconds = time.perf_counter() - killed
-        console.print(f"process {server.pid} recovered the journal; the clients come back by themselves")
+        console.print(f"process {server.pid} recovered the journal; the clients reconnect")
         for data in flights[half:]:
             publisher.publish(TOPIC, data)
         publisher.flush(timeout=PATIENCE)

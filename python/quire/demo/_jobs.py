@@ -1,4 +1,4 @@
-"""The second act of `quire demo`: the flights as jobs, four worker processes, one of them killed in the middle."""
+"""The second part of `quire demo`: the flights as jobs, four worker processes, one of them killed in the middle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.table import Table
 import quire
 from quire.testing import ServerProcess
 
-#: Jobs that one worker may have in hand.
+#: Jobs that one worker may have fetched and not acknowledged.
 BACKLOG = 1000
 #: The queue over the flights. Leases are as long as a handler could ever take: those of a killed worker end with its connection.
 QUEUE = {
@@ -48,7 +48,7 @@ class JobResults:
 
     @property
     def is_sound(self) -> bool:
-        """Every job was handled, at least once; more than once only what the killed worker had in hand."""
+        """Every job was handled at least once. Only jobs that the killed worker had fetched were handled twice."""
         return self.done == self.jobs and self.left == 0 and self.doubled <= BACKLOG
 
     def table(self) -> Table:
@@ -56,13 +56,15 @@ class JobResults:
         table.add_row("jobs handled", f"{self.done:,}", f"{self.jobs / max(self.seconds, 1e-9):,.0f} jobs/s")
         for worker, count in sorted(self.by_worker.items()):
             table.add_row(worker, f"{count:,}", "killed in the middle" if worker == "worker-1" else "")
-        table.add_row("given to another worker", f"{self.redelivered:,}", "what the killed one had in hand")
-        table.add_row("handled twice", f"{self.doubled:,}", "handled, but killed before it could say so")
+        table.add_row(
+            "given to another worker", f"{self.redelivered:,}", "the killed worker had fetched them"
+        )
+        table.add_row("handled twice", f"{self.doubled:,}", "handled, and not acknowledged before the kill")
         return table
 
     def verdict(self) -> str:
         if self.is_sound:
-            return "[bold green]every flight was processed[/], and nothing twice but what a killed worker had in hand"
+            return "[bold green]every flight was processed[/], and only jobs of the killed worker twice"
         return f"[bold red]{self.jobs - self.done:,} of {self.jobs:,} jobs were not handled, {self.left:,} are left[/]"
 
 

@@ -100,7 +100,7 @@ def _expected(flights: Iterable[bytes]) -> dict[str, dict[str, tuple[int, float]
 
 def _audit_table(workers: Iterable[Row]) -> Table:
     """Returns the table of the workers: how many jobs each one had, and for how long."""
-    table = Table(title="the jobs by worker, as the journal says")
+    table = Table(title="the jobs by worker, from the journal")
     table.add_column("worker")
     for column in ("given", "acknowledged", "not settled", "median time", "longest time"):
         table.add_column(column, justify="right")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from quire._errors import ConfigError, QuireError
+from quire._frames import check_types
 from quire._quire import ArrowReader, ArrowScan, JournalReader
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ ATTRIBUTES = (
     "sequence",
     "kind",
     "correlation_id",
+    "sow_key",
     "headers",
     "message_type",
     "data",
@@ -39,6 +41,7 @@ def read_arrow(
     batch_rows: int,
 ) -> Iterator[pa.RecordBatch]:
     """The batches of a range, all columns of the messages and the fields on top."""
+    check_types(fields or {})
     spec = {
         "columns": [*({"name": name, "attribute": name} for name in ATTRIBUTES), *_fields(fields or {})],
         "topics": None if topic is None else {"selector": topic},

@@ -20,6 +20,7 @@ from quire._arguments import (
     check_type,
     correlation_to_core,
     expiration_to_core,
+    journal_inside,
     sequence_to_core,
     timeout_to_core,
 )
@@ -459,9 +460,9 @@ def maintain(
 
 
 def which_to_core(age: Duration | None, size_max: Size | None) -> tuple[timedelta | None, int | None]:
-    """Which files are meant. Raises `ConfigError` unless one of both says so."""
+    """Which files are meant. Raises `ConfigError` unless exactly one of both is given."""
     if (age is None) == (size_max is None):
-        raise ConfigError("either age or size_max says which files", key="age")
+        raise ConfigError("give either age or size_max")
     older = None if age is None else timedelta(seconds=seconds(age, "age"))
     return older, None if size_max is None else size(size_max, "size_max")
 
@@ -477,8 +478,8 @@ def check_is_journal(directory: Path) -> None:
     if not directory.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "a journal is a directory", os.fspath(directory))
     if not any(directory.glob("*.journal")):
-        inside = [path.parent for path in sorted(directory.glob("*/*.journal"))[:1]]
-        hint = f"; perhaps you mean {inside[0]}" if inside else ""
+        inside = journal_inside(directory)
+        hint = "" if inside is None else f"; perhaps you mean {inside}"
         raise FileNotFoundError(errno.ENOENT, f"there are no journal files{hint}", os.fspath(directory))
 
 

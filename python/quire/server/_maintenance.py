@@ -48,7 +48,8 @@ def maintain_directory(
         yield from _ask(f"local:{directory}", action, age, size_max, dry_run, archive)
         return
     if action == "archive" and maintenance.archive_directory is None:
-        raise ConfigError("--archive-directory says where to: this journal was not archived before")
+        reason = "it is required, because this journal was not archived before"
+        raise ConfigError(reason, key="--archive-directory")
     for fields in maintain(maintenance, action, age, size_max, dry_run):
         yield segment_of(fields)
 

@@ -20,7 +20,7 @@ from quire import _quire
 from quire._arguments import check_type
 from quire._errors import ConfigError, DisconnectedError, QuireError
 from quire._process import connections_max, start_thread, with_threads, without_open_files
-from quire.client._define import DropReport, QueueSettings, settings_to_core
+from quire.client._define import DropReport, QueueChanges, QueueSettings, changes_to_core, settings_to_core
 from quire.config import Address, Config
 from quire.journal._journal import ServerJournal
 from quire.server._maintenance import listen_locally, user_of
@@ -74,7 +74,7 @@ class Server:
                 f"expected a quire.Config, got `{type(given).__name__}`; quire.Config.load(path) reads a file"
             )
             raise ConfigError(reason, key="config")
-        self.config = config if config is not None else Config()
+        self.config: Config = config if config is not None else Config()
         self._on_progress = on_progress
         self._engine: _quire.Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -124,6 +124,10 @@ class Server:
     def create_queue(self, name: str, **settings: Unpack[QueueSettings]) -> bool:
         """Creates a queue while the server runs. See `Client.create_queue`."""
         return self._running_engine.create_queue(settings_to_core(name, settings))
+
+    def alter_queue(self, name: str, **settings: Unpack[QueueChanges]) -> bool:
+        """Changes settings of a queue that was created while the server ran. See `Client.alter_queue`."""
+        return self._running_engine.alter_queue(name, changes_to_core(name, settings))
 
     def drop_queue(self, name: str) -> DropReport:
         """Drops a queue that was created while the server ran. See `Client.drop_queue`."""

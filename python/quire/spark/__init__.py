@@ -19,8 +19,8 @@ from quire._errors import ConfigError
 
 try:
     from pyspark.sql import SparkSession
-except ImportError as error:
-    raise ConfigError("Spark is not installed: pip install 'quire[spark]'") from error
+except ImportError as _error:
+    raise ConfigError("Spark is not installed: pip install 'quire[spark]'") from _error
 
 from quire.spark._archive import Archived, Compacted, archive, compact
 from quire.spark._bars import bars

@@ -56,15 +56,19 @@ def split(ranges: Sequence[Range], spec: str, options: ReadOptions) -> list[ds.I
     for range_ in ranges:
         _directory.refreshed(range_.directory, range_.archive)
         reader = _directory.reader_of(range_)
-        after, limit = reader.narrow(spec, _directory.retained(reader, range_, options), range_.limit)
+        begin, newest = _directory.retained(reader, range_, options), None
+        if options.last_values is not None:
+            newest = _directory.last_values(reader, range_, begin, options)
+        after, limit = reader.narrow(spec, begin, range_.limit)
         if limit <= after:
             continue
         for first, last in _cut(reader, spec, after, limit, options, wanted):
-            found.append(
-                LogRange(
-                    Range(range_.directory, first, last, _directory.identity(reader, last), range_.archive)
-                )
-            )
+            positions = None if newest is None else newest.between(first, last)
+            if positions == b"":
+                continue
+            identity = _directory.identity(reader, last)
+            part = Range(range_.directory, first, last, identity, range_.archive, positions=positions)
+            found.append(LogRange(part))
     return found
 
 

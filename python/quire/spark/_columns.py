@@ -14,7 +14,7 @@ from quire.spark._options import ReadOptions
 #: The columns that every message has, with their types (docs/spark.md, "Columns").
 ATTRIBUTES = (
     "position bigint, bookmark string, timestamp timestamp, timestamp_ns bigint, topic string, publisher string, sequence bigint, "
-    "kind string, correlation_id string, message_type string, data string"
+    "kind string, correlation_id string, sow_key string, message_type string, data string"
 )
 
 #: The additional attributes of queue events.

@@ -11,12 +11,15 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from time import time_ns as clock_ns
 from typing import TYPE_CHECKING
 
 from quire._bookmarks import time_ns
-from quire._errors import BadBookmarkError, ConfigError, QuireError
-from quire._quire import ArrowReader
+from quire._errors import BadBookmarkError, ConfigError, NotLastValueError, QuireError
+from quire._quire import ArrowReader, LastValues
+from quire._units import counted
 from quire.journal._arrow import batches
 from quire.spark._failures import hiding_traceback
 from quire.spark._options import EARLIEST, LATEST, ReadOptions, time_ago_ns, whole
@@ -47,6 +50,10 @@ class Range:
     identity: tuple[str, int] | None
     #: Where older segments of the journal were moved to.
     archive: str | None = None
+    #: The instant for which lifetimes of last values count, in nanoseconds since 1970.
+    at_ns: int | None = None
+    #: The messages that are read, when not all are: positions of `ArrowReader.last_values`.
+    positions: bytes | None = None
 
 
 def locate(directory: str) -> str:
@@ -112,9 +119,53 @@ def span(directory: str, options: ReadOptions) -> Range:
     """Returns the range that a read of this directory covers now, by its options."""
     found = refreshed(directory, options.archive)
     last = found.last
+    if options.last_values is not None:
+        return _span_of_last_values(directory, found, options)
     after, limit = _start(found, options, last), _end(found, options, last)
     limit = max(limit, after)
     return Range(directory, after, limit, identity(found, limit), options.archive)
+
+
+def _span_of_last_values(directory: str, found: ArrowReader, options: ReadOptions) -> Range:
+    """The whole log up to the end of the read, which is also the instant for which lifetimes count."""
+    if options.ending_ns is None and options.ending != LATEST:
+        instant_ns = time_ago_ns("endingOffsets", options.ending)
+        instant_ns = time_ns(options.ending) if instant_ns is None else instant_ns
+        options = replace(options, ending_ns=instant_ns)
+    limit = _end(found, options, found.last)
+    at = identity(found, limit)
+    at_ns = options.ending_ns
+    if at_ns is None:
+        at_ns = clock_ns() if options.ending == LATEST or at is None else at[1]
+    return Range(directory, 0, limit, at, options.archive, at_ns=max(at_ns, 0))
+
+
+def last_values(found: ArrowReader, range_: Range, after: int, options: ReadOptions) -> LastValues:
+    """The newest message of each key after a position. `NotLastValueError` when no message of the topic has a key."""
+    topic, lifetime = options.last_values, options.expiration
+    assert topic is not None
+    search = partial(
+        found.last_values,
+        topic,
+        at_ns=range_.at_ns or 0,
+        expires=lifetime != "disabled",
+        lifetime_ns=None if isinstance(lifetime, str) else round(lifetime * 1e9),
+    )
+    newest = search(after, range_.limit)
+    keyed, keyless = newest.counts
+    if not keyed and not search(range_.limit, found.last).counts[0]:
+        found_text = f"{counted(keyless, 'message')} without a key" if keyless else "no message"
+        raise NotLastValueError(
+            f"lastValues: {range_.directory} has {found_text} of the topic {topic!r}; a last-value topic has a key for each message"
+        )
+    if keyed and keyless:
+        log.warning(
+            "%s: %s of %s left out, because the log has no key for them",
+            range_.directory,
+            counted(keyless, "message is", "messages are"),
+            topic,
+        )
+    return newest
 
 
 def retained(found: ArrowReader, range_: Range, options: ReadOptions) -> int:
@@ -145,7 +196,8 @@ def scan(range_: Range, spec: str) -> Iterator[pa.RecordBatch]:
         log.warning("%s: messages %d to %d are left out: %s", range_.directory, first, last, reason)
 
     with hiding_traceback():
-        yield from batches(reader_of(range_).scan(spec, range_.after, range_.limit), tell)
+        scan = reader_of(range_).scan(spec, range_.after, range_.limit, range_.positions)
+        yield from batches(scan, tell)
 
 
 def _start(found: ArrowReader, options: ReadOptions, last: int) -> int:

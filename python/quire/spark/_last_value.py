@@ -96,6 +96,8 @@ def last_value(
 
 def _newest(spark: SparkSession, new: DataFrame, files: Files, version: int, keys: list[str]) -> DataFrame:
     if version:
-        new = spark.read.parquet(files.path(f"version={version}")).unionByName(new)
+        # A table of an earlier version has fewer columns.
+        before = spark.read.parquet(files.path(f"version={version}"))
+        new = before.unionByName(new, allowMissingColumns=True)
     whole = f.struct(*[f.col(name) for name in new.columns])
     return new.groupBy("topic", *keys).agg(f.max_by(whole, "position").alias("newest")).select("newest.*")

@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
@@ -80,9 +80,14 @@ class ReadOptions:
     #: Path of a column, in lower case, in the data when it is not its name.
     field_paths: Mapping[str, str] = field(default_factory=dict)
     includes_events: bool = False
+    includes_deletes: bool = False
     includes_headers: bool = False
     #: Conditions of Spark are taken, for all uses of the frame that come after.
     takes_conditions: bool = False
+    #: Only the newest message of each key of this topic.
+    last_values: str | None = None
+    #: The lifetimes of its records, as the topic is configured: `disabled`, `enabled`, or seconds.
+    expiration: str | float = "disabled"
 
     @property
     def places(self) -> str:
@@ -150,7 +155,10 @@ _READ: tuple[str, ...] = (
     "batchBytes",
     "fields",
     "includeQueueEvents",
+    "includeDeletes",
     "includeHeaders",
+    "lastValues",
+    "expiration",
     "pushConditions",
 )
 _WRITE: tuple[str, ...] = (
@@ -189,13 +197,18 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     includes_events = given.flag("includeQueueEvents", False)
     if includes_events and url is not None:
         raise ConfigError("includeQueueEvents: a server sends messages only; read its directory")
+    includes_deletes = given.flag("includeDeletes", False)
+    if includes_deletes and url is not None:
+        raise ConfigError("includeDeletes: a server sends messages only; read its directory")
+    last_values = given.text("lastValues")
+    _check_last_values(given, last_values, directories)
     return ReadOptions(
         directories=directories,
         archive=None if archive is None else _local_path("archiveDirectory", archive),
         url=url,
         user=given.text("user"),
         password_file=given.text("passwordFile"),
-        topics=_topics(given),
+        topics=_topics(given) if last_values is None else {"names": [last_values]},
         filter=given.text("filter"),
         starting=given.offset("startingOffsets", EARLIEST),
         ending=given.offset("endingOffsets", LATEST),
@@ -214,9 +227,50 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         fields=given.text("fields"),
         field_paths=given.prefixed(),
         includes_events=includes_events,
+        includes_deletes=includes_deletes,
+        last_values=last_values,
+        expiration=_expiration(given),
         includes_headers=given.flag("includeHeaders", False),
         takes_conditions=given.flag("pushConditions", False),
     )
+
+
+#: Options that say which messages are read. With `lastValues` there is no choice.
+_WITHOUT_LAST_VALUES = {
+    "topics": "lastValues names the topic",
+    "topicPattern": "lastValues names the topic",
+    "topicPrefix": "lastValues names the topic",
+    "startingOffsets": "the log is searched from its beginning; endingOffsets selects the state at an earlier point",
+    "startingTimestamp": "the log is searched from its beginning; endingTimestamp selects the state at an earlier time",
+    "includeQueueEvents": "a state has no events",
+    "includeDeletes": "deleted records are not in the state",
+    "url": "the newest messages are found in the files of the journal; read its directory, or use client.sow(...).to_arrow()",
+}
+
+
+def _check_last_values(given: _Given, topic: str | None, directories: Sequence[str]) -> None:
+    """Raises `ConfigError` for options that do not fit to `lastValues`, and for its own options without it."""
+    if topic is None:
+        if given.text("expiration") is not None:
+            raise ConfigError(
+                "expiration: it is for lastValues; leave it out, or name the topic in lastValues"
+            )
+        return
+    for key, reason in _WITHOUT_LAST_VALUES.items():
+        if given.text(key) is not None:
+            raise ConfigError(f"{key}: it cannot be used with lastValues: {reason}")
+    if len(directories) != 1:
+        raise ConfigError("lastValues: it is the state of one journal; read each directory separately")
+
+
+def _expiration(given: _Given) -> str | float:
+    text = given.text("expiration") or "disabled"
+    if text.lower() in ("disabled", "enabled"):
+        return text.lower()
+    lifetime = _units.seconds(text, "expiration")
+    if lifetime <= 0:
+        raise ConfigError(f"expiration: {text!r} is not disabled, enabled, or a time above 0")
+    return lifetime
 
 
 def job_options(archive_directory: str | None, skip_lost: bool) -> dict[str, str]:

@@ -32,6 +32,7 @@ class ScanBuilder:
             # A server filters by itself: it knows the types of the messages.
             "filter": None if options.url else options.filter,
             "includes_events": options.includes_events,
+            "includes_deletes": options.includes_deletes,
             "skips_damage": not options.fail_on_data_loss,
             "batch_rows": options.batch_rows,
             "batch_bytes": options.batch_bytes,

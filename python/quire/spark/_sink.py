@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -13,6 +14,7 @@ from pyspark.sql import types as t
 
 from quire._errors import BadTopicError, ConfigError, QuireError
 from quire._quire import check_headers
+from quire.client._base import left_until
 from quire.client._blocking import Client
 from quire.spark._failures import hiding_traceback
 from quire.spark._options import WriteOptions, password
@@ -246,15 +248,16 @@ def _publish(options: WriteOptions, sink: str, batch: StagedBatch, parts: Sequen
                     f"{sink}: the log has message {client.persisted} of this sink, but the staging directory does not know how it "
                     "got there; publishing again could repeat messages"
                 )
-            _send(client, batch.read(kept), first)
-            client.flush(timeout=options.flush_timeout)
+            deadline = monotonic() + options.flush_timeout.total_seconds()
+            _send(client, batch.read(kept), first, deadline)
+            client.flush(timeout=left_until(deadline))
     batch.finish(count)
 
 
-def _send(client: Client, batches: Iterable[pa.RecordBatch], first: int) -> None:
+def _send(client: Client, batches: Iterable[pa.RecordBatch], first: int, deadline: float) -> None:
     sequence = first
     for rows in batches:
-        sequence = client._core.publish_rows(rows, sequence)
+        sequence = client._publish_rows(client._core, rows, sequence, left_until(deadline))
 
 
 def _parts(messages: Iterable[Any]) -> list[Part]:

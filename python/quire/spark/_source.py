@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
-from quire._errors import DisconnectedError, QuireError
+from quire._errors import ConfigError, DisconnectedError, QuireError
 from quire.spark._failures import hiding_traceback
 
 if TYPE_CHECKING:
@@ -91,6 +91,11 @@ class QuireDataSource(ds.DataSource):
         given = {key.lower() for key in self.options}
         # A query that was not told where to begin begins with what comes.
         options = self._read_options()
+        if options.last_values is not None:
+            raise ConfigError(
+                "lastValues: spark.read has it, spark.readStream does not; a query over the stream gets each change, "
+                "also with includeDeletes"
+            )
         if "startingoffsets" not in given:
             options = replace(options, starting=LATEST)
         if options.url is not None:

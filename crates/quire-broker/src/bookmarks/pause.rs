@@ -51,7 +51,9 @@ impl Bookmarks {
                 && progress.is_paused
             {
                 progress.is_paused = false;
-                resumed.push(subscription);
+                if !progress.awaits_records {
+                    resumed.push(subscription);
+                }
                 cx.deliver_due(subscription);
             }
         }

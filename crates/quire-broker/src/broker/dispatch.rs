@@ -6,11 +6,12 @@ use super::Broker;
 use crate::admin::{AdminCommand, AdminReply, Requester};
 use crate::codec::{Codec, CodecError};
 use crate::context::Shutdown;
-use crate::queues::{Define, QueueFigures, QueueSettings};
+use crate::queues::{Define, QueueChanges, QueueFigures, QueueSettings};
 use crate::session::{ACK_BACKLOG_MAX, Phase, RestOfBatch, SessionId, Stall};
 use crate::slice::CONTINUATION;
 use crate::tail::LogConsumer;
-use quire_command::{Code, Command, DefineQueue, PublishBatch};
+use quire_command::{Code, Command, DefineQueue, PublishBatch, Query};
+use quire_expression::topic::TopicSelector;
 
 impl Broker {
     /// Takes the commands in `bytes`, or keeps them while the session is stalled.
@@ -73,10 +74,10 @@ impl Broker {
     }
 
     /// One command. The sender and the kind of the command decide here which part carries it out.
-    fn take_command(&mut self, id: SessionId, command: Command<'_>) {
+    fn take_command(&mut self, id: SessionId, command: &Command<'_>) {
         let session = &self.cx.sessions.all[id];
         let admitted = match &session.identity {
-            Some(identity) => self.cx.admit(&identity.principal, &command),
+            Some(identity) => self.cx.admit(&identity.principal, command),
             // All that a stranger may send is a logon: see below.
             None => Ok(()),
         };
@@ -84,46 +85,47 @@ impl Broker {
             return self.cx.end(id, refused.code, &refused.reason);
         }
         match (session.phase, command) {
-            (Phase::AwaitingLogon, Command::Logon(logon)) => self.publishers.log_on(&mut self.cx, id, &logon),
+            (Phase::AwaitingLogon, Command::Logon(logon)) => self.publishers.log_on(&mut self.cx, id, logon),
             (Phase::AwaitingLogon, _) => {
                 self.cx.end(id, Code::LogonRequired, "the first frame is not a logon")
             }
             (_, Command::Logon(_)) => self.cx.end(id, Code::DuplicateLogon, "logged on already"),
             (_, Command::Publish(publish)) => {
                 if let Some(publisher) = self.publishers.begin_publish(&mut self.cx, id) {
-                    self.publish(id, publisher, &publish);
+                    self.publish(id, publisher, publish);
                     self.cx.end_of_publish(id, publish.data.len());
                 }
                 return;
             }
-            (_, Command::PublishBatch(batch)) => return self.publish_batch(id, batch),
-            (_, Command::Subscribe(subscribe)) => self.subscribe(id, &subscribe),
-            (_, Command::Unsubscribe(unsubscribe)) => self.unsubscribe(id, &unsubscribe),
+            (_, Command::PublishBatch(batch)) => return self.publish_batch(id, *batch),
+            (_, Command::Subscribe(subscribe)) => self.subscribe(id, subscribe),
+            (_, Command::Unsubscribe(unsubscribe)) => self.unsubscribe(id, unsubscribe),
             (_, Command::Flush { command, acks }) => {
                 // A flush includes the earlier changes of queues.
                 self.queues.log_changes(&mut self.cx);
-                self.publishers.flush(&mut self.cx, id, command, acks);
+                self.publishers.flush(&mut self.cx, id, *command, *acks);
             }
             (_, Command::Heartbeat) => (),
             (_, Command::Goodbye) => self.leave(id),
             (_, Command::Pause { command, acks, subscriptions }) => {
-                self.bookmarks.pause(&mut self.cx, id, command, acks, subscriptions);
+                self.bookmarks.pause(&mut self.cx, id, *command, *acks, *subscriptions);
             }
             (_, Command::Resume { command, acks, subscriptions }) => {
-                self.bookmarks.resume(&mut self.cx, id, command, acks, subscriptions);
+                self.bookmarks.resume(&mut self.cx, id, *command, *acks, *subscriptions);
             }
-            (_, Command::Settle(settle)) => self.queues.settle(&mut self.cx, id, &settle),
-            (_, Command::Extend(extend)) => self.queues.extend(&mut self.cx, id, &extend),
-            (_, Command::Query(query)) => self.queues.query(&mut self.cx, id, &query),
+            (_, Command::Settle(settle)) => self.queues.settle(&mut self.cx, id, settle),
+            (_, Command::Extend(extend)) => self.queues.extend(&mut self.cx, id, extend),
+            (_, Command::Query(query)) => self.query(id, query),
+            (_, Command::SowDelete(delete)) => self.removals().begin(id, delete),
             (_, Command::Stats { command, queue }) => {
                 let stats = AdminCommand::QueueStats(queue.map(str::to_owned));
-                self.administer(self.cx.requester(id, command), stats);
+                self.administer(self.cx.requester(id, *command), stats);
             }
             (_, Command::Inspect { command, subject }) => {
-                self.administer(self.cx.requester(id, command), subject.into());
+                self.administer(self.cx.requester(id, *command), (*subject).into());
             }
             (_, Command::DefineQueue { command, action }) => {
-                let by = self.cx.requester(id, command);
+                let by = self.cx.requester(id, *command);
                 match action {
                     DefineQueue::Create { settings } => match QueueSettings::from_json(settings) {
                         Ok(settings) => self.administer(by, AdminCommand::CreateQueue(Box::new(settings))),
@@ -131,14 +133,23 @@ impl Broker {
                             self.cx.reply(&by, AdminReply::refused(Code::BadOption, error.to_string()));
                         }
                     },
+                    DefineQueue::Alter { queue, changes } => match QueueChanges::from_json(changes) {
+                        Ok(changes) => {
+                            let queue = (*queue).to_owned();
+                            self.administer(by, AdminCommand::AlterQueue { queue, changes });
+                        }
+                        Err(error) => {
+                            self.cx.reply(&by, AdminReply::refused(Code::BadOption, error.to_string()));
+                        }
+                    },
                     DefineQueue::Drop { queue } => {
-                        self.administer(by, AdminCommand::DropQueue(queue.to_owned()));
+                        self.administer(by, AdminCommand::DropQueue((*queue).to_owned()));
                     }
                 }
             }
             (_, Command::Maintain(maintain)) => {
                 let by = self.cx.requester(id, maintain.command);
-                self.administer(by, AdminCommand::Maintain(maintain.into()));
+                self.administer(by, AdminCommand::Maintain((*maintain).into()));
             }
         }
         self.cx.end_of_command(id);
@@ -157,6 +168,9 @@ impl Broker {
             AdminCommand::CreateQueue(settings) => {
                 return self.queues.define(&mut self.cx, by, Define::Create(settings));
             }
+            AdminCommand::AlterQueue { queue, changes } => {
+                return self.queues.define(&mut self.cx, by, Define::Alter { queue, changes });
+            }
             AdminCommand::DropQueue(name) => {
                 return self.queues.define(&mut self.cx, by, Define::Drop(name));
             }
@@ -168,9 +182,27 @@ impl Broker {
             AdminCommand::Stats => AdminReply::Stats(Box::new(self.stats())),
             AdminCommand::Server => AdminReply::Server(Box::new(self.server_stats())),
             AdminCommand::Clients(after) => AdminReply::Clients(self.connections_after(after)),
-            AdminCommand::Topics(after) => AdminReply::Topics(self.cx.topics_after(&after)),
+            AdminCommand::Topics(after) => {
+                let mut page = self.cx.topics_after(&after);
+                self.tables.describe(&self.cx, &mut page);
+                AdminReply::Topics(page)
+            }
         };
         self.cx.reply(&by, reply);
+    }
+
+    /// A query of last-value topics, or of a queue.
+    fn query(&mut self, id: SessionId, query: &Query<'_>) {
+        let selector = TopicSelector::new(query.topic).ok();
+        let tables = selector.as_ref().map(|selector| self.cx.topics.tables_of(selector)).unwrap_or_default();
+        // A pattern that matches no last-value topic has an empty result, and so has a topic of a container without records.
+        let may_be_empty = selector.is_some_and(|selector| {
+            matches!(selector, TopicSelector::Pattern(_)) || self.cx.topics.may_keep_values(&selector)
+        });
+        if tables.is_empty() && !(may_be_empty && query.wants_last_values) {
+            return self.queues.query(&mut self.cx, id, query);
+        }
+        self.tables.query(&mut self.cx, id, query, tables);
     }
 
     /// Continues with a stalled session whose reason is gone.

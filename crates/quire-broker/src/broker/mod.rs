@@ -18,9 +18,10 @@
 //! (`publishers/acknowledge.rs`).
 
 /// The consumers of the log: the one list of them. It is a macro because it borrows these fields of the broker and leaves the others free.
+/// The tables are not among those that the tail serves: the intake puts messages into them. They only keep journal files.
 macro_rules! consumers {
     ($broker:ident) => {
-        [&$broker.queues as &dyn LogConsumer, &$broker.bookmarks]
+        [&$broker.queues as &dyn LogConsumer, &$broker.bookmarks, &$broker.tables]
     };
     (mut $broker:ident) => {
         [&mut $broker.queues as &mut dyn LogConsumer, &mut $broker.bookmarks]
@@ -28,8 +29,8 @@ macro_rules! consumers {
 }
 
 mod dispatch;
-mod ingest;
 mod publish;
+mod removals;
 mod subscribe;
 
 use crate::{
@@ -40,6 +41,7 @@ use quire_journal::{AttributesBuffer, Journal, JournalError, Position, Progress}
 
 use crate::admin::Requester;
 use crate::bookmarks::Bookmarks;
+use crate::config::Compiled;
 use crate::context::{Context, Shutdown};
 use crate::maintenance::MaintenanceService;
 use crate::ordinary::Ordinary;
@@ -47,12 +49,15 @@ use crate::publishers::Publishers;
 use crate::queues::{Definition, QueueService};
 use crate::send::Sent;
 use crate::session::{Phase, Session, SessionId};
+use crate::sessions::ADMINISTRATORS_MAX;
+use crate::tables::Tables;
 use crate::tail::{LogConsumer, Tail};
 use crate::topic::TopicTable;
 use crate::work::{JobOwner, Outcome};
 use quire_command::Code;
 use quire_expression::filter::TURN_EFFORT_MAX;
 use quire_types::time::{Instant, Now};
+use removals::Removals;
 use subscribe::Searches;
 
 /// See the module's documentation for the order of calls.
@@ -65,6 +70,7 @@ pub struct Broker {
     bookmarks: Bookmarks,
     tail: Tail,
     ordinary: Ordinary,
+    tables: Tables,
     /// The attributes of the message that is being recorded.
     attributes: AttributesBuffer,
 }
@@ -89,16 +95,23 @@ impl Broker {
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<Broker, OpenError> {
         config.check()?;
-        let (rules, definitions) = config.compile()?;
+        let Compiled { rules, queues: definitions, tables } = config.compile()?;
         let mut warnings = config.warnings(&rules, &definitions);
         let found = QueueService::load_created(&config, definitions, &rules, &journal)?;
         warnings.extend(found.replaced.iter().map(|name| {
             format!("queue {name:?}: it was created at run time; from now on the configuration defines it")
         }));
+        let created = |name: &str| found.definitions.iter().any(|queue| *queue.name == *name);
+        if let Some(index) = tables.iter().position(|table| created(&table.name)) {
+            let reason =
+                format!("topic {:?}: a queue that was created at run time has the name", tables[index].name);
+            return Err(ConfigError::new(format!("sow_topics[{index}].name"), reason).into());
+        }
         let routes = found.definitions.iter().map(Definition::route).collect();
         let queues = QueueService::new(&config, found, &journal)
             .map_err(|error| ConfigError::new("queues", error.to_string()))?;
-        let mut cx = Context::new(config, journal, TopicTable::new(rules, routes), TURN_EFFORT_MAX);
+        let topics = TopicTable::new(rules, routes, Tables::routes(&tables));
+        let mut cx = Context::new(config, journal, topics, TURN_EFFORT_MAX);
         let warnings = warnings.into_iter().map(|text| Output::Log(Event::ConfigWarning { text }));
         cx.outputs.extend(warnings);
         let mut broker = Broker {
@@ -109,10 +122,13 @@ impl Broker {
             maintenance: MaintenanceService::new(&mut cx),
             searches: Searches::default(),
             ordinary: Ordinary::default(),
+            tables: Tables::new(tables, &cx.log.journal)
+                .map_err(|error| ConfigError::new("sow_topics", error.to_string()))?,
             attributes: AttributesBuffer::default(),
             cx,
         };
         broker.queues.recover(&mut broker.cx, on_progress)?;
+        broker.tables.recover(&mut broker.cx, on_progress)?;
         Ok(broker)
     }
 
@@ -166,12 +182,14 @@ impl Broker {
             Broker::advance_tail,
             Broker::notify_progress,
             Broker::serve_queues,
+            Broker::remove_records,
             Broker::settle,
             Broker::search_again,
             Broker::resume_sessions,
             Broker::submit,
             Broker::push_back,
             Broker::decide_ordinary,
+            Broker::serve_tables,
             Broker::pump_replays,
             Broker::continue_shutdown,
             Broker::send,
@@ -212,6 +230,7 @@ impl Broker {
     /// The error of the journal. Acknowledged messages are safe.
     pub fn close(mut self) -> Result<(), JournalError> {
         self.queues.close(&mut self.cx)?;
+        self.tables.close(&mut self.cx)?;
         self.cx.log.journal.close()
     }
 
@@ -241,9 +260,11 @@ impl Broker {
         self.cx.log.journal.write_waiting();
     }
 
-    /// The first position of the log that a queue still needs, also after a crash at this moment; `None` without queues.
+    /// The first position of the log that a queue or a last-value topic still needs, also after a crash at this moment; `None` without
+    /// them.
     pub fn needed_position(&self) -> Option<Position> {
-        self.queues.needed_from(&self.cx)
+        let needed = [self.queues.needed_from(&self.cx), self.tables.needed_from(&self.cx)];
+        needed.into_iter().flatten().min()
     }
 
     /// What is configured.
@@ -352,10 +373,35 @@ impl Broker {
 
     fn search_again(&mut self) {
         self.searches.search_again(&mut self.cx);
+        self.tables.find_again(&mut self.cx);
     }
 
     fn decide_ordinary(&mut self) {
         self.ordinary.decide_deferred(&mut self.cx);
+    }
+
+    /// Sends the records that queries and subscriptions ask for.
+    fn serve_tables(&mut self) {
+        self.tables.serve(&mut self.cx);
+        while let Some(id) = self.cx.subscriptions.next_following() {
+            self.follow_log(id);
+        }
+        if self.tables.any() {
+            self.tables.write_snapshots(&mut self.cx);
+        }
+    }
+
+    /// Removes the records of deletes, and those whose lifetime is over.
+    fn remove_records(&mut self) {
+        if self.tables.any() {
+            self.removals().run();
+        }
+    }
+
+    /// The parts that remove records of last-value topics.
+    fn removals(&mut self) -> Removals<'_> {
+        let Broker { cx, publishers, tables, ordinary, .. } = self;
+        Removals { cx, publishers, tables, ordinary }
     }
 
     fn pump_replays(&mut self) {
@@ -370,6 +416,9 @@ impl Broker {
             (JobOwner::Search(session), Outcome::Located(found)) => {
                 self.start_found(session, number, Some(found));
             }
+            (JobOwner::Search(session), Outcome::BookmarkFound(found)) => {
+                self.state_found(session, number, found);
+            }
             (JobOwner::Search(session), _) => self.start_found(session, number, None),
             (JobOwner::Replay(replay), Outcome::Read(found)) => {
                 self.bookmarks.read(cx, replay, number, *found);
@@ -380,6 +429,14 @@ impl Broker {
             (JobOwner::Queue(purpose), Outcome::Queue(found)) => {
                 self.queues.work_done(cx, number, purpose, Some(found));
             }
+            (JobOwner::Snapshot, Outcome::Snapshot(saved)) => {
+                self.tables.snapshot_saved(cx, number, Some(saved));
+            }
+            (JobOwner::Snapshot, _) => self.tables.snapshot_saved(cx, number, None),
+            (JobOwner::FindBookmark(session), Outcome::BookmarkFound(found)) => {
+                self.tables.bookmark_found(cx, session, number, Some(found));
+            }
+            (JobOwner::FindBookmark(session), _) => self.tables.bookmark_found(cx, session, number, None),
             (JobOwner::Queue(purpose), _) => self.queues.work_done(cx, number, purpose, None),
         }
     }
@@ -434,7 +491,7 @@ impl Broker {
                 self.cx.wants_turn |= session.is_writable;
                 self.bookmarks.wake(&session.replays);
             }
-            self.cx.wants_turn |= self.queues.may_resume(id);
+            self.cx.wants_turn |= self.queues.may_resume(id) || self.tables.may_resume(id);
         }
         closed.into_iter().for_each(|id| self.forget_session(id));
     }
@@ -485,7 +542,12 @@ impl Broker {
         } else if access == Access::Client
             && self.cx.sessions.count_of(transport) > self.cx.transport_of(id).max_connections as usize
         {
-            self.cx.end(id, Code::LimitExceeded, "max_connections is reached");
+            let reason = "max_connections is reached. On the machine of the server, local:DIRECTORY reaches it as administrator";
+            self.cx.end(id, Code::LimitExceeded, reason);
+        } else if access == Access::Administrator && self.cx.sessions.administrator_count > ADMINISTRATORS_MAX
+        {
+            let reason = format!("more than {ADMINISTRATORS_MAX} connections of administrators");
+            self.cx.end(id, Code::LimitExceeded, &reason);
         } else {
             let deadline = now + self.cx.transport_of(id).logon_timeout();
             self.cx.timers.set(Timer::Logon(id), deadline);
@@ -500,7 +562,7 @@ impl Broker {
         self.cx.touch(id);
         if is_writable {
             self.bookmarks.wake(&replays);
-            self.cx.wants_turn |= self.queues.may_resume(id);
+            self.cx.wants_turn |= self.queues.may_resume(id) || self.tables.may_resume(id);
             self.cx.timers.recall(overdue, self.cx.now.instant);
         } else {
             self.queues.pause_session(&mut self.cx, id);
@@ -568,7 +630,7 @@ impl Broker {
                 Timer::Replay(replay) => self.bookmarks.wake(&[replay]),
                 Timer::Conflated(subscription) => self.cx.deliver_due(subscription),
                 // Later phases of the turn look at these.
-                Timer::End | Timer::Progress | Timer::Queues => (),
+                Timer::End | Timer::Progress | Timer::Queues | Timer::Tables => (),
                 Timer::Maintenance => {
                     let consumers = consumers!(self);
                     self.maintenance.timer_fired(&mut self.cx, &consumers);
@@ -581,5 +643,6 @@ impl Broker {
     fn set_timers(&mut self) {
         self.cx.timers.set_or_clear(Timer::Progress, self.bookmarks.due());
         self.cx.timers.set_or_clear(Timer::Queues, self.queues.next_timeout());
+        self.cx.timers.set_or_clear(Timer::Tables, self.tables.next_timeout(self.cx.now));
     }
 }

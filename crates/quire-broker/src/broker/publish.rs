@@ -1,16 +1,64 @@
-//! Publishes of clients: from a received frame to a [`Submission`], and from its result to the publisher.
+//! Messages into the log: from a received publish, or a message that a service made, to its record and the subscriptions.
+//!
+//! [`Broker::publish`] takes the messages of clients, and [`Broker::publish_dead_letters`] those of the queues. Both make a [`Submission`]
+//! and hand it to [`Broker::ingest`], the one way of messages into the log: stamped, recorded, served.
+//!
+//! A *plain* message goes straight there, after one look at its topic and one at the message. [`Broker::publish_checked`] takes the other
+//! messages. They have a key, a delay or a part of a record. Or their topic keeps last values, validates its messages or is not configured.
+//! Or the journal takes no writes.
 
-use crate::context::Context;
-use crate::log::Log;
+use quire_command::{Code, Message, MessageKind, OofReason, Publish};
+use quire_expression::filter::MessageContext;
+use quire_expression::message_type::MessageType;
+use quire_expression::topic::check_name;
+use quire_journal::{
+    Appended, Attributes, AttributesBuffer, Bookmark, Headers, JournalError, NewAttributes, NewRecord,
+    Position, PublisherId, RecordKind, Timestamp,
+};
+use quire_types::Delay;
 
 use super::Broker;
-use super::ingest::{Ingested, Origin, Submission};
+use crate::context::Context;
+use crate::log::Log;
 use crate::publishers::Refusal;
+use crate::queues::DeadLetter;
 use crate::session::{KnownTopic, Phase, PublisherKey, SessionId};
-use crate::topic::TopicId;
-use quire_command::{Code, Publish};
-use quire_expression::topic::check_name;
-use quire_types::Delay;
+use crate::tables::{Arriving, NewRow, Prepared};
+use crate::topic::{Stage, TableId, TopicId};
+
+/// Dead letters published in one turn: more would keep the other connections waiting.
+const DEAD_LETTERS_PER_TURN_MAX: usize = 1024;
+
+/// A message on its way into the log.
+struct Submission<'a> {
+    origin: Origin,
+    publisher: PublisherId,
+    topic: TopicId,
+    /// `sequence` is among those of the publisher, and 0 lets the log give it one. `key` is that of the last-value topic, if any.
+    publish: &'a Publish<'a>,
+}
+
+/// Where a message comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// A client published it. While the journal has no room, the message is refused, and the client gets the refusal.
+    Client,
+    /// A service made it from records of the log. The journal keeps it until there is room.
+    Service,
+}
+
+/// The result for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ingested {
+    /// It has this position in the log.
+    Recorded(Position),
+    /// Its topic is not recorded, or the recording rule leaves it out.
+    Unrecorded,
+    /// The log has this sequence of the publisher, and all up to `highest`.
+    Duplicate { highest: u64 },
+    /// The journal takes no writes.
+    Refused,
+}
 
 impl Broker {
     /// One message of a publish frame. Nothing here allocates, unless it is the first on its topic.
@@ -19,77 +67,125 @@ impl Broker {
         if session.phase != Phase::Open {
             return;
         }
-        let knows_of_failure = session.knows_of_failure;
-        let limit = self.cx.config.transports[session.transport.0 as usize].max_message_size;
+        let size_max = self.cx.config.transports[session.transport.0 as usize].max_message_size;
         self.cx.counters.published += 1;
-        if publish.data.len() > limit as usize {
-            let size = publish.data.len();
-            self.cx.end(
-                id,
-                Code::MessageTooLarge,
-                &format!("a message of {size} bytes, max_message_size is {limit} bytes"),
-            );
-            return;
+        if publish.data.len() > size_max as usize {
+            return self.cx.end_too_large(id, publish.data.len());
         }
         // The topic is checked before duplicates, so that a refused message is refused again when it is repeated.
-        let topic = match self.cx.topic_of(id, publish.topic) {
-            Ok(topic) => topic,
-            Err(refusal) => return self.publishers.refuse(&mut self.cx, id, key, publish.sequence, refusal),
+        let topic = match self.cx.known_topic(id, publish.topic) {
+            Some(topic) => topic,
+            None => match self.find_topic(id, publish.topic) {
+                Ok(topic) => topic,
+                Err(refusal) => {
+                    return self.publishers.refuse(&mut self.cx, id, key, publish.sequence, refusal);
+                }
+            },
         };
-        // A sequence asks for an acknowledgement of persistence. A topic that the configuration does not name may be misspelt.
-        let known = self.cx.topics.topic(topic);
-        if publish.sequence != 0 && !known.recording.is_configured() {
-            let refusal = Refusal::NotRecorded(known.name.clone());
-            return self.publishers.refuse(&mut self.cx, id, key, publish.sequence, refusal);
+        let is_plain = self.cx.topics.topic(topic).takes_plain && publish.is_plain();
+        if !is_plain || self.cx.log.failure.is_some() {
+            return self.publish_checked(id, key, publish, topic);
         }
-        if known.recording.validates()
-            && let Err(error) = check_json(publish.data)
-        {
-            let refusal = Refusal::BadMessage(format!(
-                "the message on the topic {:?} is not JSON: {error}",
-                known.name
-            ));
-            return self.publishers.refuse(&mut self.cx, id, key, publish.sequence, refusal);
+        self.take_in_new(id, key, publish, topic);
+    }
+
+    /// The number of a topic that the session does not remember. The topic gets a table when it is the first message of a topic that
+    /// keeps last values by its pattern.
+    #[inline(never)]
+    fn find_topic(&mut self, id: SessionId, topic: &[u8]) -> Result<TopicId, Refusal> {
+        let known = self.cx.find_topic(topic)?;
+        let count_max = self.cx.config.limits.max_pattern_topics as usize;
+        self.tables.admit_topic(&mut self.cx, known.id, count_max).map_err(Refusal::NoTable)?;
+        let topic = known.id;
+        self.cx.sessions.all[id].topic =
+            Some(KnownTopic { generation: self.cx.topics.generation(), ..known });
+        Ok(topic)
+    }
+
+    /// A message that is not plain, or that comes while the journal takes no writes.
+    #[inline(never)]
+    fn publish_checked(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>, topic: TopicId) {
+        if let Err(refusal) = self.check_and_publish(id, key, publish, topic) {
+            self.publishers.refuse(&mut self.cx, id, key, publish.sequence, refusal);
         }
-        if !publish.delay.is_none()
-            && let Some(refusal) = self.cx.refusal_of_delay(topic, publish.delay)
-        {
-            return self.publishers.refuse(&mut self.cx, id, key, publish.sequence, refusal);
-        }
-        let Some(publisher) = self.publishers.get_mut(key) else { return };
-        if publisher.is_duplicate(publish.sequence)
-            && (self.cx.log.failure.is_none() || publish.sequence <= publisher.persisted())
-        {
-            self.cx.counters.duplicates += 1;
-            return;
-        }
-        let is_jump = publisher.jumps_to(publish.sequence, self.cx.config.limits.sequence_jump_logged);
-        let submission = Submission {
-            origin: Origin::Client,
-            publisher: if publish.sequence == 0 { publisher.derived } else { publisher.id },
-            sequence: publish.sequence,
-            topic,
+    }
+
+    fn check_and_publish(
+        &mut self,
+        id: SessionId,
+        key: PublisherKey,
+        publish: &Publish<'_>,
+        topic: TopicId,
+    ) -> Result<(), Refusal> {
+        let Some(table) = self.cx.check_publish(topic, publish)? else {
+            self.take_in_new(id, key, publish, topic);
+            return Ok(());
+        };
+        let arriving = Arriving {
+            supplied_key: publish.key,
             correlation_id: publish.correlation_id,
             headers: publish.headers,
-            expiration_s: publish.expiration_s,
-            delay: publish.delay,
             data: publish.data,
+            is_delta: publish.is_delta,
+            size_max: self.cx.transport_of(id).max_message_size as usize,
         };
-        if is_jump {
-            self.publishers.note_jump(&mut self.cx, id, key, publish.sequence);
+        // A delta that is sent again is not merged a second time. A message that was refused is refused again.
+        if self.is_duplicate(key, publish.sequence) {
+            self.tables.check_again(&mut self.cx, table, &arriving).map_err(Refusal::BadMessage)?;
+            self.cx.counters.duplicates += 1;
+            return Ok(());
         }
-        if knows_of_failure {
+        let prepared = self.tables.prepare(&mut self.cx, table, &arriving).map_err(Refusal::BadMessage)?;
+        let data = prepared.data.as_deref().unwrap_or(publish.data);
+        self.take_in(id, key, &Publish { key: &prepared.key, data, ..*publish }, topic, Some(table));
+        Ok(())
+    }
+
+    /// A message of a topic that keeps no last values.
+    #[inline(always)]
+    fn take_in_new(&mut self, id: SessionId, key: PublisherKey, publish: &Publish<'_>, topic: TopicId) {
+        match self.is_duplicate(key, publish.sequence) {
+            true => self.cx.counters.duplicates += 1,
+            false => self.take_in(id, key, publish, topic, None),
+        }
+    }
+
+    /// Whether the message was taken before.
+    #[inline(always)]
+    fn is_duplicate(&mut self, key: PublisherKey, sequence: u64) -> bool {
+        let Some(publisher) = self.publishers.get_mut(key) else { return true };
+        publisher.is_duplicate(sequence)
+            && (self.cx.log.failure.is_none() || sequence <= publisher.persisted())
+    }
+
+    /// Hands a checked message on, and notes the result for its publisher. Inlined, so that a plain message is not copied and has no key.
+    #[inline(always)]
+    fn take_in(
+        &mut self,
+        id: SessionId,
+        key: PublisherKey,
+        publish: &Publish<'_>,
+        topic: TopicId,
+        table: Option<TableId>,
+    ) {
+        let sequence = publish.sequence;
+        let Some(publisher) = self.publishers.get_mut(key) else { return };
+        let source = if sequence == 0 { publisher.derived } else { publisher.id };
+        if publisher.jumps_to(sequence, self.cx.config.limits.sequence_jump_logged) {
+            self.publishers.note_jump(&mut self.cx, id, key, sequence);
+        }
+        // The client has the reason already, and sends the message again.
+        if self.cx.log.failure.is_some() && self.cx.session(id).knows_of_failure {
             self.cx.counters.refused += 1;
-            return self.publishers.send_failure(&mut self.cx, id);
+            return;
         }
-        let ingested = self.ingest(submission);
+        let submission = Submission { origin: Origin::Client, publisher: source, topic, publish };
+        let ingested = self.ingest(submission, table);
         let Some(publisher) = self.publishers.get_mut(key) else { return };
         match ingested {
-            Ingested::Recorded(position) if publish.sequence != 0 => {
-                publisher.record(publish.sequence, position)
-            }
+            Ingested::Recorded(position) if sequence != 0 => publisher.record(sequence, position),
             Ingested::Recorded(_) => (),
-            Ingested::Unrecorded => publisher.pass(publish.sequence),
+            Ingested::Unrecorded => publisher.pass(sequence),
             Ingested::Duplicate { highest } => {
                 self.cx.counters.duplicates += 1;
                 publisher.pass(highest);
@@ -100,6 +196,205 @@ impl Broker {
             }
         }
     }
+
+    /// Publishes the dead letters that are ready.
+    pub(super) fn publish_dead_letters(&mut self) {
+        for _ in 0..DEAD_LETTERS_PER_TURN_MAX {
+            let Some(letter) = self.queues.next_dead_letter(&mut self.cx) else { return };
+            let DeadLetter { publisher, topic, correlation_id, headers, data } = letter;
+            let id = self.cx.topics.intern(&topic);
+            // The limit is for clients. When the log does not record the topic as its pattern requires, the topic keeps no values.
+            let _ = self.tables.admit_topic(&mut self.cx, id, usize::MAX);
+            // No client is there to get a refusal. Without its fields the letter is recorded as it is. Without a key it is a message of the
+            // topic, and not a record. A start decides in the same way.
+            let row = self.cx.topics.topic(id).table.and_then(|table| {
+                let arriving = Arriving {
+                    correlation_id: &correlation_id,
+                    headers: headers.as_headers(),
+                    size_max: self.cx.config.message_size_max(),
+                    ..Arriving::of_data(&data)
+                };
+                if let Ok(Prepared { key, data }) = self.tables.prepare(&mut self.cx, table, &arriving) {
+                    return Some((table, key, data));
+                }
+                let (arriving, now) = (Arriving { size_max: usize::MAX, ..arriving }, self.cx.now.wall);
+                let key = self.tables.key_of(&mut self.cx, table, &arriving, now).ok()?;
+                Some((table, key, None))
+            });
+            let (table, key, data) = match &row {
+                None => (None, &[][..], &data[..]),
+                Some((table, key, own)) => (Some(*table), &key[..], own.as_deref().unwrap_or(&data)),
+            };
+            let publish = Publish {
+                topic: topic.as_bytes(),
+                correlation_id: &correlation_id,
+                headers: headers.as_headers(),
+                key,
+                data,
+                ..Publish::default()
+            };
+            let submission = Submission { origin: Origin::Service, publisher, topic: id, publish: &publish };
+            // The configuration was checked: the log records every message on the topic.
+            match self.ingest(submission, table) {
+                Ingested::Recorded(_) => self.queues.dead_letter_recorded(),
+                Ingested::Unrecorded | Ingested::Duplicate { .. } | Ingested::Refused => return,
+            }
+        }
+        self.cx.wants_turn = true;
+    }
+
+    /// The one way of messages into the log. Records a message and serves ordinary and `live` subscriptions with it. `table` is the
+    /// last-value topic that the message has a key of.
+    #[inline(always)]
+    fn ingest(&mut self, submission: Submission<'_>, table: Option<TableId>) -> Ingested {
+        let Submission { origin, publisher, topic, publish } = submission;
+        let Publish { correlation_id, headers, expiration_s, delay, data, .. } = *publish;
+        let key = if table.is_some() { publish.key } else { &[] };
+        let timestamp = self.cx.log.stamp(self.cx.now.wall);
+        let sequence = match publish.sequence {
+            0 => self.cx.log.next_sequence(publisher),
+            sequence => sequence,
+        };
+        let bookmark = Bookmark::new(publisher, sequence);
+        let known = self.cx.topics.topic(topic);
+        let message_type = known.recording.message_type;
+        let is_heard = self.cx.topics.has_audience(topic, Stage::Published);
+        let context = || context_of(publish, message_type, &known.name, Some(bookmark), timestamp);
+        let mut ingested = Ingested::Unrecorded;
+        if known.recording.records(context) {
+            if origin == Origin::Client && self.cx.log.failure.is_some() {
+                return Ingested::Refused;
+            }
+            let attributes = match headers.is_empty() && delay.is_none() && key.is_empty() {
+                true => Attributes::NONE,
+                false => match encode(&mut self.attributes, headers, delay, key, self.cx.now.wall) {
+                    Ok(attributes) => attributes,
+                    Err(error) => {
+                        self.cx.fail(&error);
+                        return Ingested::Refused;
+                    }
+                },
+            };
+            let record = NewRecord {
+                kind: RecordKind::Publish,
+                message_type: message_type.code(),
+                publisher,
+                sequence: publish.sequence,
+                timestamp,
+                topic: &known.name,
+                correlation_id,
+                expiration_s,
+                attributes,
+                data,
+            };
+            match self.cx.log.append(&record) {
+                Ok(Appended::Recorded(position)) => {
+                    self.bookmarks.appended(position, bookmark);
+                    ingested = Ingested::Recorded(position);
+                }
+                Ok(Appended::Duplicate { highest }) => return Ingested::Duplicate { highest },
+                Err(error) => {
+                    self.cx.fail(&error);
+                    return Ingested::Refused;
+                }
+            }
+        }
+        if let Some(table) = table {
+            let position = match ingested {
+                Ingested::Recorded(position) => Some(position),
+                _ => None,
+            };
+            let mark = position.map(|_| (publisher.get(), sequence));
+            let new = NewRow {
+                key,
+                position,
+                bookmark: mark,
+                timestamp,
+                expiration_s,
+                correlation_id,
+                headers,
+                data,
+            };
+            self.tables.put(&mut self.cx, table, &new);
+        }
+        if is_heard {
+            let mark = (ingested != Ingested::Unrecorded).then_some(bookmark);
+            self.serve(topic, publish, key, mark, timestamp);
+        }
+        ingested
+    }
+
+    /// Serves ordinary and `live` subscriptions, and those whose view the previous record of the key left. Most topics have none of them.
+    #[inline(never)]
+    fn serve(
+        &mut self,
+        topic: TopicId,
+        publish: &Publish<'_>,
+        key: &[u8],
+        bookmark: Option<Bookmark>,
+        timestamp: Timestamp,
+    ) {
+        let known = self.cx.topics.topic(topic);
+        let (name, message_type, is_queue) =
+            (known.name.clone(), known.recording.message_type, known.is_queue);
+        let context = context_of(publish, message_type, &name, bookmark, timestamp);
+        let message = Message {
+            subscription: 0,
+            bookmark: bookmark.map(|bookmark| (bookmark.publisher.get(), bookmark.sequence)),
+            timestamp_ns: timestamp.as_ns(),
+            queued: None,
+            topic: name.as_bytes(),
+            correlation_id: publish.correlation_id,
+            headers: publish.headers,
+            key,
+            kind: MessageKind::Publish,
+            data: publish.data,
+        };
+        self.ordinary.serve_published(&mut self.cx, topic, &context, &message, is_queue);
+        while let Some((id, after)) = self.ordinary.next_behind() {
+            self.bookmarks.fall_back(&mut self.cx, id, after);
+        }
+        if !key.is_empty() && !self.tables.leaving().is_empty() {
+            let message = Message { bookmark: None, kind: MessageKind::Oof(OofReason::Match), ..message };
+            self.ordinary.serve_left(&mut self.cx, self.tables.leaving(), &context, &message);
+        }
+    }
+}
+
+/// The input of filters from a message.
+#[inline]
+fn context_of<'a>(
+    publish: &Publish<'a>,
+    message_type: MessageType,
+    topic: &'a str,
+    bookmark: Option<Bookmark>,
+    timestamp: Timestamp,
+) -> MessageContext<'a> {
+    MessageContext {
+        message_type,
+        data: publish.data,
+        topic,
+        key: (!publish.key.is_empty()).then_some(publish.key),
+        bookmark,
+        correlation_id: publish.correlation_id,
+        headers: publish.headers,
+        timestamp,
+        now: timestamp,
+    }
+}
+
+/// The attributes of a message that has headers, a delay or a key. Few messages have them, and [`Broker::ingest`] is shorter without this code.
+#[cold]
+#[inline(never)]
+fn encode<'a>(
+    buffer: &'a mut AttributesBuffer,
+    headers: Headers<'_>,
+    delay: Delay,
+    key: &[u8],
+    now: Timestamp,
+) -> Result<Attributes<'a>, JournalError> {
+    // By the wall clock: the times in the log are ahead of it after it was put back.
+    buffer.encode(&NewAttributes { key, headers, not_before: delay.end(now), ..NewAttributes::default() })
 }
 
 /// Whether all of the bytes are one JSON value in UTF-8.
@@ -111,32 +406,54 @@ fn check_json(data: &[u8]) -> Result<(), serde_json::Error> {
 impl Context {
     /// The number of the topic, from the session's memory when it is the same as last time.
     #[inline]
-    pub(crate) fn topic_of(&mut self, id: SessionId, topic: &[u8]) -> Result<TopicId, Refusal> {
-        let session = &mut self.sessions.all[id];
-        if let Some(known) = &session.topic
-            && known.name.as_bytes() == topic
-            && known.generation == self.topics.generation()
-        {
-            return Ok(known.id);
-        }
+    fn known_topic(&self, id: SessionId, topic: &[u8]) -> Option<TopicId> {
+        let known = self.sessions.all[id].topic.as_ref()?;
+        let is_same = known.name.as_bytes() == topic && known.generation == self.topics.generation();
+        is_same.then_some(known.id)
+    }
+
+    fn find_topic(&mut self, topic: &[u8]) -> Result<KnownTopic, Refusal> {
         let name = check_name(topic).map_err(Refusal::BadTopic)?;
         let target = self.topics.publish_target(name);
         let target = target.as_deref().unwrap_or(name);
         let topic = self.admit_topic(target).ok_or(Refusal::TooManyTopics)?;
-        let known = KnownTopic { name: name.into(), id: topic, generation: self.topics.generation() };
-        self.sessions.all[id].topic = Some(known);
-        Ok(topic)
+        Ok(KnownTopic { name: name.into(), id: topic, generation: self.topics.generation() })
     }
 
-    /// Why a message on the topic cannot have this delay. Only a queue can hold a message back.
-    #[cold]
-    #[inline(never)]
-    fn refusal_of_delay(&self, topic: TopicId, delay: Delay) -> Option<Refusal> {
+    /// Checks a message that is not plain against its topic. Returns the last-value topic that it belongs to.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    fn check_publish(&self, topic: TopicId, publish: &Publish<'_>) -> Result<Option<TableId>, Refusal> {
         let topic = self.topics.topic(topic);
-        if topic.queues.is_empty() {
-            return Some(Refusal::NoQueue(topic.name.clone()));
+        // A sequence asks for an acknowledgement of persistence. A topic that the configuration does not name may be misspelt.
+        if publish.sequence != 0 && !topic.recording.is_configured() {
+            return Err(Refusal::NotRecorded(topic.name.clone()));
         }
-        delay.is_too_long(self.now.wall).then_some(Refusal::DelayTooLong)
+        if topic.recording.validates() {
+            check_json(publish.data).map_err(|error| {
+                let name = &topic.name;
+                Refusal::BadMessage(format!("the message on the topic {name:?} is not JSON: {error}"))
+            })?;
+        }
+        // Only a queue can hold a message back.
+        if !publish.delay.is_none() && topic.queues.is_empty() {
+            return Err(Refusal::NoQueue(topic.name.clone()));
+        }
+        if publish.delay.is_too_long(self.now.wall) {
+            return Err(Refusal::DelayTooLong);
+        }
+        if topic.table.is_none() && !publish.key.is_empty() {
+            return Err(Refusal::NotLastValue(topic.name.clone()));
+        }
+        Ok(topic.table)
+    }
+
+    #[cold]
+    fn end_too_large(&mut self, id: SessionId, size: usize) {
+        let limit = self.transport_of(id).max_message_size;
+        let reason = format!("a message of {size} bytes, max_message_size is {limit} bytes");
+        self.end(id, Code::MessageTooLarge, &reason);
     }
 
     /// The number of a topic that is published to; `None` when the log has as many as it may have, and not this one.

@@ -45,6 +45,8 @@ impl SharedMessage {
             timestamp: context.timestamp,
             correlation_id: context.correlation_id.into(),
             headers: context.headers.into(),
+            key: message.key.into(),
+            kind: message.kind,
             data: context.data.into(),
             is_queue,
         };
@@ -119,6 +121,11 @@ impl Ordinary {
             );
             cx.drop_slow(session, &reason);
         }
+    }
+
+    /// Whether messages wait until the filter of a subscription is evaluated.
+    pub(crate) fn is_deciding(&self, id: SubscriptionId) -> bool {
+        self.deferred.has(id)
     }
 
     /// The subscription is gone, and with it the messages that wait for it.
@@ -207,6 +214,8 @@ impl Ordinary {
             topic: message.topic.as_bytes(),
             correlation_id: &message.correlation_id,
             headers: message.headers.as_headers(),
+            key: &message.key,
+            kind: message.kind,
             data,
         };
         cx.deliver_published(id, &message.context(), &frame, message.is_queue, None);

@@ -1,12 +1,13 @@
 //! Subscriptions without a bookmark, and `live` ones that have caught up: served with each publish, from the received frame.
 
 mod deferred;
+mod delta;
 
 use std::sync::Arc;
 
 use quire_command::Message;
 use quire_expression::filter::{Decision, MessageContext};
-use quire_expression::message_type::MessageType;
+use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::Position;
 
 use super::context::Context;
@@ -16,6 +17,7 @@ use crate::session::{SessionId, SharedData};
 use crate::subscription::{ServedBy, Source, SubscriptionId};
 use crate::topic::{Stage, TopicId};
 use deferred::{Deferred, SharedMessage};
+use delta::Change;
 
 /// See the module's documentation.
 #[derive(Default)]
@@ -25,6 +27,8 @@ pub(crate) struct Ordinary {
     behind: Vec<(SubscriptionId, Position)>,
     /// The subscriptions that get the current message. A buffer that is used again.
     matched: Vec<(SubscriptionId, Decision)>,
+    /// For the filters of delta subscriptions.
+    arena: Arena,
 }
 
 impl Ordinary {
@@ -49,12 +53,27 @@ impl Ordinary {
         let mut owned = None;
         let shared = cx.share(message.data, matched.len(), Stage::Published);
         let mut memory = std::mem::take(&mut cx.selected);
+        // Only a message of a last-value topic has a key.
+        let replaced = if message.key.is_empty() { None } else { cx.replaced.take() };
+        let mut change = replaced.map(Change::of);
         for &(subscription, decision) in &matched {
-            if decision == Decision::Open || self.deferred.has(subscription) {
+            let decided = match decision {
+                Decision::Open => self.decide_delta(cx, subscription, context),
+                Decision::Wanted => None,
+            };
+            if decided == Some(false) {
+                continue;
+            }
+            if decided.is_none() && (decision == Decision::Open || self.deferred.has(subscription)) {
                 if !self.falls_back(cx, subscription, message.bookmark.is_some()) {
                     let owned = owned.get_or_insert_with(|| SharedMessage::of(context, message, is_queue));
                     self.defer(cx, subscription, decision, owned);
                 }
+                continue;
+            }
+            if let Some(change) = &mut change
+                && self.serve_change(cx, subscription, context, message, change)
+            {
                 continue;
             }
             let message_type = Some(context.message_type);
@@ -66,6 +85,29 @@ impl Ordinary {
         cx.selected = memory;
         matched.clear();
         self.matched = matched;
+    }
+
+    /// Tells subscriptions that a record left their view, after the messages that wait for a decision.
+    pub(crate) fn serve_left(
+        &mut self,
+        cx: &mut Context,
+        subscriptions: &[SubscriptionId],
+        context: &MessageContext<'_>,
+        message: &Message<'_>,
+    ) {
+        cx.slices.weigh(subscriptions.len());
+        let mut owned = None;
+        let mut memory = std::mem::take(&mut cx.selected);
+        for &subscription in subscriptions {
+            if self.deferred.has(subscription) {
+                let owned = owned.get_or_insert_with(|| SharedMessage::of(context, message, false));
+                self.defer(cx, subscription, Decision::Wanted, owned);
+                continue;
+            }
+            let data = cx.select(subscription, Some(context.message_type), message.data, &mut memory);
+            cx.deliver_published(subscription, context, &Message { data, ..*message }, false, None);
+        }
+        cx.selected = memory;
     }
 
     /// A `live` subscription that cannot take a message continues from the log, if the message is there. Returns whether the subscription
@@ -112,7 +154,14 @@ impl Context {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         let session_id = subscription.session;
         let message = Message { subscription: subscription.number, ..*message };
-        if subscription.conflation.is_some() && !is_queue {
+        let conflation = subscription.conflation.as_ref().filter(|_| !is_queue);
+        if conflation.is_some_and(|conflation| conflation.key.applies_to(message.key)) {
+            if subscription.is_follower() && !message.key.is_empty() {
+                return;
+            }
+            if !subscription.wants_key(message.key) {
+                return;
+            }
             self.conflate_message(id, context.topic, Some(context), &message);
             return self.check_backlog(session_id);
         }
@@ -127,6 +176,19 @@ impl Context {
                 session.outbox.put_message(&message, shared);
                 session.outbox.backlog_size()
             }
+            ServedBy::Sow(sow) if !sow.wants_key(message.key) => return,
+            ServedBy::Sow(sow) => match &mut sow.held {
+                Some(held) => {
+                    let size_before = held.len();
+                    session.outbox.encoder().put_message(&message, held);
+                    session.deferred_size += held.len() - size_before;
+                    session.deferred_size + session.outbox.backlog_size()
+                }
+                None => {
+                    session.outbox.put_message(&message, shared);
+                    session.outbox.backlog_size()
+                }
+            },
             // A bookmark subscription gets what is recorded, and nothing else.
             ServedBy::Bookmark(_) if message.bookmark.is_none() => return,
             ServedBy::Bookmark(progress) => {
@@ -158,7 +220,9 @@ impl Context {
 
     /// Conflated messages have one bound. Beyond it messages go to the backlog, which has another.
     pub(crate) fn check_backlog(&mut self, id: SessionId) {
-        if self.session(id).outbox.backlog_size() as u64 > self.transport_of(id).max_client_backlog {
+        let session = self.session(id);
+        let size = session.outbox.backlog_size() + session.deferred_size;
+        if size as u64 > self.transport_of(id).max_client_backlog {
             self.end_slow(id);
         }
     }

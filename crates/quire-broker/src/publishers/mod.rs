@@ -188,7 +188,7 @@ impl Publishers {
     }
 
     /// Returns the publisher of a publish frame, which every such frame needs first. `None` when the session takes no more publishes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin_publish(&mut self, cx: &mut Context, id: SessionId) -> Option<PublisherKey> {
         let session = &mut cx.sessions.all[id];
         let publisher = session.identity.as_ref()?.publisher;

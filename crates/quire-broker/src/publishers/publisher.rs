@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::ids::SessionId;
+use crate::reply::Refused;
 use quire_command::Code;
 use quire_expression::topic::TopicError;
 use quire_journal::{Position, PublisherId};
@@ -59,6 +60,10 @@ pub(crate) enum Refusal {
     NoQueue(Arc<str>),
     /// The delay is longer than [`DELAY_MAX_NS`](quire_types::DELAY_MAX_NS).
     DelayTooLong,
+    /// The message has a key, and its topic keeps no last values.
+    NotLastValue(Arc<str>),
+    /// The topic keeps last values by its pattern, and cannot get a table.
+    NoTable(Refused),
 }
 
 /// An answer that a publisher can now get.
@@ -242,6 +247,8 @@ impl Refusal {
             Refusal::TooManyTopics => Code::LimitExceeded,
             Refusal::NoQueue(_) => Code::UnknownQueue,
             Refusal::DelayTooLong => Code::BadOption,
+            Refusal::NotLastValue(_) => Code::NotLastValue,
+            Refusal::NoTable(refused) => refused.code,
         }
     }
 
@@ -249,6 +256,7 @@ impl Refusal {
         match self {
             Refusal::BadTopic(error) => error.to_string().into(),
             Refusal::BadMessage(reason) => reason.clone().into(),
+            Refusal::NoTable(refused) => refused.reason.clone().into(),
             Refusal::TooManyTopics => {
                 "the log has max_topics topics, and this is a new one; raise transaction_log.max_topics of the server".into()
             }
@@ -259,6 +267,9 @@ impl Refusal {
                 format!("the message has a delay, and no queue takes messages from the topic {topic:?}").into()
             }
             Refusal::DelayTooLong => "the delay of the message ends more than 10 years from now".into(),
+            Refusal::NotLastValue(topic) => {
+                format!("the message has a key, and the topic {topic:?} keeps no last values").into()
+            }
         }
     }
 }

@@ -33,8 +33,8 @@ impl QueueService {
             if cx.has_failed() {
                 continue;
             }
-            let change = match self.definition(change.queue).dead_letter_topic {
-                Some(_) => self.dead_letters.push(change),
+            let change = match &self.all[change.queue.get() as usize].dead_letter_topic {
+                Some(topic) => self.dead_letters.push(change, topic),
                 None => Some(change),
             };
             let Some(change) = change else { continue };

@@ -4,6 +4,7 @@
 //! run without these queues, and journal files that they need could be removed.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use quire_journal::{FoundSidecar, JournalError, Position, SidecarHead, Sidecars};
 
@@ -12,6 +13,9 @@ use crate::ConfigError;
 use crate::config::ConfigErrors;
 use crate::topic::RecordingRule;
 use quire_expression::filter::FilterOptions;
+use quire_queue::{EarlierExpiration, ExpirationModel};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 const FILE: &str = "created-queues.state";
 const NAME: &str = "created queues";
@@ -29,10 +33,29 @@ pub(super) const SETTINGS_SIZE_MAX: usize = 64 * 1024;
 /// One queue that was created at run time.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CreatedQueue {
-    /// The queue takes the messages after this position.
+    /// The end of the log when the queue was created. Changes of messages up to here belong to other queues, which had the name before.
     pub begin: Position,
     /// With every default that depends on the server filled in.
     pub settings: QueueSettings,
+    /// The expirations before `settings`, in ascending order of their positions. A message keeps the expiration that it entered with, also
+    /// when the queue is rebuilt from the log.
+    pub earlier_expirations: Vec<EarlierExpiration>,
+}
+
+/// The recovery points of queues that are created at run time.
+const NOW: &str = "now";
+const EPOCH: &str = "epoch";
+
+/// The key of the earlier expirations. It is in the object of the settings. A file without them has no such key.
+const EARLIER: &str = "earlier_expirations";
+
+/// An [`EarlierExpiration`] in the file.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct StoredExpiration {
+    until: u64,
+    expiration_ns: Option<u64>,
+    expiration_model: ExpirationModel,
 }
 
 /// The file with the queues. One at a time may write it, on any thread.
@@ -82,7 +105,7 @@ impl CreatedQueuesFile {
 fn encode(queues: &[CreatedQueue]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for queue in queues {
-        let settings = queue.settings.to_json();
+        let settings = queue.to_json();
         bytes.extend_from_slice(&queue.begin.get().to_le_bytes());
         bytes.extend_from_slice(&(settings.len() as u32).to_le_bytes());
         bytes.extend_from_slice(settings.as_bytes());
@@ -97,16 +120,68 @@ fn decode(mut rest: &[u8]) -> Option<Vec<CreatedQueue>> {
         let (begin, size) = head.split_first_chunk::<8>()?;
         let size = usize::try_from(u32::from_le_bytes(size.try_into().ok()?)).ok()?;
         let (settings, after) = after.split_at_checked(size)?;
-        queues.push(CreatedQueue {
-            begin: Position::new(u64::from_le_bytes(*begin)),
-            settings: QueueSettings::from_json(std::str::from_utf8(settings).ok()?).ok()?,
-        });
+        queues.push(CreatedQueue::from_json(Position::new(u64::from_le_bytes(*begin)), settings)?);
         rest = after;
     }
     Some(queues)
 }
 
 impl CreatedQueue {
+    /// A queue that is created when the log ends at `begin`.
+    pub fn new(begin: Position, settings: QueueSettings) -> Self {
+        CreatedQueue { begin, settings, earlier_expirations: Vec::new() }
+    }
+
+    /// The queue takes the messages after this position.
+    pub fn takes_after(&self) -> Position {
+        if self.is_from_epoch() { Position::ZERO } else { self.begin }
+    }
+
+    /// Whether the queue takes the messages that are in the log already.
+    pub fn is_from_epoch(&self) -> bool {
+        self.settings.recovery_point.as_deref() == Some(EPOCH)
+    }
+
+    fn to_json(&self) -> String {
+        let mut all = self.settings.explicit();
+        let stored = self.earlier_expirations.iter().map(|earlier| StoredExpiration {
+            until: earlier.until.get(),
+            expiration_ns: earlier.expiration.map(|period| period.as_nanos() as u64),
+            expiration_model: earlier.model,
+        });
+        let stored: Vec<StoredExpiration> = stored.collect();
+        if !stored.is_empty() {
+            all.insert(EARLIER.to_owned(), serde_json::to_value(stored).unwrap_or_default());
+        }
+        Value::from(all).to_string()
+    }
+
+    fn from_json(begin: Position, text: &[u8]) -> Option<Self> {
+        let mut all: Map<String, Value> = serde_json::from_slice(text).ok()?;
+        let stored: Vec<StoredExpiration> = match all.remove(EARLIER) {
+            Some(stored) => serde_json::from_value(stored).ok()?,
+            None => Vec::new(),
+        };
+        let earlier = stored.into_iter().map(|stored| EarlierExpiration {
+            until: Position::new(stored.until),
+            expiration: stored.expiration_ns.map(Duration::from_nanos),
+            model: stored.expiration_model,
+        });
+        let settings = serde_json::from_value(Value::from(all)).ok()?;
+        Some(CreatedQueue { begin, settings, earlier_expirations: earlier.collect() })
+    }
+
+    /// Lets nothing about the queue name a position after the end of the log. Whether that changes it.
+    pub fn clamp(&mut self, end: Position) -> bool {
+        let mut is_changed = false;
+        let earlier = self.earlier_expirations.iter_mut().map(|earlier| &mut earlier.until);
+        for position in earlier.chain([&mut self.begin]).filter(|position| **position > end) {
+            *position = end;
+            is_changed = true;
+        }
+        is_changed
+    }
+
     /// The queue for use.
     ///
     /// # Errors
@@ -120,6 +195,11 @@ impl CreatedQueue {
         let mut definition = Definition::compile_one(&self.settings, others, rules, options)?;
         // A queue that is dropped and created again may have the same settings, but not the same state.
         definition.state_key.push_str(&format!(" after {}", self.begin));
+        if self.is_from_epoch() {
+            // A place in `queues.ack` or in the log that belongs to an earlier queue with the name has another text.
+            definition.recovery_point.0 = format!("{EPOCH} {}", self.begin);
+        }
+        definition.config.earlier_expirations.clone_from(&self.earlier_expirations);
         Ok(definition)
     }
 }
@@ -132,12 +212,14 @@ impl QueueSettings {
     /// [`ConfigError`] for a key that such a queue cannot have, and when the message type is not known.
     pub(super) fn for_run_time(mut self, rules: &[RecordingRule]) -> Result<Self, ConfigError> {
         let refuse = |key: &str, reason: String| Err(ConfigError::new(key, reason));
-        if self.recovery_point.as_ref().is_some_and(|point| point != "now") {
-            let reason = "a queue that is created at run time begins with the next message; define it in the configuration of \
-                          the server to begin elsewhere";
-            return refuse("recovery_point", reason.to_owned());
+        let point = self.recovery_point.get_or_insert_with(|| NOW.to_owned());
+        if point != NOW && point != EPOCH {
+            let reason = format!(
+                "a queue that is created at run time begins with the next message ({NOW}) or with the first one of the log ({EPOCH}); \
+                 define it in the configuration of the server to begin elsewhere"
+            );
+            return refuse("recovery_point", reason);
         }
-        self.recovery_point = Some("now".to_owned());
         let topic = self.underlying_topic.get_or_insert_with(|| self.name.clone()).clone();
         if self.message_type.is_empty() {
             let target = self.default_publish_target.as_ref().unwrap_or(&topic);
@@ -146,24 +228,42 @@ impl QueueSettings {
             };
             recorded.name().clone_into(&mut self.message_type);
         }
-        let size = self.to_json().len();
-        if size > SETTINGS_SIZE_MAX {
-            let reason = format!("the settings have {size} bytes, the limit is {SETTINGS_SIZE_MAX}");
-            return refuse("name", reason);
-        }
+        self.check_size()?;
         Ok(self)
+    }
+
+    /// # Errors
+    /// [`ConfigError`]: the settings are larger than the file may have them.
+    pub(super) fn check_size(&self) -> Result<(), ConfigError> {
+        let size = self.to_json().len();
+        if size <= SETTINGS_SIZE_MAX {
+            return Ok(());
+        }
+        let reason = format!("the settings have {size} bytes, the limit is {SETTINGS_SIZE_MAX}");
+        Err(ConfigError::new("name", reason))
     }
 
     /// The settings as [`from_json`](Self::from_json) reads them. Keys that have their defaults are left out, so that an older version
     /// can read the settings unless they use a newer key.
     pub fn to_json(&self) -> String {
+        Value::from(self.explicit()).to_string()
+    }
+
+    /// The keys that do not have their defaults.
+    pub(super) fn explicit(&self) -> Map<String, Value> {
+        let defaults = QueueSettings::default().all_keys();
+        let mut all = self.all_keys();
+        all.retain(|key, value| defaults.get(key) != Some(value));
+        all
+    }
+
+    /// Every key, with its value.
+    pub(super) fn all_keys(&self) -> Map<String, Value> {
         // Texts, numbers and lists of numbers: there is nothing that JSON cannot hold.
-        let mut all = serde_json::to_value(self).unwrap_or_default();
-        let defaults = serde_json::to_value(QueueSettings::default()).unwrap_or_default();
-        if let Some(all) = all.as_object_mut() {
-            all.retain(|key, value| defaults.get(key) != Some(value));
+        match serde_json::to_value(self) {
+            Ok(Value::Object(all)) => all,
+            _ => Map::new(),
         }
-        all.to_string()
     }
 }
 
@@ -185,7 +285,7 @@ mod tests {
             recovery_point: Some("now".into()),
             ..QueueSettings::default()
         };
-        CreatedQueue { begin: Position::new(begin), settings }
+        CreatedQueue::new(Position::new(begin), settings)
     }
 
     #[test]
@@ -206,6 +306,38 @@ mod tests {
         assert_eq!(u32::from_le_bytes(bytes[8..12].try_into().unwrap()) as usize, bytes.len() - 12);
         let json: serde_json::Value = serde_json::from_slice(&bytes[12..]).unwrap();
         assert_eq!((&json["name"], &json["lease_period_ns"]), (&"q".into(), &30_000_000_000_u64.into()));
+    }
+
+    fn altered(name: &str, begin: u64) -> CreatedQueue {
+        let earlier = |until, expiration_s: Option<u64>, model| EarlierExpiration {
+            until: Position::new(until),
+            expiration: expiration_s.map(Duration::from_secs),
+            model,
+        };
+        let earlier_expirations = vec![
+            earlier(begin + 1, None, ExpirationModel::Message),
+            earlier(u64::MAX, Some(60), ExpirationModel::Minimum),
+        ];
+        CreatedQueue { earlier_expirations, ..queue(name, begin) }
+    }
+
+    #[test]
+    fn earlier_expirations_are_kept_with_the_settings() {
+        let queues = vec![altered("orders", 7), queue("other", 9)];
+        assert_eq!(decode(&encode(&queues)), Some(queues.clone()));
+        let json: Value = serde_json::from_str(&queues[0].to_json()).unwrap();
+        let first = serde_json::json!({ "until": 8, "expiration_ns": null, "expiration_model": "message" });
+        assert_eq!(json["earlier_expirations"][0], first);
+        // Keys that only a later version knows are not ignored.
+        for unknown in [r#"{"name":"a","earlier_expirations":[{"until":1}]}"#, r#"{"name":"a","later":1}"#] {
+            assert_eq!(CreatedQueue::from_json(Position::ZERO, unknown.as_bytes()), None, "{unknown}");
+        }
+        // A log that lost its end does not reach the positions.
+        let mut clamped = altered("orders", 7);
+        assert!(!clamped.clone().clamp(Position::new(u64::MAX)));
+        assert!(clamped.clamp(Position::new(8)));
+        let ends = clamped.earlier_expirations.iter().map(|earlier| earlier.until.get());
+        assert_eq!((clamped.begin.get(), ends.collect::<Vec<_>>()), (7, vec![8, 8]));
     }
 
     #[test]
@@ -250,7 +382,7 @@ mod tests {
             recovery_point: Some("now".into()),
             ..QueueSettings::default()
         };
-        let of = |begin, settings| CreatedQueue { begin: Position::new(begin), settings };
+        let of = |begin, settings| CreatedQueue::new(Position::new(begin), settings);
         let queues = vec![of(258, all_keys), of(1 << 40, few)];
         assert_eq!(file.read().unwrap(), queues);
         // Version 1 is also the version that is written.

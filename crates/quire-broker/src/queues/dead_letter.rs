@@ -19,6 +19,8 @@ use quire_queue::{Change, ChangeKind, QueueId, Reasons};
 /// Messages that expired and are not published yet.
 pub(super) struct DeadLetters {
     publisher: PublisherId,
+    /// The publishers of the dead letters in the log: the one above, and those of earlier names of the instance.
+    publishers: Vec<PublisherId>,
     waiting: VecDeque<Expired>,
     /// How many were published, by the numbers of the queues.
     counts: Vec<u64>,
@@ -34,9 +36,11 @@ pub(crate) struct DeadLetter {
     pub data: Vec<u8>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Expired {
     queue: QueueId,
+    /// The topic that the queue had for dead letters. It may have another one when the letter is published.
+    topic: Arc<str>,
     position: Position,
     reasons: Reasons,
     deliveries: u32,
@@ -45,17 +49,28 @@ struct Expired {
 
 impl DeadLetters {
     pub fn new(instance: &str, queues: usize) -> Self {
-        let publisher = PublisherId::of_instance(instance, "dead letters");
-        DeadLetters { publisher, waiting: VecDeque::new(), counts: vec![0; queues] }
+        let publisher = publisher_of(instance);
+        DeadLetters {
+            publisher,
+            publishers: vec![publisher],
+            waiting: VecDeque::new(),
+            counts: vec![0; queues],
+        }
     }
 
-    /// A message has expired. Gives the change back when it is not an expiry.
-    pub fn push(&mut self, change: Change) -> Option<Change> {
+    /// The instance published dead letters under these names.
+    pub fn recognize(&mut self, names: &[String]) {
+        self.publishers = names.iter().map(|name| publisher_of(name)).collect();
+    }
+
+    /// A message has expired whose dead letter goes to the topic. Gives the change back when it is not an expiry.
+    pub fn push(&mut self, change: Change, topic: &Arc<str>) -> Option<Change> {
         let Change { queue, position, kind: ChangeKind::Expired { reasons, deliveries, cancels } } = change
         else {
             return Some(change);
         };
-        self.waiting.push_back(Expired { queue, position, reasons, deliveries, cancels });
+        let topic = topic.clone();
+        self.waiting.push_back(Expired { queue, topic, position, reasons, deliveries, cancels });
         None
     }
 
@@ -90,7 +105,7 @@ impl DeadLetters {
             queue: String,
             position: u64,
         }
-        if record.publisher != self.publisher || record.kind != RecordKind::Publish {
+        if record.kind != RecordKind::Publish || !self.publishers.contains(&record.publisher) {
             return None;
         }
         let Origin { queue, position } = serde_json::from_slice(record.data).ok()?;
@@ -105,7 +120,7 @@ impl QueueService {
         if cx.has_failed() {
             self.dead_letters.waiting.clear();
         }
-        let expired = *self.dead_letters.waiting.front()?;
+        let expired = self.dead_letters.waiting.front()?.clone();
         let record = self.recent.get(expired.position);
         if record.is_none() && !self.unreadable.contains(&expired.position) {
             self.fetch(cx, expired.position, false);
@@ -115,8 +130,8 @@ impl QueueService {
         let size_max = cx.config.message_size_max();
         Some(DeadLetter {
             publisher: self.dead_letters.publisher,
-            topic: definition.dead_letter_topic.clone()?,
             data: envelope(&definition.name, &expired, record.as_ref(), size_max),
+            topic: expired.topic,
             headers: record.map_or_else(HeadersBuffer::default, |record| record.headers().into()),
             correlation_id: record.map_or_else(Vec::new, |record| record.correlation_id.to_vec()),
         })
@@ -128,6 +143,11 @@ impl QueueService {
             self.dead_letters.counts[expired.queue.get() as usize] += 1;
         }
     }
+}
+
+/// The publisher of the dead letters of an instance with this name.
+pub(super) fn publisher_of(instance: &str) -> PublisherId {
+    PublisherId::of_instance(instance, "dead letters")
 }
 
 /// What is published in place of the message. The message itself is left out when it cannot be read, or there is no room for it.

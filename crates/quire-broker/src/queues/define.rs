@@ -1,4 +1,4 @@
-//! Queues that are created and dropped at run time (docs/queues.md section 14).
+//! Queues that are created, altered and dropped at run time (docs/queues.md section 14). `alter.rs` has the steps of a change.
 //!
 //! One command is carried out at a time. The commands of other connections wait in line; the further commands of the same connection wait
 //! for the answer. A queue is created in these steps:
@@ -22,6 +22,7 @@ use std::path::Path;
 
 use quire_journal::{Journal, JournalError, Position};
 
+use super::alter::{Altered, QueueChanges};
 use super::created::{CreatedQueue, CreatedQueuesFile};
 use super::jobs::{Purpose, QueueJob};
 use super::sidecars::{QueuePoints, QueuePointsFile};
@@ -43,6 +44,7 @@ use quire_queue::QueueId;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Define {
     Create(Box<QueueSettings>),
+    Alter { queue: String, changes: QueueChanges },
     Drop(String),
 }
 
@@ -64,7 +66,7 @@ pub(super) struct Defining {
     waiting: VecDeque<(Requester, Define)>,
     current: Option<Current>,
     /// A write of the file failed, so the file has the old definitions or the new ones.
-    is_uncertain: bool,
+    pub(super) is_uncertain: bool,
     /// The file is being written again after such a failure.
     is_repairing: bool,
 }
@@ -76,7 +78,7 @@ struct Current {
     step: Step,
 }
 
-enum Step {
+pub(super) enum Step {
     /// Waits until the log is persisted up to this position, and until the files can be written.
     Ready(Position, Change),
     /// The files are being written.
@@ -86,18 +88,19 @@ enum Step {
 }
 
 /// The change that is made.
-enum Change {
+pub(super) enum Change {
     Create,
+    Alter(Box<Altered>),
     Drop { warnings: Vec<String> },
 }
 
-enum Answer {
+pub(super) enum Answer {
     Dropped { warnings: Vec<String> },
     NotCreated(Refused),
 }
 
 /// The result of the first step of a command.
-enum Begun {
+pub(super) enum Begun {
     Step(QueueId, Step),
     /// There is nothing to do.
     Done(AdminReply),
@@ -131,24 +134,36 @@ impl Defining {
 
     /// The position after which the queue takes messages.
     pub fn begin(&self, queue: QueueId) -> Position {
+        self.created(queue).map_or(Position::ZERO, CreatedQueue::takes_after)
+    }
+
+    /// The end of the log when the queue was created.
+    pub fn created_at(&self, queue: QueueId) -> Position {
         self.created(queue).map_or(Position::ZERO, |created| created.begin)
     }
 
-    /// Lets no queue begin after the end of the log. Whether the file has to be written.
+    /// Lets no position of the queues be after the end of the log. Whether the file has to be written.
     pub fn clamp(&mut self, end: Position) -> bool {
-        for created in self.created.values_mut().filter(|created| created.begin > end) {
-            created.begin = end;
-            self.is_stale = true;
+        for created in self.created.values_mut() {
+            self.is_stale |= created.clamp(end);
         }
         std::mem::take(&mut self.is_stale)
     }
 
-    /// The content of the file, without this queue.
-    pub fn definitions(&self, without: Option<QueueId>) -> Vec<CreatedQueue> {
-        let wanted = self.created.iter().filter(|(queue, _)| Some(**queue) != without);
-        let mut all: Vec<CreatedQueue> = wanted.map(|(_, created)| created.clone()).collect();
-        all.sort_by_key(|created| created.begin);
-        all
+    /// The content of the file.
+    pub fn definitions(&self) -> Vec<CreatedQueue> {
+        in_order(self.created.values())
+    }
+
+    /// The content of the file after a change of a queue.
+    fn definitions_after(&self, queue: QueueId, change: &Change) -> Vec<CreatedQueue> {
+        let others = self.created.iter().filter(|(other, _)| **other != queue).map(|(_, created)| created);
+        let changed = match change {
+            Change::Create => self.created(queue),
+            Change::Alter(altered) => Some(altered.created()),
+            Change::Drop { .. } => None,
+        };
+        in_order(others.chain(changed))
     }
 }
 
@@ -231,6 +246,7 @@ impl QueueService {
             }
             let begun = match command {
                 Define::Create(settings) => self.begin_create(cx, *settings),
+                Define::Alter { queue, changes } => self.begin_alter(cx, &queue, &changes),
                 Define::Drop(name) => self.begin_drop(cx, &name),
             };
             match begun {
@@ -248,7 +264,7 @@ impl QueueService {
             return false;
         }
         if !self.defining.is_repairing && !self.saving.is_under_way {
-            let (file, queues) = (self.defining.file.clone(), self.defining.definitions(None));
+            let (file, queues) = (self.defining.file.clone(), self.defining.definitions());
             self.defining.is_repairing = true;
             self.begin_write(cx, WriteCreated { points: None, file, queues });
         }
@@ -263,7 +279,7 @@ impl QueueService {
     /// At the end: the file has the definitions that hold.
     pub(super) fn write_uncertain(&mut self) -> Result<(), JournalError> {
         if self.defining.is_uncertain {
-            self.defining.file.write(&self.defining.definitions(None))?;
+            self.defining.file.write(&self.defining.definitions())?;
         }
         Ok(())
     }
@@ -271,10 +287,7 @@ impl QueueService {
     fn begin_create(&mut self, cx: &mut Context, settings: QueueSettings) -> Result<Begun, Refused> {
         let mut settings = settings.for_run_time(cx.topics.rules()).map_err(|error| bad(error.into()))?;
         let name = settings.name.clone();
-        // The queue may be dropped and the topic stays: dead letters go there in any case.
-        if let Some(queue) = settings.dead_letter_topic.as_deref().and_then(|topic| self.find(topic)) {
-            settings.dead_letter_topic = Some(self.definition(queue).publish_target.to_string());
-        }
+        settings.dead_letter_topic = settings.dead_letter_topic.map(|topic| self.letters_to(topic));
         if let Some(queue) = self.find(&name) {
             let Some(created) = self.defining.created(queue) else { return Err(configured(&name)) };
             let differing = created.settings.differences(&settings).join(", ");
@@ -282,7 +295,7 @@ impl QueueService {
                 return Ok(Begun::Done(AdminReply::QueueCreated { queue: name, existed: true }));
             }
             let reason = format!(
-                "queue {name:?} exists with other settings: {differing}. Drop it and create it again to change them"
+                "queue {name:?} exists with other settings: {differing}. Change them with alter_queue, or drop the queue and create it again"
             );
             return Err(Refused::new(Code::QueueExists, reason));
         }
@@ -295,7 +308,7 @@ impl QueueService {
         }
         check_unused(cx, &name)?;
         check_journal(cx)?;
-        let created = CreatedQueue { begin: cx.log.journal.appended(), settings };
+        let created = CreatedQueue::new(cx.log.journal.appended(), settings);
         let others: Vec<&Definition> = self.live().map(|(_, definition)| &**definition).collect();
         let definition =
             created.compile(&others, cx.topics.rules(), &cx.config.filter_options()).map_err(bad)?;
@@ -308,9 +321,7 @@ impl QueueService {
     }
 
     fn begin_drop(&mut self, cx: &mut Context, name: &str) -> Result<Begun, Refused> {
-        let Some(queue) = self.find(name) else {
-            return Err(Refused::new(Code::UnknownQueue, format!("no queue has the name {name:?}")));
-        };
+        let queue = self.find(name).ok_or_else(|| unknown(name))?;
         if !self.defining.is_created(queue) {
             return Err(configured(name));
         }
@@ -327,6 +338,11 @@ impl QueueService {
                 let failure = cx.failure_frame();
                 self.retire(cx, queue);
                 Step::Removing(Answer::NotCreated(Refused::new(failure.code, failure.reason)))
+            }
+            Step::Ready(_, Change::Alter(_)) if cx.log.failure.is_some() => {
+                let failure = cx.failure_frame();
+                answer(cx, &by, Refused::new(failure.code, failure.reason).into());
+                return None;
             }
             Step::Ready(rests_on, change) => {
                 let is_ready = rests_on <= cx.log.journal.persisted() && !self.saving.is_under_way;
@@ -353,15 +369,14 @@ impl QueueService {
     }
 
     fn write_definitions(&mut self, cx: &mut Context, queue: QueueId, change: Change) -> Step {
-        let without = matches!(change, Change::Drop { .. }).then_some(queue);
-        let points = self.saving.saved.as_ref().filter(|_| without.is_none());
+        let points = self.saving.saved.as_ref().filter(|_| matches!(change, Change::Create));
         let points = points.map(|points| {
             (
                 QueuePointsFile::new(cx.log.journal.sidecars()),
                 self.file_entries(points, cx.log.reader.first()),
             )
         });
-        let (file, queues) = (self.defining.file.clone(), self.defining.definitions(without));
+        let (file, queues) = (self.defining.file.clone(), self.defining.definitions_after(queue, &change));
         self.begin_write(cx, WriteCreated { points, file, queues });
         Step::Writing(change)
     }
@@ -392,6 +407,7 @@ impl QueueService {
             (Change::Create, None) => {
                 let name = self.definition(queue).name.clone();
                 self.by_name.insert(name.clone(), queue);
+                self.fills.start(queue);
                 let queue = name.to_string();
                 cx.outputs
                     .push_back(Output::Log(Event::QueueCreated { queue: queue.clone(), by: by.name() }));
@@ -401,12 +417,13 @@ impl QueueService {
                 self.retire(cx, queue);
                 Err(Answer::NotCreated(refused))
             }
+            (Change::Alter(altered), None) => Ok(self.altered(cx, &by, queue, *altered)),
             (Change::Drop { warnings }, None) => {
                 self.retire(cx, queue);
                 Err(Answer::Dropped { warnings })
             }
             // The queue stays as it is.
-            (Change::Drop { .. }, Some(refused)) => Ok(refused.into()),
+            (Change::Alter(_) | Change::Drop { .. }, Some(refused)) => Ok(refused.into()),
         };
         match reply {
             Ok(reply) => answer(cx, &by, reply),
@@ -439,11 +456,22 @@ fn answer(cx: &mut Context, by: &Requester, reply: AdminReply) {
     }
 }
 
-fn bad(errors: ConfigErrors) -> Refused {
+/// The queues in the order of their creation.
+fn in_order<'a>(queues: impl Iterator<Item = &'a CreatedQueue>) -> Vec<CreatedQueue> {
+    let mut all: Vec<CreatedQueue> = queues.cloned().collect();
+    all.sort_by_key(|created| created.begin);
+    all
+}
+
+pub(super) fn bad(errors: ConfigErrors) -> Refused {
     Refused::new(Code::BadOption, ConfigError::from(errors).to_string())
 }
 
-fn configured(name: &str) -> Refused {
+pub(super) fn unknown(name: &str) -> Refused {
+    Refused::new(Code::UnknownQueue, format!("no queue has the name {name:?}"))
+}
+
+pub(super) fn configured(name: &str) -> Refused {
     let reason = format!(
         "the configuration of the server defines queue {name:?}; it can be changed and removed there only"
     );
@@ -451,7 +479,7 @@ fn configured(name: &str) -> Refused {
 }
 
 /// A journal that takes no writes cannot record where a queue begins.
-fn check_journal(cx: &Context) -> Result<(), Refused> {
+pub(super) fn check_journal(cx: &Context) -> Result<(), Refused> {
     match &cx.log.failure {
         Some(failure) => Err(Refused::new(failure.code, failure.reason.clone())),
         None => Ok(()),
@@ -460,6 +488,15 @@ fn check_journal(cx: &Context) -> Result<(), Refused> {
 
 /// A subscription to the topic of this name would become a consumer of the queue when its client connects again.
 fn check_unused(cx: &Context, name: &str) -> Result<(), Refused> {
+    if cx.topics.table(name).is_some() {
+        return Err(Refused::new(Code::BadOption, format!("name: a last-value topic has the name {name:?}")));
+    }
+    if cx.topics.is_container(name) || cx.topics.container_of(name).is_some() {
+        let reason = format!(
+            "name: the pattern of a last-value topic includes the name {name:?}, or it has this name"
+        );
+        return Err(Refused::new(Code::BadOption, reason));
+    }
     let count = cx.subscriptions.all.values().filter(|subscription| {
         let is_ordinary = matches!(subscription.served_by, ServedBy::Ordinary) && !subscription.has_ended;
         is_ordinary && matches!(&subscription.selector, TopicSelector::Name(topic) if **topic == *name)

@@ -58,6 +58,7 @@ impl QueueService {
         self.continue_settles(cx);
         self.continue_queries(cx);
         self.refill(cx);
+        self.fill(cx);
         let now = self.time(cx.now);
         // A client that lost a message is notified before it gets the message again.
         self.engine.advance(now);
@@ -181,8 +182,10 @@ impl QueueService {
             return Attempt::Unreadable;
         }
         cx.give_buffer(session_id);
-        let ahead = self.recent.take_ahead(delivery.position);
-        let definition = self.definition(delivery.queue);
+        let QueueService { recent, all, outstanding, .. } = self;
+        let Some((record, ahead)) = recent.read(delivery.position) else { return Attempt::Missing };
+        let index = delivery.queue.get() as usize;
+        let definition = &all[index];
         let lease_ms = match (delivery.lease_deadline, definition.config.semantics, delivery.barrier) {
             (Some(deadline), _, _) => deadline.get().saturating_sub(now.get()) / 1_000_000,
             (None, Semantics::AtLeastOnce, false) => u64::MAX,
@@ -195,7 +198,6 @@ impl QueueService {
             position: delivery.position.get(),
             queue: is_named.then_some(definition.name.as_bytes()),
         };
-        let Some(record) = self.recent.get(delivery.position) else { return Attempt::Missing };
         let outbox = &mut cx.sessions.all[session_id].outbox;
         let data = match &select {
             Some(select) if !delivery.barrier => {
@@ -209,7 +211,7 @@ impl QueueService {
         outbox.put_replayed_message(&message, None);
         if !delivery.barrier {
             let bookmark = record.bookmark();
-            self.outstanding[delivery.queue.get() as usize].insert(bookmark, delivery.position);
+            outstanding[index].insert(bookmark, delivery.position);
         }
         cx.counters.delivered += 1;
         cx.touch(session_id);

@@ -88,10 +88,12 @@ impl Recent {
             .is_some_and(|(_, recent)| position <= recent.batch.last())
     }
 
-    /// The position after which to fetch next, when the message at `position` is the sign for it. Given once.
-    pub fn take_ahead(&mut self, position: Position) -> Option<Position> {
-        let (_, recent) = self.batches.range_mut(..=position.get()).next_back()?;
-        recent.ahead.take_if(|_| position <= recent.batch.last())
+    /// As [`Recent::get`], with the position after which to fetch next, when the record is the sign for it. That position is given once.
+    pub fn read(&mut self, position: Position) -> Option<(Record<'_>, Option<Position>)> {
+        let (first, recent) = self.batches.range_mut(..=position.get()).next_back()?;
+        let offset = recent.offsets.get((position.get() - first) as usize)?;
+        let record = recent.batch.record_at(*offset, position)?;
+        Some((record, recent.ahead.take()))
     }
 }
 

@@ -7,6 +7,8 @@ use quire_journal::{
 };
 
 use super::define::WriteCreated;
+use super::enter::received_at;
+use super::fill::{FillJob, Portion};
 use super::query::{Order, Page, PageFound};
 use super::sidecars::{QueuePoints, QueuePointsFile, QueueStates};
 use super::snapshots::State;
@@ -30,6 +32,8 @@ pub(crate) enum Purpose {
     Query(SessionId),
     /// Messages of this queue that become active.
     Refill(QueueId),
+    /// Messages of this queue from before its creation.
+    Fill(QueueId),
     /// The file `queues.ack`.
     Save,
     /// The file with the state of a queue.
@@ -65,6 +69,8 @@ pub(crate) enum QueueJob {
     Sort { reader: Reader, page: Page, order: Order },
     /// Messages that become active, from a position on.
     Refill(Refill),
+    /// A portion of the log for a queue that was created.
+    Fill(FillJob),
     /// Keep how far the queues are done.
     WriteSettled { file: QueuePointsFile, points: QueuePoints },
     /// Keep the state of a queue.
@@ -95,6 +101,7 @@ pub(crate) enum QueueOutcome {
     Page(PageFound),
     Sorted(Result<Vec<Position>, JournalError>),
     Refilled(Result<Vec<(Position, Entry)>, JournalError>),
+    Filled(Result<Portion, JournalError>),
     Saved(Result<(), JournalError>),
 }
 
@@ -124,6 +131,7 @@ impl QueueJob {
             QueueJob::Page { reader, page } => QueueOutcome::Page(page.run(reader)),
             QueueJob::Sort { reader, page, order } => QueueOutcome::Sorted(page.sort(reader, &order)),
             QueueJob::Refill(refill) => QueueOutcome::Refilled(refill.run()),
+            QueueJob::Fill(fill) => QueueOutcome::Filled(fill.run()),
             QueueJob::WriteSettled { file, points } => QueueOutcome::Saved(file.write(&points)),
             QueueJob::WriteSnapshot { files, state } => QueueOutcome::Saved(state.write(&files)),
             QueueJob::RemoveSnapshot { files, queue } => QueueOutcome::Saved(files.remove(&queue)),
@@ -204,14 +212,8 @@ impl Refill {
     }
 }
 
-/// When a message was received, on the engine's clock: its age is measured by the wall clock.
-pub(super) fn received_at(record: &Record<'_>, now: Time, wall: Timestamp) -> Time {
-    let age = wall.as_ns().saturating_sub(record.timestamp.as_ns());
-    Time::new(now.get().saturating_sub(age))
-}
-
 /// The topics whose messages enter any of these queues.
-struct LoggingOn<'a>(&'a [Arc<Definition>]);
+pub(super) struct LoggingOn<'a>(pub &'a [Arc<Definition>]);
 
 impl TopicFilter for LoggingOn<'_> {
     fn wants(&self, topic: &str) -> bool {
@@ -280,6 +282,10 @@ impl QueueService {
             Purpose::Refill(queue) => match found {
                 Some(QueueOutcome::Refilled(found)) => self.refilled(cx, queue, Some(found)),
                 _ => self.refilled(cx, queue, None),
+            },
+            Purpose::Fill(queue) => match found {
+                Some(QueueOutcome::Filled(found)) => self.filled(cx, queue, Some(found)),
+                _ => self.filled(cx, queue, None),
             },
             Purpose::Save => match found {
                 Some(QueueOutcome::Saved(result)) => self.points_saved(cx, Some(result)),

@@ -22,7 +22,11 @@ impl QueueService {
         let memory = self.snapshots.memory_of(&definition);
         let added = self.engine.add_queue_in(definition.config.clone(), &memory);
         let queue = added.map_err(|error| Refused::new(Code::LimitExceeded, error.to_string()))?;
-        self.engine.begin_after(queue, created.begin);
+        let begin = created.takes_after();
+        self.engine.begin_after(queue, begin);
+        if created.is_from_epoch() {
+            self.fills.add(queue);
+        }
         cx.topics.set_route(queue, Some(definition.route()));
         self.snapshots.add(queue, &definition);
         self.dead_letters.add(queue);
@@ -30,7 +34,6 @@ impl QueueService {
         if definition.config.target_queue_depth.is_some() {
             self.refilling.insert(queue, Refilling::Idle);
         }
-        let begin = created.begin;
         self.defining.created.insert(queue, created);
         let (index, definition) = (queue.get() as usize, Arc::new(definition));
         if self.removed.remove(&queue) {
@@ -50,6 +53,7 @@ impl QueueService {
         self.by_name.remove(&name);
         self.defining.created.remove(&queue);
         self.snapshots.forget(queue);
+        self.fills.forget(queue);
         cx.topics.set_route(queue, None);
         self.end_subscriptions_of(cx, queue);
     }
@@ -68,8 +72,9 @@ impl QueueService {
         let definition = self.definition(queue).clone();
         let is_settling = self.settling.values().any(|job| job.queue() == queue);
         let is_refilling = self.refilling.get(&queue) == Some(&Refilling::UnderWay);
+        let is_filling = self.fills.read_to(queue).is_some();
         let is_writing = definition.keeps_state() && self.snapshots.is_writing();
-        if is_settling || is_refilling || is_writing {
+        if is_settling || is_refilling || is_filling || is_writing {
             return None;
         }
         // The changes of its messages are logged under its name.

@@ -4,7 +4,7 @@
 //! sessions. It owns the state of all queues. Each call gets the shared state of the broker as a [`Context`]. The run loop calls:
 //!
 //! - [`new`](QueueService::new), [`recover`](QueueService::recover), [`close`](QueueService::close): at the start and the end.
-//! - The methods of [`LogConsumer`]: for records that became persistent, in order, and before journal files are removed.
+//! - The methods of [`LogConsumer`](crate::tail::LogConsumer): for records that became persistent, in order, and before journal files are removed.
 //! - [`join`](QueueService::join), [`attach`](QueueService::attach), [`release`](QueueService::release), [`leave`](QueueService::leave):
 //!   when subscriptions begin and end.
 //! - [`settle`](QueueService::settle), [`extend`](QueueService::extend), [`query`](QueueService::query): for commands of connections.
@@ -14,23 +14,27 @@
 //!   turn.
 //! - [`log_changes`](QueueService::log_changes), [`note_leases`](QueueService::note_leases), [`log_leases`](QueueService::log_leases):
 //!   before a record that must come after these records in the log.
-//! - [`define`](QueueService::define), [`continue_defining`](QueueService::continue_defining): for commands that create and drop queues,
+//! - [`define`](QueueService::define), [`continue_defining`](QueueService::continue_defining): for commands that create, alter and drop queues,
 //!   and once per turn.
 //! - [`work_done`](QueueService::work_done), [`next_timeout`](QueueService::next_timeout): for work on reader threads, and for the time.
 //!
 //! Work that may wait for the disk is a [`QueueJob`] for the reader threads. A subscription that needs its result waits with its
 //! deliveries, a connection with its commands, a queue with its questions.
 
+mod alter;
 mod changes;
 mod created;
 mod dead_letter;
 mod define;
 mod deliver;
+mod enter;
 mod fetch;
+mod fill;
 mod filters;
 mod jobs;
 mod lease_log;
 mod lifecycle;
+mod names;
 mod query;
 mod recover;
 mod settings;
@@ -47,9 +51,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use quire_journal::{Batch, Journal, JournalError, Position, PublisherId, Record, RecordKind};
+use quire_journal::{Journal, JournalError, Position, PublisherId};
 use rustc_hash::FxBuildHasher;
 
+pub use alter::QueueChanges;
 pub(crate) use dead_letter::DeadLetter;
 use define::Defining;
 pub(crate) use define::{Define, FoundQueues};
@@ -63,15 +68,13 @@ pub(crate) use subscribe::QueueSubscription;
 pub(crate) use subscribe::Wanted;
 
 use super::context::Context;
-use super::tail::{Consumed, LogConsumer};
 use crate::BrokerConfig;
 use crate::session::SessionId;
 use crate::subscription::SubscriptionId;
-use crate::topic::TopicId;
 use dead_letter::DeadLetters;
 use fetch::Recent;
+use fill::Fills;
 use filters::Filters;
-use jobs::received_at;
 use lease_log::LeaseLog;
 use query::QueryJob;
 use quire_expression::message_type::{Arena, MessageType};
@@ -115,6 +118,8 @@ pub(super) struct QueueService {
     querying: BTreeMap<SessionId, QueryJob>,
     /// Queues with a target depth.
     refilling: BTreeMap<QueueId, Refilling>,
+    /// Queues that read the log from its first record.
+    fills: Fills,
     dead_letters: DeadLetters,
     saving: Saving,
     snapshots: Snapshots,
@@ -126,8 +131,6 @@ pub(super) struct QueueService {
     lease_log: LeaseLog,
     /// The publisher of these records.
     publisher: PublisherId,
-    /// The publisher of these records in format 1: a client with the name of the instance had it, too.
-    former_publisher: PublisherId,
     /// The value of the engine's clock when that of the broker is zero.
     origin: Option<u64>,
     arena: Arena,
@@ -166,6 +169,7 @@ impl QueueService {
             settling: BTreeMap::new(),
             querying: BTreeMap::new(),
             refilling: with_target.map(|(queue, _)| (QueueId::new(queue as u32), Refilling::Idle)).collect(),
+            fills: Fills::default(),
             dead_letters: DeadLetters::new(instance, definitions.len()),
             saving: Saving::new(QueuePointsFile::new(journal.sidecars())),
             snapshots,
@@ -174,7 +178,6 @@ impl QueueService {
             to_log: Vec::new(),
             lease_log: LeaseLog::new(definitions.len()),
             publisher: PublisherId::of_instance(instance, "queues"),
-            former_publisher: PublisherId::of_client_name(instance),
             origin: None,
             arena: Arena::default(),
             all: definitions.into_iter().map(Arc::new).collect(),
@@ -278,49 +281,4 @@ enum Refilling {
     UnderWay,
     /// The next message cannot be read, so no more messages are read.
     Blocked,
-}
-
-impl LogConsumer for QueueService {
-    fn is_following(&self, _: &Context) -> bool {
-        self.any()
-    }
-
-    /// A persisted message enters the queues over its topic.
-    fn on_record(&mut self, cx: &mut Context, topic: TopicId, record: &Record<'_>) -> Consumed {
-        let queues = &cx.topics.topic(topic).queues;
-        if record.kind != RecordKind::Publish || queues.is_empty() {
-            return Consumed::default();
-        }
-        let now = self.time(cx.now);
-        let received = received_at(record, now, cx.now.wall);
-        for queue in queues {
-            let QueueService { engine, all, arena, .. } = self;
-            let definition = &all[queue.get() as usize];
-            if let Some(entry) = definition.entry_of(record, received, cx.now.wall, arena) {
-                engine.enqueue(*queue, record.position, entry);
-            }
-        }
-        Consumed::default()
-    }
-
-    /// Keeps the records that were just written, so that deliveries do not read them from the disk.
-    fn on_batch(&mut self, batch: &Batch) {
-        if self.any() {
-            self.recent.add(batch.clone(), None);
-        }
-    }
-
-    /// Queues have no replay. A message that they cannot take here enters them at the next start, and no more is taken until then.
-    fn on_unreadable(&mut self, cx: &mut Context, _: Position, error: &JournalError) {
-        if self.any() {
-            cx.fail(error);
-        }
-    }
-
-    /// Journal files from this position on are kept. In this process the cursor of the service keeps them, in another process
-    /// `queues.ack` does.
-    fn needed_from(&self, _: &Context) -> Option<Position> {
-        let saved = self.saving.saved.as_ref()?;
-        saved.iter().flatten().min().map(|settled| settled.next())
-    }
 }

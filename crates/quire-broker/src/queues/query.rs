@@ -15,7 +15,7 @@ use crate::codec::Encoder;
 use crate::context::Context;
 use crate::failure::code_of;
 use crate::replay::CHUNK_SIZE_MAX;
-use crate::reply::Refused;
+use crate::reply::{Refused, not_last_value};
 use crate::session::{SessionId, Stall};
 use quire_command::{AckKind, Acks, Code, Message, Query, Queued};
 use quire_expression::filter::{Expression, Filter, FilterOptions};
@@ -85,9 +85,25 @@ impl QueueService {
         query: &Query<'_>,
     ) -> Result<QueryJob, Refused> {
         let Some(queue) = self.find(query.topic) else {
-            let reason = format!("no queue has the name {:?}", query.topic);
-            return Err(Refused::new(Code::UnknownQueue, reason));
+            return Err(match query.wants_last_values {
+                true => not_last_value(query.topic),
+                false => Refused::new(Code::UnknownQueue, format!("no queue has the name {:?}", query.topic)),
+            });
         };
+        for (key, is_given) in [
+            ("keys", query.keys.is_some()),
+            ("select", query.select.is_some()),
+            ("skip_n", query.skip_n.is_some()),
+            ("bookmark", query.bookmark.is_some()),
+        ] {
+            if is_given {
+                let reason = format!(
+                    "{key}: {:?} is a queue; only queries of last-value topics have {key}",
+                    query.topic
+                );
+                return Err(Refused::new(Code::BadOption, reason));
+            }
+        }
         if cx.session(id).subscriptions.contains_key(&query.subscription) {
             let reason = format!("subscription {} exists", query.subscription);
             return Err(Refused::new(Code::SubscriptionInUse, reason));

@@ -4,6 +4,7 @@ use quire_journal::{AllTopics, Batch, JournalError, Position, Progress, Record, 
 
 use super::QueueService;
 use super::changes::append;
+use super::names::NamesFile;
 use crate::context::Context;
 use crate::{Event, Output};
 use quire_queue::{Change, ChangeKind, Logged, QueueId, Reasons, Time};
@@ -32,6 +33,7 @@ impl QueueService {
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<(), JournalError> {
         self.clamp_created(cx)?;
+        self.recognize_names(cx)?;
         if !self.any() {
             return self.saving.clear();
         }
@@ -95,8 +97,9 @@ impl QueueService {
             // An entry from before this beginning is that of another queue, which had the name and was dropped.
             let known = match self.defining.created(queue) {
                 Some(created) => {
-                    let known = known.filter(|(after, known)| *after >= created.begin && known == text);
-                    known.or_else(|| Some((created.begin, text.clone())))
+                    let begin = created.takes_after();
+                    let known = known.filter(|(after, known)| *after >= begin && known == text);
+                    known.or_else(|| Some((begin, text.clone())))
                 }
                 None => known,
             };
@@ -189,18 +192,27 @@ impl QueueService {
     /// the definitions that the configuration replaced.
     fn clamp_created(&mut self, cx: &Context) -> Result<(), JournalError> {
         if self.defining.clamp(cx.log.journal.persisted()) {
-            self.defining.file.write(&self.defining.definitions(None))?;
+            self.defining.file.write(&self.defining.definitions())?;
         }
         Ok(())
     }
 
-    /// The changes in a record of changes.
+    /// Lets the dead letters of earlier names of the instance count.
+    fn recognize_names(&mut self, cx: &mut Context) -> Result<(), JournalError> {
+        let file = NamesFile::new(cx.log.journal.sidecars());
+        let (names, event) = file.begin(&cx.config.name, |publisher| cx.log.highest_sequence(publisher))?;
+        self.dead_letters.recognize(&names);
+        cx.outputs.extend(event.map(Output::Log));
+        Ok(())
+    }
+
+    /// The changes in a record of changes. Without a source it is a record of this log's own server, under any name that the server had:
+    /// no client can append a record of this kind.
     fn logged<'a>(
         &self,
         record: &Record<'a>,
     ) -> Option<(QueueId, impl Iterator<Item = Logged<'a>> + use<'a>)> {
-        let is_ours = record.publisher == self.publisher || record.publisher == self.former_publisher;
-        if record.kind != RecordKind::Acknowledge || !is_ours {
+        if record.kind != RecordKind::Acknowledge || record.source().is_some() {
             return None;
         }
         // The checksums held: what is not a list of changes here was written by another version.
@@ -210,6 +222,9 @@ impl QueueService {
 
     fn restore_changes(&mut self, record: &Record<'_>) {
         let Some((queue, logged)) = self.logged(record) else { return };
+        if record.position <= self.defining.created_at(queue) {
+            return;
+        }
         for logged in logged {
             logged.changes(queue).for_each(|change| self.engine.restore(change));
         }
@@ -219,6 +234,9 @@ impl QueueService {
     fn restore_dead_letter(&mut self, record: &Record<'_>) {
         let Some((name, position)) = self.dead_letters.origin(record) else { return };
         let Some(queue) = self.find(&name) else { return };
+        if record.position <= self.defining.created_at(queue) {
+            return;
+        }
         let kind = ChangeKind::Expired { reasons: Reasons::default(), deliveries: 0, cancels: 0 };
         self.engine.restore(Change { queue, position, kind });
     }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quire_journal::{Record, RecordKind, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -13,11 +12,8 @@ use crate::topic::{QueueRoute, Recording, RecordingRule};
 use quire_expression::filter::{Expression, Filter, FilterOptions, MessageContext};
 use quire_expression::message_type::{self, Arena, MessageType};
 use quire_expression::topic::TopicSelector;
-use quire_queue::{
-    self as queue, Entry, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics, Time,
-};
+use quire_queue::{self as queue, ExpirationModel, FairnessModel, Leasing, QueueConfig, Semantics};
 use quire_scan::Start;
-use quire_scan::context_of;
 
 /// One queue. Every key but `name` and `message_type` may be left out.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -138,40 +134,6 @@ impl Definition {
         let mut errors = ConfigErrors::default();
         check_added(&mut definition, others, rules, &mut errors);
         errors.none_or(definition)
-    }
-
-    /// Whether the record is a message of the queue, its filter apart.
-    pub fn takes(&self, record: &Record<'_>) -> bool {
-        record.kind == RecordKind::Publish
-            && record.message_type == self.message_type.code()
-            && self.selector.matches(record.topic)
-    }
-
-    /// The properties of a message that the engine keeps; `None` when the queue's filter keeps it out.
-    pub fn entry_of(
-        &self,
-        record: &Record<'_>,
-        received: Time,
-        wall: Timestamp,
-        arena: &mut Arena,
-    ) -> Option<Entry> {
-        let delayed_until = record.not_before().map(|end| {
-            // On the clock of the engine, for which it is `now`.
-            let now = received.get() + wall.as_ns().saturating_sub(record.timestamp.as_ns());
-            Time::new(now.saturating_add(end.as_ns().saturating_sub(wall.as_ns())))
-        });
-        let mut entry =
-            Entry { received, expiration_s: record.expiration_s, delayed_until, ..Entry::default() };
-        if self.filter.is_none() && self.priority.is_none() && self.barrier.is_none() {
-            return Some(entry);
-        }
-        let message = context_of(record, wall)?;
-        if self.filter.as_ref().is_some_and(|filter| !filter.matches_with(&message, arena)) {
-            return None;
-        }
-        entry.priority = self.priority.as_ref().and_then(|priority| priority.of(&message, arena));
-        entry.barrier = self.barrier.as_ref().is_some_and(|barrier| barrier.matches_with(&message, arena));
-        Some(entry)
     }
 
     /// Whether its state is kept in a file. With a target depth the state is small, and only the log has the place up to which it is valid.
@@ -347,6 +309,7 @@ impl QueueSettings {
             retry_delay: self.retry_delay_ns.iter().copied().map(Duration::from_nanos).collect(),
             expiration: self.expiration_ns.map(Duration::from_nanos),
             expiration_model: self.expiration_model,
+            earlier_expirations: Vec::new(),
             priority: self.priority.is_some(),
             barrier: self.barrier_expression.is_some(),
             target_queue_depth: self.target_queue_depth,
@@ -369,7 +332,7 @@ fn check_together(all: &mut [Definition], rules: &[RecordingRule], errors: &mut 
             refuse("name", "another queue has the name".to_owned());
         }
         if named(all, &queue.publish_target).is_some_and(|other| other != index) {
-            refuse("default_publish_target", format!("{:?} is another queue", queue.publish_target));
+            refuse("default_publish_target", target_is_queue(&queue.publish_target));
         }
         let Some(topic) = &queue.dead_letter_topic else { continue };
         let target = named(all, topic).map_or(topic, |other| &all[other].publish_target).clone();
@@ -385,6 +348,11 @@ fn check_together(all: &mut [Definition], rules: &[RecordingRule], errors: &mut 
             errors.push(ConfigError::new(format!("queues[{index}].dead_letter_topic"), reason));
         }
     }
+}
+
+/// The user may not have set the key: it has a default.
+fn target_is_queue(target: &str) -> String {
+    format!("{target:?} is another queue; name a topic that is not a queue (the default is underlying_topic)")
 }
 
 /// As [`check_together`], for one queue that is added to others, which fit together.
@@ -414,7 +382,7 @@ fn check_added(
         refuse("name", format!("the dead letters of queue {:?} go to the topic {name:?}", other.name));
     }
     if others.iter().any(|other| other.name == queue.publish_target) {
-        refuse("default_publish_target", format!("{:?} is another queue", queue.publish_target));
+        refuse("default_publish_target", target_is_queue(&queue.publish_target));
     }
     if let Some(topic) = &queue.dead_letter_topic {
         let named = others.iter().find(|other| other.name == *topic).map(|other| &other.publish_target);
@@ -474,7 +442,7 @@ fn key_of(error: &queue::ConfigError) -> &'static str {
     match error {
         queue::ConfigError::TargetQueueDepth { .. } => "target_queue_depth",
         queue::ConfigError::FairnessModel => "fairness_model",
-        queue::ConfigError::Zero { element } => element,
+        queue::ConfigError::Zero { element } | queue::ConfigError::Fixed { element } => element,
         queue::ConfigError::TooManyQueues { .. } => "name",
     }
 }

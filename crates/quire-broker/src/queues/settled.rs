@@ -68,6 +68,12 @@ impl Saving {
         self.file.clear()
     }
 
+    /// The position up to which the file has a queue settled, or will have it when the write under way is done. Everything that settled
+    /// the queue up to there is in the log.
+    pub fn saved(&self, queue: QueueId) -> Option<Position> {
+        *self.saved.as_ref()?.get(queue.get() as usize)?
+    }
+
     /// When to look whether something is to be saved. While the log has to be written first, its flush wakes the broker.
     pub fn due(&self) -> Option<Instant> {
         if self.is_under_way || self.next.is_some() {
@@ -80,7 +86,8 @@ impl Saving {
 impl QueueService {
     /// The position up to which a queue needs nothing of the log.
     pub(super) fn settled(&self, queue: QueueId, served: Position) -> Position {
-        let settled = self.engine.settled(queue, served).unwrap_or_default().max(self.defining.begin(queue));
+        let offered = self.fills.read_to(queue).unwrap_or(served);
+        let settled = self.engine.settled(queue, offered).unwrap_or_default().max(self.defining.begin(queue));
         match self.dead_letters.first(queue) {
             Some(first) => settled.min(Position::new(first.get() - 1)),
             None => settled,

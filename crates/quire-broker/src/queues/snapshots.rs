@@ -160,7 +160,7 @@ impl QueueService {
     /// Continues the snapshot under way, or begins the next one when it is due.
     pub(super) fn write_snapshots(&mut self, cx: &mut Context) {
         let (now, served, persisted) = (cx.now.instant, cx.log.served, cx.log.journal.persisted());
-        let QueueService { snapshots, engine, dead_letters, .. } = self;
+        let QueueService { snapshots, engine, dead_letters, fills, .. } = self;
         if snapshots.queues.is_empty() {
             return;
         }
@@ -172,7 +172,9 @@ impl QueueService {
         if due <= now {
             snapshots.due = Some(now + SNAPSHOT_INTERVAL);
             if snapshots.line.is_empty() {
-                snapshots.line.extend(&snapshots.queues);
+                // A queue that still reads the log does not have everything up to the tail.
+                let whole = snapshots.queues.iter().filter(|queue| fills.read_to(**queue).is_none());
+                snapshots.line.extend(whole);
             }
         }
         if cx.log.failure.is_some() {
@@ -235,9 +237,9 @@ impl QueueService {
 
     /// At the end: everything is in the log, so the files can say all of it. Waits for the disk.
     pub(crate) fn write_snapshots_at_end(&mut self, cx: &mut Context) -> Result<(), JournalError> {
-        let QueueService { snapshots, engine, dead_letters, all, .. } = self;
+        let QueueService { snapshots, engine, dead_letters, fills, all, .. } = self;
         for queue in &snapshots.queues {
-            if dead_letters.first(*queue).is_some() {
+            if dead_letters.first(*queue).is_some() || fills.read_to(*queue).is_some() {
                 continue;
             }
             let mut snapshot = Snapshot::new(&snapshots.memory.clone().unwrap_or_else(Memory::heap));

@@ -332,6 +332,7 @@ fn context(message_type: MessageType, data: &[u8]) -> MessageContext<'_> {
         message_type,
         data,
         topic: "",
+        key: None,
         bookmark: None,
         correlation_id: b"",
         headers: Headers::NONE,

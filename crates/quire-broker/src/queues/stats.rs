@@ -43,8 +43,10 @@ impl QueueService {
         let now = self.time_or_start(cx.now);
         let topics = &self.definition(queue).selector;
         let mut dead_letter_topics = self.live().filter_map(|(_, other)| other.dead_letter_topic.as_deref());
+        let mut engine = self.engine.stats(queue, now).unwrap_or_default();
+        engine.catching_up += u64::from(self.fills.read_to(queue).is_some());
         QueueStats {
-            engine: self.engine.stats(queue, now).unwrap_or_default(),
+            engine,
             dead_letters: self.dead_letters.count(queue),
             takes_dead_letters: dead_letter_topics.any(|topic| topics.matches(topic)),
             settled: self.settled(queue, cx.log.served).get(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use quire_journal::{Bookmark, HeadersBuffer, Timestamp};
 
 use crate::subscription::SubscriptionId;
+use quire_command::MessageKind;
 use quire_expression::filter::{EVALUATION_EFFORT_MAX, Filter, MessageContext};
 use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::select::Select;
@@ -19,6 +20,9 @@ pub(crate) struct OwnedMessage {
     pub(crate) timestamp: Timestamp,
     pub(crate) correlation_id: Box<[u8]>,
     pub(crate) headers: HeadersBuffer,
+    /// Its key in its last-value topic; empty = none.
+    pub(crate) key: Box<[u8]>,
+    pub(crate) kind: MessageKind,
     pub(crate) data: Box<[u8]>,
     /// The topic is the name of a queue.
     pub(crate) is_queue: bool,
@@ -36,6 +40,7 @@ impl OwnedMessage {
             message_type: self.message_type,
             data: &self.data,
             topic: &self.topic,
+            key: (!self.key.is_empty()).then_some(&self.key),
             bookmark: self.bookmark,
             correlation_id: &self.correlation_id,
             headers: self.headers.as_headers(),

@@ -11,6 +11,8 @@ pub(crate) struct RestOfBatch {
     topic: Box<[u8]>,
     correlation_id: Box<[u8]>,
     headers: HeadersBuffer,
+    key: Box<[u8]>,
+    is_delta: bool,
     items: Vec<u8>,
     /// Of the items, done.
     done_size: usize,
@@ -25,6 +27,8 @@ impl RestOfBatch {
             topic: batch.head.topic.into(),
             correlation_id: batch.head.correlation_id.into(),
             headers: batch.head.headers.into(),
+            key: batch.head.key.into(),
+            is_delta: batch.head.is_delta,
             items: batch.items.bytes().to_vec(),
             done_size: 0,
         }
@@ -44,6 +48,8 @@ impl RestOfBatch {
             topic: &self.topic,
             correlation_id: &self.correlation_id,
             headers: self.headers.as_headers(),
+            key: &self.key,
+            is_delta: self.is_delta,
             data: b"",
         };
         PublishBatch::of_checked(head, &self.items[self.done_size..])

@@ -55,6 +55,8 @@ pub(crate) enum Stall {
     Settling,
     /// Until the answer to a query has been sent.
     Querying,
+    /// Until records of last-value topics have been deleted.
+    Deleting,
     /// Until a queue has been created or dropped.
     Defining,
     /// Until it gets its next share of a turn.

@@ -245,6 +245,32 @@ impl Outbox {
         self.closed_size = Some(self.size());
     }
 
+    /// Drops what was appended after the close.
+    pub(crate) fn drop_unsendable(&mut self) {
+        let Some(closed_size) = self.closed_size else { return };
+        let mut excess = self.size().saturating_sub(closed_size);
+        while excess > 0 {
+            if self.last.is_empty() {
+                let Some(Chunk { bytes, replayed_size }) = self.full.pop_back() else { return };
+                self.full_size -= bytes.size();
+                self.full_replayed_size -= replayed_size;
+                match bytes {
+                    Bytes::Own(bytes) => (self.last, self.last_replayed_size) = (bytes, replayed_size),
+                    // An outbox is closed between two frames, so the data is no part of an earlier one.
+                    Bytes::Shared(data) => {
+                        self.shared_size -= if replayed_size == 0 { data.bytes.len() } else { 0 };
+                        excess = excess.saturating_sub(data.bytes.len());
+                        continue;
+                    }
+                }
+            }
+            let cut = excess.min(self.last.len());
+            self.last.truncate(self.last.len() - cut);
+            self.last_replayed_size = self.last_replayed_size.min(self.last.len());
+            excess -= cut;
+        }
+    }
+
     /// Whether there is no buffer yet.
     pub(crate) fn wants_buffer(&self) -> bool {
         self.last.capacity() == 0
@@ -308,6 +334,28 @@ mod tests {
         assert_eq!(take_size(&mut outbox), Some(CHUNK_SIZE));
         assert_eq!(take_size(&mut outbox), Some(5 + head_size));
         assert_eq!(take_size(&mut outbox), Some(100));
+        assert_eq!(take_size(&mut outbox), None);
+    }
+
+    #[test]
+    fn what_is_put_behind_the_close_can_be_dropped() {
+        let data = [3; 100];
+        let message = Message { data: &data, ..Message::default() };
+        let shared = SharedData::new(&data, &Arc::default());
+        let mut outbox = Outbox::new(Encoder::Quire);
+        put(&mut outbox, CHUNK_SIZE);
+        put(&mut outbox, 5);
+        outbox.put_replayed(vec![8; 7]);
+        outbox.close();
+        for _ in 0..3 {
+            outbox.put_message(&message, Some(&shared));
+            put(&mut outbox, CHUNK_SIZE);
+            outbox.drop_unsendable();
+            assert_eq!((outbox.size(), outbox.backlog_size()), (CHUNK_SIZE + 12, CHUNK_SIZE + 5));
+            assert_eq!(outbox.own_backlog_size(), CHUNK_SIZE + 5);
+        }
+        assert_eq!(take_size(&mut outbox), Some(CHUNK_SIZE));
+        assert_eq!(take_size(&mut outbox), Some(12));
         assert_eq!(take_size(&mut outbox), None);
     }
 

@@ -28,12 +28,18 @@ const HELD_SIZE_MAX: usize = 16 * 1024 * 1024;
 /// The cost of a held message in addition to its frame and its key, in bytes.
 const HELD_OVERHEAD_SIZE: usize = 128;
 
-/// The fields in which messages must agree to be conflated. Cloning shares it.
+/// The values in which messages must agree to be conflated. Cloning shares it.
 #[derive(Clone, Debug)]
-pub struct ConflationKey(Arc<KeyPlan>);
+pub enum ConflationKey {
+    /// The key in the last-value topic.
+    OfRecord,
+    /// Values of fields.
+    OfFields(Arc<KeyPlan>),
+}
 
+/// The fields of a key.
 #[derive(Debug)]
-struct KeyPlan {
+pub struct KeyPlan {
     plan: FieldPlan,
     fields: Vec<FieldId>,
 }
@@ -56,9 +62,12 @@ pub enum ConflationError {
     /// Below [`INTERVAL_MIN`].
     #[error("conflation: the interval is below {INTERVAL_MIN:?}")]
     TooShort,
-    /// One of the two is missing.
-    #[error("conflation and conflation_key belong together")]
-    Incomplete,
+    /// There is a key without an interval.
+    #[error("conflation_key requires conflation")]
+    NoInterval,
+    /// There is an interval without a key, and the messages have no keys.
+    #[error("conflation requires conflation_key on a topic that keeps no last values")]
+    NoKey,
 }
 
 impl ConflationKey {
@@ -80,10 +89,16 @@ impl ConflationKey {
             Ok(plan.add(&path.ok_or_else(not)?))
         };
         let fields = text.split(',').map(str::trim).map(field).collect::<Result<_, _>>()?;
-        Ok(ConflationKey(Arc::new(KeyPlan { plan, fields })))
+        Ok(ConflationKey::OfFields(Arc::new(KeyPlan { plan, fields })))
     }
 
-    /// Appends the key of a message on `topic` to `out`. A message that cannot be read, or has no known type, gets a unique key.
+    /// Whether a message can be conflated. A message of another topic has no key of a record.
+    pub(crate) fn applies_to(&self, record_key: &[u8]) -> bool {
+        matches!(self, ConflationKey::OfFields(_)) || !record_key.is_empty()
+    }
+
+    /// Appends the key of a message on `topic` to `out`. Messages that cannot be read, or have no known type, share one key. A recorded message
+    /// that has no key of a record gets its bookmark as the key: it is held, and never replaced.
     pub(crate) fn write(
         &self,
         topic: &str,
@@ -93,7 +108,19 @@ impl ConflationKey {
     ) {
         arena.reset();
         put_bytes(out, topic.as_bytes());
-        let KeyPlan { plan, fields } = &*self.0;
+        let ConflationKey::OfFields(plan) = self else {
+            match message.map(|message| (message.key, message.bookmark)) {
+                Some((Some(key), _)) => out.extend_from_slice(key),
+                Some((None, Some(bookmark))) => {
+                    out.push(0);
+                    out.extend_from_slice(&bookmark.publisher.get().to_le_bytes());
+                    out.extend_from_slice(&bookmark.sequence.to_le_bytes());
+                }
+                _ => out.push(UNREADABLE),
+            }
+            return;
+        };
+        let KeyPlan { plan, fields } = &**plan;
         match message.and_then(|message| message.message_type.read(message.data, plan, arena).ok()) {
             Some(values) => fields.iter().for_each(|field| put_value(out, &values[field.index()])),
             None => out.push(UNREADABLE),
@@ -163,7 +190,21 @@ struct Held {
     key: Arc<[u8]>,
     /// When its interval ends.
     ends_at: Instant,
+    /// Empty: nothing is left to deliver.
     frame: Vec<u8>,
+    /// The subscription did not have the record when the interval began.
+    is_new: bool,
+}
+
+/// The change of a record in the view of a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ViewChange {
+    /// It came into view.
+    Entered,
+    /// It was in view, and still is.
+    Replaced,
+    /// It is not in view any more.
+    Left,
 }
 
 impl Conflation {
@@ -172,12 +213,15 @@ impl Conflation {
     pub(crate) fn parse(
         interval: Option<Duration>,
         key: Option<&str>,
+        has_default: bool,
         encoder: Encoder,
     ) -> Result<Option<Conflation>, ConflationError> {
         let (interval, key) = match (interval, key) {
             (None, None) => return Ok(None),
             (Some(interval), Some(key)) => (interval, ConflationKey::parse(key)?),
-            _ => return Err(ConflationError::Incomplete),
+            (Some(interval), None) if has_default => (interval, ConflationKey::OfRecord),
+            (Some(_), None) => return Err(ConflationError::NoKey),
+            (None, Some(_)) => return Err(ConflationError::NoInterval),
         };
         if interval < INTERVAL_MIN {
             return Err(ConflationError::TooShort);
@@ -202,8 +246,27 @@ impl Conflation {
             self.size = self.size + held.frame.len() - before.len();
             return;
         }
+        self.begin(now, key, frame.to_vec(), false);
+    }
+
+    /// Takes the change of a record. `frame` is the message about it; empty = none. A record that came and left within one interval gives no
+    /// message.
+    pub(crate) fn hold_change(&mut self, now: Instant, key: &[u8], change: ViewChange, frame: Vec<u8>) {
+        let Some(number) = self.by_key.get(key) else {
+            if !frame.is_empty() {
+                self.begin(now, key, frame, change == ViewChange::Entered);
+            }
+            return;
+        };
+        let held = &mut self.held[(number - self.first) as usize];
+        self.size -= held.frame.len();
+        held.frame = if held.is_new && change == ViewChange::Left { Vec::new() } else { frame };
+        self.size += held.frame.len();
+    }
+
+    fn begin(&mut self, now: Instant, key: &[u8], frame: Vec<u8>, is_new: bool) {
         let key: Arc<[u8]> = key.into();
-        let held = Held { key: key.clone(), ends_at: now + self.interval, frame: frame.to_vec() };
+        let held = Held { key: key.clone(), ends_at: now + self.interval, frame, is_new };
         self.size += held.size();
         self.by_key.insert(key, self.first + self.held.len() as u64);
         self.held.push_back(held);
@@ -224,7 +287,7 @@ impl Conflation {
         self.held.is_empty()
     }
 
-    /// The message held longest.
+    /// The message held longest; empty when nothing is left of it.
     pub(crate) fn take(&mut self) -> Option<Vec<u8>> {
         let held = self.held.pop_front()?;
         self.first += 1;
@@ -259,7 +322,7 @@ mod tests {
     #[test]
     fn what_is_held_never_grows_by_being_replaced() {
         let mut conflation =
-            Conflation::parse(Some(INTERVAL_MIN), Some("/a"), Encoder::Quire).unwrap().unwrap();
+            Conflation::parse(Some(INTERVAL_MIN), Some("/a"), false, Encoder::Quire).unwrap().unwrap();
         let frame = |size: usize| {
             let mut frame = Vec::new();
             let data = vec![b'x'; size];

@@ -1,14 +1,17 @@
 //! Subscriptions: what is wanted, and how far each has come.
 
 mod conflation;
+mod delta;
 mod range;
 
 use std::sync::Arc;
 
-pub(crate) use conflation::{Conflation, ConflationKey};
+pub(crate) use conflation::{Conflation, ConflationKey, ViewChange};
+pub(crate) use delta::{Delta, Replaced};
 pub(crate) use range::{End, Range};
 
 pub(crate) use crate::ids::SubscriptionId;
+use quire_command::SubscribeOptions;
 use quire_expression::select::Select;
 use quire_journal::{Position, Timestamp};
 
@@ -16,8 +19,10 @@ use crate::QueueSubscription;
 use crate::codec::Encoder;
 use crate::replay::{Pace, ReplayId};
 use crate::session::SessionId;
+use hashbrown::HashSet;
 use quire_expression::filter::Filter;
 use quire_expression::topic::TopicSelector;
+use rustc_hash::FxBuildHasher;
 
 /// One subscription of one connection. An idle one is this, its place in the audience of its topic, and an entry in its session.
 #[derive(Debug)]
@@ -33,6 +38,8 @@ pub(crate) struct Subscription {
     pub(crate) conflation: Option<Box<Conflation>>,
     /// The part of each message that is wanted; `None` = the whole.
     pub(crate) select: Option<Select>,
+    /// With which it was made.
+    pub(crate) family: Family,
     /// The server has ended it. It gets no further message and is about to be removed.
     pub(crate) has_ended: bool,
 }
@@ -45,6 +52,70 @@ pub(crate) enum ServedBy {
     Bookmark(Box<Progress>),
     /// From queues, and for a pattern from the publish stream.
     Queue(Box<QueueSubscription>),
+    /// From the publish stream, in view of the records of last-value topics. It may get these records first.
+    Sow(Box<SowSubscription>),
+}
+
+/// Keys of records.
+pub(crate) type KeySet = HashSet<Box<[u8]>, FxBuildHasher>;
+
+/// The command with which a subscription was made. A replacement is made with the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    Subscribe,
+    DeltaSubscribe,
+    SowAndSubscribe,
+    SowAndDeltaSubscribe,
+}
+
+impl Family {
+    pub(crate) fn of(options: SubscribeOptions) -> Self {
+        match (options.has(SubscribeOptions::SOW), options.has(SubscribeOptions::DELTA)) {
+            (false, false) => Family::Subscribe,
+            (false, true) => Family::DeltaSubscribe,
+            (true, false) => Family::SowAndSubscribe,
+            (true, true) => Family::SowAndDeltaSubscribe,
+        }
+    }
+
+    /// As programs know it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Family::Subscribe => "subscribe",
+            Family::DeltaSubscribe => "delta_subscribe",
+            Family::SowAndSubscribe => "sow_and_subscribe",
+            Family::SowAndDeltaSubscribe => "sow_and_delta_subscribe",
+        }
+    }
+}
+
+/// A subscription that has records of last-value topics in view.
+#[derive(Debug)]
+pub(crate) struct SowSubscription {
+    /// The keys that are wanted; `None` = all.
+    pub(crate) keys: Option<KeySet>,
+    /// It gets a message for each record that leaves its view.
+    pub(crate) wants_oof: bool,
+    /// It gets changes of records from the tables, and not from the publish stream: a page, and a conflated one with `oof`.
+    pub(crate) is_follower: bool,
+    /// It gets only the fields that a change of a record changes.
+    pub(crate) delta: Option<Delta>,
+    /// The frames that are held back until the records have been sent; `None` from then on. They count in `deferred_size` of the session.
+    pub(crate) held: Option<Vec<u8>>,
+    /// The time of its records: those whose lifetime had ended are not among them.
+    pub(crate) begun: Timestamp,
+}
+
+impl SowSubscription {
+    /// Whether it had a record with this end of its lifetime.
+    pub(crate) fn had(&self, expires: Option<Timestamp>) -> bool {
+        expires.is_none_or(|expires| expires > self.begun)
+    }
+
+    /// Whether it wants messages with this key.
+    pub(crate) fn wants_key(&self, key: &[u8]) -> bool {
+        self.keys.as_ref().is_none_or(|keys| keys.contains(key))
+    }
 }
 
 /// How far a bookmark subscription has come.
@@ -64,6 +135,8 @@ pub(crate) struct Progress {
     pub(crate) stage: Source,
     /// The client paused it.
     pub(crate) is_paused: bool,
+    /// It gets the state of its last-value topic at the bookmark first.
+    pub(crate) awaits_records: bool,
     /// How fast it may go, while no replay does that for it.
     pub(crate) pace: Option<Box<Pace>>,
     /// Where it ends.
@@ -124,16 +197,37 @@ impl Progress {
 }
 
 impl Subscription {
+    /// Whether it gets the changes of records from the tables.
+    pub(crate) fn is_follower(&self) -> bool {
+        matches!(&self.served_by, ServedBy::Sow(sow) if sow.is_follower)
+    }
+
+    /// The frames that are held back until its records have been sent.
+    pub(crate) fn held_back(&mut self) -> Option<&mut Vec<u8>> {
+        match &mut self.served_by {
+            ServedBy::Sow(sow) => sow.held.as_mut(),
+            _ => None,
+        }
+    }
+
+    /// Whether it wants messages with this key.
+    pub(crate) fn wants_key(&self, key: &[u8]) -> bool {
+        match &self.served_by {
+            ServedBy::Sow(sow) => sow.wants_key(key),
+            _ => true,
+        }
+    }
+
     pub(crate) fn progress(&self) -> Option<&Progress> {
         match &self.served_by {
-            ServedBy::Ordinary | ServedBy::Queue(_) => None,
+            ServedBy::Ordinary | ServedBy::Queue(_) | ServedBy::Sow(_) => None,
             ServedBy::Bookmark(progress) => Some(progress),
         }
     }
 
     pub(crate) fn progress_mut(&mut self) -> Option<&mut Progress> {
         match &mut self.served_by {
-            ServedBy::Ordinary | ServedBy::Queue(_) => None,
+            ServedBy::Ordinary | ServedBy::Queue(_) | ServedBy::Sow(_) => None,
             ServedBy::Bookmark(progress) => Some(progress),
         }
     }

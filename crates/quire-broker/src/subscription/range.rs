@@ -53,6 +53,16 @@ impl FromStr for Range {
 }
 
 impl Range {
+    /// Everything from now on.
+    pub(crate) fn now() -> Range {
+        Range { start: StartPoint::Now.into(), starts_with: false, end: None }
+    }
+
+    /// Everything after an instant.
+    pub(crate) fn after(time: Timestamp) -> Range {
+        Range { start: StartPoint::Time(time).into(), starts_with: false, end: None }
+    }
+
     /// The last instant that is not wanted, when the start is a single time. Records that were taken up to this time are left out, even
     /// when they are recorded later.
     pub(crate) fn taken_after(&self) -> Option<Timestamp> {

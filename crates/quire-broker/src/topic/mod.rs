@@ -5,4 +5,6 @@ mod recording;
 mod table;
 
 pub(crate) use recording::{Recording, RecordingRule};
-pub(crate) use table::{QueueRoute, Stage, TopicId, TopicTable};
+pub(crate) use table::{
+    ContainerId, ContainerRoute, QueueRoute, Stage, TableId, TableRoutes, TopicId, TopicTable,
+};

@@ -157,6 +157,12 @@ impl Recording {
         Recording { message_type, validates, when: filters.map_or(When::Always, When::Matches) }
     }
 
+    /// The same for a last-value topic, which the configuration names with its message type.
+    pub fn of_table(self, message_type: MessageType) -> Recording {
+        let when = if self.is_configured() { self.when } else { When::Never };
+        Recording { message_type, when, ..self }
+    }
+
     /// Whether messages that are not well formed are refused.
     pub fn validates(&self) -> bool {
         self.validates
@@ -178,7 +184,7 @@ impl Recording {
     }
 
     /// Whether a message is recorded. `message` is called only when that depends on its content.
-    #[inline]
+    #[inline(always)]
     pub fn records<'a>(&self, message: impl FnOnce() -> MessageContext<'a>) -> bool {
         match &self.when {
             When::Always => true,

@@ -5,7 +5,7 @@
 //! publishers send cannot fill the memory. Subscriptions by pattern share one audience per pattern text, and a topic holds the numbers of
 //! the patterns found in its name. So a message is never matched against a pattern.
 
-pub(crate) use crate::ids::TopicId;
+pub(crate) use crate::ids::{ContainerId, TableId, TopicId};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -66,6 +66,22 @@ impl QueueRoute {
     }
 }
 
+/// A last-value topic with a pattern, as far as topics are concerned.
+#[derive(Clone, Debug)]
+pub(crate) struct ContainerRoute {
+    pub(crate) name: Arc<str>,
+    pub(crate) message_type: MessageType,
+    /// The topics that belong to it. It matches whole names.
+    pub(crate) pattern: TopicPattern,
+}
+
+/// The last-value topics of a configuration, as far as topics are concerned.
+#[derive(Default)]
+pub(crate) struct TableRoutes {
+    pub(crate) tables: BTreeMap<Arc<str>, (TableId, MessageType)>,
+    pub(crate) containers: Vec<ContainerRoute>,
+}
+
 pub(crate) struct Topic {
     pub(crate) name: Arc<str>,
     /// The log has it, or has taken it in; the name is the log's copy then.
@@ -73,6 +89,10 @@ pub(crate) struct Topic {
     pub(crate) recording: Recording,
     /// The queues that its messages enter.
     pub(crate) queues: Box<[QueueId]>,
+    /// The records of the topic, when it keeps last values.
+    pub(crate) table: Option<TableId>,
+    /// Messages that ask for nothing special are not checked: the topic is configured, validates nothing and keeps no last values.
+    pub(crate) takes_plain: bool,
     /// A queue has the name. A subscription without a bookmark then never subscribes to the topic itself.
     pub(crate) is_queue: bool,
     /// Subscriptions that name this topic.
@@ -90,6 +110,9 @@ pub(crate) struct TopicTable {
     rules: Vec<RecordingRule>,
     /// By the numbers of the queues; `None`: no queue has the number any more.
     routes: Vec<Option<QueueRoute>>,
+    /// The last-value topics, and those of containers that have records.
+    tables: BTreeMap<Arc<str>, (TableId, MessageType)>,
+    containers: Vec<ContainerRoute>,
     topics: Slab<Topic>,
     by_name: BTreeMap<Arc<str>, u32>,
     groups: Slab<PatternGroup>,
@@ -108,9 +131,15 @@ pub(crate) struct TopicTable {
 pub(crate) struct TooManyLinks;
 
 impl TopicTable {
-    pub(crate) fn new(rules: Vec<RecordingRule>, routes: Vec<QueueRoute>) -> Self {
+    pub(crate) fn new(
+        rules: Vec<RecordingRule>,
+        routes: Vec<QueueRoute>,
+        TableRoutes { tables, containers }: TableRoutes,
+    ) -> Self {
         TopicTable {
             rules,
+            tables,
+            containers,
             routes: routes.into_iter().map(Some).collect(),
             topics: Slab::new(),
             by_name: BTreeMap::new(),
@@ -122,6 +151,73 @@ impl TopicTable {
             persisted_count: 0,
             generation: 0,
             arena: Arena::default(),
+        }
+    }
+
+    /// The last-value topic with this name.
+    pub(crate) fn table(&self, name: &str) -> Option<TableId> {
+        self.tables.get(name).map(|(table, _)| *table)
+    }
+
+    /// The container that a topic without a table belongs to. The names of queues and containers belong to none.
+    pub(crate) fn container_of(&self, name: &str) -> Option<ContainerId> {
+        if self.containers.is_empty()
+            || self.is_container(name)
+            || self.routes.iter().flatten().any(|route| *route.name == *name)
+        {
+            return None;
+        }
+        let found = self.containers.iter().position(|container| container.pattern.matches(name));
+        found.map(|index| ContainerId(index as u32))
+    }
+
+    /// Whether a container has the name.
+    pub(crate) fn is_container(&self, name: &str) -> bool {
+        self.containers.iter().any(|container| *container.name == *name)
+    }
+
+    /// Whether topics that the selector names can become last-value topics.
+    pub(crate) fn may_keep_values(&self, selector: &TopicSelector) -> bool {
+        match selector {
+            TopicSelector::Name(name) => self.container_of(name).is_some(),
+            TopicSelector::Pattern(_) => !self.containers.is_empty(),
+        }
+    }
+
+    /// From now on the topic has this table.
+    pub(crate) fn add_table(&mut self, name: &Arc<str>, table: TableId, message_type: MessageType) {
+        self.tables.insert(name.clone(), (table, message_type));
+        if let Some(&topic) = self.by_name.get(name) {
+            self.topics[topic as usize].table = Some(table);
+        }
+    }
+
+    /// From now on the topic has no table, until the next message makes one. Sessions look for it again.
+    pub(crate) fn remove_table(&mut self, name: &str) {
+        self.tables.remove(name);
+        if let Some(&topic) = self.by_name.get(name) {
+            self.topics[topic as usize].table = None;
+        }
+        self.generation += 1;
+    }
+
+    /// The last-value topics that the selector names, in the order of their names.
+    pub(crate) fn tables_of(&self, selector: &TopicSelector) -> Vec<TableId> {
+        match selector {
+            TopicSelector::Name(name) => self.table(name).into_iter().collect(),
+            TopicSelector::Pattern(pattern) => {
+                let named = self.tables.iter().filter(|(name, _)| pattern.matches(name));
+                named.map(|(_, (table, _))| *table).collect()
+            }
+        }
+    }
+
+    fn recording_of(&self, name: &str) -> Recording {
+        let recording = Recording::of(&self.rules, name);
+        let container = || Some(self.containers[self.container_of(name)?.0 as usize].message_type);
+        match self.tables.get(name).map(|(_, message_type)| *message_type).or_else(container) {
+            Some(message_type) => recording.of_table(message_type),
+            None => recording,
         }
     }
 
@@ -149,15 +245,18 @@ impl TopicTable {
         self.generation
     }
 
-    /// The first `count_max` names in the table after `after`, in order.
+    /// The first `count_max` names after `after` of those in the table, and of the last-value topics; each in order.
     pub(crate) fn names_after(&self, after: &str, count_max: usize) -> Vec<Arc<str>> {
         let from = (Bound::Excluded(after), Bound::Unbounded);
-        self.by_name.range::<str, _>(from).take(count_max).map(|(name, _)| name.clone()).collect()
+        let used = self.by_name.range::<str, _>(from).take(count_max).map(|(name, _)| name);
+        let tables = self.tables.range::<str, _>(from).take(count_max).map(|(name, _)| name);
+        let containers = self.containers.iter().map(|container| &container.name);
+        used.chain(tables).chain(containers.filter(|name| ***name > *after)).cloned().collect()
     }
 
     /// The rules, the queues and the subscriptions of a topic, whether it is in the table or not.
     pub(crate) fn describe(&self, name: &str) -> TopicStats {
-        let recording = Recording::of(&self.rules, name);
+        let recording = self.recording_of(name);
         let entered = self.routes.iter().flatten().filter(|route| route.takes(name, &recording));
         let own = self.by_name.get(name).map(|&id| &self.topics[id as usize].audience);
         let found = self.pattern_index.candidates(name).map(|group| &self.groups[group as usize]);
@@ -168,6 +267,7 @@ impl TopicTable {
             is_recorded: recording.records_any(),
             queues: entered.map(|route| route.name.to_string()).collect(),
             subscription_count: own.into_iter().chain(patterns).map(Audience::subscription_count).sum(),
+            last_values: None,
         }
     }
 
@@ -205,8 +305,12 @@ impl TopicTable {
         patterns.sort_unstable();
         self.link_count += patterns.len();
         self.unpinned_count += 1;
-        let recording = Recording::of(&self.rules, &name);
+        let recording = self.recording_of(&name);
+        let table = self.table(&name);
+        let keeps_values = table.is_some() || self.container_of(&name).is_some();
         let topic = Topic {
+            takes_plain: !keeps_values && recording.is_configured() && !recording.validates(),
+            table,
             name: name.clone(),
             is_admitted: false,
             queues: queues_of(&self.routes, &name, &recording),
@@ -317,6 +421,7 @@ impl TopicTable {
     }
 
     /// Whether anyone could get a message of this topic at `stage`.
+    #[inline]
     pub(crate) fn has_audience(&self, id: TopicId, stage: Stage) -> bool {
         let topic = &self.topics[id.0 as usize];
         topic.audience.count(stage) > 0

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use quire_broker::{Event, Input, QueueSettings};
+use quire_broker::{BrokerConfig, Event, Input, QueueSettings};
 use quire_command::*;
 use quire_journal::{Disk, MemoryDisk};
 use quire_types::Verdict;
@@ -35,10 +35,16 @@ fn on_a_disk_that_fills() -> (Pair, Arc<AtomicBool>) {
 
 /// As before, with a second value: syncs fail.
 pub fn on_a_disk_that_fills_or_fails() -> (Pair, Arc<AtomicBool>, Arc<AtomicBool>) {
+    configured_on_a_disk_that_fills_or_fails(config())
+}
+
+pub fn configured_on_a_disk_that_fills_or_fails(
+    config: BrokerConfig,
+) -> (Pair, Arc<AtomicBool>, Arc<AtomicBool>) {
     let (is_full, fails_syncs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let disk = Arc::new(MemoryDisk::new(1 << 30));
     let full = full_disk(&disk, &is_full, &fails_syncs).with_page_files(0);
-    (Pair::over(Arc::new(full), disk, config()), is_full, fails_syncs)
+    (Pair::over(Arc::new(full), disk, config), is_full, fails_syncs)
 }
 
 fn all_from(sequence: u64) -> Said {

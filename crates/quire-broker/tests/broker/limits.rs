@@ -1,6 +1,6 @@
 //! At every limit the stated thing happens (protocol.md section 6).
 
-use quire_broker::{BrokerConfig, Limits, RecordedTopic, TransportConfig, TransportId};
+use quire_broker::{Access, BrokerConfig, Limits, RecordedTopic, TransportConfig, TransportId};
 use quire_command::*;
 use quire_wire::*;
 
@@ -24,6 +24,36 @@ fn one_connection_too_many_is_told_so() {
     assert_eq!(pair.take(3), [Said::Error(Code::LimitExceeded), Said::Closed]);
     pair.disconnect(1);
     pair.client(4, "c");
+}
+
+#[test]
+fn administrators_have_a_separate_limit_of_connections() {
+    let mut pair = over(TransportConfig { max_connections: 2, ..TransportConfig::default() });
+    for administrator in 11..=15 {
+        pair.connect_as(administrator, Access::Administrator);
+        pair.log_on(administrator, &format!("administrator {administrator}"));
+    }
+    // They take no place of a client, and a full transport takes none of theirs.
+    pair.client(1, "a");
+    pair.client(2, "b");
+    pair.connect(3);
+    pair.connect_as(16, Access::Administrator);
+    pair.connect_as(17, Access::Denied);
+    pair.turn();
+    for refused in [3, 16] {
+        assert_eq!(pair.take(refused), [Said::Error(Code::LimitExceeded), Said::Closed]);
+        pair.disconnect(refused);
+    }
+    assert_eq!(pair.take(17), [Said::Error(Code::NotEntitled), Said::Closed]);
+    pair.disconnect(17);
+    pair.disconnect(11);
+    pair.disconnect(1);
+    pair.connect_as(18, Access::Administrator);
+    pair.log_on(18, "administrator 18");
+    pair.client(4, "c");
+    pair.send(18, &Command::Inspect { command: 9, subject: Subject::Server });
+    pair.turn();
+    assert!(matches!(&pair.take(18)[..], [Said::Stats { command: 9, .. }]));
 }
 
 #[test]
@@ -64,6 +94,25 @@ fn a_slow_ordinary_subscriber_is_cut_off_and_disturbs_nobody() {
     assert_eq!(pair.take(2), [Said::Error(Code::SlowConsumer), Said::Closed]);
     assert_eq!(pair.take_data(3).len(), 70);
     assert_eq!(pair.broker.stats().subscription_count, 1);
+}
+
+/// Found by seed 12 of the simulation: messages after the dropped ones arrived, and the reason did not.
+#[test]
+fn a_slow_subscriber_gets_the_reason_and_no_message_after_the_dropped_ones() {
+    let mut pair = over(TransportConfig { max_client_backlog: 4096, ..TransportConfig::default() });
+    pair.client(1, "publisher");
+    pair.client(2, "slow");
+    pair.subscribe(2, &subscribe(7, "orders"));
+    pair.turn();
+    pair.take(2);
+    let data = "x".repeat(1000);
+    let mut input = Vec::new();
+    for sequence in 1..=13 {
+        Command::Publish(publish(sequence, "orders", &data)).encode(&mut input);
+    }
+    pair.send_bytes(1, &input);
+    pair.turn();
+    assert_eq!(pair.take(2), [Said::Error(Code::SlowConsumer), Said::Closed]);
 }
 
 #[test]

@@ -27,11 +27,23 @@ pub enum Said {
     Heartbeat,
     Ended { subscription: u32, code: Code },
     Queued(FromQueue),
+    Row(RowMessage),
     Stats { command: u32, json: String },
     JournalFile { command: u32, json: String },
     LeaseLost { subscription: u32, reason: LeaseEnd, bookmark: (u64, u64) },
     Place { bookmark: (u64, u64), subscriptions: Vec<u32> },
     Closed,
+}
+
+/// A message with a key, owned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowMessage {
+    pub subscription: u32,
+    pub kind: MessageKind,
+    pub key: String,
+    pub data: String,
+    pub topic: String,
+    pub bookmark: Option<(u64, u64)>,
 }
 
 /// A message from a queue, owned.
@@ -62,6 +74,8 @@ pub struct Client {
     pub said: Vec<Said>,
     /// Of the last `processed`.
     pub detail: u32,
+    /// Of the last `completed`.
+    pub total: u32,
     /// When each of it was said, in nanoseconds since the beginning.
     said_at_ns: Vec<u64>,
     pub is_closed: bool,
@@ -154,6 +168,7 @@ impl Pair {
             inbox,
             said: Vec::new(),
             detail: 0,
+            total: 0,
             said_at_ns: Vec::new(),
             is_closed: false,
             is_reading_paused: false,
@@ -347,13 +362,23 @@ impl Client {
                     Said::LoggedOn { last_sequence: logged_on.last_sequence }
                 }
                 Reply::Ack(Ack { kind, code, command, subscription, detail, .. }) => {
-                    if kind == AckKind::Processed {
-                        self.detail = detail;
+                    match kind {
+                        AckKind::Processed => self.detail = detail,
+                        AckKind::Completed => self.total = detail,
+                        AckKind::Received | AckKind::Persisted => (),
                     }
                     Said::Ack { kind, code, command, subscription }
                 }
                 Reply::Persisted { sequence } => Said::Persisted(sequence),
                 Reply::PublishFailed { sequence, code, scope, .. } => Said::Failed { sequence, code, scope },
+                Reply::Message(message) if !message.key.is_empty() => Said::Row(RowMessage {
+                    subscription: message.subscription,
+                    kind: message.kind,
+                    key: text(message.key),
+                    data: text(message.data),
+                    topic: text(message.topic),
+                    bookmark: message.bookmark,
+                }),
                 Reply::Message(message) => match message.queued {
                     None => Said::Message {
                         subscription: message.subscription,
@@ -407,6 +432,8 @@ pub fn publish<'a>(sequence: u64, topic: &'a str, data: &'a str) -> Publish<'a> 
         correlation_id: b"",
         headers: quire_types::Headers::NONE,
         delay: quire_types::Delay::None,
+        key: b"",
+        is_delta: false,
         data: data.as_bytes(),
     }
 }

@@ -262,7 +262,7 @@ fn a_bad_setting_is_refused_with_its_key() {
     let mut pair = start();
     let zero = QueueSettings { max_backlog: Some(0), ..named("jobs") };
     let filter = QueueSettings { filter: Some("/a >".into()), ..named("jobs") };
-    let point = QueueSettings { recovery_point: Some("epoch".into()), ..named("jobs") };
+    let point = QueueSettings { recovery_point: Some("0".into()), ..named("jobs") };
     let kind = QueueSettings { message_type: "yaml".into(), ..named("jobs") };
     let long = QueueSettings { filter: Some(format!("/a = '{}'", "x".repeat(70_000))), ..named("jobs") };
     let cases = [
@@ -307,7 +307,7 @@ fn a_queue_is_compared_with_the_others() {
     assert!(reason.contains("messages that are published to queue \"jobs\" go to the topic"), "{reason}");
     let reason = creation_refusal(&mut pair, over("more", "jobs"));
     assert!(
-        reason.starts_with("default_publish_target: queue \"more\": \"jobs\" is another queue"),
+        reason.starts_with("default_publish_target: queue \"more\": \"jobs\" is another queue; name a topic"),
         "{reason}"
     );
     // Dead letters must not come back, over any number of queues.

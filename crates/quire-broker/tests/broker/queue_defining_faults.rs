@@ -1,4 +1,4 @@
-//! Queues that are created and dropped at run time, over restarts: the definitions survive crashes between two steps and writes that
+//! Queues that are created, altered and dropped at run time, over restarts: the definitions survive crashes between two steps and writes that
 //! fail, and the journal keeps the files that the queues need.
 
 use std::collections::BTreeMap;
@@ -11,10 +11,12 @@ use std::time::Duration;
 use quire_broker::{BrokerConfig, OpenError, QueueSettings};
 use quire_command::*;
 use quire_journal::{Disk, Journal, MemoryDisk, Which};
+use serde_json::json;
 
 use crate::failures::on_a_disk_that_fills_or_fails;
 use crate::faulty_disk::{Call, FaultyDisk};
 use crate::pair::*;
+use crate::queue_altering::alter;
 use crate::queue_defining::*;
 use crate::queue_pair::*;
 
@@ -143,8 +145,30 @@ fn a_journal_that_fails_refuses_the_commands_and_keeps_the_queues() {
     assert_eq!(answered(&mut pair), Err(Code::StorageFailed));
     assert_eq!(queues(&pair), ["old"]);
     assert_eq!(create(&mut pair, &named("more")), Err(Code::StorageFailed));
+    assert_eq!(alter(&mut pair, "old", json!({ "max_backlog": 1 })), Err(Code::StorageFailed));
     assert_eq!(drop_queue(&mut pair, "old"), Err(Code::StorageFailed));
-    assert_eq!(queues(&again(pair)), ["old"]);
+    let mut pair = again(pair);
+    assert_eq!(queues(&pair), ["old"]);
+    assert_eq!(create(&mut pair, &named("old")), Ok(false));
+}
+
+#[test]
+fn a_journal_that_fails_refuses_a_change_that_waits_for_it() {
+    let (pair, _, fails_syncs) = on_a_disk_that_fills_or_fails();
+    let mut pair = log_on(pair);
+    create(&mut pair, &named("jobs")).unwrap();
+    pair.writes_at_once = false;
+    pair.publish(1, 1, "jobs", "1");
+    pair.one_turn();
+    let action = DefineQueue::Alter { queue: "jobs", changes: r#"{"max_backlog": 1}"# };
+    pair.send(3, &Command::DefineQueue { command: COMMAND, action });
+    pair.one_turn();
+    assert_eq!(pair.take(3), [], "it waits until the message before it is persisted");
+    fails_syncs.store(true, Ordering::Relaxed);
+    pair.writes_at_once = true;
+    pair.turn();
+    assert_eq!(answered(&mut pair), Err(Code::StorageFailed));
+    assert_eq!(create(&mut again(pair), &named("jobs")), Ok(false));
 }
 
 /// A broker on a disk that fails the call with this number among those on the definitions; 0: none. Counts them.
@@ -190,6 +214,18 @@ fn a_write_of_the_definitions_that_fails_loses_no_earlier_definition() {
         let mut pair = again(pair);
         pair.subscribe(2, &consume(1, "old", 10));
         assert_eq!(taken(&mut pair), ["1"]);
+        // A change that fails leaves the settings as they were, and the next one works.
+        let (mut pair, _) = on_a_disk_that_fails_once(per_write + failing);
+        create(&mut pair, &named("old")).unwrap();
+        let change = || json!({ "max_backlog": 7 });
+        assert_eq!(alter(&mut pair, "old", change()), Err(Code::StorageFailed), "call {failing}");
+        assert_eq!(create(&mut pair, &named("old")), Ok(false));
+        let mut pair = again(pair);
+        assert_eq!(create(&mut pair, &named("old")), Ok(false), "call {failing}");
+        assert_eq!(alter(&mut pair, "old", change()).unwrap(), ["max_backlog"]);
+        let mut pair = again(pair);
+        assert_eq!(pair.figure("old", "max_backlog"), 7);
+        assert_eq!(alter(&mut pair, "old", change()).unwrap(), [""; 0]);
     }
 }
 
@@ -261,4 +297,45 @@ fn a_crash_at_any_moment_leaves_a_queue_as_it_was_before_or_after_the_command() 
         }
     }
     assert!(outcomes.len() == 4, "each moment was met: {outcomes:?}");
+}
+
+/// What a restart finds at each moment of a change of settings, without the answer.
+#[test]
+fn a_crash_at_any_moment_leaves_the_settings_as_they_were_before_or_after_the_command() {
+    let old = QueueSettings { max_backlog: Some(1), expiration_ns: Some(100_000_000_000), ..named("jobs") };
+    let new = QueueSettings { max_backlog: Some(2), expiration_ns: Some(10_000_000_000), ..named("jobs") };
+    let changes = json!({ "max_backlog": 2, "expiration_ns": 10_000_000_000_u64 }).to_string();
+    let mut outcomes = BTreeMap::<bool, u32>::new();
+    for steps in 0..12 {
+        let mut pair = start();
+        create(&mut pair, &old).unwrap();
+        publish_all(&mut pair, 1..=3);
+        (pair.writes_at_once, pair.reads_at_once) = (false, false);
+        // The record before the command is not persisted, so the change waits for it.
+        pair.publish(1, 4, "jobs", "4");
+        let action = DefineQueue::Alter { queue: "jobs", changes: &changes };
+        pair.send(3, &Command::DefineQueue { command: COMMAND, action });
+        for step in 0..steps {
+            match step % 3 {
+                0 => pair.one_turn(),
+                1 => drop(pair.write()),
+                _ => drop(pair.run_reads()),
+            }
+        }
+        let was_answered = !pair.take(3).is_empty();
+        let mut pair = again(pair);
+        let is_new = pair.figure("jobs", "max_backlog") == 2;
+        assert!(is_new || !was_answered, "{steps} steps");
+        *outcomes.entry(is_new).or_default() += 1;
+        // Both settings are old, or both are new. The messages are there, with the expiration that they had.
+        assert_eq!(create(&mut pair, if is_new { &new } else { &old }), Ok(false), "{steps} steps");
+        pair.subscribe(2, &consume(1, "jobs", 10));
+        assert_eq!(taken(&mut pair), ["1", "2"][..if is_new { 2 } else { 1 }]);
+        pair.disconnect(2);
+        let depth = pair.figure("jobs", "depth");
+        pair.pass(Duration::from_secs(50));
+        pair.turn();
+        assert_eq!(pair.figure("jobs", "depth"), depth, "{steps} steps");
+    }
+    assert!(outcomes.len() == 2, "each moment was met: {outcomes:?}");
 }

@@ -1,5 +1,5 @@
-//! Random creations, drops, publishes, settlements and restarts, beside a model that is slow and obvious: a queue is the set of its
-//! messages. A crash in the middle of a command leaves the queue as it was before or after the command; the model learns which.
+//! Random creations, changes, drops, publishes, settlements and restarts, beside a model that is slow and obvious: a queue is the set of
+//! its messages, and its limit of outstanding messages. A crash in the middle of a command leaves the queue as it was before or after the command; the model learns which.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,6 +32,10 @@ enum Step {
     Drop {
         queue: usize,
     },
+    Alter {
+        queue: usize,
+        max_backlog: u32,
+    },
     /// A worker takes some messages of a queue, acknowledges some of them and returns the others.
     Work {
         queue: usize,
@@ -44,22 +48,49 @@ enum Step {
     /// A command, and the number of single steps of the server and its disk before a crash.
     CrashIn {
         queue: usize,
-        creates: bool,
+        action: Action,
         steps: usize,
     },
 }
 
+/// What a command does to a queue.
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    Create,
+    /// The limit of outstanding messages.
+    Alter(u32),
+    Drop,
+}
+
+/// A queue that exists.
+#[derive(Clone, Debug)]
+struct Known {
+    held: BTreeSet<u64>,
+    max_backlog: u32,
+}
+
+/// The limit of a queue that was not altered.
+const MAX_BACKLOG: u32 = 6;
+
+impl Default for Known {
+    fn default() -> Self {
+        Known { held: BTreeSet::new(), max_backlog: MAX_BACKLOG }
+    }
+}
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let queue = || 0..QUEUES.len();
+    let action = prop_oneof![Just(Action::Create), (1u32..9).prop_map(Action::Alter), Just(Action::Drop)];
     let step = prop_oneof![
         4 => (0..TOPICS.len(), 1u64..8).prop_map(|(topic, count)| Step::Publish { topic, count }),
         3 => queue().prop_map(|queue| Step::Create { queue }),
         2 => queue().prop_map(|queue| Step::Drop { queue }),
+        2 => (queue(), 1u32..9).prop_map(|(queue, max_backlog)| Step::Alter { queue, max_backlog }),
         4 => (queue(), 1u32..9, 1usize..4)
             .prop_map(|(queue, backlog, one_in)| Step::Work { queue, backlog, one_in }),
         1 => any::<bool>().prop_map(|is_clean| Step::Restart { is_clean }),
-        2 => (queue(), any::<bool>(), 0usize..10)
-            .prop_map(|(queue, creates, steps)| Step::CrashIn { queue, creates, steps }),
+        3 => (queue(), action, 0usize..10)
+            .prop_map(|(queue, action, steps)| Step::CrashIn { queue, action, steps }),
     ];
     prop::collection::vec(step, 1..40)
 }
@@ -72,20 +103,32 @@ fn settings(queue: usize) -> QueueSettings {
         default_publish_target: Some(if topic.contains("orders") { "orders" } else { "jobs" }.into()),
         file_backed_metadata: name == "kept",
         target_queue_depth: (name == "all").then_some(3),
+        max_backlog: Some(MAX_BACKLOG),
+        recovery_point: is_from_epoch(name).then(|| "epoch".into()),
         ..QueueSettings::default()
     }
 }
 
+/// Whether the queue begins with the first message of the log.
+fn is_from_epoch(name: &str) -> bool {
+    matches!(name, "all" | "risk")
+}
+
+/// Whether the messages of the topic enter the queue.
+fn takes(queue: usize, topic: usize) -> bool {
+    QUEUES[queue].1.contains(TOPICS[topic])
+}
+
 struct Checked {
     pair: Pair,
-    published: u64,
-    /// What each queue holds.
-    queues: BTreeMap<&'static str, BTreeSet<u64>>,
+    /// The topics of the messages that were published.
+    published: Vec<usize>,
+    queues: BTreeMap<&'static str, Known>,
 }
 
 impl Checked {
     fn new() -> Self {
-        let mut checked = Checked { pair: Pair::new(), published: 0, queues: BTreeMap::new() };
+        let mut checked = Checked { pair: Pair::new(), published: Vec::new(), queues: BTreeMap::new() };
         checked.log_on();
         checked
     }
@@ -100,12 +143,12 @@ impl Checked {
         match *step {
             Step::Publish { topic, count } => {
                 for _ in 0..count {
-                    self.published += 1;
-                    let data = self.published.to_string();
-                    self.pair.publish(PUBLISHER, self.published, TOPICS[topic], &data);
-                    for (name, selector) in QUEUES {
-                        if selector.contains(TOPICS[topic]) {
-                            self.queues.get_mut(name).map(|held| held.insert(self.published));
+                    self.published.push(topic);
+                    let sequence = self.published.len() as u64;
+                    self.pair.publish(PUBLISHER, sequence, TOPICS[topic], &sequence.to_string());
+                    for (queue, (name, _)) in QUEUES.into_iter().enumerate() {
+                        if takes(queue, topic) {
+                            self.queues.get_mut(name).map(|known| known.held.insert(sequence));
                         }
                     }
                 }
@@ -113,52 +156,78 @@ impl Checked {
             }
             Step::Create { queue } => {
                 let name = QUEUES[queue].0;
-                let answer = self.define(queue, true);
-                assert_eq!(answer["existed"], self.queues.contains_key(name), "{answer}");
-                self.queues.entry(name).or_default();
+                let answer = self.define(queue, Action::Create);
+                match self.queues.get(name) {
+                    Some(known) if known.max_backlog != MAX_BACKLOG => assert_eq!(answer, "queue_exists"),
+                    known => assert_eq!(answer["existed"], known.is_some(), "{answer}"),
+                }
+                self.create(queue);
+            }
+            Step::Alter { queue, max_backlog } => {
+                let answer = self.define(queue, Action::Alter(max_backlog));
+                let Some(known) = self.queues.get_mut(QUEUES[queue].0) else {
+                    return assert_eq!(answer, "unknown_queue");
+                };
+                let is_changed = std::mem::replace(&mut known.max_backlog, max_backlog) != max_backlog;
+                assert_eq!(answer["altered"].as_array().unwrap().len(), usize::from(is_changed), "{answer}");
             }
             Step::Drop { queue } => {
-                let answer = self.define(queue, false);
-                let expected = self.queues.remove(QUEUES[queue].0).map(|held| held.len());
+                let answer = self.define(queue, Action::Drop);
+                let expected = self.queues.remove(QUEUES[queue].0).map(|known| known.held.len());
                 assert_eq!(answer["dropped"].as_u64().map(|count| count as usize), expected, "{answer}");
             }
             Step::Work { queue, backlog, one_in } => self.work(queue, backlog, one_in),
             Step::Restart { is_clean } => self.restart(is_clean),
-            Step::CrashIn { queue, creates, steps } => self.crash_in(queue, creates, steps),
+            Step::CrashIn { queue, action, steps } => self.crash_in(queue, action, steps),
         }
         self.check();
     }
 
-    /// Sends a command about a queue, and gives what was answered.
-    fn define(&mut self, queue: usize, creates: bool) -> serde_json::Value {
-        self.send_define(queue, creates);
+    /// The queue exists from here on, if it did not before.
+    fn create(&mut self, queue: usize) -> &mut Known {
+        let topics = self.published.iter().filter(|_| is_from_epoch(QUEUES[queue].0));
+        let held = (1..).zip(topics).filter(|(_, topic)| takes(queue, **topic)).map(|(sequence, _)| sequence);
+        self.queues
+            .entry(QUEUES[queue].0)
+            .or_insert_with(|| Known { held: held.collect(), ..Known::default() })
+    }
+
+    /// Sends a command about a queue, and gives what was answered: an object, or the name of the code.
+    fn define(&mut self, queue: usize, action: Action) -> serde_json::Value {
+        self.send_define(queue, action);
         self.pair.turn();
         match &self.pair.take(OPERATOR)[..] {
             [Said::Stats { json, .. }] => {
                 serde_json::from_str::<serde_json::Value>(json).unwrap()["queue"].take()
             }
-            [Said::Ack { code: Code::UnknownQueue, .. }] => serde_json::Value::Null,
+            [Said::Ack { code, .. }] => code.name().into(),
             said => panic!("{said:?}"),
         }
     }
 
-    fn send_define(&mut self, queue: usize, creates: bool) {
-        let settings = settings(queue).to_json();
-        let action = match creates {
-            true => DefineQueue::Create { settings: &settings },
-            false => DefineQueue::Drop { queue: QUEUES[queue].0 },
+    fn send_define(&mut self, queue: usize, action: Action) {
+        let (name, settings) = (QUEUES[queue].0, settings(queue).to_json());
+        let changes = match action {
+            Action::Alter(max_backlog) => format!("{{\"max_backlog\":{max_backlog}}}"),
+            Action::Create | Action::Drop => String::new(),
+        };
+        let action = match action {
+            Action::Create => DefineQueue::Create { settings: &settings },
+            Action::Alter(_) => DefineQueue::Alter { queue: name, changes: &changes },
+            Action::Drop => DefineQueue::Drop { queue: name },
         };
         self.pair.send(OPERATOR, &Command::DefineQueue { command: 5, action });
     }
 
     fn work(&mut self, queue: usize, backlog: u32, one_in: usize) {
         let name = QUEUES[queue].0;
-        let Some(held) = self.queues.get_mut(name) else { return };
+        let Some(Known { held, max_backlog }) = self.queues.get_mut(name) else { return };
         self.pair.subscribe(WORKER, &consume(1, name, backlog));
         self.pair.turn();
         let messages = self.pair.take_queued(WORKER);
-        let expected: Vec<String> = held.iter().take(backlog as usize).map(u64::to_string).collect();
-        let is_shallow = settings(queue).target_queue_depth.is_some_and(|depth| depth < backlog.into());
+        let count = backlog.min(*max_backlog);
+        let expected: Vec<String> = held.iter().take(count as usize).map(u64::to_string).collect();
+        let is_shallow = settings(queue).target_queue_depth.is_some_and(|depth| depth < count.into());
         match is_shallow {
             true => assert_eq!(data(&messages), expected[..messages.len()], "{name}"),
             false => assert_eq!(data(&messages), expected, "{name}"),
@@ -187,9 +256,9 @@ impl Checked {
         self.log_on();
     }
 
-    fn crash_in(&mut self, queue: usize, creates: bool, steps: usize) {
+    fn crash_in(&mut self, queue: usize, action: Action, steps: usize) {
         let name = QUEUES[queue].0;
-        self.send_define(queue, creates);
+        self.send_define(queue, action);
         for step in 0..steps {
             match step % 3 {
                 0 => self.pair.one_turn(),
@@ -199,13 +268,19 @@ impl Checked {
         }
         let was_answered = !self.pair.take(OPERATOR).is_empty();
         self.restart(false);
-        let exists = self.pair.broker.queue_stats().contains_key(name);
-        let before = self.queues.contains_key(name);
-        assert!(exists == before || exists == creates);
-        assert!(!was_answered || exists == creates);
-        match exists {
-            true => drop(self.queues.entry(name).or_default()),
-            false => drop(self.queues.remove(name)),
+        let found = self.pair.broker.queue_stats().contains_key(name);
+        let found = found.then(|| self.pair.figure(name, "max_backlog") as u32);
+        let before = self.queues.get(name).map(|known| known.max_backlog);
+        let after = match action {
+            Action::Create => Some(before.unwrap_or(MAX_BACKLOG)),
+            Action::Alter(max_backlog) => before.map(|_| max_backlog),
+            Action::Drop => None,
+        };
+        assert!(found == before || found == after, "{found:?}: {before:?} or {after:?}");
+        assert!(!was_answered || found == after, "{found:?}: {after:?} was answered");
+        match found {
+            Some(max_backlog) => self.create(queue).max_backlog = max_backlog,
+            None => drop(self.queues.remove(name)),
         }
     }
 
@@ -213,10 +288,30 @@ impl Checked {
         let figures = self.pair.broker.queue_stats();
         let names: Vec<&str> = figures.keys().map(String::as_str).collect();
         assert_eq!(names, self.queues.keys().copied().collect::<Vec<_>>());
-        for (name, held) in &self.queues {
+        for (name, Known { held, max_backlog }) in &self.queues {
+            assert_eq!(self.pair.figure(name, "max_backlog"), u64::from(*max_backlog), "{name}");
             let depth = self.pair.figure(name, "depth") + self.pair.figure(name, "inactive");
             assert_eq!(depth as usize, held.len(), "{name}");
         }
+    }
+}
+
+#[test]
+fn a_queue_that_is_created_again_from_the_epoch_has_every_message_again() {
+    let mut checked = Checked::new();
+    for step in [
+        Step::Publish { topic: 1, count: 5 },
+        Step::Create { queue: 2 },
+        Step::Work { queue: 2, backlog: 3, one_in: 1 },
+        Step::Drop { queue: 2 },
+        Step::Create { queue: 2 },
+        Step::Work { queue: 2, backlog: 2, one_in: 1 },
+        Step::Restart { is_clean: false },
+        Step::Publish { topic: 1, count: 1 },
+        Step::Restart { is_clean: true },
+        Step::Work { queue: 2, backlog: 6, one_in: 2 },
+    ] {
+        checked.step(&step);
     }
 }
 
@@ -226,6 +321,7 @@ fn a_queue_that_was_dropped_and_created_again_takes_only_new_messages() {
     for step in [
         Step::Create { queue: 3 },
         Step::Publish { topic: 1, count: 3 },
+        Step::Alter { queue: 3, max_backlog: 2 },
         Step::Drop { queue: 3 },
         Step::Create { queue: 3 },
         Step::Restart { is_clean: true },

@@ -9,7 +9,7 @@ use crate::queue_pair::*;
 
 fn query<'a>(topic: &'a str) -> Query<'a> {
     let acks = Acks::PROCESSED.and(Acks::COMPLETED);
-    Query { command: 7, acks, subscription: 9, topic, filter: None, order_by: None, top_n: None }
+    Query { command: 7, acks, subscription: 9, topic, ..Query::default() }
 }
 
 fn with_messages(settings: QueueSettings, values: &[u64]) -> Pair {
@@ -76,6 +76,9 @@ fn a_query_that_cannot_be_is_refused() {
         (Query { filter: Some("/n ="), ..query("jobs") }, 9, Code::BadFilter),
         (Query { order_by: Some("/n ="), ..query("jobs") }, 9, Code::BadFilter),
         (Query { subscription: 3, ..query("jobs") }, 3, Code::SubscriptionInUse),
+        (Query { keys: Keys::from_bytes(b"\x01a"), ..query("jobs") }, 9, Code::BadOption),
+        (Query { skip_n: Some(1), ..query("jobs") }, 9, Code::BadOption),
+        (Query { select: Some("-/,+/n"), ..query("jobs") }, 9, Code::BadOption),
     ];
     for (query, subscription, code) in cases {
         pair.send(2, &Command::Query(query));

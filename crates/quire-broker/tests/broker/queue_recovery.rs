@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use quire_broker::QueueSettings;
+use quire_broker::{BrokerConfig, Event, QueueSettings};
 use quire_command::*;
 use quire_journal::{Disk, Position};
 use quire_queue::{Semantics, Verdict};
@@ -431,4 +431,102 @@ fn messages_that_could_not_be_read_enter_the_queue_at_the_next_start() {
         };
         assert_eq!(data(&pair.take_queued(2)), ["first", "second"], "closes: {closes}");
     }
+}
+
+/// As [`again`], and the instance has another name than before.
+fn renamed(pair: Pair, settings: &QueueSettings, name: &str) -> Pair {
+    let config = BrokerConfig { name: name.into(), ..queue_config([settings.clone()]) };
+    start(pair.restart(config), 100)
+}
+
+/// The numbers of the messages whose dead letters are in the log.
+fn dead_letters(pair: &mut Pair) -> Vec<u64> {
+    pair.client(3, "auditor");
+    pair.subscribe(3, &replay(1, "dead", "0"));
+    pair.turn();
+    let letters = pair.take_data(3);
+    let message =
+        |letter: &String| serde_json::from_str::<serde_json::Value>(letter).unwrap()["message"].clone();
+    letters.iter().map(|letter| message(letter).as_u64().unwrap()).collect()
+}
+
+#[test]
+fn a_restart_under_another_name_delivers_no_settled_message_again() {
+    let rename = |from: &str, to: &str| Event::InstanceRenamed { from: from.into(), to: to.into() };
+    for (file_backed_metadata, saves, loses_points) in
+        [(false, false, false), (false, true, false), (false, true, true), (true, true, false)]
+    {
+        let settings = QueueSettings {
+            dead_letter_topic: Some("dead".into()),
+            record_leases: true,
+            file_backed_metadata,
+            ..queue("jobs")
+        };
+        let mut pair = working(&settings, 100);
+        publish_all(&mut pair, 1..=10);
+        let held = pair.take_queued(2);
+        let mut left: Vec<_> = data(&held).into_iter().map(str::to_owned).collect();
+        // Each name acknowledges one message and expires one. The first message stays, so all of the log has to be read.
+        let names = ["first", "second", "third", "first"];
+        let mut expired: Vec<u64> = Vec::new();
+        for (round, name) in names.into_iter().enumerate() {
+            let from = if round == 0 { "test" } else { names[round - 1] };
+            let held = if round == 0 { held.clone() } else { pair.take_queued(2) };
+            let case = format!("{name} after {from}: {file_backed_metadata} {saves} {loses_points}");
+            assert_eq!(data(&held), left, "{case}");
+            pair.settle(2, "jobs", Verdict::Acknowledge, &held[1..2]);
+            pair.settle(2, "jobs", Verdict::Expire, &held[2..3]);
+            expired.push(held[2].data.parse().unwrap());
+            left.drain(1..3);
+            if saves {
+                pair.pass(Duration::from_secs(61));
+                pair.turn();
+                // The leases of the others ended meanwhile.
+                pair.take_queued(2);
+            }
+            if loses_points {
+                forget_points(&pair);
+            }
+            pair = renamed(pair, &settings, name);
+            assert_eq!(pair.figure("jobs", "depth"), left.len() as u64, "{case}");
+            assert_eq!(dead_letters(&mut pair), expired, "{case}");
+            assert_eq!(
+                pair.log.iter().find(|event| matches!(event, Event::InstanceRenamed { .. })),
+                Some(&rename(from, name))
+            );
+        }
+        let mut pair = renamed(pair, &settings, "first");
+        assert!(!pair.log.iter().any(|event| matches!(event, Event::InstanceRenamed { .. })));
+        assert_eq!(data(&pair.take_queued(2)), left);
+    }
+}
+
+#[test]
+fn a_client_cannot_publish_a_dead_letter_of_an_earlier_name() {
+    let settings = QueueSettings { dead_letter_topic: Some("dead".into()), ..queue("jobs") };
+    let mut pair = renamed(working(&settings, 100), &settings, "second");
+    publish_all(&mut pair, 1..=1);
+    for name in ["test", "second", "dead letters/test"] {
+        pair.client(4, name);
+        pair.publish(4, 1, "dead", r#"{"queue":"jobs","position":1}"#);
+        pair.turn();
+        pair.disconnect(4);
+    }
+    assert_eq!(data(&renamed(pair, &settings, "third").take_queued(2)), ["1"]);
+}
+
+#[test]
+fn a_start_with_a_damaged_file_of_names_warns_and_recognizes_its_own_dead_letters() {
+    let settings = QueueSettings { dead_letter_topic: Some("dead".into()), ..queue("jobs") };
+    let mut pair = working(&settings, 100);
+    publish_all(&mut pair, 1..=2);
+    let held = pair.take_queued(2);
+    pair.settle(2, "jobs", Verdict::Expire, &held[1..]);
+    let file = Path::new("journal/instance-names.state");
+    pair.disk.open(file).unwrap().write_at(b"x", 40).unwrap();
+    let mut pair = again(pair, &settings, 100);
+    let lost = |event: &&Event| matches!(event, Event::InstanceNamesLost { .. });
+    assert!(pair.log.iter().find(lost).unwrap().to_string().contains("it is damaged"));
+    assert_eq!(data(&pair.take_queued(2)), ["1"]);
+    assert_eq!(again(pair, &settings, 100).log.iter().find(lost), None);
 }

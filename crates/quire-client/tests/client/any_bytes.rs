@@ -30,6 +30,8 @@ fn frame(which: u8, number: u32, text: &str) -> Vec<u8> {
             topic: b"orders",
             correlation_id: b"",
             headers: quire_types::Headers::NONE,
+            key: b"",
+            kind: command::MessageKind::Publish,
             data: text.as_bytes(),
         }),
         6 => Reply::Stats { command: number, json: text },
@@ -61,7 +63,7 @@ proptest! {
         core.handle_connected(now);
         let _replay = core.subscribe(SubscriptionSpec { bookmark: Some("0".into()), ..SubscriptionSpec::new("orders") });
         let _jobs = core.subscribe(SubscriptionSpec { max_backlog: Some(10), ..SubscriptionSpec::new("jobs") });
-        let message = |sequence| NewMessage { topic: "orders", data: b"{}", sequence, expiration_s: None, delay: None, correlation_id: b"", headers: quire_types::Headers::NONE };
+        let message = |sequence| NewMessage { topic: "orders", data: b"{}", sequence, expiration_s: None, delay: None, correlation_id: b"", headers: quire_types::Headers::NONE, key: "", is_delta: false };
         let mut settled = Vec::new();
         let follow = |core: &mut ClientCore, sequences: &[Sequence]| {
             let messages: Vec<NewMessage<'_>> = sequences.iter().copied().map(message).collect();

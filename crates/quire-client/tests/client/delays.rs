@@ -29,6 +29,8 @@ fn message(delay: Option<NewDelay>, sequence: Sequence) -> NewMessage<'static> {
         delay,
         correlation_id: b"",
         headers: Headers::NONE,
+        key: "",
+        is_delta: false,
     }
 }
 

@@ -152,6 +152,8 @@ impl Link {
             correlation_id: b"",
             headers: quire_types::Headers::NONE,
             delay: None,
+            key: "",
+            is_delta: false,
         };
         self.clients[client].core.publish(&message).unwrap().unwrap()
     }
@@ -326,7 +328,7 @@ impl Side {
             Event::Answered { command, result } => {
                 self.answers.insert(command.0, result);
             }
-            Event::Completed { subscription } => self.completed.push(subscription),
+            Event::Completed { subscription, .. } => self.completed.push(subscription),
             Event::Told { command, json } => self.told.push((command.0, json)),
             Event::Ended { subscription, failure } => self.ended.push((subscription, failure)),
             Event::Settled { receipt, outcome } => self.settled.push((receipt, outcome)),

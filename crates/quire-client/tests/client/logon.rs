@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quire_client::{ClientConfig, ClientCore, Event, NewMessage, PublishError, Sequence, State};
+use quire_client::{ClientConfig, ClientCore, Event, FailureCode, NewMessage, PublishError, Sequence, State};
 use quire_command::{Code, LoggedOn, Reply};
 use quire_types::time::Instant;
 use quire_wire::Encode;
@@ -49,6 +49,8 @@ fn what_the_server_has_already_does_not_fill_the_store() {
                 correlation_id: b"",
                 headers: quire_types::Headers::NONE,
                 delay: None,
+                key: "",
+                is_delta: false,
             };
             let publish = |link: &mut Link| link.clients[publisher].core.publish(&message);
             if let Err(PublishError::Full { .. }) = publish(&mut link) {
@@ -75,6 +77,8 @@ fn publish_next(link: &mut Link, client: usize) -> Result<Option<u64>, PublishEr
         correlation_id: b"",
         headers: quire_types::Headers::NONE,
         delay: None,
+        key: "",
+        is_delta: false,
     };
     link.clients[client].core.publish(&message)
 }
@@ -92,6 +96,8 @@ fn after_the_last_sequence_a_publish_is_an_error() {
         correlation_id: b"",
         headers: quire_types::Headers::NONE,
         delay: None,
+        key: "",
+        is_delta: false,
     };
     link.clients[publisher].core.publish(&last).unwrap();
     assert_eq!(publish_next(&mut link, publisher).unwrap(), Some(u64::MAX));
@@ -124,11 +130,22 @@ fn a_client_is_told_that_another_program_has_published_under_its_name() {
         };
         Reply::LoggedOn(logged_on).encode(&mut bytes);
         core.handle_received(Instant(0), bytes.into()).unwrap();
-        let overtaken = |event| match event {
-            Event::Overtaken { own, persisted, highest } => Some((own, persisted, highest)),
-            _ => None,
-        };
-        std::iter::from_fn(|| core.poll_event()).find_map(overtaken)
+        let (mut overtaken, mut dropped) = (None, None);
+        while let Some(event) = core.poll_event() {
+            match event {
+                Event::Overtaken { own, persisted, highest } => overtaken = Some((own, persisted, highest)),
+                Event::PublishFailed { sequence, failure } => {
+                    assert_eq!(failure.code, FailureCode::Wire(Code::NameInUse));
+                    dropped = Some((sequence, failure.reason));
+                }
+                _ => (),
+            }
+        }
+        assert_eq!(overtaken.is_some(), dropped.is_some());
+        overtaken.zip(dropped.map(|(sequence, reason)| {
+            let reason = reason.split(". ").nth(1).unwrap().split(':').next().unwrap();
+            (sequence, reason.to_owned())
+        }))
     };
     let message = NewMessage {
         topic: "orders",
@@ -138,12 +155,28 @@ fn a_client_is_told_that_another_program_has_published_under_its_name() {
         correlation_id: b"",
         headers: quire_types::Headers::NONE,
         delay: None,
+        key: "",
+        is_delta: false,
     };
     // An earlier program of the name is no surprise.
     assert_eq!(log_on(&mut core, 3), None);
     (4..=7).for_each(|sequence| assert_eq!(core.publish(&message).unwrap(), Some(sequence)));
     assert_eq!(log_on(&mut core, 5), None);
-    assert_eq!(log_on(&mut core, 1000), Some((7, 5, 1000)));
+    let may = "2 publishes of this client may have been dropped as duplicates".to_owned();
+    assert_eq!(log_on(&mut core, 1000), Some(((7, 5, 1000), (6, may))));
     assert_eq!(log_on(&mut core, 1000), None);
     assert_eq!(core.publish(&message).unwrap(), Some(1001));
+    // A client that publishes before its first logon has sent none of them. Some of their sequences may be above those of the server.
+    for (highest, dropped) in [(10, 6), (6, 6), (2, 2)] {
+        let mut core = ClientCore::new(config("loader-9"), Instant(0));
+        (1..=6).for_each(|sequence| assert_eq!(core.publish(&message).unwrap(), Some(sequence)));
+        let were = format!("{dropped} publishes of this client were dropped as duplicates");
+        assert_eq!(log_on(&mut core, highest), Some(((6, 0, highest), (1, were))));
+        assert_eq!(log_on(&mut core, highest.max(6)), None);
+    }
+    // The server drops the repeats of a program that numbers its publishes. That is what the program wants.
+    let mut core = ClientCore::new(config("loader-9"), Instant(0));
+    let numbered = NewMessage { sequence: Sequence::Given(3), ..message };
+    assert_eq!(core.publish(&numbered).unwrap(), Some(3));
+    assert_eq!(log_on(&mut core, 3), None);
 }

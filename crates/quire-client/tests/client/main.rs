@@ -10,4 +10,5 @@ mod maintenance;
 mod places;
 mod queues;
 mod receipts;
+mod records;
 mod rooms;

@@ -150,6 +150,8 @@ fn message(subscription: u32, sequence: u64, queued: Queued<'_>) -> command::Mes
         topic: b"orders",
         correlation_id: b"c",
         headers: quire_types::Headers::NONE,
+        key: b"",
+        kind: command::MessageKind::Publish,
         data: b"{}",
     }
 }
@@ -275,11 +277,13 @@ fn the_first_word_about_a_message_counts() {
     let mut worker = Worker::new(batching(1), 10);
     let message = worker.deliver(1);
     let lease = message.lease().unwrap().clone();
+    assert_eq!(lease.verdict(), None);
     assert!(worker.core.settle(&lease, Verdict::Cancel, worker.now));
     assert!(!worker.core.settle(&lease, Verdict::Expire, worker.now));
     assert!(!worker.acknowledge(&message));
     assert_eq!(worker.said(), ["Cancel jobs [(5, 1)]"]);
-    assert!(lease.is_settled() && !lease.is_lost(worker.now + LEASE));
+    assert_eq!(lease.verdict(), Some(Verdict::Cancel));
+    assert!(!lease.is_lost(worker.now + LEASE));
 }
 
 #[test]
@@ -300,6 +304,7 @@ fn what_is_said_after_the_lease_was_lost_is_sent_but_not_a_cancel() {
         assert_eq!(worker.core.settle(&lease, verdict, worker.now), !said.is_empty());
         assert_eq!(worker.said(), said);
         assert!(lease.is_lost(worker.now), "another consumer may have the message");
+        assert_eq!(lease.verdict(), Some(verdict));
         assert!(!worker.acknowledge(&message), "the first word counts");
         assert_eq!(worker.said(), [""; 0]);
     }
@@ -406,7 +411,7 @@ fn what_the_program_has_not_begun_is_released_with_the_subscription_or_the_clien
         let said = worker.said();
         assert_eq!((said.len(), &*said[0]), (frame_count, "Unsubscribe begun [(5, 2)]"), "{said:?}");
         assert!(!leases[0].begin() && !leases[3].begin(), "the program must not see them");
-        assert!(leases.iter().all(|lease| lease.is_lost(worker.now) || lease.is_settled()));
+        assert!(leases.iter().all(|lease| lease.is_lost(worker.now) || lease.verdict().is_some()));
         assert!(!worker.acknowledge(&messages[0]), "nothing is said about what went back");
     }
 }
@@ -481,7 +486,7 @@ fn by_filter_and_by_bookmark_it_is_answered_once() {
 #[test]
 fn the_answers_of_a_query_come_under_its_number() {
     let mut worker = Worker::new(batching(1), 10);
-    let spec = QuerySpec { queue: "jobs".into(), filter: None, order_by: None, top_n: Some(2) };
+    let spec = QuerySpec { topic: "jobs".into(), top_n: Some(2), ..QuerySpec::default() };
     let (number, command) = worker.core.query(&spec).unwrap();
     assert!(worker.said()[0].contains("top_n: Some(2)"));
     worker.hear(&accepted(command));

@@ -23,6 +23,8 @@ fn message(topic: &'static str, sequence: Sequence) -> NewMessage<'static> {
         correlation_id: b"",
         headers: quire_types::Headers::NONE,
         delay: None,
+        key: "",
+        is_delta: false,
     }
 }
 

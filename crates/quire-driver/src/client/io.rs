@@ -111,7 +111,7 @@ fn disconnected(shared: &Shared, code: &'static str, reason: String) {
             inner.lost_at = Some(Instant::now());
             log::warn!(
                 target: "quire.client",
-                "client {:?}: lost the connection to {}: {reason}; {} publishes are not known to be persisted",
+                "client {:?}: lost the connection to {}: {reason}; publishes that are not known to be persisted: {}",
                 inner.core.name(),
                 inner.address,
                 inner.core.unpersisted_count()

@@ -98,14 +98,14 @@ impl Client {
         self.command(|core| core.settle_matching(queue, verdict, filter))
     }
 
-    /// Asks for the messages of a queue that could be delivered. The local queue ends after the last of them.
+    /// Asks for records, or for the messages of a queue that could be delivered. The local queue ends after the last of them.
     ///
     /// # Errors
     /// See [`quire_client::ClientCore::query`].
     pub fn query(&self, spec: &QuerySpec) -> Result<Subscribed, Failure> {
         let queue = Arc::new(Queue::new(self.shared.room.clone()));
         let instances = self.shared.instances.clone();
-        let progress = Progress::new(&spec.queue, quire_client::Progress::default(), None, None, instances);
+        let progress = Progress::new(&spec.topic, quire_client::Progress::default(), None, None, instances);
         let mut inner = self.shared.inner.lock();
         let (number, command) = inner.core.query(spec)?;
         let feed = Feed::new(&queue, &progress);

@@ -26,8 +26,8 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::{Condvar, Mutex};
 use polling::Poller;
 use quire_client::{
-    self as core, ClientConfig, ClientCore, CommandId, Event, Failure, FailureCode, NewMessage, PublishError,
-    State, SubscriptionSpec,
+    self as core, ClientConfig, ClientCore, CommandId, DeleteSpec, Event, Failure, FailureCode, NewMessage,
+    PublishError, State, SubscriptionSpec,
 };
 use quire_journal::{Action, Bookmark};
 use quire_types::Files;
@@ -262,6 +262,19 @@ impl Client {
     /// See [`ClientCore::publish`].
     pub fn publish(&self, message: &NewMessage<'_>) -> Result<Option<u64>, PublishError> {
         let result = self.shared.inner.lock().core.publish(message);
+        if result.is_ok() {
+            self.shared.wake();
+        }
+        result
+    }
+
+    /// Deletes records. Gives the sequence of the delete, and the command: wait for it, then [`Client::take_told`] gives the number of
+    /// deleted records. With [`PublishError::Full`], wait with [`Client::wait_room`] and try again.
+    ///
+    /// # Errors
+    /// See [`ClientCore::delete`].
+    pub fn delete(&self, spec: &DeleteSpec<'_>) -> Result<(u64, CommandId), PublishError> {
+        let result = self.shared.inner.lock().core.delete(spec);
         if result.is_ok() {
             self.shared.wake();
         }
@@ -564,11 +577,12 @@ impl Client {
         missed.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// The answers to a query will not be taken any more.
-    pub fn forget_query(&self, number: u32) {
+    /// The answers to a query will not be taken any more. Those that wait in its `queue` are dropped.
+    pub fn forget_query(&self, number: u32, queue: &Queue) {
         let mut inner = self.shared.inner.lock();
         inner.core.forget_query(number);
         inner.feeds.remove(&number);
+        queue.discard(number);
         drop(inner);
         self.shared.wake();
     }
@@ -732,10 +746,15 @@ impl Shared {
                         inner.told.entry(command).or_default().push(json);
                     }
                 }
-                Event::Completed { subscription } => {
+                Event::Completed { subscription, total } => {
                     if let Some(feed) = inner.feeds.get_mut(&subscription) {
                         feed.heard_at = inner.heard_at;
-                        feed.queue.complete(subscription);
+                        feed.queue.complete(subscription, total);
+                    }
+                }
+                Event::Outdated { subscription } => {
+                    if let Some(feed) = inner.feeds.get(&subscription) {
+                        feed.queue.outdate(subscription);
                     }
                 }
                 Event::Ended { subscription, failure } => {
@@ -777,9 +796,9 @@ impl Shared {
                 Event::ConnectionEnded { reason } => inner.ended_because = Some(reason),
                 Event::Overtaken { own, persisted, highest } => log::warn!(
                     target: "quire.client",
-                    "the server has sequence {highest} of the client name {:?}, but this client gave out none above {own}: another \
-                     program has published under the name. Publishes of this client above {persisted} may have been dropped as \
-                     duplicates. Give every running program a name of its own",
+                    "the server has sequence {highest} of the client name {:?}, which this client did not publish (its last sequence is \
+                     {own}): another program has published under the name, or the publish store of the name was lost. Publishes of this \
+                     client above {persisted} may have been dropped as duplicates. Give every running program its own name",
                     inner.core.name()
                 ),
                 Event::StateChanged => {

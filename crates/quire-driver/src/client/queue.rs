@@ -39,13 +39,17 @@ struct QueueState {
     waiters: usize,
 }
 
-/// The end of a replay.
+/// The end of a replay, or of the result of a query.
 struct Completed {
     number: u32,
     /// How many messages had come to the queue by then.
     behind: u64,
     /// Whether [`Queue::handed`] gave it.
     is_passed: bool,
+    /// The same for the last result, when the query was repeated after a reconnect. `None`: it is being repeated.
+    behind_last: Option<u64>,
+    /// Of a query: the number of records that match it.
+    total: Option<u64>,
 }
 
 /// The end of a subscription.
@@ -118,16 +122,16 @@ impl Queue {
         }
     }
 
-    /// The subscriptions that have ended and whose messages were all taken, each once. A thread that takes under [`NO_SUBSCRIPTION`] is
-    /// woken for them.
-    pub fn take_passed(&self) -> Vec<u32> {
+    /// The subscriptions that have ended and whose messages were all taken, each once, with the failure that ended it. A thread that takes
+    /// under [`NO_SUBSCRIPTION`] is woken for them.
+    pub fn take_passed(&self) -> Vec<(u32, Option<Failure>)> {
         let mut state = self.state.lock();
         let taken_count = state.taken_count;
         let mut passed = Vec::new();
         state.ended.retain(|number, ended| {
             if !ended.is_passed && ended.behind <= taken_count {
                 ended.is_passed = true;
-                passed.push(*number);
+                passed.push((*number, ended.failure.clone()));
             }
             !(ended.is_passed && ended.is_forgotten)
         });
@@ -165,9 +169,15 @@ impl Queue {
         is_passed
     }
 
-    /// Whether the replay of the subscription has caught up with the live stream, as far as it was received.
-    pub(super) fn is_caught_up(&self, number: u32) -> bool {
+    /// Whether the replay of the subscription has caught up with the live stream, as far as it was received. Or whether the result of its
+    /// query has arrived.
+    pub fn is_caught_up(&self, number: u32) -> bool {
         self.state.lock().completed_of(number).is_some()
+    }
+
+    /// Waits until it has; false when `timeout` passed first or the subscription ended before.
+    pub fn wait_caught_up(&self, number: u32, timeout: Duration) -> bool {
+        self.wait_until(number, timeout, |state| state.completed_of(number).is_some())
     }
 
     /// Whether the replay of the subscription has caught up with the live stream, and the program was handed all of it.
@@ -177,11 +187,14 @@ impl Queue {
 
     /// Waits until it has; false when `timeout` passed first or the subscription ended before it had caught up.
     pub fn wait_completed(&self, number: u32, timeout: Duration) -> bool {
+        self.wait_until(number, timeout, |state| self.has_completed(state, number))
+    }
+
+    /// Waits until `is_so`, which can become true after a replay has caught up, or as long as its subscription has not ended.
+    fn wait_until(&self, number: u32, timeout: Duration, is_so: impl Fn(&QueueState) -> bool) -> bool {
         let deadline = Instant::now() + timeout;
         let mut state = self.state.lock();
-        while !self.has_completed(&state, number)
-            && (state.completed_of(number).is_some() || state.end_of(number).is_none())
-        {
+        while !is_so(&state) && (state.completed_of(number).is_some() || state.end_of(number).is_none()) {
             state.waiters += 1;
             let timed_out = self.changed.wait_until(&mut state, deadline).timed_out();
             state.waiters -= 1;
@@ -189,7 +202,7 @@ impl Queue {
                 break;
             }
         }
-        self.has_completed(&state, number)
+        is_so(&state)
     }
 
     fn has_completed(&self, state: &QueueState, number: u32) -> bool {
@@ -211,12 +224,42 @@ impl Queue {
         self.wake(&state);
     }
 
-    pub(super) fn complete(&self, number: u32) {
+    /// The replay of the subscription has caught up, or its result is complete, for the first time or after a reconnect.
+    pub(super) fn complete(&self, number: u32, total: Option<u64>) {
         let mut state = self.state.lock();
         let behind = state.pushed_count;
-        state.completed.push(Completed { number, behind, is_passed: false });
-        self.is_completing.store(true, Ordering::Release);
+        // A server does not tell it for a queue.
+        let total = total.map(|total| total.max(behind));
+        match state.completed.iter_mut().find(|completed| completed.number == number) {
+            Some(completed) => completed.behind_last = Some(behind),
+            None => {
+                let behind_last = Some(behind);
+                let completed = Completed { number, behind, is_passed: false, behind_last, total };
+                state.completed.push(completed);
+                self.is_completing.store(true, Ordering::Release);
+            }
+        }
         self.wake(&state);
+    }
+
+    /// The query of the subscription is repeated: until it is complete, the program may miss changes.
+    pub(super) fn outdate(&self, number: u32) {
+        let mut state = self.state.lock();
+        if let Some(completed) = state.completed.iter_mut().find(|completed| completed.number == number) {
+            completed.behind_last = None;
+        }
+    }
+
+    /// The number of records that match the query, when its last record has arrived.
+    pub fn total(&self, number: u32) -> Option<u64> {
+        self.state.lock().completed_of(number)?.total
+    }
+
+    /// Whether the last result of the query is complete, and the program was handed all of it.
+    pub fn is_current(&self, number: u32) -> bool {
+        let state = self.state.lock();
+        let behind = state.completed_of(number).and_then(|completed| completed.behind_last);
+        behind.is_some_and(|behind| behind <= self.handed_count(&state))
     }
 
     pub(super) fn end(&self, number: u32, failure: Option<Failure>) {
@@ -232,6 +275,17 @@ impl Queue {
         let mut state = self.state.lock();
         state.is_closed = true;
         self.wake(&state);
+    }
+
+    /// The user takes no more messages of the subscription: those that wait are dropped.
+    pub fn discard(&self, number: u32) {
+        let mut state = self.state.lock();
+        let dropped = std::mem::take(&mut state.messages);
+        state.taken_count += dropped.len() as u64;
+        let before = std::mem::take(&mut state.size);
+        self.room.changed(before, 0);
+        drop(state);
+        self.end(number, None);
     }
 
     /// The user will not ask about a subscription any more.

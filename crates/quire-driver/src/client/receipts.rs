@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use quire_client::{BatchError, Failure, NewMessage, Outcome, ReceiptId, State};
+use quire_client::{BatchError, Failure, FailureCode, NewMessage, Outcome, ReceiptId, State};
+use quire_command::Code;
 
 use super::{Client, FAILED_PUBLISHES_MAX, Inner};
 
@@ -81,6 +82,11 @@ impl Client {
             Some(settled) => {
                 for (sequence, failure) in settled.outcome.refusals {
                     inner.note_failed_publish(sequence, failure);
+                }
+                if let Some(failure) = settled.outcome.unknown
+                    && failure.code == FailureCode::Wire(Code::NameInUse)
+                {
+                    inner.note_failed_publish(0, failure);
                 }
             }
             None => {

@@ -28,7 +28,7 @@ pub(super) enum Full {
     Held,
     /// An ordinary subscription misses the messages that arrive meanwhile. The number counts them.
     Missing(u64),
-    /// Messages from queues are neither held by the server nor missed. Instead the socket is not read.
+    /// Messages from queues and changes of records are neither held by the server nor missed. Instead the socket is not read.
     Unread,
 }
 
@@ -178,7 +178,7 @@ fn kind_of(core: &ClientCore, number: u32, is_from_queue: bool) -> Kind {
                 Kind::Replay
             }
         }
-        Some(_) if !is_from_queue => Kind::Ordinary,
+        Some(spec) if !is_from_queue && spec.records.is_none() => Kind::Ordinary,
         _ => Kind::FromQueue,
     }
 }

@@ -53,13 +53,22 @@ impl Drop for Running {
     }
 }
 
+/// Which running engine a client may join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Join {
+    /// One with the configuration of the client.
+    SameConfig,
+    /// Any: the client brings no configuration.
+    AnyConfig,
+}
+
 /// The running engine on `key`, or a new one. An engine that is just stopping is waited for: its journal is locked until then.
-pub(super) fn shared(key: EngineKey, config: BrokerConfig) -> Result<Arc<Engine>, EngineError> {
+pub(super) fn shared(key: EngineKey, config: BrokerConfig, join: Join) -> Result<Arc<Engine>, EngineError> {
     let mut entries = REGISTRY.entries.lock();
     while let Some(entry) = entries.get(&key) {
         if let Some(engine) = entry.engine.upgrade() {
             engine.check()?;
-            if entry.config == config {
+            if join == Join::AnyConfig || entry.config == config {
                 return Ok(engine);
             }
             return Err(EngineError::ConfigDiffers { url: key.to_string() });

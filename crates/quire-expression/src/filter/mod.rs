@@ -9,8 +9,11 @@
 //!
 //! - `lexer`, `parse`, `node`: from text to the compiled form, with errors that name the column.
 //! - `evaluate`, `like`, `function`: from fields to a result.
+//! - `view`: conditions of a filter that an index of values can look up.
+//! - `assignments`: fields of a message that are computed from it.
 //! - `index`: the filters of the subscriptions of a topic, of which only those are evaluated that can match.
 
+mod assignments;
 mod error;
 mod evaluate;
 mod function;
@@ -19,6 +22,7 @@ mod lexer;
 mod like;
 mod node;
 mod parse;
+mod view;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -30,11 +34,13 @@ use crate::message_type::{Arena, FieldId, FieldPlan, MessageType, Step, Truth, V
 use evaluate::Evaluation;
 use parse::Parsed;
 
+pub use assignments::{ASSIGNMENT_COUNT_MAX, AssignmentError, Assignments, Stage};
 pub use error::{FilterError, caret};
 pub use evaluate::ARRAY_PAIR_COUNT_MAX;
 pub use index::{Decision, SubscriptionIndex};
 pub use node::NESTING_MAX;
 pub use parse::path_of;
+pub use view::{Equality, Range};
 
 /// The longest filter, in bytes. Filters of hundreds of predicates are normal; a larger text is a mistake.
 pub const FILTER_SIZE_MAX: usize = 1024 * 1024;
@@ -95,6 +101,8 @@ pub struct MessageContext<'a> {
     pub data: &'a [u8],
     /// Where it was published.
     pub topic: &'a str,
+    /// Its key in a last-value topic; `None` for a message of another topic.
+    pub key: Option<&'a [u8]>,
     /// Its name, when the log records it.
     pub bookmark: Option<Bookmark>,
     /// As published; empty when there is none.

@@ -1,14 +1,17 @@
 //! From words to the compiled form. One method per level of precedence, loosest first.
 
-use super::function::{self, AGGREGATES, FUNCTIONS};
+mod call;
+mod field;
+
 use super::lexer::{Lexer, Token};
 use super::like::Pattern;
 use super::node::{Affix, Comparison, Literal, NESTING_MAX, Node, Operator};
-use super::{ClientFacts, FILTER_SIZE_MAX, FilterError, FilterOptions, InstanceFacts};
-use crate::message_type::{FieldPlan, Number, PATH_STEP_COUNT_MAX, Step};
+use super::{FILTER_SIZE_MAX, FilterError, FilterOptions};
+use crate::message_type::Number;
+use field::Known;
 
-/// The most different fields of one expression. Every message pays for each.
-const FIELD_COUNT_MAX: usize = 4_096;
+pub use field::path_of;
+pub(super) use field::{Assigned, Destination, parse_assignment};
 
 /// The most patterns of one expression. Their compiled forms make a filter large.
 const PATTERN_COUNT_MAX: usize = 512;
@@ -24,30 +27,12 @@ pub(super) struct Parsed {
 }
 
 pub(super) fn parse(text: &str, options: &FilterOptions) -> Result<Parsed, FilterError> {
-    if text.len() > FILTER_SIZE_MAX {
-        let expected = format!("at most {FILTER_SIZE_MAX} bytes");
-        return Err(FilterError::at(text, 0, expected, format!("{} bytes", text.len())));
-    }
-    let mut lexer = Lexer::new(text);
-    let (token, start) = lexer.next()?;
-    let mut parser = Parser {
-        lexer,
-        token,
-        start,
-        options,
-        plan: FieldPlan::default(),
-        numbers: Vec::new(),
-        names: Vec::new(),
-        canonical: String::new(),
-        depth: 0,
-        pattern_count: 0,
-    };
+    let mut parser = Parser::new(text, options, false)?;
     let root = parser.expression()?;
     if parser.token != Token::End {
         return Err(parser.expected("AND, OR, another operator or the end"));
     }
-    let Parser { names, canonical, .. } = parser;
-    Ok(Parsed { root, names: names.into(), canonical: canonical.into() })
+    Ok(parser.parsed(root))
 }
 
 struct Parser<'t> {
@@ -56,17 +41,45 @@ struct Parser<'t> {
     /// The byte at which `token` begins.
     start: usize,
     options: &'t FilterOptions,
-    /// Identifies fields, in any notation.
-    plan: FieldPlan,
-    /// The number of a field of the plan in this expression, from 1; 0 = none yet.
-    numbers: Vec<u32>,
+    allows_previous: bool,
+    /// The fields of the message, and of the previous record.
+    known: [Known; 2],
     names: Vec<Box<str>>,
+    /// Which of the fields are read in the previous record: those with `OF PREVIOUS`.
+    are_previous: Vec<bool>,
     canonical: String,
     depth: usize,
     pattern_count: usize,
 }
 
 impl<'t> Parser<'t> {
+    fn new(text: &'t str, options: &'t FilterOptions, allows_previous: bool) -> Result<Self, FilterError> {
+        if text.len() > FILTER_SIZE_MAX {
+            let expected = format!("at most {FILTER_SIZE_MAX} bytes");
+            return Err(FilterError::at(text, 0, expected, format!("{} bytes", text.len())));
+        }
+        let mut lexer = Lexer::new(text);
+        let (token, start) = lexer.next()?;
+        Ok(Parser {
+            lexer,
+            token,
+            start,
+            options,
+            allows_previous,
+            known: Default::default(),
+            names: Vec::new(),
+            are_previous: Vec::new(),
+            canonical: String::new(),
+            depth: 0,
+            pattern_count: 0,
+        })
+    }
+
+    fn parsed(self, root: Node) -> Parsed {
+        let Parser { names, canonical, .. } = self;
+        Parsed { root, names: names.into(), canonical: canonical.into() }
+    }
+
     fn expression(&mut self) -> Result<Node, FilterError> {
         let mut nodes = vec![self.and()?];
         while self.take_word("OR")? {
@@ -227,8 +240,7 @@ impl<'t> Parser<'t> {
 
     fn primary(&mut self) -> Result<Node, FilterError> {
         let node = match self.token {
-            Token::Identifier(text) => self.identifier(text)?,
-            Token::Bracketed(name) => self.identifier(&format!("[/{name}]"))?,
+            Token::Identifier(_) | Token::Bracketed(_) => return self.identifier(),
             Token::Number(text) => {
                 // The lexer took it as a number, so that it reads as one.
                 Node::Literal(Number::parse(text.as_bytes()).map_or(Literal::Null, Literal::Number))
@@ -271,62 +283,6 @@ impl<'t> Parser<'t> {
         }
     }
 
-    fn call(&mut self, name: &str, start: usize) -> Result<Node, FilterError> {
-        if name == "REGEXP_REPLACE" {
-            return self.regexp_replace();
-        }
-        let known = function::find(name);
-        let fact = fact(name, self.options);
-        if known.is_none() && fact.is_none() && name != "IF" {
-            return Err(self.unknown(name, start));
-        }
-        let arguments = if self.is_empty_list()? { Box::default() } else { self.list()? };
-        let count = arguments.len();
-        let takes = match known {
-            Some(function) => function.arguments.clone(),
-            None if name == "IF" => 3..=3,
-            None => 0..=0,
-        };
-        if !takes.contains(&count) {
-            return Err(FilterError::at(self.lexer.text, start, described(name, &takes), plural(count)));
-        }
-        match (known, fact) {
-            (Some(function), _) => Ok(Node::Call(function, arguments)),
-            (None, Some(literal)) => {
-                self.canonical.push_str(&format!("{literal:?} "));
-                Ok(Node::Literal(literal))
-            }
-            (None, None) => {
-                let nodes: Box<[Node; 3]> = arguments.try_into().expect("the count was checked");
-                Ok(Node::If(nodes))
-            }
-        }
-    }
-
-    fn regexp_replace(&mut self) -> Result<Node, FilterError> {
-        self.take_symbol("(")?;
-        let text = self.expression()?;
-        self.take_symbol(",")?;
-        let pattern = self.pattern()?;
-        self.take_symbol(",")?;
-        let replacement = self.expression()?;
-        self.take_symbol(")")?;
-        Ok(Node::ReplacePattern(Box::new([text, replacement]), Box::new(pattern)))
-    }
-
-    fn unknown(&self, name: &str, start: usize) -> FilterError {
-        let expected = if AGGREGATES.contains(&name) {
-            "a function that looks at one message; aggregates are for projections of views".into()
-        } else {
-            let names = FUNCTIONS.iter().map(|function| function.name).chain(OTHER_FUNCTIONS.iter().copied());
-            match function::similar(name, names) {
-                Some(similar) => format!("a function, perhaps {similar}"),
-                None => "a function".into(),
-            }
-        };
-        FilterError::at(self.lexer.text, start, expected, Token::Word(name).describe())
-    }
-
     fn is_empty_list(&mut self) -> Result<bool, FilterError> {
         let is_empty = self.lexer.clone().next()?.0 == Token::Symbol(")");
         if is_empty {
@@ -351,23 +307,6 @@ impl<'t> Parser<'t> {
             }
             Ok(nodes.into())
         })
-    }
-
-    fn identifier(&mut self, name: &str) -> Result<Node, FilterError> {
-        let path = path_of(name);
-        if path.len() > PATH_STEP_COUNT_MAX {
-            return Err(self.expected(&format!("at most {PATH_STEP_COUNT_MAX} steps")));
-        }
-        let field = self.plan.add(&path).index();
-        self.numbers.resize(self.plan.len(), 0);
-        if self.numbers[field] == 0 {
-            if self.names.len() == FIELD_COUNT_MAX {
-                return Err(self.expected(&format!("at most {FIELD_COUNT_MAX} different fields")));
-            }
-            self.names.push(name.into());
-            self.numbers[field] = self.names.len() as u32;
-        }
-        Ok(Node::Field(self.numbers[field] - 1))
     }
 
     /// Refuses the wildcard of SQL: as a regular expression it asks for a percent sign, so the filter would match nothing without a word.
@@ -459,52 +398,6 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// Functions that the parser knows itself, in addition to the table of functions.
-const OTHER_FUNCTIONS: &[&str] = &[
-    "IF",
-    "REGEXP_REPLACE",
-    "CLIENT_NAME",
-    "CONNECTION_NAME",
-    "USER",
-    "REMOTE_ADDRESS",
-    "INSTANCE_NAME",
-    "INSTANCE_GROUP",
-    "AMPS_VERSION",
-];
-
-/// The value of a function about the client or the instance; `None` for other names. They are constants of a filter, because it belongs to one subscriber.
-fn fact(name: &str, options: &FilterOptions) -> Option<Literal> {
-    let ClientFacts { client_name, connection_name, user, remote_address } = &options.client;
-    let InstanceFacts { name: instance_name, group, version } = &options.instance;
-    let text = match name {
-        "CLIENT_NAME" => client_name,
-        "CONNECTION_NAME" => connection_name,
-        "USER" => user,
-        "REMOTE_ADDRESS" => remote_address,
-        "INSTANCE_NAME" => instance_name,
-        "INSTANCE_GROUP" => group,
-        "AMPS_VERSION" => version,
-        _ => return None,
-    };
-    Some(Literal::text(text.as_deref().unwrap_or_default().as_bytes()))
-}
-
-/// The steps of an identifier, `/order/legs[0]/price`, as expressions write it.
-pub fn path_of(identifier: &str) -> Vec<Step> {
-    if let Some(name) = identifier.strip_prefix("[/").and_then(|name| name.strip_suffix(']')) {
-        return vec![Step::Name(name.as_bytes().into())];
-    }
-    let mut steps = Vec::new();
-    for part in identifier.split('/').skip(1) {
-        let mut pieces = part.split('[');
-        steps.extend(pieces.next().map(|name| Step::Name(name.as_bytes().into())));
-        // An index beyond 32 bits is beyond every array, as the largest one is.
-        let index = |piece: &str| Step::Index(piece.trim_end_matches(']').parse().unwrap_or(u32::MAX));
-        steps.extend(pieces.map(index));
-    }
-    steps
-}
-
 /// The text between the quotes. A doubled quote becomes one.
 fn unquoted(text: &str) -> String {
     let quote = &text[..1];
@@ -528,21 +421,4 @@ fn arithmetic(first: Node, rest: Vec<(Operator, Node)>) -> Node {
 
 fn one_or(mut nodes: Vec<Node>, many: impl FnOnce(Box<[Node]>) -> Node) -> Node {
     if nodes.len() == 1 { nodes.remove(0) } else { many(nodes.into()) }
-}
-
-/// How many arguments a function takes, for the reader of an error.
-fn described(name: &str, takes: &std::ops::RangeInclusive<usize>) -> String {
-    match (*takes.start(), *takes.end()) {
-        (start, end) if start == end => format!("{} for {name}", plural(start)),
-        (start, usize::MAX) => format!("at least {} for {name}", plural(start)),
-        (start, end) => format!("{start} to {} for {name}", plural(end)),
-    }
-}
-
-fn plural(count: usize) -> String {
-    match count {
-        0 => "no argument".into(),
-        1 => "1 argument".into(),
-        count => format!("{count} arguments"),
-    }
 }

@@ -81,7 +81,7 @@ impl Arena {
 
     /// The text of a single value as text functions see it: the raw text of a number, `true` or `false`. `None` for NULL and compound
     /// values.
-    pub(crate) fn text<'a>(&'a self, value: Value<'a>) -> Option<&'a [u8]> {
+    pub fn text<'a>(&'a self, value: Value<'a>) -> Option<&'a [u8]> {
         match value.scalar() {
             Value::Text(text) => Some(text),
             Value::Boolean(true) => Some(b"true"),

@@ -38,13 +38,13 @@ impl Format for Bson {
     }
 }
 
-struct Bytes<'a> {
-    data: &'a [u8],
-    at: usize,
+pub(super) struct Bytes<'a> {
+    pub(super) data: &'a [u8],
+    pub(super) at: usize,
 }
 
 impl<'a> Bytes<'a> {
-    fn malformed<T>(&self, expected: &'static str) -> Result<T, Malformed> {
+    pub(super) fn malformed<T>(&self, expected: &'static str) -> Result<T, Malformed> {
         Err(Malformed::Syntax { offset: self.at, expected })
     }
 
@@ -58,19 +58,19 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    fn array<const SIZE: usize>(&mut self) -> Result<[u8; SIZE], Malformed> {
+    pub(super) fn array<const SIZE: usize>(&mut self) -> Result<[u8; SIZE], Malformed> {
         let bytes = self.take(SIZE)?;
         Ok(bytes.try_into().expect("as many bytes as were taken"))
     }
 
     /// A size, which is signed in the format.
-    fn size(&mut self) -> Result<usize, Malformed> {
+    pub(super) fn size(&mut self) -> Result<usize, Malformed> {
         let size = i32::from_le_bytes(self.array()?);
         usize::try_from(size).or_else(|_| self.malformed("size"))
     }
 
     /// Text up to a zero byte, which is taken too.
-    fn name(&mut self) -> Result<&'a [u8], Malformed> {
+    pub(super) fn name(&mut self) -> Result<&'a [u8], Malformed> {
         match memchr::memchr(0, &self.data[self.at..]) {
             Some(size) => {
                 let name = self.take(size)?;
@@ -92,7 +92,7 @@ impl<'a> Bytes<'a> {
 
     /// Takes a document. Calls `element` with the type and name of each element while the reader is at its value. `element` must take the
     /// value.
-    fn document(
+    pub(super) fn document(
         &mut self,
         depth: usize,
         mut element: impl FnMut(&mut Self, u8, &'a [u8]) -> Result<(), Malformed>,
@@ -169,7 +169,7 @@ impl<'a> Bytes<'a> {
     }
 
     /// Takes a value. Recursion is bounded by `DOCUMENT_DEPTH_MAX`.
-    fn skip(&mut self, kind: u8, depth: usize) -> Result<(), Malformed> {
+    pub(super) fn skip(&mut self, kind: u8, depth: usize) -> Result<(), Malformed> {
         match kind {
             0x01 | 0x09 | 0x11 | 0x12 => self.take(8).map(drop),
             0x02 | 0x0D | 0x0E => self.string().map(drop),

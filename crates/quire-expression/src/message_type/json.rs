@@ -202,16 +202,16 @@ impl Format for Json {
 
 /// A string between its quotes.
 #[derive(Clone, Copy)]
-struct RawString<'a> {
-    bytes: &'a [u8],
-    escaped: Escaped,
+pub(super) struct RawString<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) escaped: Escaped,
 }
 
 /// As large as a word: these strings travel in results through memory, and a byte that is written and then read with its whole word makes
 /// the processor wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
-enum Escaped {
+pub(super) enum Escaped {
     No,
     Yes,
 }
@@ -226,7 +226,7 @@ impl<'a> RawString<'a> {
         }
     }
 
-    fn decoded(self, arena: &'a Arena) -> Result<&'a [u8], Malformed> {
+    pub(super) fn decoded(self, arena: &'a Arena) -> Result<&'a [u8], Malformed> {
         if self.escaped == Escaped::No {
             return Ok(self.bytes);
         }
@@ -280,9 +280,9 @@ fn hex_digits(text: &[u8]) -> Option<u32> {
     }
 }
 
-struct Scanner<'a> {
+pub(super) struct Scanner<'a> {
     data: &'a [u8],
-    at: usize,
+    pub(super) at: usize,
     /// The block that `specials` are about, counted from the beginning of the data.
     block: usize,
     /// See [`specials`].
@@ -294,23 +294,23 @@ struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    fn new(data: &'a [u8]) -> Self {
+    pub(super) fn new(data: &'a [u8]) -> Self {
         Scanner { data, at: 0, block: usize::MAX, specials: 0, seen: 0, is_done: false }
     }
 
     #[cold]
-    fn malformed<T>(&self, expected: &'static str) -> Result<T, Malformed> {
+    pub(super) fn malformed<T>(&self, expected: &'static str) -> Result<T, Malformed> {
         Err(Malformed::Syntax { offset: self.at, expected })
     }
 
     /// The next byte; 0 at the end, which no token begins with.
     #[inline(always)]
-    fn peek(&self) -> u8 {
+    pub(super) fn peek(&self) -> u8 {
         self.data.get(self.at).copied().unwrap_or(0)
     }
 
     #[inline(always)]
-    fn skip_blanks(&mut self) {
+    pub(super) fn skip_blanks(&mut self) {
         // Most messages have none, and every token begins above the blank.
         while self.peek() <= b' ' && matches!(self.data.get(self.at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
@@ -318,7 +318,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Nothing but blanks may be left.
-    fn end(&mut self) -> Result<(), Malformed> {
+    pub(super) fn end(&mut self) -> Result<(), Malformed> {
         self.skip_blanks();
         if self.at == self.data.len() { Ok(()) } else { self.malformed("end of the message") }
     }
@@ -370,7 +370,7 @@ impl<'a> Scanner<'a> {
 
     /// A name, its colon and the blanks around.
     #[inline(always)]
-    fn member_name(&mut self) -> Result<RawString<'a>, Malformed> {
+    pub(super) fn member_name(&mut self) -> Result<RawString<'a>, Malformed> {
         if self.peek() != b'"' {
             return self.malformed("name");
         }
@@ -504,7 +504,7 @@ impl<'a> Scanner<'a> {
 
     /// Takes a value of any kind. `depth` is the number of objects and arrays around it.
     #[inline(always)]
-    fn skip_value(&mut self, depth: usize) -> Result<(), Malformed> {
+    pub(super) fn skip_value(&mut self, depth: usize) -> Result<(), Malformed> {
         match self.peek() {
             b'"' => self.string().map(drop),
             b'-' | b'0'..=b'9' => self.number(),

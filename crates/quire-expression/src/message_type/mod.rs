@@ -8,6 +8,8 @@
 //! - A malformed message is an error, never a panic, and never half a result.
 //! - Memory is bounded by [`ARENA_SIZE_MAX`], depth by [`DOCUMENT_DEPTH_MAX`].
 //!
+//! [`merge`] and [`difference`] are the write side.
+//!
 //! Each format is one file, and implements the trait `Format`: the members of one object, in order. Everything above one object (paths
 //! through arrays, indexes, repeated names) is the same for all formats and is written here once.
 
@@ -21,6 +23,7 @@ mod plan;
 mod selection;
 mod special;
 mod value;
+mod write;
 mod xml;
 
 use bumpalo::collections::Vec as BumpVec;
@@ -31,6 +34,8 @@ pub use self::plan::{FieldId, FieldPlan, PATH_STEP_COUNT_MAX, Step};
 pub use self::selection::Selection;
 pub(crate) use self::value::boolean_text;
 pub use self::value::{Number, Truth, Value, compare};
+pub use self::write::{AssignError, CONSTRUCTED_SIZE_MAX, MergeError, Side, difference, merge};
+pub(crate) use self::write::{Fields, assign, expected_path};
 
 /// How deep objects and arrays may nest in a message. Real messages stay below ten; readers recurse or keep a bit per level.
 pub const DOCUMENT_DEPTH_MAX: usize = 256;

@@ -41,7 +41,7 @@ impl Format for Msgpack {
 
 /// The type of a value and its size, as its first bytes encode them.
 #[derive(Clone, Copy)]
-enum Head {
+pub(super) enum Head {
     Nil,
     Boolean(bool),
     Number(Number),
@@ -51,17 +51,17 @@ enum Head {
     Map(u32),
 }
 
-struct Bytes<'a> {
-    data: &'a [u8],
-    at: usize,
+pub(super) struct Bytes<'a> {
+    pub(super) data: &'a [u8],
+    pub(super) at: usize,
 }
 
 impl<'a> Bytes<'a> {
-    fn malformed<T>(&self, expected: &'static str) -> Result<T, Malformed> {
+    pub(super) fn malformed<T>(&self, expected: &'static str) -> Result<T, Malformed> {
         Err(Malformed::Syntax { offset: self.at, expected })
     }
 
-    fn take(&mut self, size: usize) -> Result<&'a [u8], Malformed> {
+    pub(super) fn take(&mut self, size: usize) -> Result<&'a [u8], Malformed> {
         match self.data[self.at..].get(..size) {
             Some(bytes) => {
                 self.at += size;
@@ -88,7 +88,7 @@ impl<'a> Bytes<'a> {
         self.array().map(u32::from_be_bytes)
     }
 
-    fn head(&mut self) -> Result<Head, Malformed> {
+    pub(super) fn head(&mut self) -> Result<Head, Malformed> {
         let integer = |number: i64| Head::Number(Number::Integer(number));
         Ok(match self.u8()? {
             byte @ 0x00..=0x7F => integer(byte.into()),
@@ -158,13 +158,13 @@ impl<'a> Bytes<'a> {
         })
     }
 
-    fn skip(&mut self, depth: usize) -> Result<(), Malformed> {
+    pub(super) fn skip(&mut self, depth: usize) -> Result<(), Malformed> {
         let head = self.head()?;
         self.skip_rest(head, depth)
     }
 
     /// Takes the bytes after `head`. Recursion is bounded by `DOCUMENT_DEPTH_MAX`.
-    fn skip_rest(&mut self, head: Head, depth: usize) -> Result<(), Malformed> {
+    pub(super) fn skip_rest(&mut self, head: Head, depth: usize) -> Result<(), Malformed> {
         let count = match head {
             Head::Nil | Head::Boolean(_) | Head::Number(_) => return Ok(()),
             Head::Bytes(size) => return self.take(size).map(drop),

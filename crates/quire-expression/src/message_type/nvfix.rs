@@ -8,7 +8,7 @@ use memchr::memchr;
 use super::{Format, Found, Level, Malformed, Value};
 
 /// The end of a pair.
-const SEPARATOR: u8 = 1;
+pub(super) const SEPARATOR: u8 = 1;
 
 /// Any tag.
 pub(super) const NVFIX: Pairs = Pairs { numeric_tags: false };
@@ -18,6 +18,20 @@ pub(super) const FIX: Pairs = Pairs { numeric_tags: true };
 
 pub(super) struct Pairs {
     numeric_tags: bool,
+}
+
+impl Pairs {
+    /// The size of the tag of a pair, which is checked. `offset` is the place of the pair in the message.
+    #[inline(always)]
+    pub(super) fn tag_size(&self, pair: &[u8], offset: usize) -> Result<usize, Malformed> {
+        let tag_size = memchr(b'=', pair).ok_or(Malformed::Syntax { offset, expected: "tag and =" })?;
+        let tag = &pair[..tag_size];
+        if tag.is_empty() || (self.numeric_tags && !tag.iter().all(u8::is_ascii_digit)) {
+            let expected = if self.numeric_tags { "number" } else { "tag" };
+            return Err(Malformed::Syntax { offset, expected });
+        }
+        Ok(tag_size)
+    }
 }
 
 impl Format for Pairs {
@@ -35,15 +49,8 @@ impl Format for Pairs {
             let end = memchr(SEPARATOR, rest).unwrap_or(rest.len());
             let pair = &rest[..end];
             rest = rest.get(end + 1..).unwrap_or_default();
-            let tag_size = memchr(b'=', pair).ok_or(Malformed::Syntax { offset, expected: "tag and =" })?;
-            let tag = &pair[..tag_size];
-            if tag.is_empty() || (self.numeric_tags && !tag.iter().all(u8::is_ascii_digit)) {
-                return Err(Malformed::Syntax {
-                    offset,
-                    expected: if self.numeric_tags { "number" } else { "tag" },
-                });
-            }
-            if let Some(field) = level.child(tag) {
+            let tag_size = self.tag_size(pair, offset)?;
+            if let Some(field) = level.child(&pair[..tag_size]) {
                 found(field, Value::inferred(&pair[tag_size + 1..]))?;
             }
         }

@@ -30,6 +30,12 @@ impl FieldId {
     pub fn index(self) -> usize {
         self.0 as usize
     }
+
+    /// The place in a list that begins with `count` other values.
+    pub(crate) fn after(self, count: usize) -> FieldId {
+        // The number fits: each value takes memory, which ends long before 4 billion values.
+        FieldId(self.0 + count as u32)
+    }
 }
 
 /// The tree of the paths to read.

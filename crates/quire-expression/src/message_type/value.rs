@@ -145,15 +145,14 @@ impl Number {
         }
     }
 
-    /// The shortest text that reads back as the same number, into `out`.
+    /// The shortest text that reads back as the same number, into `out`. A zero has no sign, because -0 and 0 are equal.
     pub fn write_text(self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
         match self {
             Number::Integer(number) => write!(out, "{number}"),
             Number::Unsigned(number) => write!(out, "{number}"),
+            Number::Float(0.0) => out.write_all(b"0"),
             // Plain digits as long as they stay short; an exponent beyond.
-            Number::Float(number) if number == 0.0 || (1e-5..1e17).contains(&number.abs()) => {
-                write!(out, "{number}")
-            }
+            Number::Float(number) if (1e-5..1e17).contains(&number.abs()) => write!(out, "{number}"),
             Number::Float(number) => write!(out, "{number:e}"),
         }
     }
@@ -371,6 +370,15 @@ mod tests {
             let mut text = Vec::new();
             Number::Float(number).write_text(&mut text).unwrap();
             assert_eq!(String::from_utf8(text).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn the_text_of_a_computed_zero_has_no_sign() {
+        for number in [0.0, -0.0, (-0.5_f64).trunc(), (-0.5_f64).ceil()] {
+            let mut text = Vec::new();
+            Number::Float(number).write_text(&mut text).unwrap();
+            assert_eq!(text, b"0");
         }
     }
 }

@@ -14,7 +14,7 @@ use quick_xml::events::{BytesStart, Event};
 use super::{Arena, DOCUMENT_DEPTH_MAX, FieldPlan, Format, Found, Level, Malformed, TextBuilder, Value};
 
 /// The most attributes of one element. Names are compared pair by pair to find doubled ones.
-const ATTRIBUTE_COUNT_MAX: usize = 256;
+pub(super) const ATTRIBUTE_COUNT_MAX: usize = 256;
 
 pub(super) struct Xml;
 
@@ -179,7 +179,7 @@ fn position(reader: &Reader<&[u8]>) -> usize {
     reader.buffer_position() as usize
 }
 
-fn utf8(raw: &[u8]) -> Result<&str, Malformed> {
+pub(super) fn utf8(raw: &[u8]) -> Result<&str, Malformed> {
     std::str::from_utf8(raw)
         .map_err(|error| Malformed::Syntax { offset: error.valid_up_to(), expected: "UTF-8" })
 }

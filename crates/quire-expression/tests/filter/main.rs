@@ -4,9 +4,11 @@
 mod golden;
 mod hostile;
 mod index;
+mod keys;
 mod mistakes;
 mod numbers;
 mod reading;
+mod view;
 
 use quire_expression::filter::*;
 use quire_expression::message_type::MessageType;
@@ -25,6 +27,7 @@ fn message(message_type: MessageType, data: &[u8]) -> MessageContext<'_> {
         message_type,
         data,
         topic: "orders",
+        key: None,
         bookmark: None,
         correlation_id: b"",
         timestamp: Timestamp(1_000_000_000),

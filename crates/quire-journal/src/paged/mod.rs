@@ -42,6 +42,11 @@ impl Memory {
         Memory(Some(Arc::new(Pool::new(file))))
     }
 
+    /// Whether it is a file.
+    pub fn is_paged(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Bytes of the file, 0 for the heap.
     pub fn file_size(&self) -> u64 {
         self.0.as_ref().map_or(0, |pool| pool.size())

@@ -256,12 +256,11 @@ impl Journal {
     /// [`JournalError::SequencesEnd`] for a record without a sequence after the last one. Why the journal takes no more writes, when it
     /// does not.
     pub fn append(&mut self, record: &NewRecord<'_>) -> Result<Appended, JournalError> {
-        if let Some(failure) = self.log.failure() {
-            return Err(failure);
-        }
-        check_record(record)?;
+        self.log.check()?;
+        let size = checked_size(record)?;
         let position = self.appended.next();
-        let highest = self.highest.get(&record.publisher).copied().unwrap_or(0);
+        let known = self.highest.get_mut(&record.publisher);
+        let highest = known.as_deref().copied().unwrap_or(0);
         let sequence = match record.sequence {
             // Above the highest also after a larger one that was given by hand: without a sequence nothing is a duplicate.
             0 => {
@@ -272,12 +271,14 @@ impl Journal {
             sequence if sequence <= highest => return Ok(Appended::Duplicate { highest }),
             sequence => sequence,
         };
-        let size = record_size(record);
         let unpersisted_size = self.log.unpersisted_size.load(Ordering::Acquire);
         if unpersisted_size > 0 && unpersisted_size.saturating_add(size) > self.unpersisted_size_max {
             return Err(JournalError::Behind { limit_bytes: self.unpersisted_size_max });
         }
-        self.highest.insert(record.publisher, sequence);
+        match known {
+            Some(known) => *known = sequence,
+            None => drop(self.highest.insert(record.publisher, sequence)),
+        }
         self.last_timestamp = self.last_timestamp.max(record.timestamp);
         if !self.open.body.is_empty() && self.open.body.len() + size > BATCH_BODY_TARGET {
             self.closed.push(std::mem::take(&mut self.open).close());
@@ -287,7 +288,7 @@ impl Journal {
             self.open.first = position;
             self.open.first_timestamp = self.last_timestamp;
         }
-        put_record(&mut self.open.body, &NewRecord { sequence, timestamp: self.last_timestamp, ..*record });
+        put_record(&mut self.open.body, record, sequence, self.last_timestamp, size);
         self.open.count += 1;
         self.log.unpersisted_size.fetch_add(size, Ordering::AcqRel);
         self.appended = position;
@@ -362,6 +363,11 @@ impl Journal {
     /// The last position that is persistent.
     pub fn persisted(&self) -> Position {
         self.log.persisted()
+    }
+
+    /// The time of the last record appended. No later record has an earlier one.
+    pub fn last_timestamp(&self) -> Timestamp {
+        self.last_timestamp
     }
 
     /// Bytes of records that are not persistent yet.
@@ -509,7 +515,8 @@ fn check(options: &Options) -> Result<(), JournalError> {
     Ok(())
 }
 
-fn check_record(record: &NewRecord<'_>) -> Result<(), JournalError> {
+/// The size of the record in a batch.
+fn checked_size(record: &NewRecord<'_>) -> Result<usize, JournalError> {
     let bad = |option, reason: String| Err(JournalError::BadOption { option, reason });
     if record.topic.len() > usize::from(u16::MAX) {
         return bad("topic", format!("{} bytes, the limit is {}", record.topic.len(), u16::MAX));
@@ -523,10 +530,11 @@ fn check_record(record: &NewRecord<'_>) -> Result<(), JournalError> {
     if record.kind == RecordKind::Delete && DeletedKeys::new(record.data).any(|key| key.is_err()) {
         return bad("data", "the data of a delete is not a list of keys".into());
     }
-    if record_size(record) > RECORD_SIZE_MAX {
+    let size = record_size(record);
+    if size > RECORD_SIZE_MAX {
         return bad("data", format!("{} bytes, the limit is {RECORD_SIZE_MAX}", record.data.len()));
     }
-    Ok(())
+    Ok(size)
 }
 
 const _: () = assert!(SEGMENT_SIZE_MIN > SEGMENT_HEADER_SIZE + SEGMENT_RESERVE);

@@ -161,6 +161,74 @@ fn a_message_whose_time_is_over_expires_when_it_is_released() {
 }
 
 #[test]
+fn leases_of_an_earlier_and_a_later_period_end_in_the_order_of_their_ends() {
+    let seconds = |seconds: u64| Time::new(seconds * 1_000_000_000);
+    let config = |period: Option<u64>| QueueConfig {
+        lease_period: period.map(Duration::from_secs),
+        max_backlog: Some(2),
+        ..QueueConfig::default()
+    };
+    let mut queues = Queues::new();
+    let queue = queue(&mut queues, config(Some(100)), 8);
+    let holder = subscribe(&mut queues, CONNECTION, queue, None);
+    let altered = |queues: &mut Queues, period, backlog| {
+        let config = QueueConfig { max_backlog: backlog, ..config(period) };
+        queues.alter_queue(queue, config).unwrap();
+        delivered(queues, NOW, 0).len()
+    };
+    assert_eq!(delivered(&mut queues, NOW, 0).len(), 2);
+    // There is room for two more, with a shorter period, then without end, then with the shortest.
+    assert_eq!(altered(&mut queues, Some(10), Some(4)), 2);
+    assert_eq!(altered(&mut queues, None, Some(6)), 2);
+    assert_eq!(altered(&mut queues, Some(1), None), 2);
+    // An extension ends a lease at its own time, in any period.
+    for position in [1, 3, 5] {
+        assert!(queues.extend(queue, CONNECTION, Position::new(position), seconds(50), NOW));
+    }
+    queues.hold(holder, true);
+    let mut lost = Vec::new();
+    while let Some(next) = queues.poll_timeout() {
+        queues.advance(next);
+        assert_eq!(delivered(&mut queues, next, 0), []);
+        let ended = std::iter::from_fn(|| queues.poll_lost());
+        lost.extend(ended.map(|lost| (next.get() / 1_000_000_000, lost.position.get())));
+    }
+    assert_eq!(lost, [(1, 7), (1, 8), (10, 4), (50, 1), (50, 3), (50, 5), (100, 2)]);
+    assert_eq!(queues.holder(queue, Position::new(6)), Some(holder), "its lease has no end");
+    // When it is settled, nothing is left of its period.
+    queues.settle(queue, CONNECTION, Verdict::Release, &[Position::new(6)], seconds(100));
+    queues.hold(holder, false);
+    assert_eq!(delivered(&mut queues, seconds(100), 0).len(), 8);
+    queues.advance(seconds(101));
+    assert_eq!(std::iter::from_fn(|| queues.poll_lost()).count(), 8);
+}
+
+#[test]
+fn the_end_of_a_lease_is_an_event_if_its_delivery_was() {
+    let config = |record_leases| QueueConfig { record_leases, ..QueueConfig::default() };
+    let mut queues = Queues::new();
+    let queue = queue(&mut queues, config(false), 20);
+    let holder = subscribe(&mut queues, CONNECTION, queue, None);
+    let events = |queues: &mut Queues| {
+        let events = std::iter::from_fn(|| queues.poll_lease_event());
+        events.map(|event| (event.position.get(), event.kind)).collect::<Vec<_>>()
+    };
+    let acknowledge = |queues: &mut Queues, position: u64| {
+        queues.settle(queue, CONNECTION, Verdict::Acknowledge, &[Position::new(position)], NOW);
+    };
+    assert_eq!(delivered(&mut queues, NOW, 0).len(), 10);
+    queues.alter_queue(queue, config(true)).unwrap();
+    acknowledge(&mut queues, 1);
+    assert_eq!(delivered(&mut queues, NOW, 0), [(queue, 11)]);
+    assert_eq!(events(&mut queues), [(11, LeaseEventKind::Delivered)]);
+    queues.alter_queue(queue, config(false)).unwrap();
+    acknowledge(&mut queues, 11);
+    assert_eq!(delivered(&mut queues, NOW, 0), [(queue, 12)]);
+    queues.unsubscribe(holder, NOW);
+    assert_eq!(events(&mut queues), [(11, LeaseEventKind::Acknowledged)]);
+}
+
+#[test]
 fn active_messages_are_listed_in_pieces() {
     let mut queues = Queues::new();
     let queue = queue(&mut queues, QueueConfig::default(), 1000);

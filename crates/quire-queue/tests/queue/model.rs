@@ -140,13 +140,18 @@ impl Model {
         queue.last_active = position;
         queue.last_received = queue.last_received.max(entry.received.get());
         let own = entry.expiration_s.map(|s| (s > 0).then_some(u64::from(s) * 1_000_000_000));
-        let general = queue.config.expiration.map(|duration| duration.as_nanos() as u64);
-        let lifetime = match queue.config.expiration_model {
+        let mut eras = queue.config.earlier_expirations.iter();
+        let (expiration, model) = match eras.find(|earlier| earlier.until.get() >= position) {
+            Some(earlier) => (earlier.expiration, earlier.model),
+            None => (queue.config.expiration, queue.config.expiration_model),
+        };
+        let general = expiration.map(|duration| duration.as_nanos() as u64);
+        let lifetime = match model {
             ExpirationModel::Queue => general,
             ExpirationModel::Message => own.unwrap_or(general),
             ExpirationModel::Minimum => [own.flatten(), general].into_iter().flatten().min(),
         };
-        let lifetime = match (queue.config.expiration_model, own) {
+        let lifetime = match (model, own) {
             (ExpirationModel::Minimum, None) => general,
             _ => lifetime,
         };

@@ -67,6 +67,11 @@ enum Step {
     Wait {
         ms: u64,
     },
+    /// The queue gets these settings, apart from those that cannot be changed.
+    Alter {
+        queue: usize,
+        config: QueueConfig,
+    },
     Restart,
 }
 
@@ -95,6 +100,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             |(queue, connection, verdict, filter)| Step::SettleMatching { queue, connection, verdict, filter }),
         1 => (any::<usize>(), 0u64..4000).prop_map(|(which, by_ms)| Step::Extend { which, by_ms }),
         4 => (0u64..700).prop_map(|ms| Step::Wait { ms }),
+        2 => (0usize..2, config()).prop_map(|(queue, config)| Step::Alter { queue, config }),
         1 => Just(Step::Restart),
     ];
     prop::collection::vec(step, 1..160)
@@ -139,6 +145,7 @@ fn config() -> impl Strategy<Value = QueueConfig> {
                     barrier: kind == 2 || kind == 3,
                     target_queue_depth: (kind == 0 && depth < 6).then_some(depth),
                     record_leases: true,
+                    earlier_expirations: Vec::new(),
                 }
             },
         )
@@ -296,11 +303,40 @@ impl Pair {
                 self.engine.advance(self.now());
                 self.model.advance(self.model.now);
             }
+            Step::Alter { queue, config } => self.alter(queue, config),
             Step::Restart => self.restart(),
         }
         self.compare();
         self.feed();
         self.compare();
+    }
+
+    fn alter(&mut self, queue: usize, new: QueueConfig) {
+        let state = &mut self.model.queues[queue];
+        let old = state.config.clone();
+        let mut earlier_expirations = old.earlier_expirations.clone();
+        earlier_expirations.push(EarlierExpiration {
+            until: Position::new(self.position),
+            expiration: old.expiration,
+            model: old.expiration_model,
+        });
+        let altered = QueueConfig {
+            semantics: old.semantics,
+            fairness_model: old.fairness_model,
+            priority: old.priority,
+            barrier: old.barrier,
+            target_queue_depth: old.target_queue_depth,
+            earlier_expirations,
+            ..new.clone()
+        };
+        let id = QueueId::new(queue as u32);
+        self.engine.alter_queue(id, altered.clone()).unwrap();
+        state.config = altered;
+        // Other settings are refused, and change nothing.
+        if new.priority != old.priority {
+            let refused = self.engine.alter_queue(id, new).unwrap_err();
+            assert!(matches!(refused, ConfigError::Fixed { .. }), "{refused:?}");
+        }
     }
 
     fn enqueue(&mut self, queue: usize, position: u64, entry: Entry) {

@@ -22,6 +22,7 @@ use quire_types::time::{Instant, Now};
 use super::Canary;
 use super::client::Client;
 use super::delays::{ClockSteps, Delayed, delay_ns_of};
+use super::last_values::Ledger;
 use crate::random::Random;
 
 /// Number of a message over all publishers; its data.
@@ -67,6 +68,8 @@ pub(super) struct Auditor {
     gone_since: HashMap<Value, usize>,
     delivered: u64,
     pub clock_steps: ClockSteps,
+    /// The checks of last-value topics.
+    pub last_values: Ledger,
     /// The first violation, if there was one.
     fault: Option<String>,
 }
@@ -148,7 +151,7 @@ impl Want {
 }
 
 impl Auditor {
-    pub fn new(canary: Option<Canary>, seed: u64) -> Self {
+    pub fn new(canary: Option<Canary>, seed: u64, last_values: Ledger) -> Self {
         Auditor {
             canary,
             random: Random::new(seed),
@@ -159,6 +162,7 @@ impl Auditor {
             gone_since: HashMap::new(),
             delivered: 0,
             clock_steps: ClockSteps::default(),
+            last_values,
             fault: None,
         }
     }
@@ -355,6 +359,7 @@ impl Auditor {
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
         }
+        self.last_values.verdict()?;
         let witness = clients.iter().find_map(Client::witness).ok_or("nobody read the log at the end")?;
         let log = self.whole_log(&self.streams[witness].got);
         self.check_log(&log)?;

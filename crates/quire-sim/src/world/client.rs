@@ -4,17 +4,21 @@ use std::time::Duration;
 
 use quire_broker::ConnectionId;
 use quire_client::{
-    ClientConfig, ClientCore, CommandId, Event, Message, NewMessage, PublishError, Reconnect, Sequence,
-    State, SubscriptionSpec,
+    ClientConfig, ClientCore, CommandId, Event, NewMessage, PublishError, Reconnect, Sequence, State,
+    SubscriptionSpec,
 };
-use quire_types::Verdict;
-use quire_types::time::{Instant, Now};
+use quire_types::time::Now;
 
 use super::auditor::{Auditor, Condition, Start, StreamId, Value, Want};
 use super::delays::new_delay;
+use super::last_values;
 use super::network::Network;
-use super::server::{AT_LEAST_ONCE, AT_MOST_ONCE, Server};
+use super::server::Server;
+use super::worker::Worker;
 use crate::random::Random;
+
+/// The longest time for which a client that uses last-value topics reads nothing.
+const SLOWNESS_NS: u64 = 400_000_000;
 
 pub(super) struct Client {
     name: String,
@@ -23,12 +27,15 @@ pub(super) struct Client {
     connection: Option<ConnectionId>,
     /// No new work is begun.
     is_settling: bool,
+    /// Reads nothing before this time.
+    reads_from: u64,
 }
 
 enum Program {
     Publish(Publisher),
     Read(Reader),
     Work(Worker),
+    LastValues(last_values::Program),
 }
 
 #[derive(Default)]
@@ -54,31 +61,9 @@ struct Reader {
     is_witness: bool,
 }
 
-/// Takes messages from a queue, holds each for a while, and gives a verdict on it.
-struct Worker {
-    at_most_once: bool,
-    /// When the present connection was made.
-    since: Instant,
-    subscription: Option<u32>,
-    entering: Option<CommandId>,
-    held: Vec<(Value, Message)>,
-    /// The messages that were acknowledged since the last flush.
-    said: Vec<Value>,
-    /// The flush whose answer shows whether these acknowledgements are durable.
-    flushing: Option<(CommandId, Vec<Value>)>,
-}
-
 impl Client {
     pub fn worker(number: u64, random: &mut Random, now: Now) -> Self {
-        let worker = Worker {
-            at_most_once: number % 3 == 2,
-            since: now.instant,
-            subscription: None,
-            entering: None,
-            held: Vec::new(),
-            said: Vec::new(),
-            flushing: None,
-        };
+        let worker = Worker::new(number % 3 == 2, now.instant);
         Client::new(format!("worker-{number}"), Program::Work(worker), random, now)
     }
 
@@ -91,6 +76,11 @@ impl Client {
         let start = [Start::Epoch, Start::Epoch, Start::Now, Start::Unrecorded][random.below(4) as usize];
         let reader = Reader::new(Want::draw(random), start);
         Client::new(format!("reader-{number}"), Program::Read(reader), random, now)
+    }
+
+    /// A client that uses last-value topics.
+    pub fn last_values(name: String, program: last_values::Program, random: &mut Random, now: Now) -> Self {
+        Client::new(name, Program::LastValues(program), random, now)
     }
 
     /// The reader stays paused for seconds.
@@ -111,7 +101,7 @@ impl Client {
 
     fn new(name: String, program: Program, random: &mut Random, now: Now) -> Self {
         let core = ClientCore::new(config(&name, random), now.instant);
-        Client { name, program, core, connection: None, is_settling: false }
+        Client { name, program, core, connection: None, is_settling: false, reads_from: 0 }
     }
 
     /// The stream of the reader of everything.
@@ -131,6 +121,7 @@ impl Client {
             }
             Program::Read(reader) => reader.restart(&self.core, random.percent(50), auditor),
             Program::Work(worker) => worker.restart(),
+            Program::LastValues(program) => program.restart(&mut auditor.last_values),
         }
         self.core = ClientCore::new(config(&self.name, random), now.instant);
         self.connection = None;
@@ -169,6 +160,14 @@ impl Client {
                 reader.act(&self.name, &mut self.core, random, auditor, self.is_settling);
             }
             Program::Work(worker) => worker.act(&mut self.core, now, random, self.is_settling),
+            Program::LastValues(program) => {
+                if !self.is_settling && random.percent(2) {
+                    // Shorter than the silence after which the server or the client ends the connection.
+                    self.reads_from = now.instant.as_ns() + random.below(SLOWNESS_NS);
+                }
+                let ledger = &mut auditor.last_values;
+                program.act(&self.name, &mut self.core, now, random, ledger, self.is_settling);
+            }
         }
     }
 
@@ -226,7 +225,9 @@ impl Client {
         auditor: &mut Auditor,
     ) -> Result<bool, String> {
         let mut is_busy = false;
-        while let Some(bytes) = network.take_down(connection, now.instant.as_ns()) {
+        while self.reads_from <= now.instant.as_ns()
+            && let Some(bytes) = network.take_down(connection, now.instant.as_ns())
+        {
             is_busy = true;
             let received = self.core.handle_received(now.instant, bytes.into());
             received.map_err(|error| format!("{} does not understand the server: {error}", self.name))?;
@@ -261,6 +262,9 @@ impl Client {
             }
             (Program::Read(reader), event) => reader.take(event, auditor),
             (Program::Work(worker), event) => worker.take(&self.name, event, now.instant, auditor),
+            (Program::LastValues(program), event) => {
+                program.take(&self.core, event, now, &mut auditor.last_values)
+            }
             _ => (),
         }
     }
@@ -299,6 +303,8 @@ impl Publisher {
                 correlation_id: b"",
                 headers: quire_types::Headers::NONE,
                 delay,
+                key: "",
+                is_delta: false,
             };
             match core.publish(&message) {
                 Ok(Some(sequence)) => {
@@ -430,94 +436,6 @@ impl Reader {
                 self.give_up(auditor);
                 self.subscription = None;
                 self.is_paused = false;
-            }
-            _ => (),
-        }
-    }
-}
-
-impl Worker {
-    fn restart(&mut self) {
-        self.subscription = None;
-        self.entering = None;
-        self.held.clear();
-        self.said.clear();
-        self.flushing = None;
-    }
-
-    fn act(&mut self, core: &mut ClientCore, now: Now, random: &mut Random, is_settling: bool) {
-        if self.subscription.is_none() {
-            let queue = if self.at_most_once { AT_MOST_ONCE } else { AT_LEAST_ONCE };
-            let max_backlog = Some(1 + random.below(40) as u32);
-            let spec = SubscriptionSpec { max_backlog, ..SubscriptionSpec::new(queue) };
-            if let Ok((subscription, command)) = core.subscribe(spec) {
-                self.subscription = Some(subscription);
-                self.entering = Some(command);
-            }
-        }
-        // A worker that leaves has begun some of its messages; the others are released.
-        if !is_settling && random.percent(3) {
-            for lease in self.held.iter().filter_map(|(_, message)| message.lease()) {
-                if random.percent(50) {
-                    lease.begin();
-                }
-            }
-            if let Some(subscription) = self.subscription.take() {
-                // Fails when the client is closed, which releases them as well.
-                let _ = core.unsubscribe(subscription);
-            }
-            return;
-        }
-        // Now and then a worker keeps its messages until its leases are over.
-        if !is_settling && random.percent(30) {
-            return;
-        }
-        for (value, message) in std::mem::take(&mut self.held) {
-            let Some(lease) = message.lease().filter(|lease| !lease.is_lost(now.instant)) else { continue };
-            if !is_settling && random.percent(10) {
-                let delay_ms = random.below(5_000);
-                let later = Verdict::CancelWithDelay { delay_ms };
-                let verdict = if random.percent(50) { later } else { Verdict::Cancel };
-                core.settle(lease, verdict, now.instant);
-            } else {
-                core.settle(lease, Verdict::Acknowledge, now.instant);
-                self.said.push(value);
-            }
-        }
-        if !self.said.is_empty() && self.flushing.is_none() && random.percent(30) {
-            let said = std::mem::take(&mut self.said);
-            // A refused flush means that some of them are lost. The state of each is unknown.
-            self.flushing = core.flush().ok().map(|command| (command, said));
-        }
-    }
-
-    fn take(&mut self, name: &str, event: Event, now: Instant, auditor: &mut Auditor) {
-        match event {
-            Event::Messages { subscription, messages } if Some(subscription) == self.subscription => {
-                for message in messages {
-                    if let Some(value) = auditor.delivered(name, now, self.since, self.at_most_once, &message)
-                        && !self.at_most_once
-                    {
-                        self.held.push((value, message));
-                    }
-                }
-            }
-            Event::Answered { command, result } => {
-                if let Some((_, said)) = self.flushing.take_if(|(flush, _)| *flush == command) {
-                    match result {
-                        Ok(()) => said.into_iter().for_each(|value| auditor.acknowledged(value, now)),
-                        // It reports once all acknowledgements before the connection broke (docs/clients.md).
-                        Err(_) => self.said.clear(),
-                    }
-                } else if Some(command) == self.entering {
-                    self.entering = None;
-                    if result.is_err() {
-                        self.subscription = None;
-                    }
-                }
-            }
-            Event::Ended { subscription, .. } if Some(subscription) == self.subscription => {
-                self.subscription = None;
             }
             _ => (),
         }

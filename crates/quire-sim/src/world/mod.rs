@@ -10,10 +10,13 @@ mod auditor;
 mod client;
 mod delays;
 mod holders;
+mod last_values;
 mod network;
 mod operator;
+mod played;
 mod server;
 mod visitor;
+mod worker;
 
 use std::time::Duration;
 
@@ -24,8 +27,10 @@ use crate::disk::{Faults, SimulatedDisk};
 use crate::random::Random;
 use auditor::Auditor;
 use client::Client;
+use last_values::Ledger;
 use network::Network;
 use operator::Operator;
+pub use played::Played;
 use server::Server;
 use visitor::Visitor;
 
@@ -46,99 +51,14 @@ pub enum Canary {
     DroppedInput,
     /// Clients publish without the delays that they were given.
     ForgottenDelay,
-}
-
-/// The events of a run, counted. A suite in which one of these stays at zero has not tested what its name claims.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Played {
-    /// Messages that clients published.
-    pub published: u64,
-    /// Messages that readers received.
-    pub delivered: u64,
-    /// Messages of a queue whose acknowledgement by a worker was confirmed.
-    pub acknowledged: u64,
-    /// Deliveries and ends of leases in the journal.
-    pub leases: u64,
-    /// Power cuts.
-    pub power_cuts: u64,
-    /// Servers that ended without one.
-    pub kills: u64,
-    /// Servers that were stopped as an operator stops them.
-    pub stops: u64,
-    /// Journals that took no more writes.
-    pub poisoned: u64,
-    /// Syncs that took seconds.
-    pub hung_syncs: u64,
-    /// Connections that were cut.
-    pub cuts: u64,
-    /// Connections that went silent without an end.
-    pub silences: u64,
-    /// Clients that were killed.
-    pub client_kills: u64,
-    /// Steps of the wall clock.
-    pub clock_steps: u64,
-    /// Times that a connection took no more.
-    pub stalls: u64,
-    /// Connections of peers that publish and leave without waiting for anything.
-    pub visits: u64,
-    /// Journal files that were archived, compressed or removed.
-    pub maintained: u64,
-    /// Those of them that were removed.
-    pub removed: u64,
-    /// Maintenance jobs in the middle of which the process or the power ended.
-    pub cut_short: u64,
-    /// Commands of an operator that create and drop queues, and were answered.
-    pub defined: u64,
-}
-
-impl Played {
-    /// Adds the events of another history.
-    pub fn add(&mut self, other: &Played) {
-        let sums = self.counters();
-        for (sum, more) in sums.into_iter().zip(other.clone().counters()) {
-            *sum += *more;
-        }
-    }
-
-    fn counters(&mut self) -> [&mut u64; 19] {
-        [
-            &mut self.published,
-            &mut self.delivered,
-            &mut self.acknowledged,
-            &mut self.leases,
-            &mut self.power_cuts,
-            &mut self.kills,
-            &mut self.stops,
-            &mut self.poisoned,
-            &mut self.hung_syncs,
-            &mut self.cuts,
-            &mut self.silences,
-            &mut self.client_kills,
-            &mut self.clock_steps,
-            &mut self.stalls,
-            &mut self.visits,
-            &mut self.maintained,
-            &mut self.removed,
-            &mut self.cut_short,
-            &mut self.defined,
-        ]
-    }
-}
-
-impl std::fmt::Display for Played {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Played { published, delivered, acknowledged, leases, power_cuts, kills, stops, poisoned, .. } =
-            self;
-        let Played { hung_syncs, cuts, silences, client_kills, clock_steps, stalls, visits, .. } = self;
-        let Played { maintained, removed, cut_short, defined, .. } = self;
-        write!(
-            f,
-            "{published} messages published, {delivered} delivered, {acknowledged} acknowledged in queues, {leases} words of their holders; {power_cuts} power cuts, {kills} kills and {stops} stops of the server, \
-             {poisoned} failed disks, {hung_syncs} hung syncs, {cuts} cut and {silences} silent connections, {client_kills} killed clients, \
-             {clock_steps} clock steps, {stalls} stalls, {visits} visits; {maintained} journal files maintained, {removed} of them removed, \
-             {cut_short} jobs cut short, {defined} commands that create and drop queues"
-        )
-    }
+    /// The result of a query has a message that was published after its instant.
+    LateRecord,
+    /// Subscriptions do not see that some records left their view.
+    ForgottenOof,
+    /// Some deletes are not in the log.
+    ForgottenDelete,
+    /// Subscriptions with records do not see some publishes.
+    SkippedChange,
 }
 
 /// How long things go wrong, in virtual time, and how long everything may then take to be well, or the next message to leave a queue.
@@ -261,14 +181,20 @@ impl World {
         let rules = has_rules.then_some(maintenance);
         let mut defining = Random::new(seed ^ 0x0071_u64.rotate_left(40));
         let operator = defining.percent(50).then(|| Operator::new(OPERATOR, Random::new(defining.number())));
+        let mut last_values = Random::new(seed ^ 0x0073_u64.rotate_left(40));
+        let topics = last_values::draw_topics(&mut last_values);
+        for (name, program) in last_values::Program::draw_all(&topics, &mut last_values) {
+            clients.push(Client::last_values(name, program, &mut last_values, clock.now()));
+        }
+        let ledger = Ledger::new(topics.clone(), canary, last_values.number());
         let visitors = (0..visitor_count)
             .map(|number| Visitor::new(FIRST_VISITOR + number as usize, Random::new(apart.number())));
         World {
             visitors: visitors.collect(),
             operator,
-            server: Server::new(disk.clone(), backlog_max, rules, canary),
+            server: Server::new(disk.clone(), backlog_max, rules, topics, canary),
             network: Network::new(random.number()),
-            auditor: Auditor::new(canary, random.number()),
+            auditor: Auditor::new(canary, random.number(), ledger),
             random,
             clock,
             disk,
@@ -359,6 +285,7 @@ impl World {
             let step_ns = steps[self.random.below(6) as usize] * SECOND_NS as i64;
             self.clock.wall_shift_ns += step_ns;
             self.auditor.clock_steps.step(step_ns);
+            self.auditor.last_values.clock_stepped();
             self.played.clock_steps += 1;
         }
         if !self.server.is_running() {
@@ -383,7 +310,7 @@ impl World {
 
     fn start_server(&mut self) -> Result<(), String> {
         self.auditor.clock_steps.server_starts();
-        self.server.start(&mut self.network, &mut self.random)
+        self.server.start(self.clock.now(), &mut self.network, &mut self.random, &mut self.auditor)
     }
 
     fn kill_server(&mut self) {
@@ -435,10 +362,16 @@ impl World {
 
     fn played(&self) -> Played {
         let [maintained, removed, cut_short] = self.server.maintenance_counts();
+        let [queried, followed, left, differences, deleted] = self.auditor.last_values.counts();
         Played {
             maintained,
             removed,
             cut_short,
+            queried,
+            followed,
+            left,
+            differences,
+            deleted,
             published: self.auditor.published_count(),
             delivered: self.auditor.delivered_count(),
             acknowledged: self.auditor.acknowledged_count(),
@@ -494,6 +427,10 @@ mod tests {
             Canary::SwappedDelivery,
             Canary::DroppedInput,
             Canary::ForgottenDelay,
+            Canary::LateRecord,
+            Canary::ForgottenOof,
+            Canary::ForgottenDelete,
+            Canary::SkippedChange,
         ] {
             assert_eq!(found(canary), 4, "{canary:?}");
         }

@@ -1,6 +1,6 @@
-//! An operator creates and drops queues while everything else goes wrong. It remembers the answers: a queue whose creation was answered
-//! exists after every crash, with the same settings, and a queue whose drop was answered does not. A command without an answer leaves
-//! the queue as it was before or after the command.
+//! An operator creates, alters and drops queues while everything else goes wrong. It remembers the answers: a queue whose creation was
+//! answered exists after every crash, with the settings of the last answer, and a queue whose drop was answered does not. A command
+//! without an answer leaves the queue as it was before or after the command.
 
 use quire_broker::{ConnectionId, QueueSettings};
 use quire_command::{Code, Command, DefineQueue, Logon, Reply};
@@ -21,23 +21,46 @@ pub(super) struct Operator {
     number: usize,
     random: Random,
     life: Option<Life>,
-    /// Whether each queue exists; `None`: a command about it was not answered, or failed.
-    exists: [Option<bool>; QUEUE_COUNT],
+    /// What is known of each queue; `None`: a command about it was not answered, or failed.
+    known: [Option<State>; QUEUE_COUNT],
     answers: u64,
 }
+
+/// A queue, as far as commands change it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Absent,
+    /// It exists, with this limit of deliveries.
+    Present {
+        max_deliveries: u32,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    Create,
+    /// Changes the limit of deliveries, and the expiration with it.
+    Alter {
+        max_deliveries: u32,
+    },
+    Drop,
+}
+
+/// The limit of deliveries of a queue that was not altered.
+const MAX_DELIVERIES: u32 = 50;
 
 /// One connection.
 struct Life {
     connection: ConnectionId,
     inbox: Inbox,
     is_logged_on: bool,
-    /// The queue of the command that is not answered yet, and whether it is to be created.
-    asked: Option<(usize, bool)>,
+    /// The queue of the command that is not answered yet, and the command.
+    asked: Option<(usize, Action)>,
 }
 
 impl Operator {
     pub fn new(number: usize, random: Random) -> Self {
-        Operator { number, random, life: None, exists: [Some(false); QUEUE_COUNT], answers: 0 }
+        Operator { number, random, life: None, known: [Some(State::Absent); QUEUE_COUNT], answers: 0 }
     }
 
     /// Commands that were answered.
@@ -61,16 +84,13 @@ impl Operator {
             Some(_) if self.random.percent(2) => self.leave(network),
             Some(life) if life.is_logged_on && life.asked.is_none() && self.random.percent(20) => {
                 let queue = self.random.below(QUEUE_COUNT as u64) as usize;
-                let creates = self.random.percent(60);
-                life.asked = Some((queue, creates));
-                let (name, settings) = (name(queue), settings(queue).to_json());
-                let action = match creates {
-                    true => DefineQueue::Create { settings: &settings },
-                    false => DefineQueue::Drop { queue: &name },
+                let action = match self.random.below(10) {
+                    0..4 => Action::Create,
+                    4..7 => Action::Alter { max_deliveries: MAX_DELIVERIES + self.random.below(3) as u32 },
+                    _ => Action::Drop,
                 };
-                let mut bytes = Vec::new();
-                Command::DefineQueue { command: COMMAND, action }.encode(&mut bytes);
-                network.send_up(life.connection, now.instant.as_ns(), bytes);
+                life.asked = Some((queue, action));
+                network.send_up(life.connection, now.instant.as_ns(), command(queue, action));
             }
             Some(_) => (),
         }
@@ -86,7 +106,7 @@ impl Operator {
         let Some(life) = self.life.take() else { return };
         network.leave(life.connection);
         if let Some((queue, _)) = life.asked {
-            self.exists[queue] = None;
+            self.known[queue] = None;
         }
     }
 
@@ -107,15 +127,17 @@ impl Operator {
                         life.is_logged_on = true;
                         continue;
                     }
-                    Reply::Stats { json, .. } => Ok(json.contains("\"existed\":true")),
+                    Reply::Stats { json, .. } => {
+                        Ok(json.contains("\"existed\":true") || json.contains("\"altered\":[]"))
+                    }
                     Reply::Ack(ack) => Err(ack.code),
                     _ => continue,
                 };
-                if let Some((queue, creates)) = life.asked.take() {
+                if let Some((queue, action)) = life.asked.take() {
                     self.answers += 1;
-                    let before = self.exists[queue];
-                    self.exists[queue] = judge(before, creates, answer)
-                        .map_err(|wrong| format!("{}: {wrong}", name(queue)))?;
+                    let before = self.known[queue];
+                    self.known[queue] = judge(before, action, answer)
+                        .map_err(|wrong| format!("{}: {action:?}: {wrong}", name(queue)))?;
                 }
             }
         }
@@ -127,21 +149,62 @@ impl Operator {
     }
 }
 
-/// Whether the queue exists after the answer to a command about it. The answer is whether a created queue existed before, or a refusal.
-fn judge(before: Option<bool>, creates: bool, answer: Result<bool, Code>) -> Result<Option<bool>, String> {
-    let contradicts = |existed: bool| before.is_some_and(|before| before != existed);
-    match (creates, answer) {
-        (true, Ok(existed)) if contradicts(existed) => {
-            Err(format!("existed: {existed}, known was {before:?}"))
+/// What is known of the queue after the answer to a command about it. The answer is whether the command changed nothing, or a refusal.
+fn judge(before: Option<State>, action: Action, answer: Result<bool, Code>) -> Result<Option<State>, String> {
+    let new = State::Present { max_deliveries: MAX_DELIVERIES };
+    // Whether the queue can have had a state before the command, and its state after the command.
+    type IsPossible = fn(State, State) -> bool;
+    let (is_possible, after): (IsPossible, _) = match (action, answer) {
+        (Action::Create, Ok(true)) => (|state, new| state == new, Some(new)),
+        (Action::Create, Ok(false)) => (|state, _| state == State::Absent, Some(new)),
+        // It exists, with another limit. If it was not known before, it still is not.
+        (Action::Create, Err(Code::QueueExists)) => {
+            (|state, new| state != State::Absent && state != new, before)
         }
-        (true, Ok(_)) => Ok(Some(true)),
-        (false, Ok(_)) if contradicts(true) => Err("it was dropped twice".to_owned()),
-        (false, Err(Code::UnknownQueue)) if contradicts(false) => Err("it is gone".to_owned()),
-        (false, Ok(_) | Err(Code::UnknownQueue)) => Ok(Some(false)),
+        (Action::Alter { max_deliveries }, Ok(is_same)) => {
+            let altered = State::Present { max_deliveries };
+            if before.is_some_and(|before| (before == altered) != is_same) {
+                return Err(format!("is the same: {is_same}, known was {before:?}"));
+            }
+            (|state, _| state != State::Absent, Some(altered))
+        }
+        (Action::Drop, Ok(_)) => (|state, _| state != State::Absent, Some(State::Absent)),
+        (Action::Alter { .. } | Action::Drop, Err(Code::UnknownQueue)) => {
+            (|state, _| state == State::Absent, Some(State::Absent))
+        }
+        // It has messages from before too many changes of its expiration.
+        (Action::Alter { .. }, Err(Code::LimitExceeded)) => (|state, _| state != State::Absent, before),
         // A write that failed may have changed the file.
-        (_, Err(Code::StorageFull | Code::StorageFailed)) => Ok(None),
-        (_, Err(code)) => Err(format!("the command is refused with {code}")),
+        (_, Err(Code::StorageFull | Code::StorageFailed)) => return Ok(None),
+        (_, Err(code)) => return Err(format!("the command is refused with {code}")),
+    };
+    match before {
+        Some(before) if !is_possible(before, new) => {
+            Err(format!("answered {answer:?}, known was {before:?}"))
+        }
+        _ => Ok(after),
     }
+}
+
+/// The frame of a command about a queue.
+fn command(queue: usize, action: Action) -> Vec<u8> {
+    let (name, settings) = (name(queue), settings(queue).to_json());
+    let changes = match action {
+        // With the expiration, which is far off, the change is kept with a position of the log.
+        Action::Alter { max_deliveries } => format!(
+            "{{\"max_deliveries\":{max_deliveries},\"expiration_ns\":{}}}",
+            u64::from(max_deliveries) * 1_000_000_000_000
+        ),
+        Action::Create | Action::Drop => String::new(),
+    };
+    let action = match action {
+        Action::Create => DefineQueue::Create { settings: &settings },
+        Action::Alter { .. } => DefineQueue::Alter { queue: &name, changes: &changes },
+        Action::Drop => DefineQueue::Drop { queue: &name },
+    };
+    let mut bytes = Vec::new();
+    Command::DefineQueue { command: COMMAND, action }.encode(&mut bytes);
+    bytes
 }
 
 fn name(queue: usize) -> String {
@@ -154,7 +217,10 @@ fn settings(queue: usize) -> QueueSettings {
         underlying_topic: Some("^recorded/".into()),
         default_publish_target: Some("recorded/created".into()),
         lease_period_ns: Some(1_000_000_000),
+        max_deliveries: Some(MAX_DELIVERIES),
+        expiration_ns: Some(u64::from(MAX_DELIVERIES) * 1_000_000_000_000),
         file_backed_metadata: queue == 1,
+        recovery_point: (queue == 0).then(|| "epoch".into()),
         target_queue_depth: (queue == 2).then_some(5),
         ..QueueSettings::default()
     }

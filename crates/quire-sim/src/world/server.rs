@@ -14,6 +14,7 @@ use quire_queue::Semantics;
 use quire_types::time::{Instant, Now};
 
 use super::auditor::Auditor;
+use super::last_values::{self, Topic};
 use super::network::{Arrival, Network};
 use super::{Canary, SECOND_NS, holders, ns};
 use crate::disk::SimulatedDisk;
@@ -39,6 +40,7 @@ pub(super) struct Server {
     maintained: u64,
     removed: u64,
     cut_short: u64,
+    last_values: Vec<Topic>,
     /// Nothing goes wrong any more.
     is_calm: bool,
     canary: Option<Canary>,
@@ -58,7 +60,13 @@ struct Running {
 }
 
 impl Server {
-    pub fn new(disk: SimulatedDisk, backlog_max: u64, rules: Option<Random>, canary: Option<Canary>) -> Self {
+    pub fn new(
+        disk: SimulatedDisk,
+        backlog_max: u64,
+        rules: Option<Random>,
+        last_values: Vec<Topic>,
+        canary: Option<Canary>,
+    ) -> Self {
         Server {
             disk,
             running: None,
@@ -70,6 +78,7 @@ impl Server {
             maintained: 0,
             removed: 0,
             cut_short: 0,
+            last_values,
             is_calm: false,
             canary,
         }
@@ -99,18 +108,25 @@ impl Server {
 
     /// # Errors
     /// It does not start: no crash may make damage.
-    pub fn start(&mut self, network: &mut Network, random: &mut Random) -> Result<(), String> {
+    pub fn start(
+        &mut self,
+        now: Now,
+        network: &mut Network,
+        random: &mut Random,
+        auditor: &mut Auditor,
+    ) -> Result<(), String> {
         network.server_is_gone();
         let recorded = RecordedTopic::new("^recorded/", "json");
         let passing = RecordedTopic { recorded: false, ..RecordedTopic::new("^passing/", "json") };
         let config = BrokerConfig {
             transaction_log: TransactionLogConfig {
-                topics: vec![recorded, passing],
+                topics: [recorded, passing].into_iter().chain(last_values::rules()).collect(),
                 journal_archive_directory: Some(ARCHIVE.into()),
                 maintenance: self.rules.as_mut().map(rules).unwrap_or_default(),
                 ..TransactionLogConfig::default()
             },
             queues: vec![at_least_once(random), at_most_once(random)],
+            sow_topics: self.last_values.iter().map(Topic::settings).collect(),
             transports: vec![TransportConfig {
                 max_client_backlog: self.backlog_max,
                 logon_timeout_ns: 2 * SECOND_NS,
@@ -136,6 +152,7 @@ impl Server {
             elapsed_ns += pace.below(400_000);
             Instant::from_ns(elapsed_ns)
         }));
+        auditor.last_values.server_starts(broker.journal(), now);
         self.running = Some(Running {
             broker,
             sync_at: None,
@@ -220,6 +237,7 @@ impl Server {
         while let Some(output) = running.broker.poll_output() {
             running.carry_out(output, now.instant.as_ns(), network, random);
         }
+        auditor.last_values.follow(running.broker.journal(), now);
         running.begin_sync(now.instant.as_ns(), random, &mut self.hung);
         if !running.is_poisoned && running.broker.journal().failure().is_some() {
             running.is_poisoned = true;
@@ -291,7 +309,7 @@ fn notice_removal(reader: &Reader, file: &SegmentInfo, auditor: &mut Auditor) ->
         .map_err(|error| format!("a file that is to be removed cannot be read: {error}"))?
     {
         for record in batch.records().filter(|record| record.position <= last) {
-            if record.kind == RecordKind::Publish {
+            if record.kind == RecordKind::Publish && !record.topic.starts_with(last_values::PREFIX) {
                 auditor.removing(record.position, record.data);
             }
         }

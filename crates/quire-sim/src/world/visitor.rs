@@ -161,6 +161,8 @@ fn publish<'a>(sequence: u64, topic: &'a str, data: &'a str) -> Command<'a> {
         correlation_id: b"",
         headers: quire_types::Headers::NONE,
         delay: quire_types::Delay::None,
+        key: b"",
+        is_delta: false,
         data: data.as_bytes(),
     })
 }

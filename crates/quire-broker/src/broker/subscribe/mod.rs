@@ -13,23 +13,37 @@ use crate::replay::{Located, Pace};
 use crate::reply::{Refused, unknown_subscription};
 use crate::session::{Phase, SessionId, Stall};
 use crate::subscription::{
-    EndPosition, PendingCompletion, Progress, ServedBy, Source, Subscription, SubscriptionId,
+    EndPosition, Family, PendingCompletion, Progress, Range, ServedBy, Source, Subscription, SubscriptionId,
 };
+use crate::tables::{AskedState, FoundInstant};
 use crate::topic::Stage;
 use crate::{Broker, Timer};
 use plan::Plan;
 use quire_command::{AckKind, Acks, Code, Subscribe, SubscribeOptions, Unsubscribe};
 use quire_expression::filter::Filter;
 use quire_expression::topic::TopicSelector;
+use quire_table::AsOf;
 pub(crate) use search::Searches;
 
 impl Broker {
     pub(crate) fn subscribe(&mut self, id: SessionId, subscribe: &Subscribe<'_>) {
         self.cx.acknowledge_received(id, subscribe.command, subscribe.subscription, subscribe.acks);
-        match Plan::new(&mut self.cx, &self.queues, id, subscribe) {
+        let plan = Plan::new(&mut self.cx, &self.queues, &mut self.tables, id, subscribe);
+        match plan.and_then(|plan| self.check_decided(plan)) {
             Ok(plan) => self.begin(id, plan),
             Err(refused) => self.cx.refuse_command(id, subscribe.command, subscribe.subscription, &refused),
         }
+    }
+
+    /// Refuses to replace a subscription with records while the filter of earlier messages is evaluated: the difference between the two
+    /// views has to come after these messages.
+    fn check_decided(&self, plan: Plan) -> Result<Plan, Refused> {
+        if plan.records.is_some() && plan.replaced.is_some_and(|replaced| self.ordinary.is_deciding(replaced))
+        {
+            let reason = "replace: messages wait until the filter of the subscription is evaluated; replace it again later";
+            return Err(Refused::new(Code::LimitExceeded, reason.to_owned()));
+        }
+        Ok(plan)
     }
 
     pub(crate) fn unsubscribe(&mut self, id: SessionId, unsubscribe: &Unsubscribe<'_>) {
@@ -43,18 +57,85 @@ impl Broker {
                 self.remove_subscription(subscription);
                 self.cx.acknowledge_processed(id, command, number, acks);
             }
+            None if self.tables.end_query(id, number) => {
+                self.cx.acknowledge_processed(id, command, number, acks);
+            }
             None => self.cx.refuse_command(id, command, number, &unknown_subscription(number)),
         }
     }
 
     /// Carries a plan out at once, or when its start has been found.
-    fn begin(&mut self, id: SessionId, plan: Plan) {
+    fn begin(&mut self, id: SessionId, mut plan: Plan) {
+        match plan.asked.take() {
+            None => (),
+            Some(AskedState::Current) => return self.enter_state(id, plan, None),
+            Some(AskedState::At(instant)) => return self.enter_state(id, plan, Some(instant)),
+            Some(AskedState::After(bookmark)) => return self.searches.find(&mut self.cx, id, plan, bookmark),
+        }
         let Some(range) = &plan.range else { return self.enter_subscription(id, plan, None) };
         let end = range.end.as_ref().map(|end| end.without_search(plan.log_end));
         match (range.start.without_search(plan.log_end), end) {
             (Some(after), None) => self.enter_within(id, plan, after, None),
             (Some(after), Some(Some(until))) => self.enter_within(id, plan, after, Some(until)),
             _ => self.searches.begin(&mut self.cx, id, plan),
+        }
+    }
+
+    /// The message that a subscription with records begins after was looked for.
+    pub(crate) fn state_found(
+        &mut self,
+        id: SessionId,
+        number: u64,
+        found: Result<Option<FoundInstant>, JournalError>,
+    ) {
+        let Some((plan, found)) = self.searches.state_found(&self.cx, id, number, found) else { return };
+        match found {
+            Ok(instant) => self.enter_state(id, plan, Some(instant)),
+            Err(refused) => self.cx.refuse_command(id, plan.command, plan.number, &refused),
+        }
+        self.cx.resume_commands(id, Stall::Searching);
+    }
+
+    /// A subscription begins with the state of an instant, and continues with the messages after it.
+    fn enter_state(&mut self, id: SessionId, mut plan: Plan, instant: Option<FoundInstant>) {
+        let table = plan.records.as_ref().and_then(|records| records.tables.first().copied());
+        let as_of = match (table, instant) {
+            (Some(table), Some(instant)) => self.tables.as_of(&mut self.cx, table, instant),
+            _ => Ok(None),
+        };
+        let as_of = match as_of {
+            Ok(as_of) => as_of,
+            Err(refused) => return self.cx.refuse_command(id, plan.command, plan.number, &refused),
+        };
+        if let Some(records) = &mut plan.records {
+            records.instant = instant.filter(|_| as_of.is_some());
+        }
+        match as_of {
+            // The current state has every message that was appended.
+            None => {
+                plan.range = Some(Range::now());
+                let after = self.cx.log.appended();
+                self.enter_subscription(id, plan, Some((after, None)));
+            }
+            Some(AsOf { position: Some(position), .. }) => {
+                self.enter_subscription(id, plan, Some((position, None)));
+            }
+            Some(AsOf { time, position: None }) => {
+                plan.range = Some(Range::after(time));
+                self.begin(id, plan);
+            }
+        }
+    }
+
+    /// A subscription has the state at its bookmark. The messages after it follow.
+    pub(crate) fn follow_log(&mut self, id: SubscriptionId) {
+        let subscription = self.cx.subscription(id);
+        let session = subscription.session;
+        let Some(progress) = subscription.progress() else { return };
+        let (after, is_paused) = (progress.after, progress.is_paused);
+        self.bookmarks.send_first_resume_position(&mut self.cx, id);
+        if !is_paused {
+            self.bookmarks.start_replay(&mut self.cx, session, vec![id], after);
         }
     }
 
@@ -74,6 +155,14 @@ impl Broker {
 
     /// The start of a plan was found, and its end if it is in the log by now.
     fn enter_within(&mut self, id: SessionId, plan: Plan, after: Position, found: Option<Position>) {
+        let first = self.cx.log.reader.first();
+        let is_state = plan.records.as_ref().is_some_and(|records| records.instant.is_some());
+        if is_state && first > Position::new(1) && after < first {
+            let reason = "bookmark: journal files were removed, and the log does not have every message after this state; ask for \
+                          a later state, or keep journal files for longer with remove_after";
+            let refused = Refused::new(Code::BadBookmark, reason.to_owned());
+            return self.cx.refuse_command(id, plan.command, plan.number, &refused);
+        }
         let Some(end) = plan.range.as_ref().and_then(|range| range.end) else {
             return self.enter_subscription(id, plan, Some((after, None)));
         };
@@ -104,6 +193,7 @@ impl Broker {
     ) {
         let Plan { command, acks, number, selector, filter, options, replaced, is_bookmark, .. } = plan;
         let (queues, max_backlog, select) = (plan.queues, plan.max_backlog, plan.select);
+        let records = plan.records;
         let is_bookmark_missing = plan.is_bookmark_missing;
         let (range, rate, log_end, conflation) =
             (plan.range, plan.rate, plan.log_end, plan.conflation.map(Box::new));
@@ -114,7 +204,13 @@ impl Broker {
             self.bookmarks.clear_until(&mut self.cx, replaced);
             self.cx.deliver_all_conflated(replaced);
         }
+        let mut former = None;
         let mut before = replaced.map(|subscription| {
+            if matches!(self.cx.subscription(subscription).served_by, ServedBy::Sow(_)) {
+                self.cx.leave_audience(subscription);
+                former = self.tables.part(&mut self.cx, subscription);
+                return ServedBy::Ordinary;
+            }
             self.detach(subscription);
             std::mem::replace(&mut self.cx.subscription(subscription).served_by, ServedBy::Ordinary)
         });
@@ -148,6 +244,7 @@ impl Broker {
             let was_paused = kept.as_ref().is_some_and(|p| p.is_paused);
             let completion = wants_completed.then_some(PendingCompletion { command, goal: log_end });
             let owed = kept.as_ref().and_then(|p| p.completed).filter(|_| after.is_none());
+            let awaits_records = records.is_some();
             ServedBy::Bookmark(Box::new(Progress {
                 after: after.or(kept.as_ref().map(|p| p.after)).unwrap_or(log_end),
                 taken_after: match &range {
@@ -157,7 +254,9 @@ impl Broker {
                 // With an interval it does not matter whether a message is persisted when it is taken.
                 live: options.has(SubscribeOptions::LIVE) && conflation.is_none(),
                 wants_resume_positions: acks.has(Acks::PERSISTED),
-                completed: completion.or(owed),
+                // With records, the acknowledgement follows the last record.
+                completed: completion.filter(|_| !awaits_records).or(owed),
+                awaits_records,
                 stage: Source::Detached,
                 is_paused: was_paused || options.has(SubscribeOptions::PAUSED),
                 pace: rate.map(|rate| Box::new(Pace::new(rate))),
@@ -165,6 +264,12 @@ impl Broker {
             }))
         } else if let Some(served_by) = queue_course {
             ServedBy::Queue(Box::new(served_by))
+        } else if let Some(records) = &records {
+            let is_follower =
+                records.is_page() || (options.has(SubscribeOptions::OOF) && conflation.is_some());
+            let view =
+                self.tables.view(&self.cx, records, options, select.as_ref(), is_follower, former.as_mut());
+            ServedBy::Sow(Box::new(view))
         } else {
             ServedBy::Ordinary
         };
@@ -176,6 +281,7 @@ impl Broker {
             served_by,
             conflation,
             select,
+            family: if is_bookmark { Family::Subscribe } else { Family::of(options) },
             has_ended: false,
         };
         let subscription_id = match replaced {
@@ -199,12 +305,21 @@ impl Broker {
         if self.cx.session(id).phase != Phase::Open {
             return;
         }
+        let is_replayed = self.cx.subscription(subscription_id).progress().is_some();
+        if let (true, Some(records)) = (is_replayed, &records) {
+            let records = records.clone();
+            return self.tables.subscribe(&mut self.cx, subscription_id, records, command, acks, None);
+        }
         match self.cx.subscription(subscription_id).progress() {
             None => {
                 if self.cx.is_in_audience(subscription_id) {
                     self.cx.join(subscription_id, Stage::Published);
                 }
-                if wants_completed {
+                let is_queried = records.is_some() && options.has(SubscribeOptions::SOW);
+                if let Some(records) = records {
+                    self.tables.subscribe(&mut self.cx, subscription_id, records, command, acks, former);
+                }
+                if wants_completed && !is_queried {
                     self.cx.acknowledge_command(id, AckKind::Completed, command, number);
                 }
             }
@@ -223,7 +338,14 @@ impl Broker {
     pub(crate) fn detach(&mut self, id: SubscriptionId) {
         match self.cx.subscriptions.all[id].served_by {
             ServedBy::Ordinary | ServedBy::Queue(_) => self.cx.leave_audience(id),
-            ServedBy::Bookmark(_) => self.bookmarks.detach_bookmark(&mut self.cx, id),
+            ServedBy::Sow(_) => {
+                self.cx.leave_audience(id);
+                self.tables.leave(&mut self.cx, id);
+            }
+            ServedBy::Bookmark(_) => {
+                self.bookmarks.detach_bookmark(&mut self.cx, id);
+                self.tables.leave(&mut self.cx, id);
+            }
         }
     }
 
@@ -256,6 +378,7 @@ impl Broker {
             }
         }
         self.queues.forget_session(id);
+        self.tables.forget_session(id);
     }
 }
 
@@ -284,8 +407,10 @@ impl Context {
 
     /// Whether a subscription without a bookmark is served from the publish stream: the name of a queue alone is not a topic.
     pub(crate) fn is_in_audience(&self, id: SubscriptionId) -> bool {
-        let Subscription { selector, served_by, .. } = &self.subscriptions.all[id];
-        matches!(served_by, ServedBy::Ordinary) || matches!(selector, TopicSelector::Pattern(_))
+        let subscription = &self.subscriptions.all[id];
+        let is_ordinary = matches!(subscription.served_by, ServedBy::Ordinary | ServedBy::Sow(_));
+        (is_ordinary && !subscription.is_follower())
+            || matches!(subscription.selector, TopicSelector::Pattern(_))
     }
 
     /// Takes a subscription without a bookmark out of the audience of its topic.

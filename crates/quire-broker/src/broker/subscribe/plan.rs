@@ -9,7 +9,8 @@ use crate::queues::QueueService;
 use crate::replay::{Rate, RateError};
 use crate::reply::{Refused, unknown_subscription};
 use crate::session::SessionId;
-use crate::subscription::{Conflation, Range, SubscriptionId};
+use crate::subscription::{Conflation, Family, Range, SubscriptionId};
+use crate::tables::{AskedState, PENDING_CHANGES_MAX, RecordsPlan, Tables, Wanted};
 use quire_command::{Acks, Code, Subscribe, SubscribeOptions};
 use quire_expression::filter::{Filter, FilterOptions};
 use quire_expression::select::Select;
@@ -35,6 +36,10 @@ pub(super) struct Plan {
     pub(super) rate: Option<Rate>,
     pub(super) conflation: Option<Conflation>,
     pub(super) select: Option<Select>,
+    /// The records of last-value topics that it has in view.
+    pub(super) records: Option<RecordsPlan>,
+    /// The state that these records are, when it is not that of the command.
+    pub(super) asked: Option<AskedState>,
     /// The end of the log when the command arrived.
     pub(super) log_end: Position,
     /// None of its bookmarks is in the log, and the options say where it begins instead.
@@ -46,6 +51,7 @@ impl Plan {
     pub(super) fn new(
         cx: &mut Context,
         queues: &QueueService,
+        tables: &mut Tables,
         id: SessionId,
         subscribe: &Subscribe<'_>,
     ) -> Result<Plan, Refused> {
@@ -61,11 +67,20 @@ impl Plan {
             }
             (None, true) => return Err(unknown_subscription(number)),
             (None, false) if count >= cx.transport_of(id).max_subscriptions_per_connection as usize => {
-                let reason = "max_subscriptions_per_connection is reached".to_owned();
+                let reason = format!("max_subscriptions_per_connection ({count}) is reached");
                 return Err(Refused::new(Code::LimitExceeded, reason));
+            }
+            (None, _) if tables.has_query(id, number) => {
+                return Err(Refused::new(
+                    Code::SubscriptionInUse,
+                    format!("a query has the number {number}"),
+                ));
             }
             (existing, _) => existing,
         };
+        if let Some(replaced) = replaced {
+            check_replaced(cx, tables, replaced, subscribe)?;
+        }
         let selector = TopicSelector::new(subscribe.topic)
             .map_err(|error| Refused::new(Code::BadTopic, error.to_string()))?;
         let filter = subscribe.filter.map(|text| cx.parse_filter(id, text)).transpose()?;
@@ -75,6 +90,7 @@ impl Plan {
         if let TopicSelector::Name(name) = &selector {
             check_message_type(cx, queues, name, filter.as_ref(), select.as_ref())?;
         }
+        let asked = plan_state(cx, tables, subscribe, &selector)?;
         let range = subscribe
             .bookmark
             .map(str::parse::<Range>)
@@ -83,7 +99,9 @@ impl Plan {
         let rate = parse_rate(subscribe)?;
         let interval = subscribe.conflation_ns.map(Duration::from_nanos);
         let encoder = cx.session(id).outbox.encoder();
-        let conflation = Conflation::parse(interval, subscribe.conflation_key, encoder)
+        // Records have keys.
+        let has_default = !cx.topics.tables_of(&selector).is_empty() || cx.topics.may_keep_values(&selector);
+        let conflation = Conflation::parse(interval, subscribe.conflation_key, has_default, encoder)
             .map_err(|error| Refused::new(Code::BadOption, error.to_string()))?;
         let progress = replaced.and_then(|id| cx.subscriptions.all[id].progress());
         let is_bookmark = range.is_some() || progress.is_some();
@@ -93,6 +111,7 @@ impl Plan {
             None => progress.is_some_and(|progress| progress.until.is_some()),
         };
         check_options(options, &Kind { is_bookmark, is_paused, has_end, has_rate: rate.is_some() })?;
+        check_result_options(subscribe)?;
         let selector = if is_bookmark { queues.replayed_for(selector) } else { selector };
         if is_bookmark && !cx.topics.could_record(&selector) {
             let reason = format!("the transaction log does not record {:?}", selector.text());
@@ -101,6 +120,19 @@ impl Plan {
         let queues = if is_bookmark { Vec::new() } else { queues.matching(&selector) };
         if !queues.is_empty() && conflation.is_some() {
             let reason = "the messages of a queue cannot be conflated: none may be dropped".to_owned();
+            return Err(Refused::new(Code::BadOption, reason));
+        }
+        let records = plan_records(cx, tables, id, subscribe, &selector)?;
+        if options.has(SubscribeOptions::DELTA) && !queues.is_empty() {
+            let reason = format!(
+                "delta: {:?} names a queue, whose messages are always delivered whole; remove delta",
+                selector.text()
+            );
+            return Err(Refused::new(Code::BadOption, reason));
+        }
+        if records.is_some() && !queues.is_empty() {
+            let reason =
+                format!("sow: {:?} names a queue; a queue is queried or subscribed to", selector.text());
             return Err(Refused::new(Code::BadOption, reason));
         }
         cx.topics.prepare(&selector).map_err(|_| {
@@ -121,6 +153,8 @@ impl Plan {
             rate,
             conflation,
             select,
+            records,
+            asked,
             // Messages that will never be persisted are not waited for.
             log_end: if cx.log.failure.is_some() { cx.log.visible() } else { cx.log.appended() },
             is_bookmark_missing: false,
@@ -215,6 +249,163 @@ struct Kind {
     is_paused: bool,
     has_end: bool,
     has_rate: bool,
+}
+
+/// The records in view of a subscription; `None` when it has none in view, or when no topic of it keeps last values.
+fn plan_records(
+    cx: &mut Context,
+    tables: &mut Tables,
+    id: SessionId,
+    subscribe: &Subscribe<'_>,
+    selector: &TopicSelector,
+) -> Result<Option<RecordsPlan>, Refused> {
+    let is_viewing = |option| subscribe.options.has(option);
+    if !is_viewing(SubscribeOptions::SOW) && !is_viewing(SubscribeOptions::DELTA) {
+        return Ok(None);
+    }
+    let mut named = cx.topics.tables_of(selector);
+    let Subscribe { order_by, top_n, skip_n, keys, .. } = *subscribe;
+    if skip_n.is_some() && matches!(selector, TopicSelector::Pattern(_)) {
+        let reason =
+            format!("skip_n: a page is of one topic, and {:?} is a pattern; name the topic", selector.text());
+        return Err(Refused::new(Code::BadOption, reason));
+    }
+    let may_keep_values = cx.topics.may_keep_values(selector);
+    if skip_n.is_some() && named.is_empty() && may_keep_values {
+        // A page is computed by the table of its topic, so that the topic gets its table before its first message.
+        let topic = cx.topics.intern(selector.text());
+        tables.admit_topic(cx, topic, cx.config.limits.max_pattern_topics as usize)?;
+        named = cx.topics.tables_of(selector);
+    }
+    if skip_n.is_some() && named.is_empty() {
+        let reason = format!("skip_n: {:?} keeps no last values, so it has no pages", selector.text());
+        return Err(Refused::new(Code::NotLastValue, reason));
+    }
+    let is_query = is_viewing(SubscribeOptions::SOW) && subscribe.bookmark.is_none();
+    if named.is_empty() && !may_keep_values && !is_query {
+        return Ok(None);
+    }
+    // Without last-value topics no message has a key.
+    let keys = keys.filter(|_| may_keep_values || !named.is_empty());
+    let plan = tables.plan(cx, id, named, &Wanted { order_by, top_n, skip_n, keys })?;
+    if skip_n.is_some() { plan.into_page().map(Some) } else { Ok(Some(plan)) }
+}
+
+/// The state that the bookmark of a command with records names; `None`: it has no bookmark, or its topic keeps no last values.
+fn plan_state(
+    cx: &mut Context,
+    tables: &Tables,
+    subscribe: &Subscribe<'_>,
+    selector: &TopicSelector,
+) -> Result<Option<AskedState>, Refused> {
+    let Some(bookmark) = subscribe.bookmark.filter(|_| subscribe.options.has(SubscribeOptions::SOW)) else {
+        return Ok(None);
+    };
+    let named = cx.topics.tables_of(selector);
+    if named.is_empty() && !cx.topics.may_keep_values(selector) {
+        return Ok(None);
+    }
+    if matches!(selector, TopicSelector::Pattern(_)) {
+        let reason = format!(
+            "bookmark: a state is of one topic, and {:?} is a pattern; name the topic",
+            selector.text()
+        );
+        return Err(Refused::new(Code::BadOption, reason));
+    }
+    if !tables.keep_history(&named) {
+        let reason = format!(
+            "bookmark: {:?} keeps no history; add history to the topic, or subscribe without a bookmark",
+            selector.text()
+        );
+        return Err(Refused::new(Code::BadOption, reason));
+    }
+    AskedState::parse(bookmark).map(Some)
+}
+
+/// Whether a subscription may be replaced by one that is made with this command.
+fn check_replaced(
+    cx: &Context,
+    tables: &Tables,
+    replaced: SubscriptionId,
+    subscribe: &Subscribe<'_>,
+) -> Result<(), Refused> {
+    let former = &cx.subscriptions.all[replaced];
+    let progress = former.progress();
+    if progress.is_some_and(|progress| progress.awaits_records) {
+        let reason = "replace: the records of the subscription are still being sent; replace it again when all have arrived";
+        return Err(Refused::new(Code::LimitExceeded, reason.to_owned()));
+    }
+    let is_sow = subscribe.options.has(SubscribeOptions::SOW);
+    if is_sow && (subscribe.bookmark.is_some() || progress.is_some()) {
+        let reason = "replace: a subscription with a bookmark cannot receive records again; leave out sow, or unsubscribe, and \
+                      subscribe again";
+        return Err(Refused::new(Code::BadOption, reason.to_owned()));
+    }
+    if tables.is_page(replaced) || (is_sow && subscribe.skip_n.is_some()) {
+        let reason = "replace: a page cannot be replaced, and no other subscription can become a page; unsubscribe, and \
+                      subscribe again";
+        return Err(Refused::new(Code::BadOption, reason.to_owned()));
+    }
+    let (former, family) = (former.family, Family::of(subscribe.options));
+    if former != family {
+        let reason = format!(
+            "replace: the subscription was made with {}, and {} cannot replace it; use the same options sow and delta, or \
+             unsubscribe first",
+            former.name(),
+            family.name()
+        );
+        return Err(Refused::new(Code::BadOption, reason));
+    }
+    if tables.pending_change_count(replaced) >= PENDING_CHANGES_MAX {
+        let reason = format!(
+            "replace: {PENDING_CHANGES_MAX} changes of the subscription wait until their records are sent; take its messages first"
+        );
+        return Err(Refused::new(Code::LimitExceeded, reason));
+    }
+    Ok(())
+}
+
+/// Which options of the records of last-value topics go together.
+fn check_result_options(subscribe: &Subscribe<'_>) -> Result<(), Refused> {
+    let has = |option| subscribe.options.has(option);
+    let (is_sow, is_delta) = (has(SubscribeOptions::SOW), has(SubscribeOptions::DELTA));
+    let sow_only = [
+        ("order_by", subscribe.order_by.is_some()),
+        ("top_n", subscribe.top_n.is_some()),
+        ("skip_n", subscribe.skip_n.is_some()),
+        ("keys", subscribe.keys.is_some()),
+    ];
+    let is_of_log = subscribe.bookmark.is_some();
+    let not_with_delta = [
+        ("a bookmark", is_of_log),
+        ("conflation", subscribe.conflation_ns.is_some()),
+        ("skip_n", subscribe.skip_n.is_some()),
+    ];
+    let by_record = [("oof", has(SubscribeOptions::OOF)), ("skip_n", subscribe.skip_n.is_some())];
+    let reason = if has(SubscribeOptions::OOF) && !is_sow && !is_delta {
+        "oof requires sow or delta".to_owned()
+    } else if has(SubscribeOptions::NO_EMPTIES) && !is_delta {
+        "no_empties requires delta".to_owned()
+    } else if let Some((option, _)) = sow_only.iter().find(|(_, is_given)| *is_given && !is_sow) {
+        format!("{option} requires sow")
+    } else if let Some((option, _)) = not_with_delta.iter().find(|(_, is_given)| *is_given && is_delta) {
+        format!("delta does not go together with {option} in this version: remove one of the two")
+    } else if let Some((option, _)) = by_record.iter().find(|(_, is_given)| *is_given && is_of_log) {
+        format!(
+            "{option} does not go together with a bookmark: after the bookmark the messages come from the log, which does not \
+             tell when a record leaves"
+        )
+    } else if let Some((option, _)) = by_record.iter().find(|(_, is_given)| *is_given)
+        && subscribe.conflation_key.is_some()
+    {
+        format!(
+            "conflation_key does not go together with {option}: messages about different records would replace each other; \
+             remove conflation_key, and the key of the records counts"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Refused::new(Code::BadOption, reason))
 }
 
 /// Which options go together.

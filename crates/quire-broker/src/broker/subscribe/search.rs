@@ -4,13 +4,14 @@ use crate::context::Context;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use quire_journal::{JournalError, Position};
+use quire_journal::{Bookmark, JournalError, Position};
 
 use super::plan::Plan;
 use crate::failure::code_of;
 use crate::replay::Located;
 use crate::reply::Refused;
 use crate::session::{SessionId, Stall};
+use crate::tables::FoundInstant;
 use crate::work::{Job, JobOwner};
 use quire_command::{Code, SubscribeOptions};
 
@@ -25,6 +26,8 @@ pub(crate) struct Searches {
 
 struct Pending {
     plan: Plan,
+    /// The message whose time and position are looked for; `None`: the start of the plan is.
+    bookmark: Option<Bookmark>,
     /// The search in progress; `None` while it waits until the messages before the command are persisted.
     number: Option<u64>,
 }
@@ -35,15 +38,26 @@ pub(super) type Bounds = (Position, Option<Position>);
 impl Searches {
     /// Looks for the start of a plan.
     pub(super) fn begin(&mut self, cx: &mut Context, id: SessionId, plan: Plan) {
-        self.by_session.insert(id, Pending { plan, number: None });
+        self.by_session.insert(id, Pending { plan, bookmark: None, number: None });
+        cx.stall(id, Stall::Searching);
+        self.search(cx, id);
+    }
+
+    /// Looks for the message after which a subscription with records begins.
+    pub(super) fn find(&mut self, cx: &mut Context, id: SessionId, plan: Plan, bookmark: Bookmark) {
+        self.by_session.insert(id, Pending { plan, bookmark: Some(bookmark), number: None });
         cx.stall(id, Stall::Searching);
         self.search(cx, id);
     }
 
     fn search(&mut self, cx: &mut Context, id: SessionId) {
         let Some(pending) = self.by_session.get_mut(&id) else { return };
-        let Some(range) = pending.plan.range.clone() else { return };
-        let job = Job::Locate { reader: cx.log.reader.clone(), range, now: pending.plan.log_end };
+        let reader = cx.log.reader.clone();
+        let job = match (pending.bookmark, &pending.plan.range) {
+            (Some(bookmark), _) => Job::FindBookmark { reader, bookmark },
+            (None, Some(range)) => Job::Locate { reader, range: range.clone(), now: pending.plan.log_end },
+            (None, None) => return,
+        };
         pending.number = Some(cx.begin_job(JobOwner::Search(id), job));
     }
 
@@ -68,8 +82,9 @@ impl Searches {
                 return None;
             }
             Some(Ok(_)) if fails => {
-                let reason = "none of the bookmarks is in the log".to_owned();
-                Err(Refused::new(Code::BookmarkNotFound, reason))
+                let reason = "none of the bookmarks is in the log: journal files were removed, or the server \
+                              has another log (bookmark_not_found chooses another start)";
+                Err(Refused::new(Code::BookmarkNotFound, reason.to_owned()))
             }
             Some(Ok(Located { until, .. })) => {
                 let after = if now { plan.log_end } else { Position::default() };
@@ -80,6 +95,30 @@ impl Searches {
             None => Err(Refused::new(Code::Internal, "looking for the bookmark failed".to_owned())),
         };
         self.by_session.remove(&id).map(|pending| (pending.plan, bounds))
+    }
+
+    /// A search for the message of a state is done. Gives the plan, and the instant or why there is none.
+    pub(super) fn state_found(
+        &mut self,
+        cx: &Context,
+        id: SessionId,
+        number: u64,
+        found: Result<Option<FoundInstant>, JournalError>,
+    ) -> Option<(Plan, Result<FoundInstant, Refused>)> {
+        let pending = self.by_session.get_mut(&id).filter(|pending| pending.number == Some(number))?;
+        let found = match found {
+            Ok(Some(instant)) => Ok(instant),
+            Ok(None) if cx.log.visible() < pending.plan.log_end && cx.log.failure.is_none() => {
+                pending.number = None;
+                self.waiting.push(id);
+                return None;
+            }
+            Ok(None) => {
+                Err(Refused::new(Code::BookmarkNotFound, "the bookmark is not in the log".to_owned()))
+            }
+            Err(error) => Err(Refused::new(code_of(&error), error.to_string())),
+        };
+        self.by_session.remove(&id).map(|pending| (pending.plan, found))
     }
 
     /// Searches again for starts that were not there yet.

@@ -51,9 +51,10 @@ pub fn header<'a>(evaluation: &Evaluation<'a>, arguments: &'a [Node]) -> Value<'
     evaluation.message.headers.get(name).map_or(Value::Null, |value| Value::text(value.as_bytes()))
 }
 
-/// For what is published and replayed there is no stored record to ask: it is now.
+/// A record of a last-value topic was updated when this instance took its message. Other messages have no record: it is now.
 pub fn last_updated<'a>(evaluation: &Evaluation<'a>, _arguments: &'a [Node]) -> Value<'a> {
-    Value::float(time::seconds(evaluation.message.now))
+    let message = evaluation.message;
+    Value::float(time::seconds(if message.key.is_some() { message.timestamp } else { message.now }))
 }
 
 pub fn bookmark<'a>(evaluation: &Evaluation<'a>, _arguments: &'a [Node]) -> Value<'a> {
@@ -68,7 +69,7 @@ pub fn topic_name<'a>(evaluation: &Evaluation<'a>, _arguments: &'a [Node]) -> Va
     Value::text(evaluation.message.topic.as_bytes())
 }
 
-/// Only records of a last-value topic have a key; messages of a log have none.
-pub fn sow_key<'a>(_evaluation: &Evaluation<'a>, _arguments: &'a [Node]) -> Value<'a> {
-    Value::Null
+/// Only messages of a last-value topic have a key.
+pub fn sow_key<'a>(evaluation: &Evaluation<'a>, _arguments: &'a [Node]) -> Value<'a> {
+    evaluation.message.key.map_or(Value::Null, Value::text)
 }

@@ -137,10 +137,14 @@ impl FieldIndex {
         }
         if !self.numbers.is_empty() {
             let finding = if is_exact_number(value) { Finding::Equal } else { Finding::Possible };
-            for key in number_keys(value).into_iter().flatten() {
+            let mut find = |key: u64| {
                 let entries = self.numbers.get(&key).map_or(&[][..], Entries::as_slice);
                 entries.iter().for_each(|entry| candidate(*entry, finding));
-            }
+            };
+            // A loop over the two keys takes more instructions than the search of one.
+            let [number, boolean] = number_keys(value);
+            number.into_iter().for_each(&mut find);
+            boolean.into_iter().for_each(find);
         }
     }
 }
@@ -186,8 +190,9 @@ fn is_exact_number(value: Value<'_>) -> bool {
 
 /// The numbers that a value may be equal to: as a number, and as a Boolean.
 fn number_keys(value: Value<'_>) -> [Option<u64>; 2] {
-    // Adding zero makes the negative zero the positive one.
-    let key = |number: Number| (!number.is_nan()).then(|| (number.as_f64() + 0.0).to_bits());
+    // Adding zero makes the negative zero the positive one. The bits in which integers differ are the upper ones. The hash needs them below:
+    // otherwise all integers have the same place in the map.
+    let key = |number: Number| (!number.is_nan()).then(|| (number.as_f64() + 0.0).to_bits().rotate_right(32));
     let boolean_key = |value: bool| key(Number::Integer(value.into()));
     match value {
         Value::Number(number, _) => [key(number), None],
@@ -205,5 +210,28 @@ fn places(value: Value<'_>) -> [Option<Place>; 2] {
         Value::Boolean(value) => [place(Number::Integer(value.into())), None],
         Value::Text(text) => [Number::parse(text).and_then(place), Some(Place::text(text))],
         Value::Null | Value::Array(_) | Value::Compound(_) => [None, None],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::hash::BuildHasher;
+
+    use super::*;
+
+    #[test]
+    fn the_hashes_of_integers_differ_where_a_map_looks() {
+        let hash = |integer| {
+            let number = Number::Integer(integer);
+            let [key, _] = number_keys(Literal::Number(number).value());
+            FxBuildHasher.hash_one(key.unwrap())
+        };
+        for step in [1, 1_000, 1 << 20] {
+            // A map takes the place from the lower bits, and compares the upper seven before the key.
+            let places: BTreeSet<_> = (0..1024).map(|number| hash(number * step) % 1024).collect();
+            let tags: BTreeSet<_> = (0..1024).map(|number| hash(number * step) >> 57).collect();
+            assert!(places.len() > 400 && tags.len() > 60, "{step}: {} and {}", places.len(), tags.len());
+        }
     }
 }

@@ -1,0 +1,77 @@
+//! The engine of last-value topics alone: puts of new and of known keys with the generation of the key, lookups, and scans with a filter.
+
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use quire_benches::filled_table::{Bench, message};
+use quire_expression::filter::{Filter, FilterOptions};
+
+const ROWS: u64 = 1_000_000;
+/// Calls of one round.
+const ROUND: u64 = 100_000;
+
+/// Rows in an order without a pattern.
+fn scattered(round: u64) -> impl Iterator<Item = u64> {
+    (0..ROUND).map(move |call| ((round * ROUND + call) * 7_919 + round) % ROWS)
+}
+
+fn puts(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("table put");
+    group.throughput(Throughput::Elements(ROUND)).sample_size(10);
+    group.bench_function("new key", |bencher| {
+        let messages: Vec<_> = (0..ROUND).map(message).collect();
+        bencher.iter_custom(|rounds| {
+            let mut taken = Duration::ZERO;
+            for _ in 0..rounds {
+                let mut bench = Bench::new(Vec::new());
+                let start = Instant::now();
+                messages.iter().zip(0..).for_each(|(data, number)| assert!(bench.put(number, data)));
+                taken += start.elapsed();
+            }
+            taken
+        });
+    });
+    for (name, indexes) in [
+        ("known key of 1,000,000", Vec::new()),
+        ("the same, one hash index", vec![vec!["/symbol".to_owned()]]),
+    ] {
+        group.bench_function(name, |bencher| {
+            let mut bench = Bench::filled(ROWS, indexes.clone());
+            let mut round = 0;
+            bencher.iter_custom(|rounds| {
+                let mut taken = Duration::ZERO;
+                for _ in 0..rounds {
+                    round += 1;
+                    let calls: Vec<_> = scattered(round).map(|number| (number, message(number))).collect();
+                    let start = Instant::now();
+                    calls.iter().for_each(|(number, data)| assert!(!bench.put(*number, data)));
+                    taken += start.elapsed();
+                }
+                taken
+            });
+        });
+    }
+    group.finish();
+}
+
+fn reads(criterion: &mut Criterion) {
+    let mut bench = Bench::filled(ROWS, Vec::new());
+    let mut group = criterion.benchmark_group("table read");
+    group.throughput(Throughput::Elements(ROUND)).sample_size(10);
+    group.bench_function("get of 1,000,000", |bencher| {
+        let data: Vec<_> = scattered(1).map(message).collect();
+        let keys: Vec<_> =
+            data.iter().map(|data| bench.keys.key_of(data.as_bytes(), &mut bench.arena).unwrap()).collect();
+        bencher.iter(|| keys.iter().filter(|key| bench.table.get(key).is_some()).count());
+    });
+    group.throughput(Throughput::Elements(ROWS));
+    let filter = |text| Filter::parse(text, &FilterOptions::default()).unwrap();
+    for text in ["/symbol = 'SYM123'", "/quantity > 990 AND /side = 'buy'", "SOW_KEY() = '0'"] {
+        let filter = filter(text);
+        group.bench_function(format!("scan with {text}"), |bencher| bencher.iter(|| bench.scan(&filter)));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, puts, reads);
+criterion_main!(benches);

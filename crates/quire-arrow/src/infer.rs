@@ -1,0 +1,187 @@
+//! The columns of messages whose fields are not described: their names and types are read from the messages.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use quire_expression::filter::path_of;
+use quire_expression::message_type::{Arena, FieldId, FieldPlan, MessageType, Number, Value};
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::plan::check_path;
+use crate::spec::{FieldType, SpecError};
+
+/// The type of a column that the values of all messages fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inferred {
+    /// A type that a scan builds.
+    Type(FieldType),
+    /// Objects or lists.
+    Nested,
+}
+
+/// The fields at the top level of JSON messages as paths, in the order in which they first appear. What is not a JSON object has none.
+pub fn top_level_fields<'a>(messages: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
+    let (mut known, mut paths) = (BTreeSet::new(), Vec::new());
+    for data in messages {
+        let Ok(Names(names)) = serde_json::from_slice::<Names>(data) else { continue };
+        for name in names {
+            if !known.contains(&name) {
+                paths.extend(path_to(&name));
+                known.insert(name);
+            }
+        }
+    }
+    paths
+}
+
+/// The type of each path.
+///
+/// # Errors
+/// [`SpecError::Path`].
+pub fn infer<'a>(
+    paths: &[String],
+    message_type: MessageType,
+    messages: impl Iterator<Item = &'a [u8]>,
+) -> Result<Vec<Inferred>, SpecError> {
+    let mut plan = FieldPlan::default();
+    let mut fields: Vec<(FieldId, Seen)> = Vec::with_capacity(paths.len());
+    for path in paths {
+        fields.push((plan.add(&check_path(path, path)?), Seen::Nothing));
+    }
+    let mut arena = Arena::default();
+    for data in messages {
+        arena.reset();
+        let Ok(values) = message_type.read(data, &plan, &arena) else { continue };
+        for (field, seen) in &mut fields {
+            if let Some(value) = values.get(field.index()) {
+                *seen = seen.and(*value);
+            }
+        }
+    }
+    Ok(fields.iter().map(|(_, seen)| seen.inferred()).collect())
+}
+
+/// The path of a member of the root. `None` for a name that no path can express.
+fn path_to(name: &str) -> Option<String> {
+    if name.is_empty() || (name.contains(['/', '[']) && name.contains(']')) {
+        return None;
+    }
+    let plain = format!("/{name}");
+    let is_plain = check_path(&plain, &plain).is_ok_and(|steps| steps == path_of(&plain) && steps.len() == 1);
+    Some(if is_plain { plain } else { format!("[/{name}]") })
+}
+
+/// The kinds of values that a field had so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    Nothing,
+    Booleans,
+    Integers,
+    Numbers,
+    Texts,
+    Nested,
+    /// Values of different kinds.
+    Mixed,
+}
+
+impl Seen {
+    fn and(self, value: Value<'_>) -> Seen {
+        let other = match value {
+            Value::Null => return self,
+            Value::Boolean(_) => Seen::Booleans,
+            Value::Number(Number::Integer(_), _) => Seen::Integers,
+            Value::Number(..) => Seen::Numbers,
+            Value::Text(_) => Seen::Texts,
+            Value::Array(_) | Value::Compound(_) => Seen::Nested,
+        };
+        match (self, other) {
+            (Seen::Nothing, other) => other,
+            (Seen::Integers, Seen::Numbers) | (Seen::Numbers, Seen::Integers) => Seen::Numbers,
+            (seen, other) if seen == other => seen,
+            // A text column has no form for an object.
+            (Seen::Nested, _) | (_, Seen::Nested) => Seen::Nested,
+            _ => Seen::Mixed,
+        }
+    }
+
+    fn inferred(self) -> Inferred {
+        match self {
+            Seen::Booleans => Inferred::Type(FieldType::Boolean),
+            Seen::Integers => Inferred::Type(FieldType::Long),
+            Seen::Numbers => Inferred::Type(FieldType::Double),
+            Seen::Nothing | Seen::Texts | Seen::Mixed => Inferred::Type(FieldType::String),
+            Seen::Nested => Inferred::Nested,
+        }
+    }
+}
+
+/// The names of the members of an object.
+struct Names(Vec<String>);
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(NamesVisitor)
+    }
+}
+
+struct NamesVisitor;
+
+impl<'de> Visitor<'de> for NamesVisitor {
+    type Value = Names;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Names, A::Error> {
+        let mut names = Vec::new();
+        while let Some((name, IgnoredAny)) = members.next_entry::<String, IgnoredAny>()? {
+            names.push(name);
+        }
+        Ok(Names(names))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inferred(messages: &[&str]) -> Vec<(String, String)> {
+        let data = || messages.iter().map(|message| message.as_bytes());
+        let paths = top_level_fields(data());
+        let types = infer(&paths, MessageType::Json, data()).unwrap();
+        let named = paths.into_iter().zip(types).map(|(path, inferred)| (path, format!("{inferred:?}")));
+        named.collect()
+    }
+
+    fn pair(path: &str, inferred: &str) -> (String, String) {
+        (path.to_owned(), inferred.to_owned())
+    }
+
+    #[test]
+    fn a_column_has_the_type_of_all_values_of_its_field() {
+        let messages = [
+            r#"{"id": "a", "qty": 1, "price": 2, "open": true, "legs": [1], "note": null, "mixed": 1}"#,
+            "not JSON",
+            r#"{"late": {"a": 1}, "id": "b", "qty": 2, "price": 2.5, "mixed": "x"}"#,
+        ];
+        let expected = [
+            pair("/id", "Type(String)"),
+            pair("/qty", "Type(Long)"),
+            pair("/price", "Type(Double)"),
+            pair("/open", "Type(Boolean)"),
+            pair("/legs", "Nested"),
+            pair("/note", "Type(String)"),
+            pair("/mixed", "Type(String)"),
+            pair("/late", "Nested"),
+        ];
+        assert_eq!(inferred(&messages), expected);
+    }
+
+    #[test]
+    fn a_name_that_looks_like_a_path_is_still_one_field() {
+        let found = inferred(&[r#"{"a/b": 1, "c[0": 2, "": 3, "d[0]": 4}"#]);
+        assert_eq!(found, [pair("[/a/b]", "Type(Long)"), pair("[/c[0]", "Type(Long)")]);
+    }
+}

@@ -1,0 +1,163 @@
+//! The newest message of each key of a last-value topic, as the log has them up to a position (`docs/spark.md`, "Last values").
+//!
+//! [`last_values`] reads the range once and keeps a hash and a position for each key, not its message. [`Plan::scan_at`](crate::Plan::scan_at)
+//! then reads the messages at these positions, in several parts when the caller wants that.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use quire_journal::{JournalError, Position, Reader, Record, RecordKind, Timestamp, TopicFilter};
+use rustc_hash::FxBuildHasher;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::plan::Bounds;
+
+/// The lifetimes of the records of a topic, as its configuration has them (`expiration` of `[[sow_topic]]`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetimes {
+    /// Unlimited. The expiration of a message is ignored.
+    Unlimited,
+    /// That of the message; without one unlimited.
+    OfMessages,
+    /// That of the message; without one this number of nanoseconds.
+    AfterNs(u64),
+}
+
+impl Lifetimes {
+    /// When the record of a message ends; the last time that there is for one that does not end.
+    fn end_of(self, record: &Record<'_>) -> Timestamp {
+        let lifetime_ns = match (self, record.expiration_s) {
+            (Lifetimes::Unlimited, _) | (_, Some(0)) | (Lifetimes::OfMessages, None) => u64::MAX,
+            (_, Some(seconds)) => Duration::from_secs(seconds.into()).as_nanos() as u64,
+            (Lifetimes::AfterNs(lifetime_ns), None) => lifetime_ns,
+        };
+        Timestamp(record.timestamp.as_ns().saturating_add(lifetime_ns))
+    }
+}
+
+/// The newest messages of a topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LastValues {
+    /// Their positions, in ascending order.
+    pub positions: Vec<Position>,
+    /// Messages in the range that have a key.
+    pub keyed_count: u64,
+    /// Messages in the range that have no key: they are not records of the topic.
+    pub keyless_count: u64,
+}
+
+impl LastValues {
+    /// The positions in a range, for [`Positions::new`].
+    pub fn between(&self, bounds: Bounds) -> Vec<u8> {
+        let first = self.positions.partition_point(|position| *position <= bounds.after);
+        let end = self.positions.partition_point(|position| *position <= bounds.limit);
+        let (mut bytes, mut before) = (Vec::new(), 0);
+        for position in &self.positions[first..end.max(first)] {
+            let mut distance = position.get() - before;
+            while distance >= 0x80 {
+                bytes.push(distance as u8 | 0x80);
+                distance >>= 7;
+            }
+            bytes.push(distance as u8);
+            before = position.get();
+        }
+        bytes
+    }
+}
+
+/// Finds the newest message of each key among the records after `bounds.after`, up to `bounds.limit`. Deleted records and those whose
+/// lifetime is over at the instant `at` are left out.
+///
+/// The keys are compared by 128 bits of a hash, as generated keys are.
+///
+/// # Errors
+/// The range cannot be read.
+pub fn last_values(
+    reader: &Reader,
+    topic: &str,
+    bounds: Bounds,
+    lifetimes: Lifetimes,
+    at: Timestamp,
+) -> Result<LastValues, JournalError> {
+    let mut newest: HashMap<u128, (Position, Timestamp), FxBuildHasher> = HashMap::default();
+    let mut found = LastValues::default();
+    let mut cursor = reader.cursor(bounds.after);
+    while let Some(batch) = cursor.next(bounds.limit, &OneTopic(topic))? {
+        for record in batch.records().filter(|record| record.topic == topic) {
+            match (record.kind, record.key()) {
+                (RecordKind::Publish, Some(key)) => {
+                    newest.insert(xxh3_128(key), (record.position, lifetimes.end_of(&record)));
+                    found.keyed_count += 1;
+                }
+                (RecordKind::Publish, None) => found.keyless_count += 1,
+                (RecordKind::Delete, _) => {
+                    for key in record.deleted_keys().map_while(Result::ok) {
+                        newest.remove(&xxh3_128(key));
+                    }
+                }
+                (RecordKind::Acknowledge | RecordKind::Lease, _) => (),
+            }
+        }
+    }
+    found.positions =
+        newest.into_values().filter(|(_, end)| *end > at).map(|(position, _)| position).collect();
+    found.positions.sort_unstable();
+    Ok(found)
+}
+
+/// Positions in ascending order, of which a scan makes rows.
+#[derive(Clone, Debug)]
+pub struct Positions {
+    bytes: Vec<u8>,
+    at: usize,
+    next: Option<Position>,
+}
+
+impl Positions {
+    /// From the bytes of [`LastValues::between`].
+    pub fn new(bytes: Vec<u8>) -> Self {
+        let mut positions = Positions { bytes, at: 0, next: Some(Position::ZERO) };
+        positions.advance();
+        positions
+    }
+
+    /// The first position that was not taken.
+    pub(crate) fn next(&self) -> Option<Position> {
+        self.next
+    }
+
+    /// Whether the position is one of them. Must be asked in ascending order: smaller ones are passed over.
+    pub(crate) fn take(&mut self, position: Position) -> bool {
+        while self.next.is_some_and(|next| next < position) {
+            self.advance();
+        }
+        let is_wanted = self.next == Some(position);
+        if is_wanted {
+            self.advance();
+        }
+        is_wanted
+    }
+
+    fn advance(&mut self) {
+        let Some(before) = self.next else { return };
+        let (mut distance, mut shift) = (0_u64, 0);
+        while let Some(byte) = self.bytes.get(self.at) {
+            self.at += 1;
+            distance |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or_default();
+            shift += 7;
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        self.next = (distance > 0).then(|| Position::new(before.get().saturating_add(distance)));
+    }
+}
+
+/// Blocks without the topic are not read.
+struct OneTopic<'a>(&'a str);
+
+impl TopicFilter for OneTopic<'_> {
+    fn wants(&self, topic: &str) -> bool {
+        topic == self.0
+    }
+}

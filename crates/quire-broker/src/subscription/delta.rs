@@ -1,0 +1,53 @@
+//! Delta subscriptions: of each change of a record only the fields that differ (docs/last-values.md, delta subscriptions).
+
+use std::sync::Arc;
+
+use quire_expression::filter::MessageContext;
+use quire_expression::message_type::Step;
+use quire_expression::select::Select;
+use quire_journal::Timestamp;
+
+use crate::replay::OwnedMessage;
+use crate::topic::TableId;
+
+/// The options of a delta subscription.
+#[derive(Debug)]
+pub(crate) struct Delta {
+    /// It gets no message for a change in which no field differs.
+    pub(crate) no_empties: bool,
+    /// With a select list: for each of its tables the list with the key fields.
+    selects: Vec<(TableId, Select)>,
+}
+
+impl Delta {
+    pub(crate) fn new(no_empties: bool, selects: Vec<(TableId, Select)>) -> Self {
+        Delta { no_empties, selects }
+    }
+
+    /// The select list with the key fields of one of its tables.
+    pub(crate) fn set_select(&mut self, table: TableId, select: Select) {
+        self.selects.retain(|(id, _)| *id != table);
+        self.selects.push((table, select));
+    }
+
+    /// The part of a difference that is delivered; `None` = all of it.
+    pub(crate) fn select(&self, table: TableId) -> Option<&Select> {
+        self.selects.iter().find(|(id, _)| *id == table).map(|(_, select)| select)
+    }
+}
+
+/// The record that the message on its way to the subscriptions replaces.
+pub(crate) struct Replaced {
+    pub(crate) table: TableId,
+    /// The fields of the key, which every difference has.
+    pub(crate) key_fields: Arc<[Vec<Step>]>,
+    pub(crate) expires: Option<Timestamp>,
+    pub(crate) message: OwnedMessage,
+}
+
+impl Replaced {
+    /// The input of filters from the record.
+    pub(crate) fn context(&self, now: Timestamp) -> MessageContext<'_> {
+        MessageContext { now, ..self.message.context() }
+    }
+}

@@ -1,0 +1,56 @@
+//! The changes of records, as the parts that follow last-value topics get them.
+//!
+//! While the server runs, every change of a record passes [`Tables::changed`] once, after the table has it: a publish, a delete, and the end
+//! of a lifetime. A [`Change`] has the record before it and after it. A part that follows the records of a topic takes the change there.
+//! The subscriptions with `oof` do so (`view.rs`), and so do pages and conflated subscriptions with `oof` (`follow.rs`). A start restores
+//! records without changes, so such a part reads the tables first.
+
+use quire_command::OofReason;
+use quire_journal::Timestamp;
+use quire_table::Row;
+
+use super::{TableDefinition, Tables};
+use crate::context::Context;
+use crate::subscription::SubscriptionId;
+use crate::topic::TableId;
+
+/// A change of one record.
+pub(super) struct Change<'a> {
+    pub topic: &'a TableDefinition,
+    /// The record before; `None`: the key is new.
+    pub old: Option<Row<'a>>,
+    /// The record now; `None`: it was deleted, or its lifetime ended.
+    pub new: Option<&'a Row<'a>>,
+    /// The subscriptions that get `oof` messages of the topic.
+    pub watchers: &'a [SubscriptionId],
+}
+
+/// A change as the caller made it.
+#[derive(Clone, Copy)]
+pub(super) struct RowChange<'a> {
+    /// The record, when it was put.
+    pub new: Option<&'a Row<'a>>,
+    /// The publisher and the sequence of the message that was put, when the log records it.
+    pub bookmark: Option<(u64, u64)>,
+    /// The reason, when it was removed.
+    pub reason: OofReason,
+    pub timestamp: Timestamp,
+}
+
+impl Tables {
+    /// A table has made this change.
+    pub(super) fn changed(&mut self, cx: &mut Context, id: TableId, made: RowChange<'_>) {
+        self.note_expiry(id);
+        let Tables { all, arena, leaving, has_empty, .. } = self;
+        let state = &all[id.0 as usize];
+        *has_empty |= made.new.is_none() && state.table.is_empty();
+        let change = Change {
+            topic: &state.definition,
+            old: state.table.previous(),
+            new: made.new,
+            watchers: &state.watchers,
+        };
+        change.find_leaving(cx, arena, leaving);
+        self.serve_followers(cx, id, made);
+    }
+}

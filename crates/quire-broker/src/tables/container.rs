@@ -1,0 +1,194 @@
+//! Last-value topics with a pattern: one entry of the configuration for all topics whose names match (docs/last-values.md section 12).
+//!
+//! Such an entry is a *container*. A topic gets a table with its first message. A table without records is removed when room is
+//! needed for another topic, and at a start. All tables of a container have one snapshot file (`snapshots.rs`).
+
+use std::sync::Arc;
+
+use hashbrown::HashSet;
+use quire_command::Code;
+use quire_journal::{Memory, Position};
+use quire_table::Table;
+use rustc_hash::FxBuildHasher;
+
+use super::follow::Followers;
+use super::{State, TableDefinition, Tables};
+use crate::context::Context;
+use crate::reply::Refused;
+use crate::stats::TableFigures;
+use crate::subscription::{ServedBy, SubscriptionId};
+use crate::topic::{ContainerId, TableId, TopicId};
+
+/// A last-value topic with a pattern.
+pub(super) struct Container {
+    pub definition: TableDefinition,
+    /// Its topics that have a table.
+    pub tables: Vec<TableId>,
+    /// The newest snapshot includes the log up to here, or more; 0: there is no snapshot.
+    pub snapshot_position: Position,
+}
+
+impl Container {
+    pub fn new(definition: TableDefinition) -> Self {
+        Container { definition, tables: Vec::new(), snapshot_position: Position::ZERO }
+    }
+}
+
+impl Tables {
+    /// Gives a topic of a container a table, when fewer than `count_max` topics of containers have one. A topic that belongs to no container
+    /// is left alone, and so is one that has a table.
+    ///
+    /// # Errors
+    /// There is no room for another topic, or the log does not record it as the container requires.
+    pub(crate) fn admit_topic(
+        &mut self,
+        cx: &mut Context,
+        topic: TopicId,
+        count_max: usize,
+    ) -> Result<(), Refused> {
+        let known = cx.topics.topic(topic);
+        if known.table.is_some() {
+            return Ok(());
+        }
+        let Some(container) = cx.topics.container_of(&known.name) else { return Ok(()) };
+        let name = known.name.clone();
+        // A look at all topics for each refused message would cost more than the message.
+        if self.has_empty && self.pattern_topic_count() >= count_max {
+            self.forget_empty(cx);
+        }
+        if self.pattern_topic_count() >= count_max {
+            let reason = format!(
+                "max_pattern_topics: {count_max} topics of sow_topics with a pattern have records, and {name:?} is a new one; \
+                 delete the records of topics that are not used, or raise limits.max_pattern_topics of the server"
+            );
+            return Err(Refused::new(Code::LimitExceeded, reason));
+        }
+        self.make_table(cx, container, &name).map(drop).map_err(|reason| Refused::new(Code::BadTopic, reason))
+    }
+
+    fn pattern_topic_count(&self) -> usize {
+        self.containers.iter().map(|container| container.tables.len()).sum()
+    }
+
+    /// Makes the table of a topic, and lets the subscriptions of its name follow it.
+    ///
+    /// # Errors
+    /// The log does not record the topic as the container requires.
+    pub(super) fn make_table(
+        &mut self,
+        cx: &mut Context,
+        id: ContainerId,
+        name: &Arc<str>,
+    ) -> Result<TableId, String> {
+        let container = &mut self.containers[id.0 as usize];
+        let definition = container.definition.for_topic(cx.topics.rules(), name)?;
+        let message_type = definition.message_type;
+        let table =
+            Table::new(definition.config.clone(), &Memory::heap()).map_err(|error| error.to_string())?;
+        let state = State::new(definition, table, Some(id), container.snapshot_position);
+        let table = match self.free.pop() {
+            Some(free) => {
+                self.all[free.0 as usize] = state;
+                free
+            }
+            None => {
+                self.all.push(state);
+                TableId(self.all.len() as u32 - 1)
+            }
+        };
+        container.tables.push(table);
+        // The message that needs it can still be refused.
+        self.has_empty = true;
+        cx.topics.add_table(name, table, message_type);
+        self.follow(cx, table, name);
+        Ok(table)
+    }
+
+    /// Subscriptions whose topics include a new table see its records from the first one on.
+    fn follow(&mut self, cx: &mut Context, table: TableId, name: &str) {
+        let mut joining: Vec<SubscriptionId> = Vec::new();
+        for (id, following) in &mut self.subscriptions {
+            if cx.subscriptions.get(*id).is_some_and(|subscription| subscription.selector.matches(name)) {
+                following.tables.push(table);
+                joining.push(*id);
+            }
+        }
+        joining.sort_unstable();
+        let state = self.state(table);
+        for id in joining {
+            let subscription = &mut cx.subscriptions.all[id];
+            let ServedBy::Sow(sow) = &mut subscription.served_by else { continue };
+            if let Some(delta) = &mut sow.delta {
+                state.delta_count += 1;
+                if let Some(select) = &subscription.select {
+                    delta.set_select(table, select.with_fields(&state.definition.key_fields));
+                }
+            }
+            if sow.is_follower {
+                state.followers.add_conflated(id);
+            } else if sow.wants_oof {
+                state.watchers.push(id);
+            }
+        }
+    }
+
+    /// Removes the tables of topics of containers that have no records, and that no command is reading.
+    pub(super) fn forget_empty(&mut self, cx: &mut Context) {
+        let deleting = self.deleting_tables();
+        self.has_empty = false;
+        let mut gone: HashSet<TableId, FxBuildHasher> = HashSet::default();
+        for container in &mut self.containers {
+            container.tables.retain(|id| {
+                let State { table, followers, .. } = &self.all[id.0 as usize];
+                let is_read = table.is_empty()
+                    && (table.stats().scans > 0 || deleting.contains(id) || followers.has_pages());
+                let is_used = !table.is_empty() || is_read;
+                self.has_empty |= is_read;
+                if !is_used {
+                    gone.insert(*id);
+                }
+                is_used
+            });
+        }
+        for following in self.subscriptions.values_mut() {
+            following.tables.retain(|id| !gone.contains(id));
+        }
+        let mut gone: Vec<TableId> = gone.into_iter().collect();
+        gone.sort_unstable_by(|a, b| b.cmp(a));
+        for id in &gone {
+            let state = self.state(*id);
+            state.is_free = true;
+            state.watchers.clear();
+            state.followers = Followers::default();
+            state.delta_count = 0;
+            let name = state.definition.name.clone();
+            cx.topics.remove_table(&name);
+        }
+        self.free.extend(gone);
+    }
+
+    /// The figures of a container, by its name.
+    pub(super) fn container_figures(&self, name: &str) -> Option<TableFigures> {
+        let container = self.containers.iter().find(|container| *container.definition.name == *name)?;
+        let definition = &container.definition;
+        let mut topic_count = 0;
+        let mut figures = TableFigures {
+            record_count: 0,
+            size: 0,
+            memory_size: 0,
+            key: definition.key.clone(),
+            durability: definition.durability.name(),
+            snapshot_position: container.snapshot_position.get(),
+            pattern: definition.pattern.as_ref().map(|(text, _)| text.clone()),
+            topic_count: None,
+        };
+        for id in &container.tables {
+            let stats = self.all[id.0 as usize].table.stats();
+            topic_count += u64::from(stats.rows > 0);
+            figures.record_count += stats.rows as u64;
+            figures.size += stats.rows_size as u64;
+            figures.memory_size += stats.memory_size as u64;
+        }
+        Some(TableFigures { topic_count: Some(topic_count), ..figures })
+    }
+}

@@ -1,0 +1,193 @@
+//! Subscriptions that get the changes of records from the tables, and not from the publish stream (docs/last-values.md, section 4).
+//!
+//! These subscriptions need to know what they had before each change: a page, and a conflated subscription with `oof`.
+
+use quire_command::{Code, Message, MessageKind, OofReason};
+use quire_expression::filter::MessageContext;
+use quire_journal::Timestamp;
+use quire_table::{MoveKind, PageId, Polled, Row};
+
+use super::plan::RecordsPlan;
+use super::settings::TableDefinition;
+use super::view::{VIEW_EFFORT_MAX, context_of_row};
+use super::{RowChange, State, Tables};
+use crate::context::Context;
+use crate::reply::Refused;
+use crate::subscription::{ServedBy, SubscriptionId, ViewChange};
+use crate::topic::TableId;
+
+/// The subscriptions of one topic that get their changes from the table.
+#[derive(Default)]
+pub(super) struct Followers {
+    pages: Vec<(PageId, SubscriptionId)>,
+    /// Conflated subscriptions with `oof`.
+    conflated: Vec<SubscriptionId>,
+}
+
+impl Followers {
+    fn is_empty(&self) -> bool {
+        self.pages.is_empty() && self.conflated.is_empty()
+    }
+
+    pub(super) fn has_pages(&self) -> bool {
+        !self.pages.is_empty()
+    }
+
+    pub(super) fn add_conflated(&mut self, id: SubscriptionId) {
+        self.conflated.push(id);
+    }
+}
+
+impl State {
+    /// A subscription gets its changes from the table. A page begins with a look at the records.
+    pub(super) fn follow(&mut self, cx: &Context, id: SubscriptionId, plan: &RecordsPlan) -> Option<PageId> {
+        let filter = cx.subscriptions.all[id].filter.as_ref();
+        let Some(query) = plan.page_query(filter, cx.config.limits.max_query_copies) else {
+            self.followers.add_conflated(id);
+            return None;
+        };
+        let page = self.table.open_page(query);
+        self.followers.pages.push((page, id));
+        Some(page)
+    }
+
+    pub(super) fn unfollow(&mut self, id: SubscriptionId) {
+        let Followers { pages, conflated } = &mut self.followers;
+        conflated.retain(|follower| *follower != id);
+        if let Some(index) = pages.iter().position(|(_, subscription)| *subscription == id) {
+            let (page, _) = pages.swap_remove(index);
+            self.table.close_page(page);
+        }
+    }
+}
+
+impl Tables {
+    /// Serves the followers of a table after the last change.
+    pub(super) fn serve_followers(&mut self, cx: &mut Context, id: TableId, change: RowChange<'_>) {
+        let state = &self.all[id.0 as usize];
+        if state.followers.is_empty() {
+            return;
+        }
+        let Followers { pages, conflated } = &state.followers;
+        cx.slices.weigh(pages.len() + conflated.len());
+        for moved in state.table.moves() {
+            let Some((_, subscription)) = pages.iter().find(|(page, _)| *page == moved.page) else {
+                continue;
+            };
+            let (kind, view_change) = match moved.kind {
+                MoveKind::Removed => (MessageKind::Oof(change.reason), ViewChange::Left),
+                MoveKind::Left => (MessageKind::Oof(OofReason::Match), ViewChange::Left),
+                MoveKind::Entered => (MessageKind::Publish, ViewChange::Entered),
+                MoveKind::Replaced => (MessageKind::Publish, ViewChange::Replaced),
+            };
+            let new = change.new.filter(|new| new.key == moved.row.key && kind == MessageKind::Publish);
+            let timestamp = if kind == MessageKind::Publish { moved.row.timestamp } else { change.timestamp };
+            let bookmark = new.and(change.bookmark);
+            deliver(
+                cx,
+                &state.definition,
+                *subscription,
+                &moved.row,
+                (kind, view_change),
+                bookmark,
+                timestamp,
+            );
+        }
+        for (page, subscription) in pages {
+            if let Some(failure) = state.table.page_failure(*page) {
+                let refused = refusal_of(cx, &state.definition, failure);
+                cx.end_subscription(*subscription, refused.code, &refused.reason);
+            }
+        }
+        if !conflated.is_empty() {
+            self.serve_conflated(cx, id, change);
+        }
+    }
+
+    fn serve_conflated(&mut self, cx: &mut Context, id: TableId, change: RowChange<'_>) {
+        let Tables { all, arena, .. } = self;
+        let State { definition, table, followers, .. } = &all[id.0 as usize];
+        let previous = table.previous();
+        let current = change.new.and_then(|new| table.get(new.key));
+        let Some(key) = current.or(previous).map(|row| row.key) else { return };
+        let context = |row| context_of_row(&definition.name, definition.message_type, row, change.timestamp);
+        let (before, after) = (previous.as_ref().map(context), change.new.map(context));
+        arena.allow(VIEW_EFFORT_MAX);
+        for follower in &followers.conflated {
+            let Some(subscription) = cx.subscriptions.get(*follower) else { continue };
+            let ServedBy::Sow(sow) = &subscription.served_by else { continue };
+            if !sow.wants_key(key) {
+                continue;
+            }
+            let filter = subscription.filter.as_ref();
+            let mut decide = |context: &MessageContext<'_>| {
+                filter.map_or(Some(true), |filter| filter.decide(context, arena))
+            };
+            let had = match (&before, &previous) {
+                (Some(before), Some(row)) if sow.had(row.expires) => decide(before),
+                _ => Some(false),
+            };
+            let has = after.as_ref().map_or(Some(false), &mut decide);
+            let (Some(had), Some(has)) = (had, has) else {
+                cx.end_costly(*follower, current.or(previous).map_or(0, |row| row.data.len()));
+                continue;
+            };
+            let (kind, view_change) = match (had, has, change.new) {
+                (false, false, _) => continue,
+                (true, true, _) => (MessageKind::Publish, ViewChange::Replaced),
+                (false, true, _) => (MessageKind::Publish, ViewChange::Entered),
+                (true, false, Some(_)) => (MessageKind::Oof(OofReason::Match), ViewChange::Left),
+                (true, false, None) => (MessageKind::Oof(change.reason), ViewChange::Left),
+            };
+            let Some(row) = current.or(previous) else { continue };
+            let bookmark = change.bookmark.filter(|_| has);
+            deliver(cx, definition, *follower, &row, (kind, view_change), bookmark, change.timestamp);
+        }
+    }
+}
+
+/// Gives a subscription the message about a record.
+fn deliver(
+    cx: &mut Context,
+    definition: &TableDefinition,
+    id: SubscriptionId,
+    row: &Row<'_>,
+    (kind, view_change): (MessageKind, ViewChange),
+    bookmark: Option<(u64, u64)>,
+    timestamp: Timestamp,
+) {
+    let message_type = definition.message_type;
+    let context = context_of_row(&definition.name, message_type, row, timestamp);
+    let mut memory = std::mem::take(&mut cx.selected);
+    let data = cx.select(id, Some(message_type), row.data, &mut memory);
+    let message = Message {
+        subscription: 0,
+        bookmark,
+        timestamp_ns: timestamp.as_ns(),
+        queued: None,
+        topic: definition.name.as_bytes(),
+        correlation_id: row.correlation_id,
+        headers: row.headers,
+        key: row.key,
+        kind,
+        data,
+    };
+    cx.deliver_view_change(id, &context, &message, view_change);
+    cx.selected = memory;
+}
+
+/// Why a page has ended.
+pub(super) fn refusal_of(cx: &Context, definition: &TableDefinition, failure: Polled) -> Refused {
+    let name = &definition.name;
+    let reason = match failure {
+        Polled::TooMuchEffort => format!(
+            "the filter of the page of {name:?} takes more than the limit of effort for one record; use fewer patterns"
+        ),
+        _ => format!(
+            "max_query_copies: the page of {name:?} needs more than {} bytes for the order of its records; use a filter, or \
+             raise the limit",
+            cx.config.limits.max_query_copies
+        ),
+    };
+    Refused::new(Code::LimitExceeded, reason)
+}

@@ -1,0 +1,176 @@
+//! States of earlier instants: `sow` with a bookmark (docs/last-values.md section 3).
+//!
+//! A time is an instant. The time of a bookmark is that of its message, which a background job reads from the log. Commands of the
+//! connection wait for it, so that they stay in order.
+
+use quire_command::Code;
+use quire_expression::filter::Filter;
+use quire_journal::{AllTopics, Bookmark, JournalError, Position, Reader, Timestamp};
+use quire_scan::StartPoint;
+use quire_table::{AsOf, BeforeHistory};
+
+use super::plan::{Asker, RecordsPlan};
+use super::{State, TableDurability, Tables};
+use crate::context::Context;
+use crate::failure::code_of;
+use crate::reply::Refused;
+use crate::session::{SessionId, Stall};
+use crate::topic::TableId;
+use crate::work::{Job, JobOwner};
+
+/// A moment of the log: a time, and the message that has it when a message was named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Instant {
+    pub time: Timestamp,
+    pub position: Option<Position>,
+}
+
+/// The state that a query asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Current,
+    At(Instant),
+    After(Bookmark),
+}
+
+/// A query whose bookmark is looked for.
+pub(super) struct Finding {
+    plan: RecordsPlan,
+    filter: Option<Filter>,
+    asker: Asker,
+    bookmark: Bookmark,
+    /// The end of the log when the command arrived.
+    log_end: Position,
+    /// The search under way; `None` while it waits until the messages before the command are persisted.
+    number: Option<u64>,
+}
+
+impl Asked {
+    /// Reads the bookmark of a query.
+    ///
+    /// # Errors
+    /// It names no single instant.
+    pub fn parse(text: &str) -> Result<Asked, Refused> {
+        let point = text.trim().parse::<StartPoint>().map_err(|error| {
+            let reason = format!("bookmark: {error}. A state has one bookmark or one time");
+            Refused::new(Code::BadBookmark, reason)
+        })?;
+        Ok(match point {
+            StartPoint::Now => Asked::Current,
+            StartPoint::Epoch => Asked::At(Instant { time: Timestamp(0), position: None }),
+            StartPoint::Time(time) => Asked::At(Instant { time, position: None }),
+            StartPoint::Bookmark(bookmark) => Asked::After(bookmark),
+        })
+    }
+}
+
+/// The position and the time of the message that a bookmark names; `None` when the log does not have it. May read from the disk.
+pub(crate) fn find(reader: &Reader, bookmark: Bookmark) -> Result<Option<Instant>, JournalError> {
+    let Some(position) = reader.find(bookmark)? else { return Ok(None) };
+    let mut cursor = reader.cursor(Position::new(position.get() - 1)).sparingly();
+    let Some(batch) = cursor.next(position, &AllTopics)? else { return Ok(None) };
+    let record = batch.records().find(|record| record.position == position);
+    Ok(record.map(|record| Instant { time: record.timestamp, position: Some(position) }))
+}
+
+impl State {
+    /// The instant whose state the table gives for another one; `None`: the current state.
+    ///
+    /// # Errors
+    /// The history does not reach back to it.
+    pub(super) fn as_of(&self, cx: &mut Context, instant: Instant) -> Result<Option<AsOf>, Refused> {
+        let now = cx.log.stamp(cx.now.wall);
+        // Messages of a transient topic need not be in the log. Then their positions are not comparable.
+        let position = instant.position.filter(|_| self.definition.durability == TableDurability::Persistent);
+        let found = self.table.as_of(instant.time, position, now);
+        found.map_err(|BeforeHistory { begin, is_by_size }| {
+            let key = if is_by_size { "max_size" } else { "window" };
+            let reason = format!(
+                "bookmark: the history of {:?} begins at {begin}, and the bookmark is of {}; ask for a later state, or raise {key} of \
+                 its history",
+                self.definition.name, instant.time
+            );
+            Refused::new(Code::BadBookmark, reason)
+        })
+    }
+}
+
+impl Tables {
+    /// The instant whose state a topic gives for another one; `None`: the current state.
+    ///
+    /// # Errors
+    /// The history does not reach back to it.
+    pub(crate) fn as_of(
+        &self,
+        cx: &mut Context,
+        id: TableId,
+        instant: Instant,
+    ) -> Result<Option<AsOf>, Refused> {
+        self.all[id.0 as usize].as_of(cx, instant)
+    }
+
+    /// Whether one of the tables keeps its history.
+    pub(crate) fn keep_history(&self, tables: &[TableId]) -> bool {
+        tables.iter().any(|table| self.all[table.0 as usize].definition.config.history.is_some())
+    }
+
+    /// Looks for the bookmark of a query. The commands of the connection wait.
+    pub(super) fn find_bookmark(
+        &mut self,
+        cx: &mut Context,
+        id: SessionId,
+        (plan, filter, asker): (RecordsPlan, Option<Filter>, Asker),
+        bookmark: Bookmark,
+    ) {
+        let log_end = if cx.log.failure.is_some() { cx.log.visible() } else { cx.log.appended() };
+        let number = Some(begin_search(cx, id, bookmark));
+        self.finding.insert(id, Finding { plan, filter, asker, bookmark, log_end, number });
+        cx.stall(id, Stall::Searching);
+    }
+
+    /// A search is done; `None` by a bug of ours.
+    pub(crate) fn bookmark_found(
+        &mut self,
+        cx: &mut Context,
+        id: SessionId,
+        number: u64,
+        found: Option<Result<Option<Instant>, JournalError>>,
+    ) {
+        let is_current = |finding: &&mut Finding| finding.number == Some(number);
+        let Some(finding) = self.finding.get_mut(&id).filter(is_current) else { return };
+        let found = match found {
+            Some(Ok(Some(instant))) => Ok(instant),
+            // A bookmark is known to subscribers before its message is persisted: it may only not be there yet.
+            Some(Ok(None)) if cx.log.visible() < finding.log_end && cx.log.failure.is_none() => {
+                finding.number = None;
+                return;
+            }
+            Some(Ok(None)) => {
+                Err(Refused::new(Code::BookmarkNotFound, "the bookmark is not in the log".to_owned()))
+            }
+            Some(Err(error)) => Err(Refused::new(code_of(&error), error.to_string())),
+            None => Err(Refused::new(Code::Internal, "looking for the bookmark failed".to_owned())),
+        };
+        let Some(Finding { plan, filter, asker, .. }) = self.finding.remove(&id) else { return };
+        match found {
+            Ok(instant) => self.begin_query(cx, id, &plan, filter.as_ref(), asker, Some(instant)),
+            Err(refused) => cx.refuse_command(id, asker.command, asker.number, &refused),
+        }
+        cx.resume_commands(id, Stall::Searching);
+    }
+
+    /// Searches again for bookmarks that were not there yet.
+    pub(crate) fn find_again(&mut self, cx: &mut Context) {
+        let (persisted, has_failed) = (cx.log.visible(), cx.log.failure.is_some());
+        for (id, finding) in &mut self.finding {
+            if finding.number.is_none() && (finding.log_end <= persisted || has_failed) {
+                finding.number = Some(begin_search(cx, *id, finding.bookmark));
+            }
+        }
+    }
+}
+
+fn begin_search(cx: &mut Context, id: SessionId, bookmark: Bookmark) -> u64 {
+    let reader = cx.log.reader.clone();
+    cx.begin_job(JobOwner::FindBookmark(id), Job::FindBookmark { reader, bookmark })
+}

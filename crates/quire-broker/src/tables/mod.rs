@@ -1,0 +1,347 @@
+//! The service of last-value topics: the records (`quire_table`) between the log and the connections (docs/last-values.md).
+//!
+//! A [`Table`] has the newest message of each key. The intake puts a message into it after the message was appended to the log, so the
+//! tables follow the newest appended state. The run loop calls:
+//!
+//! - [`new`](Tables::new), [`recover`](Tables::recover): at the start.
+//! - [`admit_topic`](Tables::admit_topic): for the first message of a topic.
+//! - [`prepare`](Tables::prepare), [`put`](Tables::put): for a message on its way into the log, and after it was appended.
+//! - [`query`](Tables::query), [`begin_delete`](Tables::begin_delete): for commands of connections.
+//! - [`subscribe`](Tables::subscribe), [`leave`](Tables::leave), [`part`](Tables::part): when subscriptions that have records in view begin,
+//!   end and are replaced.
+//! - [`forget_session`](Tables::forget_session), [`may_resume`](Tables::may_resume): when a connection ends, or takes data again.
+//! - [`next_expired`](Tables::next_expired), [`next_portion`](Tables::next_portion), [`remove`](Tables::remove),
+//!   [`serve`](Tables::serve), [`next_timeout`](Tables::next_timeout): once per turn.
+//!
+//! A query is a scan of a table in portions between other work (`scan.rs`). A delete by filter is a scan that collects keys (`delete.rs`).
+//! A page, and a conflated subscription with `oof`, get their changes from here (`follow.rs`).
+//! The service appends nothing to the log, because the sequence of a delete belongs to its publisher. The run loop appends the records of
+//! deletes, and sends the messages about records that leave the view of a subscription (`view.rs`).
+
+mod change;
+mod container;
+mod delete;
+mod follow;
+mod history;
+mod plan;
+mod prepare;
+mod recover;
+mod replace;
+mod scan;
+mod settings;
+mod snapshot_file;
+mod snapshots;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use quire_command::{MessageKind, OofReason};
+use quire_expression::message_type::Arena;
+use quire_journal::{Cursor, Headers, Journal, JournalError, Memory, Position, Record, Timestamp};
+use quire_table::{Moment, Row, Table, TableConfigError};
+use quire_types::time::{Instant, Now};
+use rustc_hash::FxBuildHasher;
+
+use crate::context::Context;
+use crate::session::SessionId;
+use crate::stats::{Page, TableFigures, TopicStats};
+use crate::subscription::SubscriptionId;
+use crate::tail::{Consumed, LogConsumer};
+use crate::topic::{ContainerId, ContainerRoute, TableId, TableRoutes, TopicId};
+use change::RowChange;
+use container::Container;
+use delete::RefusedDelete;
+pub(crate) use delete::{DeleteDone, Portion};
+use follow::Followers;
+pub(crate) use history::{Asked as AskedState, Instant as FoundInstant, find as find_bookmark};
+pub(crate) use plan::{RecordsPlan, Wanted};
+pub(crate) use prepare::{Arriving, Prepared};
+pub(crate) use replace::{FormerView, PENDING_CHANGES_MAX};
+use scan::{Scan, Scanning};
+pub(crate) use settings::TableDefinition;
+pub use settings::{HistorySettings, SowTopicSettings, TableDurability, TableExpiration};
+pub(crate) use snapshot_file::SnapshotFile;
+use snapshots::Snapshots;
+pub(crate) use view::Left;
+
+/// The resolution of lifetimes: an expired record is removed at the latest after this time.
+const EXPIRY_RESOLUTION: Duration = Duration::from_millis(100);
+
+/// Messages of topics that are not recorded have no position. Each gets a number from here on, so that two messages never have the same
+/// one. The positions of the log end below it.
+const UNRECORDED_BEGIN: u64 = 1 << 62;
+
+/// Everything about the last-value topics of one broker.
+pub(crate) struct Tables {
+    all: Vec<State>,
+    containers: Vec<Container>,
+    /// Places of `all` whose topics are gone.
+    free: Vec<TableId>,
+    /// A topic of a container may have no records any more.
+    has_empty: bool,
+    /// When the next record of each topic expires.
+    expiring: BTreeSet<(Timestamp, TableId)>,
+    /// Queries, and subscriptions that get their records.
+    scanning: Scanning,
+    snapshots: Snapshots,
+    /// A cursor where the oldest snapshot ends: files from a cursor on are not removed.
+    pin: Option<Cursor>,
+    /// Deletes that are not done yet, by the session that waits for them.
+    deleting: BTreeMap<SessionId, delete::Delete>,
+    /// Queries whose bookmarks are looked for, by the session that waits for them.
+    finding: BTreeMap<SessionId, history::Finding>,
+    /// Deletes that ended early, and whose sequences are still to be noted.
+    refused: Vec<RefusedDelete>,
+    /// Each subscription that has records in view.
+    subscriptions: HashMap<SubscriptionId, Following, FxBuildHasher>,
+    /// The subscriptions whose view the last record left.
+    leaving: Vec<SubscriptionId>,
+    /// When expired records were looked for last.
+    expired_at: Option<Instant>,
+    unrecorded_count: u64,
+    arena: Arena,
+}
+
+/// One last-value topic.
+struct State {
+    definition: TableDefinition,
+    /// The topic belongs to it; `None`: it has its own entry in the configuration.
+    container: Option<ContainerId>,
+    /// The topic has no table any more, and another topic may get this place.
+    is_free: bool,
+    table: Table,
+    /// Its entry in `expiring`.
+    next_expiry: Option<Timestamp>,
+    /// The subscriptions that want to know when a record leaves their view.
+    watchers: Vec<SubscriptionId>,
+    followers: Followers,
+    /// How many delta subscriptions there are.
+    delta_count: usize,
+    /// It was logged that a message has no value for a field of the key.
+    has_logged_missing: bool,
+    /// The newest snapshot includes the log up to here; 0: there is no snapshot.
+    snapshot_position: Position,
+}
+
+/// A subscription that has records in view.
+struct Following {
+    tables: Vec<TableId>,
+    is_delta: bool,
+    is_page: bool,
+}
+
+/// A message that becomes a record.
+pub(crate) struct NewRow<'a> {
+    pub key: &'a [u8],
+    /// `None`: the log does not record the message.
+    pub position: Option<Position>,
+    /// Its publisher and sequence, when the log records it.
+    pub bookmark: Option<(u64, u64)>,
+    pub timestamp: Timestamp,
+    pub expiration_s: Option<u32>,
+    pub correlation_id: &'a [u8],
+    pub headers: Headers<'a>,
+    pub data: &'a [u8],
+}
+
+impl Tables {
+    pub(crate) fn new(
+        definitions: Vec<TableDefinition>,
+        journal: &Journal,
+    ) -> Result<Self, TableConfigError> {
+        let memory = Memory::heap();
+        let (containers, topics): (Vec<_>, Vec<_>) =
+            definitions.into_iter().partition(|definition| definition.pattern.is_some());
+        let all = topics.into_iter().map(|definition| {
+            let table = Table::new(definition.config.clone(), &memory)?;
+            Ok(State::new(definition, table, None, Position::ZERO))
+        });
+        Ok(Tables {
+            all: all.collect::<Result<_, _>>()?,
+            containers: containers.into_iter().map(Container::new).collect(),
+            free: Vec::new(),
+            has_empty: false,
+            expiring: BTreeSet::new(),
+            scanning: Scanning::default(),
+            snapshots: Snapshots::new(journal),
+            pin: None,
+            deleting: BTreeMap::new(),
+            finding: BTreeMap::new(),
+            refused: Vec::new(),
+            subscriptions: HashMap::default(),
+            leaving: Vec::new(),
+            expired_at: None,
+            unrecorded_count: 0,
+            arena: Arena::default(),
+        })
+    }
+
+    /// The topics of the definitions, for the table of topics.
+    pub(crate) fn routes(definitions: &[TableDefinition]) -> TableRoutes {
+        let topics = definitions.iter().filter(|definition| definition.pattern.is_none());
+        let numbered = (0..).map(TableId).zip(topics);
+        let container = |definition: &TableDefinition| {
+            let (_, pattern) = definition.pattern.clone()?;
+            Some(ContainerRoute {
+                name: definition.name.clone(),
+                message_type: definition.message_type,
+                pattern,
+            })
+        };
+        TableRoutes {
+            tables: numbered.map(|(id, table)| (table.name.clone(), (id, table.message_type))).collect(),
+            containers: definitions.iter().filter_map(container).collect(),
+        }
+    }
+
+    /// Whether there are any.
+    pub(crate) fn any(&self) -> bool {
+        !self.all.is_empty() || !self.containers.is_empty()
+    }
+
+    /// Notes when the next record of a topic expires, after a change of it.
+    fn note_expiry(&mut self, id: TableId) {
+        let State { table, next_expiry: noted, .. } = &mut self.all[id.0 as usize];
+        let next = table.next_expiry();
+        if next != *noted {
+            noted.take().map(|at| self.expiring.remove(&(at, id)));
+            next.map(|at| self.expiring.insert((at, id)));
+            *noted = next;
+        }
+    }
+
+    fn state(&mut self, id: TableId) -> &mut State {
+        &mut self.all[id.0 as usize]
+    }
+
+    /// A message becomes the record of its key. Finds the subscriptions whose view the record leaves, because their filters matched the
+    /// previous record and do not match the message. [`Tables::leaving`] gives them.
+    pub(crate) fn put(&mut self, cx: &mut Context, id: TableId, new: &NewRow<'_>) {
+        let position = new.position.unwrap_or_else(|| {
+            self.unrecorded_count += 1;
+            Position::new(UNRECORDED_BEGIN + self.unrecorded_count)
+        });
+        let state = self.state(id);
+        let row = Row {
+            key: new.key,
+            position,
+            timestamp: new.timestamp,
+            expires: state.definition.expiration.end_of(new.timestamp, new.expiration_s),
+            correlation_id: new.correlation_id,
+            headers: new.headers,
+            data: new.data,
+        };
+        let is_new = state.table.put(&row);
+        cx.replaced = if is_new { None } else { self.replaced(id) };
+        let (reason, timestamp) = (OofReason::Match, new.timestamp);
+        self.changed(cx, id, RowChange { new: Some(&row), bookmark: new.bookmark, reason, timestamp });
+    }
+
+    /// Removes a record, and gives the message for its subscriptions; `None` when there is no such record.
+    pub(crate) fn remove(&mut self, cx: &mut Context, id: TableId, key: &[u8]) -> Option<Left<'_>> {
+        let at = Moment { position: cx.log.appended(), timestamp: cx.log.stamp(cx.now.wall) };
+        if !self.state(id).table.remove(key, at) {
+            return None;
+        }
+        self.left(cx, id, OofReason::Deleted, cx.now.wall)
+    }
+
+    /// Removes a record whose lifetime is over, and gives the message for its subscriptions; `None` when there is none.
+    pub(crate) fn next_expired(&mut self, cx: &mut Context) -> Option<Left<'_>> {
+        let now = cx.now.wall;
+        let due = self.expiring.first().filter(|(at, _)| *at <= now).map(|(_, id)| *id);
+        let Some(id) = due.filter(|id| self.state(*id).table.pop_expired(now)) else {
+            self.expired_at = Some(cx.now.instant);
+            return None;
+        };
+        let ended = self.state(id).table.previous().and_then(|row| row.expires).unwrap_or(now);
+        self.left(cx, id, OofReason::Expired, ended)
+    }
+
+    /// The last change removed a record.
+    fn left(
+        &mut self,
+        cx: &mut Context,
+        id: TableId,
+        reason: OofReason,
+        timestamp: Timestamp,
+    ) -> Option<Left<'_>> {
+        self.changed(cx, id, RowChange { new: None, bookmark: None, reason, timestamp });
+        self.left_of_previous(id, MessageKind::Oof(reason), timestamp)
+    }
+
+    /// When a record expires, at the resolution of lifetimes, and when to look at the snapshots.
+    pub(crate) fn next_timeout(&self, now: Now) -> Option<Instant> {
+        let next = self.expiring.first().map(|(next, _)| {
+            let left = Duration::from_nanos(next.as_ns().saturating_sub(now.wall.as_ns()));
+            let earliest = self.expired_at.map_or(now.instant, |at| at + EXPIRY_RESOLUTION);
+            (now.instant + left).max(earliest)
+        });
+        next.into_iter().chain(self.snapshot_due()).min()
+    }
+
+    /// Adds the figures of last-value topics to a list of topics.
+    pub(crate) fn describe(&self, cx: &Context, page: &mut Page<TopicStats>) {
+        for topic in &mut page.items {
+            let figures = cx.topics.table(&topic.topic).map(|id| self.all[id.0 as usize].figures());
+            topic.last_values = figures.or_else(|| self.container_figures(&topic.topic));
+        }
+    }
+}
+
+impl LogConsumer for Tables {
+    /// The intake puts messages into the tables.
+    fn is_following(&self, _: &Context) -> bool {
+        false
+    }
+
+    fn on_record(&mut self, _: &mut Context, _: TopicId, _: &Record<'_>) -> Consumed {
+        Consumed::default()
+    }
+
+    fn on_unreadable(&mut self, _: &mut Context, _: Position, _: &JournalError) {}
+
+    /// A topic needs the log after its newest snapshot. In this process a cursor keeps the journal files, in another process the sidecar
+    /// files do.
+    fn needed_from(&self, cx: &Context) -> Option<Position> {
+        self.first_needed(cx)
+    }
+}
+
+impl State {
+    fn new(
+        definition: TableDefinition,
+        table: Table,
+        container: Option<ContainerId>,
+        snapshot_position: Position,
+    ) -> Self {
+        State {
+            definition,
+            container,
+            is_free: false,
+            table,
+            next_expiry: None,
+            watchers: Vec::new(),
+            followers: Followers::default(),
+            delta_count: 0,
+            has_logged_missing: false,
+            snapshot_position,
+        }
+    }
+
+    fn figures(&self) -> TableFigures {
+        let stats = self.table.stats();
+        TableFigures {
+            record_count: stats.rows as u64,
+            size: stats.rows_size as u64,
+            memory_size: stats.memory_size as u64,
+            key: self.definition.key.clone(),
+            durability: self.definition.durability.name(),
+            snapshot_position: self.snapshot_position.get(),
+            pattern: None,
+            topic_count: None,
+        }
+    }
+}

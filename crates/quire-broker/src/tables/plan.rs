@@ -1,0 +1,374 @@
+//! Commands that ask for records, checked before the scans of the tables begin.
+
+use std::collections::VecDeque;
+
+use quire_command::{Acks, Code, Keys, Query, SowDelete, SubscribeOptions};
+use quire_expression::filter::Filter;
+use quire_expression::select::Select;
+use quire_table::{self as table, AsOf, Order, PageQuery};
+
+use super::history::{Asked, Instant};
+use super::replace::View;
+use super::scan::{QUERIES_PER_SESSION_MAX, Total};
+use super::{Following, FormerView, Scan, Tables};
+use crate::context::Context;
+use crate::reply::Refused;
+use crate::session::SessionId;
+use crate::subscription::{Delta, ServedBy, SowSubscription, SubscriptionId};
+use crate::topic::TableId;
+
+/// The most records of a page: they are collected in one piece of work, of less than a millisecond.
+const PAGE_RECORDS_MAX: u64 = 65_536;
+
+/// The records that a command asks for.
+#[derive(Clone)]
+pub(crate) struct RecordsPlan {
+    pub tables: Vec<TableId>,
+    keys: Option<Vec<Box<[u8]>>>,
+    order: Option<Order>,
+    skip_n: u64,
+    top_n: Option<u64>,
+    /// The subscription keeps this part of the result up to date.
+    is_page: bool,
+    /// The instant of the result; `None`: the current state.
+    pub instant: Option<Instant>,
+}
+
+/// The fields of a command that select and order records.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Wanted<'a> {
+    pub order_by: Option<&'a str>,
+    pub skip_n: Option<u32>,
+    pub top_n: Option<u32>,
+    pub keys: Option<Keys<'a>>,
+}
+
+impl RecordsPlan {
+    /// Makes the result of a subscription a page.
+    ///
+    /// # Errors
+    /// There can be no such page.
+    pub(crate) fn into_page(self) -> Result<Self, Refused> {
+        if self.top_n.is_none_or(|top_n| top_n > PAGE_RECORDS_MAX) {
+            let reason = format!(
+                "top_n: a page that the server keeps up to date has at most {PAGE_RECORDS_MAX} records; ask for fewer, or \
+                 subscribe without skip_n"
+            );
+            return Err(Refused::new(Code::BadOption, reason));
+        }
+        Ok(RecordsPlan { is_page: true, ..self })
+    }
+
+    /// Whether the subscription keeps a part of the result up to date.
+    pub(crate) fn is_page(&self) -> bool {
+        self.is_page
+    }
+
+    /// The rows of a page; `None`: it is no page.
+    pub(super) fn page_query(&self, filter: Option<&Filter>, size_max: u64) -> Option<PageQuery> {
+        self.is_page.then(|| PageQuery {
+            filter: filter.cloned(),
+            keys: self.keys.clone(),
+            order: self.order.clone(),
+            skip_n: self.skip_n as usize,
+            top_n: self.top_n.unwrap_or_default() as usize,
+            size_max: usize::try_from(size_max).unwrap_or(usize::MAX),
+        })
+    }
+
+    fn query(&self, filter: Option<&Filter>, as_of: Option<AsOf>, copies_size_max: u64) -> table::Query {
+        table::Query {
+            as_of,
+            filter: filter.cloned(),
+            keys: self.keys.clone(),
+            order: self.order.clone(),
+            skip_n: self.skip_n,
+            top_n: self.top_n,
+            copies_size_max: usize::try_from(copies_size_max).unwrap_or(usize::MAX),
+        }
+    }
+}
+
+impl Tables {
+    /// Checks which records of these topics a command wants.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub(crate) fn plan(
+        &self,
+        cx: &mut Context,
+        id: SessionId,
+        tables: Vec<TableId>,
+        wanted: &Wanted<'_>,
+    ) -> Result<RecordsPlan, Refused> {
+        let bad = |reason: String| Refused::new(Code::BadOption, reason);
+        if wanted.skip_n.is_some() && wanted.top_n.is_none() {
+            return Err(bad("skip_n requires top_n".to_owned()));
+        }
+        let option = wanted.order_by.map(|_| "order_by").or(wanted.top_n.map(|_| "top_n"));
+        if let Some(option) = option.filter(|_| tables.len() > 1) {
+            let reason =
+                format!("{option}: the pattern matches {} last-value topics; name one of them", tables.len());
+            return Err(bad(reason));
+        }
+        let options = cx.filter_options(id);
+        let order = wanted.order_by.map(|text| Order::parse(text, &options)).transpose();
+        let order = order.map_err(|error| Refused {
+            code: Code::BadFilter,
+            column: u32::try_from(error.column).unwrap_or(u32::MAX),
+            reason: format!("order_by: expected {}, found {}", error.expected, error.found),
+        })?;
+        if let Some(table) = tables.iter().find(|table| order.is_some() && !self.has_fields(**table)) {
+            let name = &self.all[table.0 as usize].definition.name;
+            return Err(bad(format!("order_by: the messages on {name:?} have no fields")));
+        }
+        Ok(RecordsPlan {
+            tables,
+            keys: wanted.keys.map(|keys| keys.iter().map(Box::from).collect()),
+            order,
+            skip_n: wanted.skip_n.unwrap_or_default().into(),
+            top_n: wanted.top_n.map(u64::from),
+            is_page: false,
+            instant: None,
+        })
+    }
+
+    fn has_fields(&self, table: TableId) -> bool {
+        self.all[table.0 as usize].definition.message_type.has_fields()
+    }
+
+    /// Whether the messages of the topics have what a filter and a select list read.
+    fn check_types(
+        &self,
+        tables: &[TableId],
+        filter: Option<&Filter>,
+        select: Option<&Select>,
+    ) -> Result<(), Refused> {
+        let reads_fields = filter.is_some_and(|filter| filter.fields().next().is_some());
+        for table in tables {
+            let message_type = self.all[table.0 as usize].definition.message_type;
+            if reads_fields && !message_type.has_fields() {
+                let reason = format!("messages of type {} have no fields", message_type.name());
+                return Err(Refused { code: Code::BadFilter, column: 1, reason });
+            }
+            if select.is_some() && !message_type.has_parts() {
+                let reason =
+                    format!("select: of a message of type {} no part can be delivered", message_type.name());
+                return Err(Refused::new(Code::BadOption, reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// A query of the records of these topics. The instant of the result is this call.
+    pub(crate) fn query(&mut self, cx: &mut Context, id: SessionId, query: &Query<'_>, tables: Vec<TableId>) {
+        cx.acknowledge_received(id, query.command, query.subscription, query.acks);
+        let asked = query.bookmark.map_or(Ok(Asked::Current), Asked::parse);
+        let planned = asked.and_then(|asked| Ok((asked, self.plan_query(cx, id, query, tables)?)));
+        match planned {
+            Ok((Asked::After(bookmark), planned)) if self.keep_history(&planned.0.tables) => {
+                self.find_bookmark(cx, id, planned, bookmark);
+            }
+            Ok((asked, (plan, filter, asker))) => {
+                let instant = match asked {
+                    Asked::At(instant) => Some(instant),
+                    // A topic without history has its current state only.
+                    Asked::Current | Asked::After(_) => None,
+                };
+                self.begin_query(cx, id, &plan, filter.as_ref(), asker, instant);
+            }
+            Err(refused) => cx.refuse_command(id, query.command, query.subscription, &refused),
+        }
+    }
+
+    /// A query that was understood begins.
+    pub(super) fn begin_query(
+        &mut self,
+        cx: &mut Context,
+        id: SessionId,
+        plan: &RecordsPlan,
+        filter: Option<&Filter>,
+        asker: Asker,
+        instant: Option<Instant>,
+    ) {
+        let Asker { command, acks, number, .. } = asker;
+        match self.open(cx, id, plan, filter, asker, instant) {
+            Ok(scan) => {
+                cx.acknowledge_processed(id, command, number, acks);
+                self.scanning.push(scan);
+                cx.wants_turn = true;
+            }
+            Err(refused) => cx.refuse_command(id, command, number, &refused),
+        }
+    }
+
+    fn plan_query(
+        &mut self,
+        cx: &mut Context,
+        id: SessionId,
+        query: &Query<'_>,
+        tables: Vec<TableId>,
+    ) -> Result<(RecordsPlan, Option<Filter>, Asker), Refused> {
+        let number = query.subscription;
+        if cx.session(id).subscriptions.contains_key(&number) || self.has_query(id, number) {
+            let reason = format!("a subscription or a query has the number {number}");
+            return Err(Refused::new(Code::SubscriptionInUse, reason));
+        }
+        if self.scanning.count_of(id) >= QUERIES_PER_SESSION_MAX {
+            let reason = format!("the connection runs {QUERIES_PER_SESSION_MAX} queries, which is the limit");
+            return Err(Refused::new(Code::LimitExceeded, reason));
+        }
+        let filter = query.filter.map(|text| cx.parse_filter(id, text)).transpose()?;
+        let select = query.select.map(Select::parse).transpose();
+        let select = select.map_err(|error| Refused::new(Code::BadOption, error.to_string()))?;
+        self.check_types(&tables, filter.as_ref(), select.as_ref())?;
+        let Query { order_by, skip_n, top_n, keys, .. } = *query;
+        let plan = self.plan(cx, id, tables, &Wanted { order_by, skip_n, top_n, keys })?;
+        Ok((plan, filter, Asker { command: query.command, acks: query.acks, number, select }))
+    }
+
+    /// Opens the scans of a plan. Without an instant, that of the result is this call.
+    fn open(
+        &mut self,
+        cx: &mut Context,
+        id: SessionId,
+        plan: &RecordsPlan,
+        filter: Option<&Filter>,
+        asker: Asker,
+        instant: Option<Instant>,
+    ) -> Result<Scan, Refused> {
+        let mut states = Vec::with_capacity(plan.tables.len());
+        for table in &plan.tables {
+            let state = &self.all[table.0 as usize];
+            states.push(instant.map_or(Ok(None), |instant| state.as_of(cx, instant))?);
+        }
+        let mut parts = VecDeque::new();
+        for (table, as_of) in plan.tables.iter().zip(states) {
+            let query = plan.query(filter, as_of, cx.config.limits.max_query_copies);
+            parts.push_back((*table, self.state(*table).table.open(query, cx.now.wall)));
+        }
+        let Asker { command, acks, number, select } = asker;
+        let encoder = cx.session(id).outbox.encoder();
+        Ok(Scan {
+            session: id,
+            command,
+            acks,
+            number,
+            subscription: None,
+            page: None,
+            parts,
+            total: Total::default(),
+            select,
+            encoder,
+            change: None,
+            next: None,
+            lead_size: 0,
+        })
+    }
+
+    /// The view of a subscription with these options, which begins now. The messages that wait for the records of the former view stay in it.
+    pub(crate) fn view(
+        &self,
+        cx: &Context,
+        plan: &RecordsPlan,
+        options: SubscribeOptions,
+        select: Option<&Select>,
+        is_follower: bool,
+        former: Option<&mut FormerView>,
+    ) -> SowSubscription {
+        let select_of = |table: &TableId| {
+            let fields = &self.all[table.0 as usize].definition.key_fields;
+            Some((*table, select?.with_fields(fields)))
+        };
+        let selects = || plan.tables.iter().filter_map(select_of).collect();
+        let no_empties = options.has(SubscribeOptions::NO_EMPTIES);
+        let held = former.and_then(|former| former.held.as_mut().map(std::mem::take));
+        SowSubscription {
+            keys: plan.keys.as_ref().map(|keys| keys.iter().cloned().collect()),
+            wants_oof: options.has(SubscribeOptions::OOF),
+            is_follower,
+            delta: options.has(SubscribeOptions::DELTA).then(|| Delta::new(no_empties, selects())),
+            held: options.has(SubscribeOptions::SOW).then(|| held.unwrap_or_default()),
+            begun: cx.now.wall,
+        }
+    }
+
+    /// A subscription begins, or is replaced. With `sow` it gets its records first, or the difference to the former view. The instant of the
+    /// result is this call.
+    pub(crate) fn subscribe(
+        &mut self,
+        cx: &mut Context,
+        subscription_id: SubscriptionId,
+        mut plan: RecordsPlan,
+        command: u32,
+        acks: Acks,
+        former: Option<FormerView>,
+    ) {
+        let subscription = &cx.subscriptions.all[subscription_id];
+        let (id, number, filter) = (subscription.session, subscription.number, subscription.filter.clone());
+        let select = subscription.select.clone();
+        let (mut page, mut is_delta, mut wants_oof, mut held_size) = (None, false, false, Some(0));
+        // One with a bookmark gets the messages after its records from the log.
+        if let ServedBy::Sow(sow) = &subscription.served_by {
+            (is_delta, wants_oof) = (sow.delta.is_some(), sow.wants_oof);
+            held_size = sow.held.as_ref().map(Vec::len);
+            for table in &plan.tables {
+                let state = &mut self.all[table.0 as usize];
+                state.delta_count += usize::from(is_delta);
+                if sow.is_follower {
+                    page = state.follow(cx, subscription_id, &plan).map(|page| (*table, page));
+                } else if wants_oof {
+                    state.watchers.push(subscription_id);
+                }
+            }
+        }
+        let following = Following { tables: plan.tables.clone(), is_delta, is_page: plan.is_page };
+        self.subscriptions.insert(subscription_id, following);
+        // Without `sow` there is nothing to send.
+        let Some(held_size) = held_size else { return };
+        let is_of_change = former.is_some();
+        let top_n = plan.top_n.take_if(|_| is_of_change);
+        let asker = Asker { command, acks, number, select: select.clone() };
+        // A page has looked at the records before it has a result.
+        let scan = match page {
+            Some(_) => {
+                self.open(cx, id, &RecordsPlan { tables: Vec::new(), ..plan.clone() }, None, asker, None)
+            }
+            None => self.open(cx, id, &plan, filter.as_ref(), asker, plan.instant),
+        };
+        match scan {
+            Ok(scan) => {
+                let mut scan = Scan { subscription: Some(subscription_id), page, ..scan };
+                if let Some(former) = former {
+                    let keys = plan.keys.map(|keys| keys.into_iter().collect());
+                    let new = View { tables: plan.tables, keys, filter, select };
+                    self.compare(cx, former, new, wants_oof, top_n, &mut scan);
+                }
+                self.scanning.push_after(scan, held_size);
+            }
+            Err(refused) => cx.end_subscription(subscription_id, refused.code, &refused.reason),
+        }
+        cx.wants_turn = true;
+    }
+
+    /// Checks the selectors of a delete that has no `data`.
+    pub(super) fn open_delete(
+        &mut self,
+        cx: &mut Context,
+        id: SessionId,
+        delete: &SowDelete<'_>,
+        tables: &[TableId],
+    ) -> Result<Option<Filter>, Refused> {
+        let filter = delete.filter.map(|text| cx.parse_filter(id, text)).transpose()?;
+        self.check_types(tables, filter.as_ref(), None)?;
+        Ok(filter)
+    }
+}
+
+/// The command that asks for records.
+pub(super) struct Asker {
+    pub command: u32,
+    pub acks: Acks,
+    pub number: u32,
+    select: Option<Select>,
+}

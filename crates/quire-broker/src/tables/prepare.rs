@@ -1,0 +1,305 @@
+//! A message on its way to its record: its constructed fields, its key, and the merge of a delta (docs/last-values.md sections 1, 10, 11).
+//!
+//! [`Tables::prepare`] runs these steps in order, and changes no record: preprocessing, key, enrichment, merge. The intake records, stores
+//! and delivers the message that it gives.
+
+use std::sync::Arc;
+
+use quire_expression::filter::{AssignmentError, Assignments, FilterOptions, MessageContext, Stage};
+use quire_expression::message_type::{self, Arena, MessageType};
+use quire_journal::{Headers, Record, Timestamp};
+use quire_table::{Key, KeyRule, Table, check_supplied_key};
+
+use super::settings::TableDefinition;
+use super::{State, Tables};
+use crate::context::Context;
+use crate::topic::TableId;
+use crate::{Event, Output};
+
+/// Effort that the two lists may take together for one message, in addition to [`FIELDS_EFFORT_PER_BYTE`]: some milliseconds. Other
+/// connections wait meanwhile, as for the filter of a scan.
+const FIELDS_EFFORT_MAX: u64 = 4_000_000;
+const FIELDS_EFFORT_PER_BYTE: u64 = 4;
+
+/// A message for a last-value topic, as it arrived.
+#[derive(Clone, Copy)]
+pub(crate) struct Arriving<'a> {
+    /// The key that the publisher supplied; empty = none.
+    pub supplied_key: &'a [u8],
+    pub correlation_id: &'a [u8],
+    pub headers: Headers<'a>,
+    pub data: &'a [u8],
+    /// The message is merged into the record of its key.
+    pub is_delta: bool,
+    /// The most bytes that the prepared message may have.
+    pub size_max: usize,
+}
+
+/// A message that is ready for the log.
+pub(crate) struct Prepared {
+    pub key: Key,
+    /// The data with its constructed fields, merged; `None`: the data as it arrived.
+    pub data: Option<Vec<u8>>,
+}
+
+/// The lists of constructed fields of a topic.
+pub(crate) struct ConstructedFields {
+    preprocessing: Option<Assignments>,
+    enrichment: Option<Assignments>,
+}
+
+impl ConstructedFields {
+    /// The lists; `None` when both are empty.
+    ///
+    /// # Errors
+    /// The first mistake of each list, with the name of the list.
+    pub(super) fn parse(
+        preprocessing: &[String],
+        enrichment: &[String],
+        message_type: MessageType,
+        options: &FilterOptions,
+    ) -> Result<Option<Arc<Self>>, Vec<(&'static str, AssignmentError)>> {
+        let mut errors = Vec::new();
+        let mut parsed = |name, entries: &[String], stage| {
+            let list = Assignments::parse(entries, message_type, stage, options);
+            let list = list.map_err(|error| errors.push((name, error))).ok();
+            list.filter(|_| !entries.is_empty())
+        };
+        let preprocessing = parsed("preprocessing", preprocessing, Stage::Preprocessing);
+        let enrichment = parsed("enrichment", enrichment, Stage::Enrichment);
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let has_fields = preprocessing.is_some() || enrichment.is_some();
+        Ok(has_fields.then(|| Arc::new(ConstructedFields { preprocessing, enrichment })))
+    }
+}
+
+impl Tables {
+    /// The key of a message, and the message with its constructed fields. A delta is merged into the record of its key. Without a record,
+    /// the delta is the whole message.
+    ///
+    /// # Errors
+    /// The publisher supplied no key or a wrong one, the message cannot be parsed, or the result is too large.
+    pub(crate) fn prepare(
+        &mut self,
+        cx: &mut Context,
+        id: TableId,
+        arriving: &Arriving<'_>,
+    ) -> Result<Prepared, String> {
+        let now = cx.now.wall;
+        let (mut message, table) = self.begin(id, arriving, now);
+        message.preprocess()?;
+        let key = message.key(cx)?;
+        let previous = match message.reads_previous() {
+            // A record whose lifetime is over may still be in the table.
+            true => table.get(&key).filter(|row| row.expires.is_none_or(|expires| expires > now)),
+            false => None,
+        };
+        message.enrich(&key, previous.map(|row| row.data))?;
+        if arriving.is_delta
+            && let Some(previous) = previous
+        {
+            message.merge(previous.data)?;
+        }
+        Ok(Prepared { key, data: message.changed })
+    }
+
+    /// Checks a message that arrived before, without the record of its key. A message that was refused is refused again. A message that
+    /// changed its record is not refused because of that change.
+    ///
+    /// # Errors
+    /// As [`Tables::prepare`].
+    pub(crate) fn check_again(
+        &mut self,
+        cx: &mut Context,
+        id: TableId,
+        arriving: &Arriving<'_>,
+    ) -> Result<(), String> {
+        let (mut message, _) = self.begin(id, arriving, cx.now.wall);
+        message.preprocess()?;
+        let key = message.key(cx)?;
+        message.enrich(&key, None)
+    }
+
+    /// The key of a message that keeps its bytes: one of the log without a key, a dead letter that cannot get its fields, or the data of a
+    /// delete. Preprocessing can make the key, and enrichment does not run.
+    ///
+    /// # Errors
+    /// As [`Tables::prepare`].
+    pub(crate) fn key_of(
+        &mut self,
+        cx: &mut Context,
+        id: TableId,
+        arriving: &Arriving<'_>,
+        now: Timestamp,
+    ) -> Result<Key, String> {
+        let (mut message, _) = self.begin(id, arriving, now);
+        message.preprocess()?;
+        message.key(cx)
+    }
+
+    fn begin<'a>(
+        &'a mut self,
+        id: TableId,
+        arriving: &'a Arriving<'a>,
+        now: Timestamp,
+    ) -> (Message<'a>, &'a Table) {
+        let Tables { all, arena, .. } = self;
+        let State { definition, table, has_logged_missing, .. } = &mut all[id.0 as usize];
+        (Message { definition, has_logged_missing, arena, arriving, now, changed: None }, table)
+    }
+}
+
+/// A message on its way through the steps.
+struct Message<'a> {
+    definition: &'a TableDefinition,
+    /// Of the table.
+    has_logged_missing: &'a mut bool,
+    arena: &'a mut Arena,
+    arriving: &'a Arriving<'a>,
+    now: Timestamp,
+    /// The data after the first step that changed it.
+    changed: Option<Vec<u8>>,
+}
+
+impl Message<'_> {
+    fn data(&self) -> &[u8] {
+        self.changed.as_deref().unwrap_or(self.arriving.data)
+    }
+
+    fn reads_previous(&self) -> bool {
+        let fields = self.definition.fields.as_deref();
+        let list = fields.and_then(|fields| fields.enrichment.as_ref());
+        self.arriving.is_delta || list.is_some_and(Assignments::reads_previous)
+    }
+
+    fn preprocess(&mut self) -> Result<(), String> {
+        let Some(fields) = self.definition.fields.as_deref() else { return Ok(()) };
+        let per_byte = FIELDS_EFFORT_PER_BYTE.saturating_mul(self.arriving.data.len() as u64);
+        self.arena.allow(FIELDS_EFFORT_MAX.saturating_add(per_byte));
+        match &fields.preprocessing {
+            Some(list) => self.assign("preprocessing", list, None, None),
+            None => Ok(()),
+        }
+    }
+
+    fn enrich(&mut self, key: &Key, previous: Option<&[u8]>) -> Result<(), String> {
+        let fields = self.definition.fields.as_deref();
+        match fields.and_then(|fields| fields.enrichment.as_ref()) {
+            Some(list) => self.assign("enrichment", list, Some(key), previous),
+            None => Ok(()),
+        }
+    }
+
+    fn assign(
+        &mut self,
+        name: &str,
+        list: &Assignments,
+        key: Option<&[u8]>,
+        previous: Option<&[u8]>,
+    ) -> Result<(), String> {
+        let Message { definition, arriving, now, .. } = *self;
+        let context = MessageContext {
+            message_type: definition.message_type,
+            data: self.changed.as_deref().unwrap_or(arriving.data),
+            topic: &definition.name,
+            key,
+            bookmark: None,
+            correlation_id: arriving.correlation_id,
+            headers: arriving.headers,
+            timestamp: now,
+            now,
+        };
+        let mut changed = Vec::with_capacity(context.data.len() + FIELDS_SIZE_USUAL);
+        let result = list.apply(&context, previous, self.arena, &mut changed);
+        let topic = &definition.name;
+        result.map_err(|error| {
+            format!("the message on the topic {topic:?} cannot get the fields of {name}: {error}")
+        })?;
+        if self.arena.effort_left() == 0 {
+            return Err(format!(
+                "the message on the topic {topic:?} cannot get the fields of {name}: they take more than the limit of effort for one \
+                 message"
+            ));
+        }
+        self.changed = Some(changed);
+        self.check_size("constructed fields")
+    }
+
+    fn merge(&mut self, previous: &[u8]) -> Result<(), String> {
+        let mut merged = Vec::new();
+        let definition = self.definition;
+        message_type::merge(definition.message_type, previous, self.data(), &mut merged).map_err(
+            |error| format!("the delta on the topic {:?} cannot be merged: {error}", definition.name),
+        )?;
+        self.changed = Some(merged);
+        self.check_size("delta")
+    }
+
+    fn check_size(&self, cause: &str) -> Result<(), String> {
+        let (size, size_max) = (self.data().len(), self.arriving.size_max);
+        if size <= size_max {
+            return Ok(());
+        }
+        let topic = &self.definition.name;
+        Err(format!(
+            "the record of the topic {topic:?} would have {size} bytes with the {cause}, max_message_size is {size_max} bytes"
+        ))
+    }
+
+    fn key(&mut self, cx: &mut Context) -> Result<Key, String> {
+        let definition = self.definition;
+        let name = &definition.name;
+        let fields = match &definition.key_rule {
+            KeyRule::Supplied if self.arriving.supplied_key.is_empty() => {
+                return Err(format!(
+                    "the message on the topic {name:?} has no key: publish it with a sow_key"
+                ));
+            }
+            KeyRule::Supplied => {
+                return match check_supplied_key(self.arriving.supplied_key) {
+                    Ok(key) => {
+                        Key::from_bytes(key.as_bytes()).ok_or_else(|| format!("the key {key:?} is too long"))
+                    }
+                    Err(error) => Err(format!("the message on the topic {name:?}: {error}")),
+                };
+            }
+            KeyRule::Fields(fields) => fields,
+        };
+        let data = self.changed.as_deref().unwrap_or(self.arriving.data);
+        let key = fields.key_of(data, self.arena).map_err(|_| {
+            let type_name = definition.message_type.name();
+            format!("the message on the topic {name:?} has no key: it is not a valid {type_name} message")
+        })?;
+        if key.has_missing() && !*self.has_logged_missing {
+            *self.has_logged_missing = true;
+            let topic = name.to_string();
+            cx.outputs.push_back(Output::Log(Event::KeyFieldMissing { topic }));
+        }
+        Ok(key)
+    }
+}
+
+impl<'a> Arriving<'a> {
+    /// The data of a message, without the rest.
+    pub(crate) fn of_data(data: &'a [u8]) -> Self {
+        Arriving {
+            supplied_key: b"",
+            correlation_id: b"",
+            headers: Headers::NONE,
+            data,
+            is_delta: false,
+            size_max: usize::MAX,
+        }
+    }
+
+    /// A record of the log.
+    pub(super) fn of_record(record: &'a Record<'a>) -> Self {
+        let (correlation_id, headers) = (record.correlation_id, record.headers());
+        Arriving { correlation_id, headers, ..Arriving::of_data(record.data) }
+    }
+}
+
+/// Bytes of the constructed fields of most messages.
+const FIELDS_SIZE_USUAL: usize = 64;

@@ -1,0 +1,208 @@
+//! A subscription with records is replaced: the difference between the view that it had and the view that it gets.
+//!
+//! The instant of the difference is the command. Scans of the former view find the records that leave, and scans of the new view find those
+//! that enter. Every row of a scan is also evaluated by the other view. Messages after the command wait until the difference was sent, as
+//! they do for the records of a new subscription.
+//!
+//! A subscription may be replaced before all records of its first query, or of the last difference, were sent. Then the new scans come after
+//! the scans under way ([`Scan::next`]), and after the messages that were held back until then.
+
+use quire_command::{MessageKind, OofReason};
+use quire_expression::filter::Filter;
+use quire_expression::message_type::{Arena, MessageType};
+use quire_expression::select::Select;
+use quire_journal::Timestamp;
+use quire_table::Row;
+
+use super::view::{VIEW_EFFORT_MAX, context_of_row};
+use super::{Following, Scan, TableDefinition, Tables};
+use crate::context::Context;
+use crate::subscription::{KeySet, ServedBy, SubscriptionId};
+use crate::topic::TableId;
+
+/// Changes of one subscription that wait for their turn. Each can hold copies of `max_query_copies` bytes.
+pub(crate) const PENDING_CHANGES_MAX: usize = 16;
+
+/// The view that a subscription had before it was replaced.
+pub(crate) struct FormerView {
+    view: View,
+    /// The time of its records.
+    begun: Timestamp,
+    /// The messages that wait for its records; `None`: it has all of them.
+    pub(super) held: Option<Vec<u8>>,
+}
+
+/// The records that a subscription has in view.
+pub(super) struct View {
+    pub tables: Vec<TableId>,
+    pub keys: Option<KeySet>,
+    pub filter: Option<Filter>,
+    pub select: Option<Select>,
+}
+
+/// The difference between two views.
+pub(super) struct ViewDifference {
+    former: View,
+    new: View,
+    /// The instant of the difference.
+    at: Timestamp,
+    /// How many of the scans that are left look for records that leave. They come first.
+    leaving_count: usize,
+    /// How many of the records that enter are sent at most.
+    entering_max: u64,
+}
+
+/// The message for the subscription about a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    Nothing,
+    Message(MessageKind, Timestamp),
+    /// A filter takes too much effort.
+    TooCostly,
+}
+
+impl View {
+    /// Whether a row is in view; `None`: the filter takes too much effort.
+    fn has(
+        &self,
+        table: TableId,
+        definition: &TableDefinition,
+        row: &Row<'_>,
+        at: Timestamp,
+        arena: &mut Arena,
+    ) -> Option<bool> {
+        if !self.tables.contains(&table) || self.keys.as_ref().is_some_and(|keys| !keys.contains(row.key)) {
+            return Some(false);
+        }
+        let Some(filter) = &self.filter else { return Some(true) };
+        arena.allow(VIEW_EFFORT_MAX);
+        let decided =
+            filter.decide(&context_of_row(&definition.name, definition.message_type, row, at), arena);
+        arena.allow(u64::MAX);
+        decided
+    }
+
+    fn part(&self, message_type: MessageType, row: &Row<'_>, arena: &mut Arena) -> Vec<u8> {
+        let mut memory = Vec::new();
+        match &self.select {
+            Some(select) => select.apply(Some(message_type), row.data, arena, &mut memory).to_vec(),
+            None => row.data.to_vec(),
+        }
+    }
+}
+
+impl ViewDifference {
+    /// Whether the scan that is in progress looks for records that leave.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving_count > 0
+    }
+
+    /// A scan is done.
+    pub fn finish_part(&mut self) {
+        self.leaving_count = self.leaving_count.saturating_sub(1);
+    }
+
+    /// The message for the subscription about a row that the scan in progress gives.
+    pub fn tell(
+        &mut self,
+        table: TableId,
+        definition: &TableDefinition,
+        row: &Row<'_>,
+        arena: &mut Arena,
+    ) -> Told {
+        if self.is_leaving() {
+            return self.tell_leaving(table, definition, row, arena);
+        }
+        if self.entering_max == 0 {
+            return Told::Nothing;
+        }
+        match self.former.has(table, definition, row, self.at, arena) {
+            None => return Told::TooCostly,
+            Some(true) if !self.changes_part(definition.message_type, row, arena) => return Told::Nothing,
+            Some(_) => (),
+        }
+        self.entering_max -= 1;
+        Told::Message(MessageKind::Publish, row.timestamp)
+    }
+
+    fn tell_leaving(
+        &self,
+        table: TableId,
+        definition: &TableDefinition,
+        row: &Row<'_>,
+        arena: &mut Arena,
+    ) -> Told {
+        // The former view has it still, and no later message says that it has expired.
+        if let Some(expires) = row.expires.filter(|expires| *expires <= self.at) {
+            return Told::Message(MessageKind::Oof(OofReason::Expired), expires);
+        }
+        match self.new.has(table, definition, row, self.at, arena) {
+            None => Told::TooCostly,
+            Some(true) => Told::Nothing,
+            Some(false) => Told::Message(MessageKind::Oof(OofReason::Match), row.timestamp),
+        }
+    }
+
+    /// Whether the select lists deliver different parts of a record that stays in view.
+    fn changes_part(&self, message_type: MessageType, row: &Row<'_>, arena: &mut Arena) -> bool {
+        if self.former.select.is_none() && self.new.select.is_none() {
+            return false;
+        }
+        self.former.part(message_type, row, arena) != self.new.part(message_type, row, arena)
+    }
+}
+
+impl Tables {
+    /// How many changes of a subscription wait for their turn.
+    pub(crate) fn pending_change_count(&self, id: SubscriptionId) -> usize {
+        self.scanning.of(id).map_or(0, Scan::chained_count)
+    }
+
+    /// Whether a subscription is a page.
+    pub(crate) fn is_page(&self, id: SubscriptionId) -> bool {
+        self.subscriptions.get(&id).is_some_and(|following| following.is_page)
+    }
+
+    /// A subscription is about to be replaced. Gives the view that it has, if it has one. Its scans continue.
+    pub(crate) fn part(&mut self, cx: &mut Context, id: SubscriptionId) -> Option<FormerView> {
+        let Following { tables, is_delta, .. } = self.subscriptions.remove(&id)?;
+        self.unwatch(id, &tables, is_delta);
+        let subscription = cx.subscription(id);
+        let ServedBy::Sow(sow) = std::mem::replace(&mut subscription.served_by, ServedBy::Ordinary) else {
+            return None;
+        };
+        let (filter, select) = (subscription.filter.clone(), subscription.select.clone());
+        let view = View { tables, keys: sow.keys, filter, select };
+        Some(FormerView { view, begun: sow.begun, held: sow.held })
+    }
+
+    /// Makes the scan of a new view the scan of its difference to the former one.
+    pub(super) fn compare(
+        &mut self,
+        cx: &Context,
+        former: FormerView,
+        new: View,
+        wants_oof: bool,
+        top_n: Option<u64>,
+        scan: &mut Scan,
+    ) {
+        let FormerView { view: former, begun, .. } = former;
+        let mut leaving_count = 0;
+        if wants_oof {
+            // As of its begin, so that it includes those whose lifetime has ended since then.
+            for table in former.tables.iter().rev() {
+                let query = quire_table::Query {
+                    filter: former.filter.clone(),
+                    keys: former.keys.as_ref().map(|keys| keys.iter().cloned().collect()),
+                    copies_size_max: usize::try_from(cx.config.limits.max_query_copies).unwrap_or(usize::MAX),
+                    ..quire_table::Query::default()
+                };
+                scan.parts.push_front((*table, self.state(*table).table.open(query, begun)));
+                leaving_count += 1;
+            }
+        }
+        let entering_max = top_n.unwrap_or(u64::MAX);
+        scan.change =
+            Some(Box::new(ViewDifference { former, new, at: cx.now.wall, leaving_count, entering_max }));
+    }
+}

@@ -1,0 +1,384 @@
+//! Queries, and the records of subscriptions: scans of tables, in portions between other work.
+
+use std::collections::VecDeque;
+
+use quire_command::{Ack, AckKind, Acks, Code, Message, MessageKind, Reply};
+use quire_expression::select::Select;
+use quire_table::{PageId, Polled, ScanId};
+
+use super::follow::refusal_of;
+use super::replace::{Told, ViewDifference};
+use super::{Following, State, Tables};
+use crate::codec::Encoder;
+use crate::context::Context;
+use crate::replay::CHUNK_SIZE_MAX;
+use crate::reply::Refused;
+use crate::session::SessionId;
+use crate::slice::PASS;
+use crate::subscription::{ServedBy, SubscriptionId};
+use crate::topic::TableId;
+
+/// Records that one query looks at before the next query gets its turn.
+const EFFORT: usize = 256;
+
+/// Queries of one connection at a time. Each can hold copies of `max_query_copies` bytes.
+pub(super) const QUERIES_PER_SESSION_MAX: usize = 16;
+
+/// The scans under way. The first one gets the next portion.
+#[derive(Default)]
+pub(super) struct Scanning(VecDeque<Scan>);
+
+/// A query, or the records of a subscription.
+pub(super) struct Scan {
+    pub session: SessionId,
+    pub command: u32,
+    pub acks: Acks,
+    /// The number that the records carry.
+    pub number: u32,
+    /// `None`: it is a query.
+    pub subscription: Option<SubscriptionId>,
+    /// A page that has yet to look at the records.
+    pub page: Option<(TableId, PageId)>,
+    /// The tables that are left, the first one in progress.
+    pub parts: VecDeque<(TableId, ScanId)>,
+    pub total: Total,
+    pub select: Option<Select>,
+    pub encoder: Encoder,
+    /// It is the difference between two views of a subscription.
+    pub change: Option<Box<ViewDifference>>,
+    /// The scan that begins when this one is done: the subscription was replaced meanwhile.
+    pub next: Option<Box<Scan>>,
+    /// Of the messages that the subscription holds back, those that come before this scan, in bytes.
+    pub lead_size: usize,
+}
+
+impl Scan {
+    /// How many scans follow it.
+    pub fn chained_count(&self) -> usize {
+        std::iter::successors(self.next.as_deref(), |scan| scan.next.as_deref()).count()
+    }
+
+    /// Another scan begins when this one and those after it are done. `held_size`: the bytes of the messages that are held back.
+    fn chain(&mut self, mut scan: Scan, held_size: usize) {
+        let (mut end, mut before) = (&mut self.next, 0);
+        while let Some(next) = end {
+            before += next.lead_size;
+            end = &mut next.next;
+        }
+        scan.lead_size = held_size - before;
+        *end = Some(Box::new(scan));
+    }
+}
+
+/// The number of records of a result, before `skip_n` and `top_n` count.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Total {
+    matched: u64,
+    /// The page has counted all records.
+    is_final: bool,
+}
+
+/// The result of a portion.
+enum Step {
+    More,
+    Done,
+    Failed(Refused),
+}
+
+impl Scanning {
+    pub fn push(&mut self, scan: Scan) {
+        self.0.push_back(scan);
+    }
+
+    /// The scan under way of a subscription.
+    pub fn of(&self, id: SubscriptionId) -> Option<&Scan> {
+        self.0.iter().find(|scan| scan.subscription == Some(id))
+    }
+
+    /// As [`Scanning::push`], after the scan of the same subscription that is under way.
+    pub fn push_after(&mut self, scan: Scan, held_size: usize) {
+        match self.0.iter_mut().find(|other| other.subscription == scan.subscription) {
+            Some(first) => first.chain(scan, held_size),
+            None => self.push(scan),
+        }
+    }
+
+    pub fn count_of(&self, session: SessionId) -> usize {
+        self.0.iter().filter(|scan| scan.session == session).count()
+    }
+
+    pub fn has(&self, session: SessionId, number: u32) -> bool {
+        self.0.iter().any(|scan| scan.session == session && scan.number == number)
+    }
+
+    fn take(&mut self, is_meant: impl Fn(&Scan) -> bool) -> Vec<Scan> {
+        let (taken, kept) = std::mem::take(&mut self.0).into_iter().partition(|scan| is_meant(scan));
+        self.0 = kept;
+        Vec::from_iter::<VecDeque<Scan>>(taken)
+    }
+}
+
+impl Tables {
+    /// Whether the session waits for records.
+    pub(crate) fn may_resume(&self, id: SessionId) -> bool {
+        !self.scanning.0.is_empty() && self.scanning.count_of(id) > 0
+    }
+
+    /// Whether a query of the session has this number.
+    pub(crate) fn has_query(&self, id: SessionId, number: u32) -> bool {
+        self.scanning.has(id, number)
+    }
+
+    /// Ends a query that the client does not want any more. Returns whether there is one.
+    pub(crate) fn end_query(&mut self, id: SessionId, number: u32) -> bool {
+        let is_meant =
+            |scan: &Scan| scan.session == id && scan.number == number && scan.subscription.is_none();
+        let taken = self.scanning.take(is_meant);
+        let found = !taken.is_empty();
+        self.close_scans(taken);
+        found
+    }
+
+    /// The subscription is gone, or gets nothing more.
+    pub(crate) fn leave(&mut self, cx: &mut Context, id: SubscriptionId) {
+        let Some(Following { tables, is_delta, .. }) = self.subscriptions.remove(&id) else { return };
+        self.unwatch(id, &tables, is_delta);
+        let taken = self.scanning.take(|scan| scan.subscription == Some(id));
+        self.close_scans(taken);
+        cx.drop_held(id);
+    }
+
+    /// The session is gone.
+    pub(crate) fn forget_session(&mut self, id: SessionId) {
+        let taken = self.scanning.take(|scan| scan.session == id);
+        self.close_scans(taken);
+        self.forget_delete(id);
+        self.finding.remove(&id);
+    }
+
+    /// A subscription no longer follows these topics.
+    pub(super) fn unwatch(&mut self, id: SubscriptionId, tables: &[TableId], is_delta: bool) {
+        for table in tables {
+            let state = self.state(*table);
+            state.watchers.retain(|watcher| *watcher != id);
+            state.delta_count -= usize::from(is_delta);
+            state.unfollow(id);
+        }
+    }
+
+    fn close_scans(&mut self, scans: Vec<Scan>) {
+        for scan in scans {
+            let mut chained = Some(Box::new(scan));
+            while let Some(scan) = chained {
+                for (table, number) in scan.parts {
+                    self.state(table).table.close(number);
+                }
+                chained = scan.next;
+            }
+        }
+    }
+
+    /// Continues with the scans whose connections take more.
+    pub(crate) fn serve(&mut self, cx: &mut Context) {
+        if self.scanning.0.is_empty() {
+            return;
+        }
+        let deadline = cx.slices.deadline(PASS);
+        let mut waiting_count = 0;
+        while waiting_count < self.scanning.0.len()
+            && let Some(mut scan) = self.scanning.0.pop_front()
+        {
+            if !cx.sessions.all.get(scan.session).is_some_and(|session| session.has_room()) {
+                self.scanning.0.push_back(scan);
+                waiting_count += 1;
+                continue;
+            }
+            waiting_count = 0;
+            match self.step(cx, &mut scan) {
+                Step::More => self.scanning.0.push_back(scan),
+                Step::Done => {
+                    finish(cx, &scan);
+                    self.scanning.0.extend(scan.next.map(|next| *next));
+                }
+                Step::Failed(refused) => {
+                    fail(cx, &scan, &refused);
+                    self.close_scans(vec![scan]);
+                }
+            }
+            if cx.slices.is_past(deadline) {
+                cx.wants_turn |= !self.scanning.0.is_empty();
+                return;
+            }
+        }
+    }
+
+    /// One portion.
+    fn step(&mut self, cx: &mut Context, scan: &mut Scan) -> Step {
+        if scan.page.is_some() {
+            return self.step_page(cx, scan);
+        }
+        let Tables { all, arena, .. } = self;
+        let Some(&(table, number)) = scan.parts.front() else { return Step::Done };
+        let state = &mut all[table.0 as usize];
+        let (definition, mut frames) = (&state.definition, Vec::new());
+        let (mut selected, mut count) = (std::mem::take(&mut cx.selected), 0);
+        let (mut change, mut is_too_costly) = (scan.change.as_mut(), false);
+        let polled = state.table.poll(number, EFFORT, &mut |row| {
+            let told = match &mut change {
+                Some(change) => change.tell(table, definition, row, arena),
+                None => Told::Message(MessageKind::Record, row.timestamp),
+            };
+            let Told::Message(kind, timestamp) = told else {
+                is_too_costly |= told == Told::TooCostly;
+                return !is_too_costly;
+            };
+            let data = match &scan.select {
+                Some(select) => select.apply(Some(definition.message_type), row.data, arena, &mut selected),
+                None => row.data,
+            };
+            let message = Message {
+                subscription: scan.number,
+                bookmark: None,
+                timestamp_ns: timestamp.as_ns(),
+                queued: None,
+                topic: definition.name.as_bytes(),
+                correlation_id: row.correlation_id,
+                headers: row.headers,
+                key: row.key,
+                kind,
+                data,
+            };
+            scan.encoder.put_message(&message, &mut frames);
+            count += 1;
+            frames.len() < CHUNK_SIZE_MAX
+        });
+        cx.selected = selected;
+        if count > 0 {
+            cx.counters.delivered += count;
+            cx.session(scan.session).outbox.put_replayed(frames);
+            cx.touch(scan.session);
+        }
+        let is_leaving = scan.change.as_ref().is_some_and(|change| change.is_leaving());
+        let polled = if is_too_costly { Polled::TooMuchEffort } else { polled };
+        match polled {
+            Polled::More => return Step::More,
+            Polled::Done { .. } if is_leaving => (),
+            Polled::Done { matched } => scan.total.add(matched),
+            Polled::TooManyCopies => {
+                let reason = format!(
+                    "max_query_copies: more than {} bytes of records were replaced before the query of {:?} had sent them; \
+                     read the records faster, or ask for fewer with a filter",
+                    cx.config.limits.max_query_copies, definition.name
+                );
+                return Step::Failed(Refused::new(Code::LimitExceeded, reason));
+            }
+            Polled::TooMuchHistory => {
+                let reason = format!(
+                    "max_size of the history of {:?}: versions were dropped before the query had sent them; read the records \
+                     faster, or raise the limit",
+                    definition.name
+                );
+                return Step::Failed(Refused::new(Code::LimitExceeded, reason));
+            }
+            Polled::TooMuchEffort => {
+                let reason = format!(
+                    "the filter of the query of {:?} takes more than the limit of effort for one record; use fewer patterns",
+                    definition.name
+                );
+                return Step::Failed(Refused::new(Code::LimitExceeded, reason));
+            }
+        }
+        state.table.close(number);
+        scan.parts.pop_front();
+        scan.change.iter_mut().for_each(|change| change.finish_part());
+        if scan.parts.is_empty() { Step::Done } else { Step::More }
+    }
+}
+
+impl Tables {
+    /// A page looks at the next records. Its result is that of the moment at which it has looked at all.
+    fn step_page(&mut self, cx: &mut Context, scan: &mut Scan) -> Step {
+        let Some((id, page)) = scan.page else { return Step::More };
+        let State { definition, table, .. } = &mut self.all[id.0 as usize];
+        match table.poll_page(page, EFFORT, cx.now.wall) {
+            Polled::More => Step::More,
+            Polled::Done { matched } => {
+                let copies_size_max =
+                    usize::try_from(cx.config.limits.max_query_copies).unwrap_or(usize::MAX);
+                scan.total = Total { matched, is_final: true };
+                scan.parts.push_back((id, table.open_shown(page, copies_size_max)));
+                scan.page = None;
+                Step::More
+            }
+            failure => Step::Failed(refusal_of(cx, definition, failure)),
+        }
+    }
+}
+
+impl Total {
+    fn add(&mut self, matched: u64) {
+        if !self.is_final {
+            self.matched += matched;
+        }
+    }
+}
+
+/// The last record was handed on.
+fn finish(cx: &mut Context, scan: &Scan) {
+    if scan.acks.has(Acks::COMPLETED) {
+        let detail = u32::try_from(scan.total.matched).unwrap_or(u32::MAX);
+        let (command, subscription) = (scan.command, scan.number);
+        let ack = Ack { kind: AckKind::Completed, code: Code::Ok, command, subscription, detail, reason: "" };
+        cx.put(scan.session, &Reply::Ack(ack));
+    }
+    if let Some(subscription) = scan.subscription {
+        cx.release_held(subscription, scan.next.as_ref().map(|next| next.lead_size));
+        cx.subscriptions.follow_log(subscription);
+    }
+}
+
+fn fail(cx: &mut Context, scan: &Scan, refused: &Refused) {
+    match scan.subscription {
+        Some(subscription) => cx.end_subscription(subscription, refused.code, &refused.reason),
+        None => cx.refuse_command(scan.session, scan.command, scan.number, refused),
+    }
+}
+
+impl Context {
+    /// The messages that were held back while the records were sent follow them. `size`: only those in the first bytes, because the others
+    /// come after another scan.
+    fn release_held(&mut self, id: SubscriptionId, size: Option<usize>) {
+        let Some(mut held) = self.take_held(id) else { return };
+        if let Some(size) = size {
+            self.hold_back(id, held.split_off(size));
+        }
+        let Some(subscription) = self.subscriptions.get(id) else { return };
+        let session = subscription.session;
+        self.session(session).outbox.put_frames(&held);
+        self.touch(session);
+        self.check_backlog(session);
+    }
+
+    /// Forgets the messages that are held back.
+    fn drop_held(&mut self, id: SubscriptionId) {
+        self.take_held(id);
+    }
+
+    fn hold_back(&mut self, id: SubscriptionId, held: Vec<u8>) {
+        let Some(subscription) = self.subscriptions.all.get_mut(id) else { return };
+        let (session, size) = (subscription.session, held.len());
+        let ServedBy::Sow(sow) = &mut subscription.served_by else { return };
+        sow.held = Some(held);
+        self.session(session).deferred_size += size;
+    }
+
+    fn take_held(&mut self, id: SubscriptionId) -> Option<Vec<u8>> {
+        let subscription = self.subscriptions.all.get_mut(id)?;
+        let ServedBy::Sow(sow) = &mut subscription.served_by else { return None };
+        let held = sow.held.take()?;
+        let session = subscription.session;
+        self.session(session).deferred_size -= held.len();
+        self.touch(session);
+        Some(held)
+    }
+}

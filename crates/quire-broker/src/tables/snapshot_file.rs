@@ -1,0 +1,281 @@
+//! The files of snapshots: one of a topic, and one of all topics of a container (docs/journal-format.md, `table-*.state`).
+
+use std::io::{BufReader, Read};
+use std::sync::Arc;
+
+use quire_journal::{AllTopics, JournalError, Position, Reader, SidecarHead, Sidecars, Timestamp};
+use quire_table::{
+    BadSnapshot, Moment, Row, SNAPSHOT_VERSION, SnapshotHead, SnapshotOwner, SnapshotReader, snapshot_file,
+};
+
+use super::State;
+
+/// The version of the content of the file of a container.
+pub(super) const CONTAINER_VERSION: u32 = 2;
+
+/// Bytes that a start reads at a time.
+const READ_SIZE: usize = 256 * 1024;
+
+/// The rows of one topic in a snapshot.
+pub(super) struct Section {
+    pub topic: Arc<str>,
+    pub owner: SnapshotOwner,
+    /// The rows include the log up to here.
+    pub position: Position,
+    /// Content version 1. The head has no stamp yet.
+    pub parts: Vec<Vec<u8>>,
+}
+
+/// A snapshot that is ready to be written.
+pub(crate) struct SnapshotFile {
+    pub(super) files: Sidecars,
+    pub(super) reader: Reader,
+    pub(super) name: String,
+    /// The settings that decide which topics belong to the container; `None`: the file is of one topic.
+    pub(super) container: Option<String>,
+    /// Where the snapshot began. A topic that has no section has no records up to here.
+    pub(super) position: Position,
+    pub(super) sections: Vec<Section>,
+}
+
+impl SnapshotFile {
+    /// Writes the file. Waits for the disk.
+    pub(crate) fn write(mut self) -> Result<(), JournalError> {
+        let mut known = None;
+        for section in &mut self.sections {
+            let stamp = match known {
+                Some((position, stamp)) if position == section.position => stamp,
+                // The log has lost the record again: the snapshot is of no use.
+                _ => match stamp_of(&self.reader, section.position) {
+                    Some(stamp) => stamp,
+                    None => return Ok(()),
+                },
+            };
+            known = Some((section.position, stamp));
+            if let Some(first) = section.parts.first_mut() {
+                SnapshotHead { position: section.position, stamp }.replace(&section.owner, first);
+            }
+        }
+        let version = if self.container.is_some() { CONTAINER_VERSION } else { SNAPSHOT_VERSION };
+        let needs = self.position.next().max(match self.position {
+            Position::ZERO => self.reader.first(),
+            _ => Position::ZERO,
+        });
+        let head = SidecarHead { version, position: self.position, needs: Some(needs) };
+        let heads = self.heads();
+        let mut content: Vec<&[u8]> = Vec::new();
+        let (begin, end) = (heads.first(), heads.last());
+        content.extend(begin.filter(|_| self.container.is_some()).map(Vec::as_slice));
+        for (index, section) in self.sections.iter().enumerate() {
+            content.extend(heads.get(index + 1).filter(|_| self.container.is_some()).map(Vec::as_slice));
+            content.extend(section.parts.iter().map(Vec::as_slice));
+        }
+        content.extend(end.filter(|_| self.container.is_some()).map(Vec::as_slice));
+        self.files.write(&snapshot_file(&self.name), &self.name, head, &content)
+    }
+
+    /// What is around the sections of a container: the settings, the head of each section, and the end.
+    fn heads(&self) -> Vec<Vec<u8>> {
+        let Some(settings) = &self.container else { return Vec::new() };
+        let mut begin = (settings.len() as u32).to_le_bytes().to_vec();
+        begin.extend_from_slice(settings.as_bytes());
+        let section = |section: &Section| {
+            let size: usize = section.parts.iter().map(Vec::len).sum();
+            section_head(&section.topic, size as u64)
+        };
+        let sections = self.sections.iter().map(section);
+        let end = section_head("", self.sections.len() as u64);
+        [begin].into_iter().chain(sections).chain([end]).collect()
+    }
+}
+
+/// The size of the name, the size of the rows, and the name. At the end the name is empty, and the number of sections is in place of a size.
+fn section_head(topic: &str, size: u64) -> Vec<u8> {
+    // Names of topics are shorter.
+    let mut head = (topic.len() as u16).to_le_bytes().to_vec();
+    head.extend_from_slice(&size.to_le_bytes());
+    head.extend_from_slice(topic.as_bytes());
+    head
+}
+
+/// Reads a snapshot of a topic into its table. Gives the position of the log that it includes, twice.
+///
+/// # Errors
+/// `None`: it does not belong to this log and this topic. Otherwise the damage.
+pub(super) fn load(
+    files: &Sidecars,
+    log: &Reader,
+    file: &str,
+    state: &mut State,
+) -> Result<(Position, Position), Option<String>> {
+    let opened = files.open(file, &state.definition.name);
+    let (head, content) = opened.ok_or_else(|| Some("its head is damaged".to_owned()))?;
+    if head.version != SNAPSHOT_VERSION {
+        return Err(Some(format!("its version {} is not known to this build", head.version)));
+    }
+    let position = read_rows(content, log, state)?;
+    Ok((position, position))
+}
+
+/// Reads the rows of a topic to the end of the content.
+fn read_rows(mut content: impl Read, log: &Reader, state: &mut State) -> Result<Position, Option<String>> {
+    let mut reader = SnapshotReader::new(state.owner());
+    let mut bytes = vec![0; READ_SIZE];
+    loop {
+        let size = content.read(&mut bytes).map_err(damaged)?;
+        if size == 0 {
+            break;
+        }
+        let table = &mut state.table;
+        let mut put = |row: &Row<'_>, ended: Option<Moment>| match ended {
+            Some(ended) => table.restore_version(ended, row),
+            None => drop(table.put(row)),
+        };
+        reader.read(&bytes[..size], &mut put).map_err(|bad| match bad {
+            BadSnapshot::OtherTopic => None,
+            bad => Some(bad.to_string()),
+        })?;
+    }
+    let history = reader.history();
+    let head = reader.finish().map_err(|bad| Some(bad.to_string()))?;
+    if let Some(config) = state.definition.config.history {
+        let kept = history.filter(|known| known.has_all_of(config.granularity_ns));
+        // Without the history before the snapshot, it begins with the time of the snapshot, which is in its stamp.
+        let mut snapshot_ns = [0; 8];
+        snapshot_ns.copy_from_slice(&head.stamp[..8]);
+        let begin = kept.map_or(Timestamp(u64::from_le_bytes(snapshot_ns)), |known| known.begin);
+        state.table.set_history_begin(begin);
+    }
+    // A record that was removed from the log cannot be compared.
+    let is_removed = head.position < log.first();
+    let is_own = is_removed || stamp_of(log, head.position) == Some(head.stamp);
+    if is_own { Ok(head.position) } else { Err(None) }
+}
+
+/// The content of the file of a container. Its errors are as those of [`load`].
+pub(super) struct ContainerReader<R> {
+    content: BufReader<R>,
+    section_count: u64,
+}
+
+impl<R: Read> ContainerReader<R> {
+    pub fn begin(content: R, settings: &str) -> Result<Self, Option<String>> {
+        let mut reader =
+            ContainerReader { content: BufReader::with_capacity(READ_SIZE, content), section_count: 0 };
+        let size = u32::from_le_bytes(reader.array()?);
+        let mut found = Vec::new();
+        reader.content.by_ref().take(size.into()).read_to_end(&mut found).map_err(damaged)?;
+        if found != settings.as_bytes() {
+            return Err(None);
+        }
+        Ok(reader)
+    }
+
+    /// The name of the next topic and the size of its rows; `None` at the end.
+    pub fn next_topic(&mut self) -> Result<Option<(Arc<str>, u64)>, Option<String>> {
+        let name_size = u16::from_le_bytes(self.array()?);
+        let size = u64::from_le_bytes(self.array()?);
+        let mut name = vec![0; name_size.into()];
+        self.content.read_exact(&mut name).map_err(damaged)?;
+        if name.is_empty() {
+            let is_at_end = self.content.read(&mut [0]).map_err(damaged)? == 0;
+            let is_whole = is_at_end && size == self.section_count;
+            return if is_whole { Ok(None) } else { Err(Some("its end is damaged".to_owned())) };
+        }
+        self.section_count += 1;
+        let name = String::from_utf8(name).map_err(|_| Some("the name of a topic is damaged".to_owned()))?;
+        Ok(Some((name.into(), size)))
+    }
+
+    /// Reads the rows of a topic into its table.
+    pub fn read_rows(
+        &mut self,
+        size: u64,
+        log: &Reader,
+        state: &mut State,
+    ) -> Result<Position, Option<String>> {
+        read_rows(self.content.by_ref().take(size), log, state)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Option<String>> {
+        let mut bytes = [0; N];
+        self.content.read_exact(&mut bytes).map_err(damaged)?;
+        Ok(bytes)
+    }
+}
+
+fn damaged(error: std::io::Error) -> Option<String> {
+    Some(error.to_string())
+}
+
+/// The time, the publisher and the sequence of the record at a position; `None` when the log does not have it.
+fn stamp_of(reader: &Reader, position: Position) -> Option<[u8; 24]> {
+    let mut stamp = [0; 24];
+    if position > Position::ZERO {
+        let mut cursor = reader.cursor(Position::new(position.get() - 1)).sparingly();
+        let batch = cursor.next(position, &AllTopics).ok()??;
+        let record = batch.records().last().filter(|record| record.position == position)?;
+        let numbers = [record.timestamp.as_ns(), record.publisher.get(), record.sequence];
+        for (to, number) in stamp.chunks_exact_mut(8).zip(numbers) {
+            to.copy_from_slice(&number.to_le_bytes());
+        }
+    }
+    Some(stamp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Reads names and skips the rows. Gives the topics with the sizes of their rows.
+    fn topics(bytes: &[u8], settings: &str) -> Result<Vec<(String, u64)>, Option<String>> {
+        let mut reader = ContainerReader::begin(bytes, settings)?;
+        let mut topics = Vec::new();
+        while let Some((name, size)) = reader.next_topic()? {
+            std::io::copy(&mut reader.content.by_ref().take(size), &mut std::io::sink()).map_err(damaged)?;
+            topics.push((name.to_string(), size));
+        }
+        Ok(topics)
+    }
+
+    fn content() -> Vec<u8> {
+        let mut bytes = 9u32.to_le_bytes().to_vec();
+        bytes.extend_from_slice(b"orders/.*");
+        for (topic, rows) in [("orders/eu", &b"rows"[..]), ("orders/us", b"")] {
+            bytes.extend(section_head(topic, rows.len() as u64));
+            bytes.extend_from_slice(rows);
+        }
+        bytes.extend(section_head("", 2));
+        bytes
+    }
+
+    #[test]
+    fn a_container_has_its_settings_its_topics_and_an_end() {
+        let whole = content();
+        let expected = vec![("orders/eu".to_owned(), 4), ("orders/us".to_owned(), 0)];
+        assert_eq!(topics(&whole, "orders/.*"), Ok(expected));
+        assert_eq!(topics(&whole, "other"), Err(None));
+        for size in 0..whole.len() {
+            assert!(topics(&whole[..size], "orders/.*").is_err(), "{size} bytes");
+        }
+        let longer = [&whole[..], b"x"].concat();
+        assert_eq!(topics(&longer, "orders/.*"), Err(Some("its end is damaged".to_owned())));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_of_a_container_are_read_or_refused(
+            at in 0..content().len(),
+            byte in any::<u8>(),
+            tail in proptest::collection::vec(any::<u8>(), 0..64),
+        ) {
+            let mut bytes = content();
+            bytes[at] = byte;
+            let _ = topics(&bytes, "orders/.*");
+            bytes.truncate(at);
+            bytes.extend(tail);
+            let _ = topics(&bytes, "orders/.*");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The fields that an expression names, and the field that gets its value.
+
+use super::{Parsed, Parser};
+use crate::filter::lexer::Token;
+use crate::filter::node::Node;
+use crate::filter::{FilterError, FilterOptions};
+use crate::message_type::{FieldPlan, PATH_STEP_COUNT_MAX, Step};
+
+/// The most different fields of one expression. Every message pays for each.
+const FIELD_COUNT_MAX: usize = 4_096;
+
+/// A field that gets the value of an expression.
+#[derive(Debug)]
+pub(in crate::filter) struct Destination {
+    /// As written.
+    pub name: Box<str>,
+    /// The byte at which it begins.
+    pub start: usize,
+}
+
+/// The result of parsing an assignment.
+pub(in crate::filter) struct Assigned {
+    pub parsed: Parsed,
+    /// Which of its fields are read in the previous record.
+    pub are_previous: Vec<bool>,
+    pub destination: Destination,
+}
+
+/// Parses `expression AS /destination`. The name of a field alone is its own destination.
+pub(in crate::filter) fn parse_assignment(
+    text: &str,
+    options: &FilterOptions,
+    allows_previous: bool,
+) -> Result<Assigned, FilterError> {
+    let mut parser = Parser::new(text, options, allows_previous)?;
+    let start = parser.start;
+    let root = parser.expression()?;
+    let is_field = matches!(root, Node::Field(_)) && parser.are_previous == [false];
+    let destination = if parser.take_word("AS")? {
+        let destination = Destination { name: parser.field_name()?, start: parser.start };
+        parser.advance()?;
+        destination
+    } else if parser.token == Token::End && is_field && text[start..].trim_end() == &*parser.names[0] {
+        Destination { name: parser.names[0].clone(), start }
+    } else {
+        return Err(parser.expected("an operator, or AS and the field that gets the value"));
+    };
+    if parser.token != Token::End {
+        return Err(parser.expected("the end"));
+    }
+    let are_previous = std::mem::take(&mut parser.are_previous);
+    Ok(Assigned { parsed: parser.parsed(root), are_previous, destination })
+}
+
+/// The fields of an expression that are read in one message.
+#[derive(Default)]
+pub(super) struct Known {
+    /// Identifies fields, in any notation.
+    plan: FieldPlan,
+    /// The number of a field of the plan in this expression, from 1; 0 = none yet.
+    numbers: Vec<u32>,
+}
+
+impl Parser<'_> {
+    /// The name of a field, as written.
+    pub(super) fn field_name(&self) -> Result<Box<str>, FilterError> {
+        match self.token {
+            Token::Identifier(text) => Ok(text.into()),
+            Token::Bracketed(name) => Ok(format!("[/{name}]").into()),
+            _ => Err(self.expected("a field like /symbol")),
+        }
+    }
+
+    /// A field of the message, or of the previous record.
+    pub(super) fn identifier(&mut self) -> Result<Node, FilterError> {
+        let name = self.field_name()?;
+        let path = path_of(&name);
+        if path.len() > PATH_STEP_COUNT_MAX {
+            return Err(self.expected(&format!("at most {PATH_STEP_COUNT_MAX} steps")));
+        }
+        let (token, start) = (self.token, self.start);
+        self.advance()?;
+        let is_previous = self.is_word("OF");
+        if is_previous && !self.allows_previous {
+            return Err(self.expected("an operator or the end; OF PREVIOUS is only for enrichment"));
+        }
+        if self.take_word("OF")? && !self.take_word("PREVIOUS")? {
+            return Err(self.expected("PREVIOUS"));
+        }
+        let known = &mut self.known[usize::from(is_previous)];
+        let field = known.plan.add(&path).index();
+        known.numbers.resize(known.plan.len(), 0);
+        if known.numbers[field] == 0 {
+            if self.names.len() == FIELD_COUNT_MAX {
+                let expected = format!("at most {FIELD_COUNT_MAX} different fields");
+                return Err(FilterError::at(self.lexer.text, start, expected, token.describe()));
+            }
+            self.names.push(name);
+            self.are_previous.push(is_previous);
+            known.numbers[field] = self.names.len() as u32;
+        }
+        Ok(Node::Field(known.numbers[field] - 1))
+    }
+}
+
+/// The steps of an identifier, `/order/legs[0]/price`, as expressions write it.
+pub fn path_of(identifier: &str) -> Vec<Step> {
+    if let Some(name) = identifier.strip_prefix("[/").and_then(|name| name.strip_suffix(']')) {
+        return vec![Step::Name(name.as_bytes().into())];
+    }
+    let mut steps = Vec::new();
+    for part in identifier.split('/').skip(1) {
+        let mut pieces = part.split('[');
+        steps.extend(pieces.next().map(|name| Step::Name(name.as_bytes().into())));
+        // An index beyond 32 bits is beyond every array, as the largest one is.
+        let index = |piece: &str| Step::Index(piece.trim_end_matches(']').parse().unwrap_or(u32::MAX));
+        steps.extend(pieces.map(index));
+    }
+    steps
+}

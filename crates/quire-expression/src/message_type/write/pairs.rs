@@ -1,0 +1,87 @@
+//! `nvfix` and `fix`: pairs of tag and value with a separator between them. A tag that occurs more than once is an array.
+
+use super::tree::{Kind, Space, Tree};
+use super::{Layout, Patch};
+use crate::message_type::Malformed;
+use crate::message_type::nvfix::{FIX, NVFIX, Pairs as Reader, SEPARATOR};
+
+pub(super) struct Pairs<const NUMERIC_TAGS: bool>;
+
+pub(super) type Nvfix = Pairs<false>;
+
+pub(super) type Fix = Pairs<true>;
+
+impl<const NUMERIC_TAGS: bool> Layout for Pairs<NUMERIC_TAGS> {
+    const REPEATED_NAMES_ARE_ARRAYS: bool = true;
+
+    fn read(tree: &mut Tree<'_>) -> Result<(), Malformed> {
+        read(if NUMERIC_TAGS { &FIX } else { &NVFIX }, tree)
+    }
+
+    fn go_to_end(patch: &mut Patch<'_>, base: &Tree<'_>, object: u32, _round: u8) {
+        patch.copy_to(base.node(object).tail);
+        write_separator(patch.out);
+    }
+
+    fn leave(patch: &mut Patch<'_>, base: &Tree<'_>, object: u32, _entered: usize, added_count: u32) {
+        if added_count > 0 {
+            Self::go_to_end(patch, base, object, 0);
+        }
+    }
+
+    fn replace(patch: &mut Patch<'_>, base: &Tree<'_>, member: u32, delta: &Tree<'_>, group: &[u32]) {
+        patch.copy_to(base.node(member).start);
+        for (place, with) in group.iter().enumerate() {
+            if place > 0 {
+                patch.out.push(SEPARATOR);
+            }
+            Self::write_member(patch.out, delta, *with);
+        }
+        patch.skip_to(base.node(member).end);
+    }
+
+    fn remove(patch: &mut Patch<'_>, base: &Tree<'_>, member: u32) {
+        let node = base.node(member);
+        patch.copy_to(node.start);
+        // The last separator may be missing.
+        patch.skip_to((node.end + 1).min(base.data.len() as u32));
+    }
+
+    fn write_null(out: &mut Vec<u8>, tree: &Tree<'_>, member: u32) {
+        let node = tree.node(member);
+        out.extend_from_slice(tree.bytes(node.start..node.value));
+    }
+
+    fn write_separator(out: &mut Vec<u8>) {
+        write_separator(out);
+    }
+
+    fn write_start(_out: &mut Vec<u8>, _tree: &Tree<'_>, _object: u32, _member_count: u32) -> usize {
+        0
+    }
+
+    fn write_end(out: &mut Vec<u8>, _tree: &Tree<'_>, _object: u32, _started: usize) {
+        write_separator(out);
+    }
+}
+
+fn read(pairs: &Reader, tree: &mut Tree<'_>) -> Result<(), Malformed> {
+    let (data, mut start, mut member_count) = (tree.data, 0, 0);
+    while start < data.len() {
+        let end = memchr::memchr(SEPARATOR, &data[start..]).map_or(data.len(), |size| start + size);
+        let tag_size = pairs.tag_size(&data[start..end], start)?;
+        let value = start + tag_size + 1;
+        let node = tree.open(Space::Name, start..start + tag_size, start, value)?;
+        tree.close(node, if value == end { Kind::Null } else { Kind::Leaf }, end);
+        (start, member_count) = (end + 1, member_count + 1);
+    }
+    tree.describe_object(0, 0, data.len(), member_count);
+    tree.close(0, Kind::Object, data.len());
+    Ok(())
+}
+
+fn write_separator(out: &mut Vec<u8>) {
+    if out.last().is_some_and(|last| *last != SEPARATOR) {
+        out.push(SEPARATOR);
+    }
+}

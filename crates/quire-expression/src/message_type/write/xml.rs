@@ -1,0 +1,262 @@
+//! `xml`: elements and attributes. Elements of one name and parent are an array.
+//!
+//! An element with text directly in it is one value, together with its attributes and elements. An element with nothing in it is NULL, but
+//! the root element is an object then.
+
+use quick_xml::Reader;
+use quick_xml::escape::{resolve_predefined_entity, unescape};
+use quick_xml::events::{BytesStart, Event};
+
+use super::tree::{Kind, Mark, Node, Space, Tree};
+use super::{Layout, MergeError, Patch};
+use crate::message_type::xml::{ATTRIBUTE_COUNT_MAX, utf8};
+use crate::message_type::{DOCUMENT_DEPTH_MAX, Malformed};
+
+pub(super) struct Xml;
+
+/// The node of the root element; the document is the one before.
+const ROOT_ELEMENT: u32 = 1;
+
+impl Layout for Xml {
+    const REPEATED_NAMES_ARE_ARRAYS: bool = true;
+    const ROUND_COUNT: u8 = 2;
+
+    fn round(member: &Node) -> u8 {
+        u8::from(member.space != Space::Attribute)
+    }
+
+    fn read(tree: &mut Tree<'_>) -> Result<(), Malformed> {
+        let document = Open { node: 0, body: 0, member_count: 0, has_text: false };
+        Reading { tree, open: vec![document] }.read()
+    }
+
+    fn names_fields(base: &Tree<'_>, delta: &Tree<'_>) -> Result<bool, MergeError> {
+        if base.name(ROOT_ELEMENT) != delta.name(ROOT_ELEMENT) {
+            return Err(MergeError::DifferentRoots);
+        }
+        let is_object = base.node(ROOT_ELEMENT).kind == Kind::Object;
+        let root = delta.node(ROOT_ELEMENT);
+        Ok(!(is_object && root.kind == Kind::Object && root.member_count == 0))
+    }
+
+    fn keep_root(tree: &mut Tree<'_>) {
+        let root = tree.node_mut(ROOT_ELEMENT);
+        if root.mark == Mark::Nothing {
+            root.mark = if root.kind == Kind::Object { Mark::Parts } else { Mark::Whole };
+        }
+    }
+
+    fn go_to_end(patch: &mut Patch<'_>, base: &Tree<'_>, object: u32, round: u8) {
+        let node = base.node(object);
+        if round == 0 {
+            patch.copy_to(node.body);
+        } else if !is_empty_tag(base, object) {
+            patch.copy_to(node.tail);
+        } else if patch.at <= node.tail {
+            patch.copy_to(node.tail);
+            patch.out.push(b'>');
+            patch.skip_to(node.end);
+        }
+    }
+
+    fn leave(patch: &mut Patch<'_>, base: &Tree<'_>, object: u32, _entered: usize, _added_count: u32) {
+        // An empty tag that got elements has none of its bytes left.
+        if is_empty_tag(base, object) && patch.at == base.node(object).end {
+            write_end_tag(patch.out, base, object);
+        }
+    }
+
+    fn write_member(out: &mut Vec<u8>, tree: &Tree<'_>, member: u32) {
+        if tree.node(member).space == Space::Attribute {
+            out.push(b' ');
+        }
+        out.extend_from_slice(tree.value(member));
+    }
+
+    fn write_null(out: &mut Vec<u8>, tree: &Tree<'_>, member: u32) {
+        let name = tree.name(member);
+        let (before, after): (&[u8], &[u8]) = match name.space {
+            Space::Attribute => (b" ", b"=\"\""),
+            Space::Name | Space::Key => (b"<", b"/>"),
+        };
+        [before, name.bytes, after].into_iter().for_each(|part| out.extend_from_slice(part));
+    }
+
+    fn write_start(out: &mut Vec<u8>, tree: &Tree<'_>, object: u32, _member_count: u32) -> usize {
+        if object != 0 {
+            out.push(b'<');
+            out.extend_from_slice(tree.name(object).bytes);
+        }
+        0
+    }
+
+    fn write_end_of_round(out: &mut Vec<u8>, object: u32, round: u8) {
+        if object != 0 && round == 0 {
+            out.push(b'>');
+        }
+    }
+
+    fn write_end(out: &mut Vec<u8>, tree: &Tree<'_>, object: u32, _started: usize) {
+        if object != 0 {
+            write_end_tag(out, tree, object);
+        }
+    }
+}
+
+/// Whether an element is written as `<name/>`.
+fn is_empty_tag(tree: &Tree<'_>, element: u32) -> bool {
+    tree.data.get(tree.node(element).tail as usize) == Some(&b'/')
+}
+
+fn write_end_tag(out: &mut Vec<u8>, tree: &Tree<'_>, element: u32) {
+    [b"</", tree.name(element).bytes, b">"].into_iter().for_each(|part| out.extend_from_slice(part));
+}
+
+struct Reading<'r, 'a> {
+    tree: &'r mut Tree<'a>,
+    /// The document, and the elements that are open. Not recursion: an element costs less here than a call.
+    open: Vec<Open>,
+}
+
+/// An element whose end was not read yet.
+struct Open {
+    node: usize,
+    /// The end of its attributes.
+    body: usize,
+    member_count: u32,
+    has_text: bool,
+}
+
+impl<'a> Reading<'_, 'a> {
+    fn read(mut self) -> Result<(), Malformed> {
+        let raw = utf8(self.tree.data)?;
+        let mut reader = Reader::from_str(raw);
+        loop {
+            let start = position(&reader);
+            let malformed = |expected| Malformed::Syntax { offset: start, expected };
+            match reader.read_event().map_err(|_| malformed("well-formed XML"))? {
+                Event::Start(tag) => {
+                    if self.open.len() == DOCUMENT_DEPTH_MAX {
+                        return Err(Malformed::TooDeep);
+                    }
+                    self.start(raw, start, &tag)?;
+                }
+                Event::Empty(tag) => {
+                    self.start(raw, start, &tag)?;
+                    let end = position(&reader);
+                    self.end(end - "/>".len(), end);
+                }
+                Event::End(_) => self.end(start, position(&reader)),
+                Event::Text(text) => self.text(&text, start)?,
+                Event::CData(text) => self.text(&text, start)?,
+                Event::GeneralRef(reference) => {
+                    let character = reference.resolve_char_ref().map_err(|_| malformed("a character"))?;
+                    match character {
+                        Some(character) => self.text(character.encode_utf8(&mut [0; 4]), start)?,
+                        None => {
+                            let text = resolve_predefined_entity(&reference);
+                            self.text(text.ok_or(malformed("a known entity"))?, start)?;
+                        }
+                    }
+                }
+                Event::DocType(_) => return Err(malformed("no document type")),
+                Event::Comment(_) | Event::Decl(_) | Event::PI(_) => {}
+                Event::Eof => break,
+            }
+        }
+        let malformed = |expected| Err(Malformed::Syntax { offset: raw.len(), expected });
+        match &*self.open {
+            [document] if document.member_count == 1 => {}
+            [_] => return malformed("one root element"),
+            _ => return malformed("an end tag"),
+        }
+        self.tree.describe_object(0, 0, raw.len(), 1);
+        self.tree.close(0, Kind::Object, raw.len());
+        Ok(())
+    }
+
+    /// Takes the name and the attributes of an element.
+    fn start(&mut self, raw: &'a str, start: usize, tag: &BytesStart<'_>) -> Result<(), Malformed> {
+        let malformed = |expected| Malformed::Syntax { offset: start, expected };
+        let name_size = tag.name().as_ref().len();
+        let name = start + 1..start + 1 + name_size;
+        if !is_name(&raw[name.clone()]) {
+            return Err(malformed("the name of an element"));
+        }
+        let mut open = Open { node: 0, body: name.end, member_count: 0, has_text: false };
+        open.node = self.tree.open(Space::Name, name, start, start)?;
+        for attribute in tag.attributes() {
+            let attribute = attribute.map_err(|_| malformed("name=\"value\""))?;
+            if open.member_count as usize == ATTRIBUTE_COUNT_MAX {
+                return Err(malformed("at most 256 attributes"));
+            }
+            unescape(&attribute.value).map_err(|_| malformed("a known entity"))?;
+            let key = attribute.key.as_ref();
+            if !is_name(key) {
+                return Err(malformed("the name of an attribute"));
+            }
+            let start = place_in(raw, key);
+            // The closing quote is part of the attribute.
+            let end = place_in(raw, &attribute.value) + attribute.value.len() + 1;
+            let node = self.tree.open(Space::Attribute, start..start + key.len(), start, start)?;
+            self.tree.close(node, if attribute.value.is_empty() { Kind::Null } else { Kind::Leaf }, end);
+            (open.body, open.member_count) = (end, open.member_count + 1);
+        }
+        self.open.push(open);
+        Ok(())
+    }
+
+    /// Takes a piece of text without escapes.
+    fn text(&mut self, text: &str, offset: usize) -> Result<(), Malformed> {
+        if !text.trim_ascii().is_empty() {
+            match &mut *self.open {
+                [_] => {
+                    return Err(Malformed::Syntax {
+                        offset,
+                        expected: "no text outside of the root element",
+                    });
+                }
+                [.., element] => element.has_text = true,
+                [] => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends an element. `tail` is the beginning of its end tag.
+    fn end(&mut self, tail: usize, end: usize) {
+        // The reader has compared the tags, so that the document stays.
+        let Some(Open { node, body, member_count, has_text }) = self.open.pop() else { return };
+        let kind = match (has_text, member_count) {
+            (true, _) if !self.tree.has_text_objects => Kind::Leaf,
+            (false, 0) if node != ROOT_ELEMENT as usize => Kind::Null,
+            _ => Kind::Object,
+        };
+        if kind == Kind::Object {
+            self.tree.describe_object(node, body, tail, member_count);
+        } else {
+            self.tree.forget_members(node);
+        }
+        self.tree.close(node, kind, end);
+        if let Some(around) = self.open.last_mut() {
+            around.member_count += 1;
+        }
+    }
+}
+
+/// The reader takes any text as a name. These characters would end it in another place when it is written.
+fn is_name(name: &str) -> bool {
+    !name.is_empty()
+        && !name.bytes().any(|byte| matches!(byte, b'<' | b'>' | b'&' | b'\'' | b'"' | b'/' | b'='))
+}
+
+/// Where a part of `raw` begins in it.
+fn place_in(raw: &str, part: &str) -> usize {
+    // The reader borrows from the text that it reads.
+    (part.as_ptr() as usize).saturating_sub(raw.as_ptr() as usize)
+}
+
+fn position(reader: &Reader<&[u8]>) -> usize {
+    // A position in a slice fits.
+    reader.buffer_position() as usize
+}

@@ -1,0 +1,123 @@
+//! The persisted records of one last-value topic, in the order of the log.
+
+use std::collections::HashMap;
+
+/// One change of a topic.
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    pub position: u64,
+    /// The field `/k` of its messages.
+    pub key: u64,
+    /// `None`: the record was deleted.
+    pub row: Option<Row>,
+}
+
+/// A record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    pub value: u64,
+    pub quantity: u64,
+    /// The end of its lifetime.
+    pub expires: Option<u64>,
+    pub position: u64,
+}
+
+/// The records at one position, by the field `/k`.
+pub(super) type State = Vec<Option<Row>>;
+
+#[derive(Default)]
+pub(super) struct Log {
+    pub changes: Vec<Change>,
+    /// The keys of the server, and the values of `/k`.
+    names: HashMap<Vec<u8>, u64>,
+    /// The first change that the running server knows.
+    base: usize,
+    /// The newest state.
+    state: State,
+    key_count: usize,
+}
+
+impl Log {
+    pub fn new(key_count: u64) -> Self {
+        let key_count = key_count as usize;
+        Log { key_count, state: vec![None; key_count], ..Log::default() }
+    }
+
+    pub fn push(&mut self, change: Change) {
+        change.apply(&mut self.state);
+        self.changes.push(change);
+    }
+
+    /// A server starts that knows the changes from this position on.
+    pub fn begin(&mut self, first: u64) {
+        self.base = self.changes.partition_point(|change| change.position < first);
+        self.state = self.state_before(self.changes.len());
+    }
+
+    /// A message has the key `name`.
+    ///
+    /// # Errors
+    /// The key belongs to another value of `/k`, or this value has another key.
+    pub fn name(&mut self, name: &[u8], key: u64) -> Result<(), String> {
+        let known = self.names.get(name).copied();
+        let is_new = known.is_none() && !self.names.values().any(|other| *other == key);
+        if is_new {
+            self.names.insert(name.to_owned(), key);
+        }
+        if is_new || known == Some(key) {
+            return Ok(());
+        }
+        Err(format!("the message with /k = {key} has the key of /k = {known:?}"))
+    }
+
+    /// The value of `/k` with this key.
+    pub fn key_of(&self, name: &[u8]) -> Option<u64> {
+        self.names.get(name).copied()
+    }
+
+    /// The key of this value of `/k`.
+    pub fn name_of(&self, key: u64) -> Option<&[u8]> {
+        self.names.iter().find(|(_, known)| **known == key).map(|(name, _)| &name[..])
+    }
+
+    /// The state after all changes before this one.
+    pub fn state_before(&self, end: usize) -> State {
+        let mut state = vec![None; self.key_count];
+        self.changes[self.base.min(end)..end].iter().for_each(|change| change.apply(&mut state));
+        state
+    }
+
+    /// The newest state.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Calls `visit` with each state between two positions, and with the number of changes before it, until it returns true. Returns
+    /// whether it did.
+    pub fn any_state(&self, from: u64, to: u64, mut visit: impl FnMut(usize, &State) -> bool) -> bool {
+        let index_after = |position| self.changes.partition_point(|change| change.position <= position);
+        let mut at = index_after(from).max(self.base);
+        let end = index_after(to);
+        let mut state = self.state_before(at);
+        loop {
+            if visit(at, &state) {
+                return true;
+            }
+            if at >= end {
+                return false;
+            }
+            // All changes of one record of the log happen at one instant.
+            let position = self.changes[at].position;
+            while let Some(change) = self.changes.get(at).filter(|change| change.position == position) {
+                change.apply(&mut state);
+                at += 1;
+            }
+        }
+    }
+}
+
+impl Change {
+    pub fn apply(&self, state: &mut State) {
+        state[self.key as usize] = self.row;
+    }
+}

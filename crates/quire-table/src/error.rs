@@ -1,0 +1,71 @@
+//! Why a configuration or a key is refused.
+
+use crate::key::KEY_SIZE_MAX;
+use quire_expression::message_type::MessageType;
+
+/// Why a last-value topic cannot have this configuration. The fault of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableConfigError {
+    /// Messages of this type have no fields, so that keys and indexes cannot be made of fields.
+    #[error("{} messages have no fields; remove the list of key fields, and supply keys", message_type.name())]
+    NoFields {
+        /// The type of the messages.
+        message_type: MessageType,
+    },
+    /// Messages of this type have no fields, so that an index would be empty.
+    #[error("{} messages have no fields; remove the indexes", message_type.name())]
+    NoIndexes {
+        /// The type of the messages.
+        message_type: MessageType,
+    },
+    /// A list of fields has none.
+    #[error("{list}: at least one field is required")]
+    EmptyList {
+        /// The list.
+        list: &'static str,
+    },
+    /// A text is not the name of a field.
+    #[error("{list}: {field:?} is not the name of a field, such as /symbol")]
+    NotAField {
+        /// The list that has it.
+        list: &'static str,
+        /// The text.
+        field: String,
+    },
+    /// Two indexes have the same fields, or an index has a field twice.
+    #[error("{list}: {field:?} occurs twice")]
+    Twice {
+        /// The list that has it.
+        list: &'static str,
+        /// The field, or the fields.
+        field: String,
+    },
+    /// There are more indexes than each publish should pay for.
+    #[error("{count} indexes, the limit is {}", crate::index::INDEXES_MAX)]
+    TooManyIndexes {
+        /// How many there are.
+        count: usize,
+    },
+}
+
+/// Why a key that a publisher supplied is refused. The fault of the publisher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// It has no characters.
+    #[error("the key is empty; a key has 1 to {KEY_SIZE_MAX} characters")]
+    Empty,
+    /// It is longer than [`KEY_SIZE_MAX`].
+    #[error("the key has {size} bytes; a key has 1 to {KEY_SIZE_MAX} characters")]
+    TooLong {
+        /// Its bytes.
+        size: usize,
+    },
+    /// It has a character that keys cannot have.
+    #[error(
+        "character {number} of the key is not allowed; a key has letters, digits, '+', '/', '=', '-' and '_' only"
+    )]
+    Character {
+        /// Which character, from 1.
+        number: usize,
+    },
+}

@@ -1,0 +1,58 @@
+//! A list of fields that are read from messages together.
+
+use crate::error::TableConfigError;
+use quire_expression::filter::{Expression, FilterOptions};
+use quire_expression::message_type::{Arena, FieldId, FieldPlan, Malformed, MessageType, Step, Value};
+
+/// Fields in an order, and how to read them in one pass.
+#[derive(Clone, Debug)]
+pub(crate) struct Fields {
+    names: Box<[Box<str>]>,
+    paths: Box<[Vec<Step>]>,
+    plan: FieldPlan,
+    ids: Box<[FieldId]>,
+}
+
+impl Fields {
+    /// The fields with these names. `list` is the name of the list in a configuration.
+    pub fn new(list: &'static str, names: &[String]) -> Result<Self, TableConfigError> {
+        let path = |name: &String| {
+            path_of(name).ok_or_else(|| TableConfigError::NotAField { list, field: name.clone() })
+        };
+        let paths = names.iter().map(path).collect::<Result<Vec<_>, _>>()?;
+        Ok(Fields::of_paths(names.iter().map(|name| name.as_str().into()).collect(), paths))
+    }
+
+    /// The fields with these names, whose paths are known.
+    pub fn of_paths(names: Box<[Box<str>]>, paths: Vec<Vec<Step>>) -> Self {
+        let mut plan = FieldPlan::default();
+        let ids = paths.iter().map(|path| plan.add(path)).collect();
+        Fields { names, paths: paths.into(), plan, ids }
+    }
+
+    /// The names as written.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(AsRef::as_ref)
+    }
+
+    /// The paths, in the order of the names.
+    pub fn paths(&self) -> &[Vec<Step>] {
+        &self.paths
+    }
+
+    /// The values of the fields in a message, in their order.
+    pub fn read<'a>(
+        &self,
+        message_type: MessageType,
+        data: &'a [u8],
+        arena: &'a Arena,
+    ) -> Result<impl Iterator<Item = Value<'a>>, Malformed> {
+        let values = message_type.read(data, &self.plan, arena)?;
+        Ok(self.ids.iter().map(|id| values[id.index()]))
+    }
+}
+
+/// Where the field is that a text names, when it is the name of a field and nothing else.
+pub(crate) fn path_of(name: &str) -> Option<Vec<Step>> {
+    Expression::parse(name, &FilterOptions::default()).ok()?.path()
+}

@@ -1,0 +1,275 @@
+//! Indexes of fields: which slots a scan must look at.
+//!
+//! An index never decides about a row. It gives slots among which all matching rows are, and the scan evaluates the whole filter for each. So
+//! results do not depend on indexes. A row with an array in an indexed field, or whose fields cannot be read, is given for every filter.
+//!
+//! - A hash index has the hash of the texts of its fields. Values that are not texts, and texts that spell numbers or Booleans, are not in it,
+//!   because they are never equal to the texts that it is asked for ([`Filter::equalities`]).
+//! - An ordered index has numbers as floats, and the first eight bytes of texts. A text that spells a number is in it as both.
+
+mod choose;
+mod sorted_set;
+
+use std::collections::HashSet;
+
+use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::TableConfigError;
+use crate::fields::Fields;
+use crate::order::ordered_bits;
+use crate::table::TableConfig;
+use quire_expression::filter::Filter;
+use quire_expression::message_type::{Arena, MessageType, Number, Value};
+use quire_journal::Memory;
+use sorted_set::SortedSet;
+
+/// The most indexes of a table: every publish changes all of them.
+pub const INDEXES_MAX: usize = 16;
+
+/// The indexes of a table.
+#[derive(Debug)]
+pub(crate) struct Indexes {
+    /// The fields of all indexes, those of the hash indexes first, so that a row is read once.
+    fields: Fields,
+    hash: Vec<HashIndex>,
+    ordered: Vec<OrderedIndex>,
+    /// The entries of a row before and after a change, kept between calls.
+    before: Vec<Entry>,
+    after: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct HashIndex {
+    /// How many fields it has.
+    width: usize,
+    /// The hash of the texts, and the slot.
+    slots: SortedSet<[u32; 2]>,
+    irregular: SortedSet<u32>,
+}
+
+#[derive(Debug)]
+struct OrderedIndex {
+    /// The place of a number in the order of numbers in two halves, and the slot.
+    numbers: SortedSet<[u32; 3]>,
+    /// The first bytes of a text, and the slot.
+    texts: SortedSet<[u32; 3]>,
+    irregular: SortedSet<u32>,
+}
+
+/// Where one row is in one index, which has a number among all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    Hash(usize, u32),
+    Number(usize, u64),
+    Text(usize, u64),
+    Irregular(usize),
+}
+
+impl Indexes {
+    /// The indexes of a table without rows.
+    ///
+    /// # Errors
+    /// [`TableConfigError`] for texts that are not fields, for lists without fields, for fields that occur twice, and for too many indexes.
+    pub fn new(config: &TableConfig, memory: &Memory) -> Result<Self, TableConfigError> {
+        check(config)?;
+        let names: Vec<String> =
+            config.hash_indexes.iter().flatten().chain(&config.ordered_indexes).cloned().collect();
+        let hash = config.hash_indexes.iter().map(|fields| HashIndex {
+            width: fields.len(),
+            slots: SortedSet::new(memory),
+            irregular: SortedSet::new(memory),
+        });
+        let ordered = config.ordered_indexes.iter().map(|_| OrderedIndex {
+            numbers: SortedSet::new(memory),
+            texts: SortedSet::new(memory),
+            irregular: SortedSet::new(memory),
+        });
+        Ok(Indexes {
+            fields: Fields::new("index", &names)?,
+            hash: hash.collect(),
+            ordered: ordered.collect(),
+            before: Vec::new(),
+            after: Vec::new(),
+        })
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.hash.is_empty() && self.ordered.is_empty()
+    }
+
+    /// Changes the entries of a slot from those of one message to those of another. `None`: the slot has no row.
+    pub fn change(
+        &mut self,
+        slot: u32,
+        message_type: MessageType,
+        (before, after): (Option<&[u8]>, Option<&[u8]>),
+        arena: &mut Arena,
+    ) {
+        let mut entries = (std::mem::take(&mut self.before), std::mem::take(&mut self.after));
+        for (data, entries) in [(before, &mut entries.0), (after, &mut entries.1)] {
+            entries.clear();
+            if let Some(data) = data {
+                self.read(message_type, data, arena, entries);
+            }
+        }
+        let (before, after) = &entries;
+        before.iter().filter(|entry| !after.contains(entry)).for_each(|entry| self.remove(*entry, slot));
+        after.iter().filter(|entry| !before.contains(entry)).for_each(|entry| self.insert(*entry, slot));
+        (self.before, self.after) = entries;
+    }
+
+    /// The slots among which all rows are that match the filter, in ascending order, each once. `None` when no index can tell, or only with
+    /// more than `count_max` slots.
+    pub fn candidates(&self, filter: &Filter, count_max: usize) -> Option<Vec<u32>> {
+        choose::candidates(self, filter, count_max)
+    }
+
+    /// Bytes of memory.
+    pub fn memory_size(&self) -> usize {
+        let hash = self.hash.iter().map(|index| index.slots.memory_size() + index.irregular.memory_size());
+        let ordered = self.ordered.iter().map(|index| {
+            index.numbers.memory_size() + index.texts.memory_size() + index.irregular.memory_size()
+        });
+        hash.sum::<usize>() + ordered.sum::<usize>()
+    }
+
+    /// The entries of a message.
+    fn read(&self, message_type: MessageType, data: &[u8], arena: &mut Arena, entries: &mut Vec<Entry>) {
+        arena.reset();
+        let count = self.hash.len() + self.ordered.len();
+        let Ok(values) = self.fields.read(message_type, data, arena) else {
+            entries.extend((0..count).map(Entry::Irregular));
+            return;
+        };
+        let values: SmallVec<[Value<'_>; 8]> = values.collect();
+        let mut rest = &values[..];
+        for (number, index) in self.hash.iter().enumerate() {
+            let (own, others) = rest.split_at(index.width);
+            entries.extend(hash_entry(number, own));
+            rest = others;
+        }
+        for (value, number) in rest.iter().zip(self.hash.len()..) {
+            put_ordered_entries(number, *value, entries);
+        }
+    }
+
+    fn insert(&mut self, entry: Entry, slot: u32) {
+        match entry {
+            Entry::Hash(number, hash) => self.hash[number].slots.insert([hash, slot]),
+            Entry::Number(number, bits) => self.ordered_mut(number).numbers.insert(value_of(bits, slot)),
+            Entry::Text(number, prefix) => self.ordered_mut(number).texts.insert(value_of(prefix, slot)),
+            Entry::Irregular(number) => self.irregular_mut(number).insert(slot),
+        }
+    }
+
+    fn remove(&mut self, entry: Entry, slot: u32) {
+        match entry {
+            Entry::Hash(number, hash) => self.hash[number].slots.remove([hash, slot]),
+            Entry::Number(number, bits) => self.ordered_mut(number).numbers.remove(value_of(bits, slot)),
+            Entry::Text(number, prefix) => self.ordered_mut(number).texts.remove(value_of(prefix, slot)),
+            Entry::Irregular(number) => self.irregular_mut(number).remove(slot),
+        }
+    }
+
+    fn ordered_mut(&mut self, number: usize) -> &mut OrderedIndex {
+        &mut self.ordered[number - self.hash.len()]
+    }
+
+    fn irregular_mut(&mut self, number: usize) -> &mut SortedSet<u32> {
+        match number.checked_sub(self.hash.len()) {
+            None => &mut self.hash[number].irregular,
+            Some(number) => &mut self.ordered[number].irregular,
+        }
+    }
+}
+
+fn hash_entry(number: usize, values: &[Value<'_>]) -> Option<Entry> {
+    let is_never_found = |value: &Value<'_>| !matches!(value, Value::Text(_) | Value::Array(_));
+    if values.iter().any(is_never_found) {
+        return None;
+    }
+    if values.iter().any(|value| matches!(value, Value::Array(_))) {
+        return Some(Entry::Irregular(number));
+    }
+    let texts = values.iter().map(|value| match value {
+        Value::Text(text) => *text,
+        _ => &[],
+    });
+    Some(Entry::Hash(number, hash_of_texts(texts)))
+}
+
+/// The hash of the texts of the fields of one index, each with its size.
+fn hash_of_texts<'a>(texts: impl Iterator<Item = &'a [u8]>) -> u32 {
+    let mut hashed: SmallVec<[u8; 256]> = SmallVec::new();
+    for text in texts {
+        hashed.extend_from_slice(&(text.len() as u64).to_le_bytes());
+        hashed.extend_from_slice(text);
+    }
+    xxh3_64(&hashed) as u32
+}
+
+fn put_ordered_entries(number: usize, value: Value<'_>, entries: &mut Vec<Entry>) {
+    let bits_of = |value: Number| (!value.is_nan()).then(|| number_bits(value));
+    match value {
+        Value::Null | Value::Compound(_) => {}
+        Value::Array(_) => entries.push(Entry::Irregular(number)),
+        Value::Number(value, _) => entries.extend(bits_of(value).map(|bits| Entry::Number(number, bits))),
+        Value::Boolean(value) => {
+            entries.push(Entry::Number(number, number_bits(Number::Integer(value.into()))))
+        }
+        Value::Text(text) => {
+            let bits = Number::parse(text).and_then(bits_of);
+            entries.extend(bits.map(|bits| Entry::Number(number, bits)));
+            entries.push(Entry::Text(number, prefix_of(text)));
+        }
+    }
+}
+
+/// Numbers that compare as the numbers do, apart from integers that are equal as floats.
+fn number_bits(number: Number) -> u64 {
+    // Adding zero makes the negative zero the positive one.
+    ordered_bits(number.as_f64() + 0.0)
+}
+
+/// The first bytes of a text as a number: of two texts the lesser one has no greater number.
+fn prefix_of(text: &[u8]) -> u64 {
+    let mut prefix = [0; 8];
+    let size = text.len().min(8);
+    prefix[..size].copy_from_slice(&text[..size]);
+    u64::from_be_bytes(prefix)
+}
+
+fn value_of(number: u64, slot: u32) -> [u32; 3] {
+    [(number >> 32) as u32, number as u32, slot]
+}
+
+/// Checks the fields of the indexes of a table.
+fn check(config: &TableConfig) -> Result<(), TableConfigError> {
+    let count = config.hash_indexes.len() + config.ordered_indexes.len();
+    if count > INDEXES_MAX {
+        return Err(TableConfigError::TooManyIndexes { count });
+    }
+    if count > 0 && !config.message_type.has_fields() {
+        return Err(TableConfigError::NoIndexes { message_type: config.message_type });
+    }
+    for fields in &config.hash_indexes {
+        if fields.is_empty() {
+            return Err(TableConfigError::EmptyList { list: "hash_index" });
+        }
+        check_different("hash_index", fields)?;
+    }
+    check_different("ordered_index", &config.ordered_indexes)
+}
+
+/// Checks that all names are fields, and different ones.
+fn check_different(list: &'static str, names: &[String]) -> Result<(), TableConfigError> {
+    let fields = Fields::new(list, names)?;
+    let mut known = HashSet::with_hasher(FxBuildHasher);
+    match fields.paths().iter().zip(names).find(|(path, _)| !known.insert(*path)) {
+        Some((_, field)) => Err(TableConfigError::Twice { list, field: field.clone() }),
+        None => Ok(()),
+    }
+}

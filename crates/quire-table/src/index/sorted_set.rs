@@ -1,0 +1,156 @@
+//! A sorted set of small values in blocks: less memory per value than a `BTreeSet`, and blocks that can be paged out.
+
+use std::ops::RangeInclusive;
+
+use quire_journal::{Array, Memory};
+
+/// The most values of a block.
+const BLOCK_LEN: usize = 256;
+
+/// Values in ascending order, each once. A full block is divided into two halves, so that blocks are two thirds full on average.
+#[derive(Debug)]
+pub(super) struct SortedSet<T: Copy + Ord> {
+    /// None is empty.
+    blocks: Vec<Array<T>>,
+    /// The first value of each block, so that a search reads one block only.
+    firsts: Vec<T>,
+    memory: Memory,
+}
+
+impl<T: Copy + Ord> SortedSet<T> {
+    pub fn new(memory: &Memory) -> Self {
+        SortedSet { blocks: Vec::new(), firsts: Vec::new(), memory: memory.clone() }
+    }
+
+    /// Adds a value that is not in it.
+    pub fn insert(&mut self, value: T) {
+        if self.blocks.is_empty() {
+            self.blocks.push(Array::new(&self.memory));
+            self.firsts.push(value);
+        }
+        let mut number = self.block_of(value);
+        if self.blocks[number].len() == BLOCK_LEN {
+            self.divide(number);
+            number += usize::from(self.firsts[number + 1] <= value);
+        }
+        let block = &mut self.blocks[number];
+        block.insert(block.partition_point(|known| *known < value), value);
+        self.firsts[number] = block[0];
+    }
+
+    /// Removes a value.
+    pub fn remove(&mut self, value: T) {
+        if self.blocks.is_empty() {
+            return;
+        }
+        let number = self.block_of(value);
+        let block = &mut self.blocks[number];
+        let Ok(index) = block.binary_search(&value) else { return };
+        block.remove(index);
+        match block.first() {
+            Some(first) => self.firsts[number] = *first,
+            None => {
+                self.blocks.remove(number);
+                self.firsts.remove(number);
+                return;
+            }
+        }
+        self.join(number);
+    }
+
+    /// Calls `found` with the values in a range, in ascending order, until it returns false.
+    pub fn for_each_in(&self, range: RangeInclusive<T>, mut found: impl FnMut(T) -> bool) {
+        if self.blocks.is_empty() {
+            return;
+        }
+        for block in &self.blocks[self.block_of(*range.start())..] {
+            let begin = block.partition_point(|value| value < range.start());
+            for value in &block[begin..] {
+                if value > range.end() || !found(*value) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Bytes of memory.
+    pub fn memory_size(&self) -> usize {
+        let blocks: usize = self.blocks.iter().map(|block| block.capacity() * size_of::<T>()).sum();
+        blocks + self.blocks.capacity() * size_of::<Array<T>>() + self.firsts.capacity() * size_of::<T>()
+    }
+
+    /// The block that a value belongs to.
+    fn block_of(&self, value: T) -> usize {
+        self.firsts.partition_point(|first| *first <= value).saturating_sub(1)
+    }
+
+    fn divide(&mut self, number: usize) {
+        let block = &mut self.blocks[number];
+        let mut upper = Array::with_capacity(BLOCK_LEN, &self.memory);
+        upper.extend_from_slice(&block[BLOCK_LEN / 2..]);
+        block.truncate(BLOCK_LEN / 2);
+        self.firsts.insert(number + 1, upper[0]);
+        self.blocks.insert(number + 1, upper);
+    }
+
+    /// Appends the next block to this one, when both have few values.
+    fn join(&mut self, number: usize) {
+        let [block, next, ..] = &mut self.blocks[number..] else { return };
+        if block.len() + next.len() <= BLOCK_LEN / 2 {
+            block.extend_from_slice(next);
+            self.blocks.remove(number + 1);
+            self.firsts.remove(number + 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_has_the_values_of_a_simple_set(
+            steps in vec((any::<bool>(), 0u32..2_000), 1..3_000),
+            (low, high) in (0u32..2_000, 0u32..2_000),
+        ) {
+            let mut set = SortedSet::new(&Memory::heap());
+            let mut model = BTreeSet::new();
+            for (is_put, value) in steps {
+                // Ranges of values are filled and emptied, so that blocks are divided and joined.
+                if is_put == (value / 500 % 2 == 0) || value % 5 == 0 {
+                    if model.insert(value) {
+                        set.insert(value);
+                    }
+                } else if model.remove(&value) {
+                    set.remove(value);
+                }
+            }
+            let mut found = Vec::new();
+            set.for_each_in(low..=high, |value| {
+                found.push(value);
+                true
+            });
+            let expected: Vec<_> = model.iter().copied().filter(|value| (low..=high).contains(value)).collect();
+            prop_assert_eq!(found, expected);
+            for value in model {
+                set.remove(value);
+            }
+            prop_assert!(set.blocks.is_empty() && set.firsts.is_empty());
+        }
+    }
+
+    #[test]
+    fn blocks_are_divided_and_joined() {
+        let mut set = SortedSet::new(&Memory::heap());
+        (0..10_000u32).for_each(|value| set.insert(value.wrapping_mul(2_654_435_761)));
+        assert!((40..80).contains(&set.blocks.len()), "{} blocks", set.blocks.len());
+        (0..9_900u32).for_each(|value| set.remove(value.wrapping_mul(2_654_435_761)));
+        assert!(set.blocks.len() < 10, "{} blocks", set.blocks.len());
+    }
+}

@@ -1,0 +1,284 @@
+//! Keys of rows: supplied by the publisher, or generated from fields of the message.
+
+use std::fmt;
+use std::ops::Deref;
+
+use smallvec::SmallVec;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::error::{KeyError, TableConfigError};
+use crate::fields::Fields;
+use quire_expression::message_type::{Arena, Malformed, MessageType, Step, Value};
+
+/// The longest key, in bytes: a row has the size of its key in one byte.
+pub const KEY_SIZE_MAX: usize = u8::MAX as usize;
+
+/// Characters of a generated key.
+const GENERATED_SIZE: usize = 32;
+
+/// Bytes of key fields that are hashed without memory from the allocator.
+const INLINE_SIZE: usize = 256;
+
+/// How the keys of a last-value topic arise.
+#[derive(Clone, Debug)]
+pub enum KeyRule {
+    /// The publisher supplies the key ([`check_supplied_key`]).
+    Supplied,
+    /// The key is generated from fields of the message.
+    Fields(KeyFields),
+}
+
+/// The fields from which keys are generated.
+#[derive(Clone, Debug)]
+pub struct KeyFields {
+    message_type: MessageType,
+    domain: Box<[u8]>,
+    fields: Fields,
+}
+
+/// A key, as text.
+#[derive(Clone, Copy)]
+pub struct Key {
+    size: u8,
+    has_missing: bool,
+    text: [u8; KEY_SIZE_MAX],
+}
+
+impl KeyFields {
+    /// Keys from these fields, which are written as in filters, in this order. Topics with equal domains and equal values of the fields have
+    /// equal keys.
+    ///
+    /// # Errors
+    /// [`TableConfigError`] for messages without fields, for no field, and for a text that is not the name of a field.
+    pub fn new(message_type: MessageType, domain: &str, fields: &[String]) -> Result<Self, TableConfigError> {
+        if !message_type.has_fields() {
+            return Err(TableConfigError::NoFields { message_type });
+        }
+        if fields.is_empty() {
+            return Err(TableConfigError::EmptyList { list: "key" });
+        }
+        Ok(KeyFields { message_type, domain: domain.as_bytes().into(), fields: Fields::new("key", fields)? })
+    }
+
+    /// The fields, as written.
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        self.fields.names()
+    }
+
+    /// Where the fields are in a message.
+    pub fn paths(&self) -> &[Vec<Step>] {
+        self.fields.paths()
+    }
+
+    /// The domain.
+    pub fn domain(&self) -> &[u8] {
+        &self.domain
+    }
+
+    /// The key of a message: 32 hexadecimal digits. A missing field counts as NULL ([`Key::has_missing`]). Of an array the first element
+    /// counts, of an object its bytes.
+    ///
+    /// # Errors
+    /// [`Malformed`] when the fields cannot be read.
+    pub fn key_of(&self, data: &[u8], arena: &mut Arena) -> Result<Key, Malformed> {
+        arena.reset();
+        let values = self.fields.read(self.message_type, data, arena)?;
+        let mut hashed: SmallVec<[u8; INLINE_SIZE]> = SmallVec::new();
+        put_sized(&mut hashed, &self.domain);
+        let mut has_missing = false;
+        for value in values {
+            let text = match value.scalar() {
+                // An empty text is NULL, so that NULL is the only value of size 0.
+                Value::Null => {
+                    has_missing = true;
+                    &[]
+                }
+                Value::Compound(raw) => raw,
+                // NaN has no text, but it is not a missing value.
+                value => arena.text(value).unwrap_or(NAN_TEXT),
+            };
+            put_sized(&mut hashed, text);
+        }
+        Ok(Key::generated(xxh3_128(&hashed), has_missing))
+    }
+}
+
+/// The text of a float that is not a number.
+const NAN_TEXT: &[u8] = b"NaN";
+
+/// A size, and the bytes: so two lists of values are equal exactly when these bytes are.
+fn put_sized(out: &mut SmallVec<[u8; INLINE_SIZE]>, bytes: &[u8]) {
+    out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+impl Key {
+    /// The key in these bytes; `None` when they are no key or too long.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Key> {
+        std::str::from_utf8(bytes).ok()?;
+        let size = u8::try_from(bytes.len()).ok().filter(|size| *size > 0)?;
+        let mut text = [0; KEY_SIZE_MAX];
+        text[..bytes.len()].copy_from_slice(bytes);
+        Some(Key { size, has_missing: false, text })
+    }
+
+    fn generated(hash: u128, has_missing: bool) -> Key {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [0; KEY_SIZE_MAX];
+        for (pair, byte) in text.chunks_exact_mut(2).zip(hash.to_be_bytes()) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
+        }
+        Key { size: GENERATED_SIZE as u8, has_missing, text }
+    }
+
+    /// The key as text.
+    pub fn as_str(&self) -> &str {
+        // Both constructors take text only.
+        std::str::from_utf8(self).unwrap_or_default()
+    }
+
+    /// Whether a field was absent or NULL in the message that this key was generated from.
+    pub fn has_missing(&self) -> bool {
+        self.has_missing
+    }
+}
+
+impl Deref for Key {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.text[..usize::from(self.size)]
+    }
+}
+
+/// Keys are equal when their texts are.
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Key {}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({:?})", self.as_str())
+    }
+}
+
+/// A key that a publisher supplied: 1 to 255 characters, each a letter, a digit, or one of `+ / = - _`.
+///
+/// # Errors
+/// [`KeyError`] for any other key.
+pub fn check_supplied_key(key: &[u8]) -> Result<&str, KeyError> {
+    if key.is_empty() {
+        return Err(KeyError::Empty);
+    }
+    if key.len() > KEY_SIZE_MAX {
+        return Err(KeyError::TooLong { size: key.len() });
+    }
+    let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=-_".contains(byte);
+    match key.iter().position(|byte| !is_allowed(byte)) {
+        None => Ok(std::str::from_utf8(key).unwrap_or_default()),
+        Some(index) => Err(KeyError::Character { number: index + 1 }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key_of(message_type: MessageType, domain: &str, fields: &[&str], data: &str) -> Key {
+        let fields: Vec<String> = fields.iter().map(|field| field.to_string()).collect();
+        let fields = KeyFields::new(message_type, domain, &fields).unwrap();
+        fields.key_of(data.as_bytes(), &mut Arena::default()).unwrap()
+    }
+
+    fn json_key(fields: &[&str], data: &str) -> Key {
+        key_of(MessageType::Json, "orders", fields, data)
+    }
+
+    #[test]
+    fn a_generated_key_is_the_hash_of_the_domain_and_the_values_with_their_sizes() {
+        let mut hashed = Vec::new();
+        for part in ["orders", "7", "east"] {
+            hashed.extend((part.len() as u64).to_le_bytes());
+            hashed.extend(part.as_bytes());
+        }
+        let key = json_key(&["/id", "/region"], r#"{"region":"east","id":7}"#);
+        assert_eq!(key.as_str(), format!("{:032x}", xxh3_128(&hashed)));
+        // The log has these keys: they must not change.
+        assert_eq!(json_key(&["/id"], r#"{"id":1}"#).as_str(), "a035c3034541c2cc62e1be9f8328c97c");
+    }
+
+    #[test]
+    fn keys_are_equal_exactly_when_the_texts_of_the_fields_and_the_domains_are() {
+        let one = json_key(&["/a", "/b"], r#"{"a":"1","b":"23"}"#);
+        assert_eq!(one, json_key(&["/a", "/b"], r#"{"a":1,"b":23}"#));
+        assert_eq!(
+            one,
+            json_key(&["/a", "/b"], r#"{"b":[23,4],"a":1,"c":true}"#),
+            "the first element counts"
+        );
+        assert_ne!(one, json_key(&["/a", "/b"], r#"{"a":"12","b":"3"}"#), "values do not run together");
+        assert_ne!(one, json_key(&["/b", "/a"], r#"{"a":"1","b":"23"}"#));
+        assert_ne!(one, json_key(&["/a", "/b"], r#"{"a":"01","b":"23"}"#), "other text of an equal number");
+        assert_ne!(one, key_of(MessageType::Json, "trades", &["/a", "/b"], r#"{"a":"1","b":"23"}"#));
+        assert_eq!(one, key_of(MessageType::Nvfix, "orders", &["/a", "/b"], "a=1\u{1}b=23\u{1}"));
+        let object = json_key(&["/a"], r#"{"a":{"x": 1}}"#);
+        assert_ne!(object, json_key(&["/a"], r#"{"a":{"x": 2}}"#), "the bytes of an object count");
+    }
+
+    #[test]
+    fn a_missing_field_counts_as_null_and_is_reported() {
+        let missing = json_key(&["/a"], "{}");
+        assert!(missing.has_missing());
+        for data in [r#"{"a":null}"#, r#"{"a":""}"#, r#"{"a":[]}"#, "[1]", "5"] {
+            assert_eq!(json_key(&["/a"], data), missing, "{data}");
+        }
+        let present = json_key(&["/a"], r#"{"a":0}"#);
+        assert!(!present.has_missing());
+        assert_ne!(present, missing);
+    }
+
+    #[test]
+    fn fields_that_cannot_be_read_are_an_error_and_give_no_key() {
+        let fields = KeyFields::new(MessageType::Json, "orders", &["/a".into()]).unwrap();
+        assert!(fields.key_of(b"{\"b\"", &mut Arena::default()).is_err());
+        let refused = |message_type, fields: &[&str]| {
+            let fields: Vec<String> = fields.iter().map(|field| field.to_string()).collect();
+            KeyFields::new(message_type, "orders", &fields).unwrap_err().to_string()
+        };
+        assert_eq!(refused(MessageType::Json, &[]), "key: at least one field is required");
+        assert_eq!(
+            refused(MessageType::Json, &["/a", "/a + 1"]),
+            "key: \"/a + 1\" is not the name of a field, such as /symbol"
+        );
+        assert_eq!(
+            refused(MessageType::Binary, &["/a"]),
+            "binary messages have no fields; remove the list of key fields, and supply keys"
+        );
+    }
+
+    #[test]
+    fn a_supplied_key_has_a_limit_and_few_characters() {
+        assert_eq!(check_supplied_key(b"aZ09+/=-_"), Ok("aZ09+/=-_"));
+        assert_eq!(check_supplied_key(&[b'k'; 255]).map(str::len), Ok(255));
+        let refused = |key: &[u8]| check_supplied_key(key).unwrap_err().to_string();
+        assert_eq!(refused(b""), "the key is empty; a key has 1 to 255 characters");
+        assert_eq!(refused(&[b'k'; 256]), "the key has 256 bytes; a key has 1 to 255 characters");
+        let allowed = "a key has letters, digits, '+', '/', '=', '-' and '_' only";
+        assert_eq!(refused(b"a b"), format!("character 2 of the key is not allowed; {allowed}"));
+        assert_eq!(refused("aß".as_bytes()), format!("character 2 of the key is not allowed; {allowed}"));
+    }
+
+    #[test]
+    fn a_key_is_made_of_any_text_up_to_its_limit() {
+        assert_eq!(Key::from_bytes(b"abc").unwrap().as_str(), "abc");
+        assert_eq!(Key::from_bytes(&[b'k'; 255]).unwrap().len(), 255);
+        for bytes in [&b""[..], &[b'k'; 256], &[0xff]] {
+            assert_eq!(Key::from_bytes(bytes), None);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The index of keys: from the hash of a key to the slots of rows with this hash.
+//!
+//! It is a linear hash table. It has many small tables (shards), and one more shard whenever there are enough rows for it. The entries of one
+//! existing shard are then divided between it and the new one. So no insertion pays for more than a few thousand entries, and a table of a
+//! hundred million rows does not stop the server while it grows. One table for all rows would.
+
+use hashbrown::HashTable;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Rows per shard when a shard is added. Shards then have this many to twice as many, which a table of 4,096 places holds.
+const SHARD_ROWS: usize = 1_680;
+
+/// A linear hash table of slots.
+#[derive(Debug)]
+pub(crate) struct KeyIndex {
+    shards: Vec<HashTable<u32>>,
+    len: usize,
+}
+
+/// The hash of a key that the index takes.
+pub(crate) fn hash_of(key: &[u8]) -> u32 {
+    xxh3_64(key) as u32
+}
+
+/// The hash within a shard. All bits of it depend on all bits of the hash, because the hashes of one shard have equal low bits.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
+}
+
+impl KeyIndex {
+    pub fn new() -> Self {
+        KeyIndex { shards: vec![HashTable::new()], len: 0 }
+    }
+
+    /// The slot among those with this hash that `is_it` accepts.
+    #[inline]
+    pub fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.shards[self.shard_of(hash)].find(spread(hash), |slot| is_it(*slot)).copied()
+    }
+
+    /// Adds a slot that is not in it. `hash_of_slot` returns the hash of any slot that is.
+    pub fn insert(&mut self, hash: u32, slot: u32, hash_of_slot: impl Fn(u32) -> u32) {
+        let shard = self.shard_of(hash);
+        self.shards[shard].insert_unique(spread(hash), slot, |slot| spread(hash_of_slot(*slot)));
+        self.len += 1;
+        if self.len > self.shards.len() * SHARD_ROWS {
+            self.split(hash_of_slot);
+        }
+    }
+
+    /// Removes a slot.
+    pub fn remove(&mut self, hash: u32, slot: u32) {
+        let shard = self.shard_of(hash);
+        if let Ok(entry) = self.shards[shard].find_entry(spread(hash), |known| *known == slot) {
+            entry.remove();
+            self.len -= 1;
+        }
+    }
+
+    /// Bytes of memory.
+    pub fn memory_size(&self) -> usize {
+        let tables: usize = self.shards.iter().map(HashTable::allocation_size).sum();
+        tables + self.shards.capacity() * size_of::<HashTable<u32>>()
+    }
+
+    /// With 2^n shards, the low n bits of the hash are the number of the shard. The shards above are those that were divided by one more bit.
+    fn shard_of(&self, hash: u32) -> usize {
+        let bits = usize::BITS - (self.shards.len() - 1).leading_zeros();
+        let shard = hash as usize & ((1 << bits) - 1);
+        if shard < self.shards.len() { shard } else { shard & ((1 << (bits - 1)) - 1) }
+    }
+
+    /// Adds a shard, and moves the entries that belong to it.
+    fn split(&mut self, hash_of_slot: impl Fn(u32) -> u32) {
+        let new = self.shards.len();
+        let bit = 1 << (usize::BITS - 1 - new.leading_zeros());
+        let old = std::mem::take(&mut self.shards[new - bit]);
+        self.shards.push(HashTable::new());
+        let hash = |slot: &u32| spread(hash_of_slot(*slot));
+        let moved = old.iter().filter(|slot| hash_of_slot(**slot) as usize & bit != 0).count();
+        let mut halves = [HashTable::with_capacity(old.len() - moved), HashTable::with_capacity(moved)];
+        for slot in old {
+            let half = usize::from(hash_of_slot(slot) as usize & bit != 0);
+            halves[half].insert_unique(hash(&slot), slot, hash);
+        }
+        let [low, high] = halves;
+        self.shards[new - bit] = low;
+        self.shards[new] = high;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_is_found_while_the_index_grows_and_shrinks() {
+        let hash = |slot: u32| xxh3_64(&slot.to_le_bytes()) as u32;
+        let mut index = KeyIndex::new();
+        for slot in 0..60_000 {
+            index.insert(hash(slot), slot, hash);
+            if slot.is_power_of_two() {
+                (0..=slot).for_each(|slot| assert_eq!(index.find(hash(slot), |s| s == slot), Some(slot)));
+            }
+        }
+        assert!(index.shards.len() > 32, "{} shards", index.shards.len());
+        let entries: Vec<_> = index.shards.iter().map(HashTable::len).collect();
+        assert!(entries.iter().all(|len| (SHARD_ROWS / 3..SHARD_ROWS * 5 / 2).contains(len)), "{entries:?}");
+        for slot in (0..60_000).filter(|slot| slot % 3 > 0) {
+            index.remove(hash(slot), slot);
+        }
+        for slot in 0..60_000 {
+            assert_eq!(index.find(hash(slot), |s| s == slot).is_some(), slot % 3 == 0, "{slot}");
+        }
+        assert_eq!(index.len, 20_000);
+    }
+
+    #[test]
+    fn slots_with_equal_hashes_are_told_apart() {
+        let mut index = KeyIndex::new();
+        (0..100).for_each(|slot| index.insert(7, slot, |_| 7));
+        assert_eq!(index.find(7, |slot| slot == 42), Some(42));
+        index.remove(7, 42);
+        assert_eq!(index.find(7, |slot| slot == 42), None);
+        assert_eq!(index.find(7, |slot| slot == 43), Some(43));
+    }
+}

@@ -1,0 +1,42 @@
+//! The engine of last-value topics: the newest row of each key, queries of one instant, and snapshots.
+//!
+//! # What it promises
+//! [`Table`] keeps the newest row of each key. The result of a scan is the state at the moment at which it was opened. Later changes
+//! do not change it. Equal calls give equal results, in equal order: nothing here is random, and time is an argument.
+//!
+//! # What a caller must do
+//! The caller finds the key of a message ([`KeyRule`]), records the message in the log, and then puts it into the table. It removes rows
+//! whose lifetime ended ([`Table::pop_expired`]) at about [`Table::next_expiry`]. It polls every open scan until it ends, and closes it.
+//!
+//! # How it works
+//! `docs/internals/last-value-engine.md` describes the layout in memory, and how scans see one instant.
+
+mod error;
+mod fields;
+mod history;
+mod index;
+mod key;
+mod key_index;
+mod order;
+mod page;
+mod pages;
+mod query;
+mod row;
+mod rows;
+mod scan;
+mod snapshot;
+mod table;
+
+pub use error::{KeyError, TableConfigError};
+pub use history::{AsOf, BeforeHistory, HistoryConfig, KnownHistory, Moment};
+pub use index::INDEXES_MAX;
+pub use key::{KEY_SIZE_MAX, Key, KeyFields, KeyRule, check_supplied_key};
+pub use order::{ORDER_FIELDS_MAX, Order};
+pub use page::{Move, MoveKind, PageId, PageQuery};
+pub use query::{Polled, Query, ScanId};
+pub use row::Row;
+pub use snapshot::{
+    BadSnapshot, SNAPSHOT_VERSION, SnapshotHead, SnapshotOwner, SnapshotReader, SnapshotState,
+    SnapshotWriter, snapshot_file,
+};
+pub use table::{Table, TableConfig, TableStats};

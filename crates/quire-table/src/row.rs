@@ -1,0 +1,213 @@
+//! One row, and its bytes in memory.
+//!
+//! - flags (1 byte): which of the optional parts are there, and the sizes of two numbers;
+//! - size of the key (1 byte), of the data (1 to 4 bytes), and the position in the log (1 to 8 bytes);
+//! - time of the publish (8 bytes), end of the lifetime (0 or 8 bytes);
+//! - size of the correlation id (0 or 4 bytes), size of the headers (0 or 4 bytes);
+//! - correlation id, headers, key, data.
+//!
+//! Numbers are little endian.
+//! A row of 300 bytes of data at a position below 16 million has 15 bytes before its key.
+
+use quire_journal::{Headers, Position, Timestamp};
+use smallvec::SmallVec;
+
+use crate::key::KEY_SIZE_MAX;
+
+/// A record of a last-value topic: the newest message of a key. (In Rust, a record is one of the log.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row<'a> {
+    /// Its key: 1 to [`KEY_SIZE_MAX`] bytes.
+    pub key: &'a [u8],
+    /// Of the message in the log; zero when the topic is not recorded.
+    pub position: Position,
+    /// When this instance took the message.
+    pub timestamp: Timestamp,
+    /// When its lifetime ends; `None` = never.
+    pub expires: Option<Timestamp>,
+    /// As published; empty when there is none.
+    pub correlation_id: &'a [u8],
+    /// As published.
+    pub headers: Headers<'a>,
+    /// The message. It is smaller than 4 GiB.
+    pub data: &'a [u8],
+}
+
+const POSITION_SIZE: u8 = 0b0000_0111;
+const HAS_EXPIRES: u8 = 0b0000_1000;
+const HAS_CORRELATION_ID: u8 = 0b0001_0000;
+const HAS_HEADERS: u8 = 0b0010_0000;
+const DATA_SIZE_SHIFT: u8 = 6;
+
+/// Room for the bytes before the correlation id. There are at most 38.
+const HEAD_SIZE_MAX: usize = 64;
+
+/// The bytes of a row before its correlation id.
+pub(crate) struct Head(SmallVec<[u8; HEAD_SIZE_MAX]>);
+
+impl Head {
+    /// # Panics
+    /// When the key is empty or longer than [`KEY_SIZE_MAX`], or the data is not smaller than 4 GiB: keys and messages are checked before.
+    pub fn new(row: &Row<'_>) -> Head {
+        assert!((1..=KEY_SIZE_MAX).contains(&row.key.len()), "a key of {} bytes", row.key.len());
+        let data_size = u32::try_from(row.data.len()).expect("messages are smaller than 4 GiB");
+        let position_bytes = bytes_of(row.position.get());
+        let data_size_bytes = bytes_of(data_size.into());
+        let mut flags = (position_bytes as u8 - 1) | (data_size_bytes as u8 - 1) << DATA_SIZE_SHIFT;
+        let mut head: SmallVec<[u8; HEAD_SIZE_MAX]> = SmallVec::new();
+        head.extend_from_slice(&[0, row.key.len() as u8]);
+        head.extend_from_slice(&data_size.to_le_bytes()[..data_size_bytes]);
+        head.extend_from_slice(&row.position.get().to_le_bytes()[..position_bytes]);
+        head.extend_from_slice(&row.timestamp.as_ns().to_le_bytes());
+        if let Some(expires) = row.expires {
+            flags |= HAS_EXPIRES;
+            head.extend_from_slice(&expires.as_ns().to_le_bytes());
+        }
+        let optional = [(HAS_CORRELATION_ID, row.correlation_id), (HAS_HEADERS, row.headers.as_bytes())];
+        for (flag, bytes) in optional {
+            if !bytes.is_empty() {
+                flags |= flag;
+                head.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+            }
+        }
+        head[0] = flags;
+        Head(head)
+    }
+
+    /// The bytes of the row, in parts that follow each other.
+    pub fn parts<'a>(&'a self, row: &Row<'a>) -> [&'a [u8]; 5] {
+        [&self.0, row.correlation_id, row.headers.as_bytes(), row.key, row.data]
+    }
+}
+
+/// How many bytes a number needs, at least 1.
+fn bytes_of(number: u64) -> usize {
+    (8 - number.leading_zeros() as usize / 8).max(1)
+}
+
+/// Reads numbers from the front of bytes.
+struct Numbers<'a>(&'a [u8]);
+
+impl Numbers<'_> {
+    fn take(&mut self, size: usize) -> Option<u64> {
+        let (bytes, rest) = self.0.split_at_checked(size)?;
+        self.0 = rest;
+        let mut number = [0; 8];
+        number[..size].copy_from_slice(bytes);
+        Some(u64::from_le_bytes(number))
+    }
+}
+
+impl<'a> Row<'a> {
+    /// The row at the front of these bytes, and how many of them it has; `None` when they do not begin with a row.
+    pub(crate) fn decode(bytes: &'a [u8]) -> Option<(Row<'a>, usize)> {
+        let mut numbers = Numbers(bytes);
+        let flags = numbers.take(1)? as u8;
+        let key_size = numbers.take(1)? as usize;
+        let data_size = numbers.take(usize::from(flags >> DATA_SIZE_SHIFT) + 1)? as usize;
+        let position = numbers.take(usize::from(flags & POSITION_SIZE) + 1)?;
+        let timestamp = numbers.take(8)?;
+        let has = |flag: u8| flags & flag != 0;
+        let expires = if has(HAS_EXPIRES) { Some(Timestamp(numbers.take(8)?)) } else { None };
+        let correlation_size = if has(HAS_CORRELATION_ID) { numbers.take(4)? as usize } else { 0 };
+        let headers_size = if has(HAS_HEADERS) { numbers.take(4)? as usize } else { 0 };
+        let (correlation_id, rest) = numbers.0.split_at_checked(correlation_size)?;
+        let (headers, rest) = rest.split_at_checked(headers_size)?;
+        let (key, rest) = rest.split_at_checked(key_size)?;
+        let (data, rest) = rest.split_at_checked(data_size)?;
+        let row = Row {
+            key,
+            position: Position(position),
+            timestamp: Timestamp(timestamp),
+            expires,
+            correlation_id,
+            headers: Headers::from_bytes(headers)?,
+            data,
+        };
+        (key_size > 0).then_some((row, bytes.len() - rest.len()))
+    }
+
+    /// How many of these bytes the row at their front has.
+    pub(crate) fn size_of(bytes: &[u8]) -> usize {
+        Row::decode(bytes).expect("the bytes were made from a row").1
+    }
+
+    /// The row at the front of bytes that were made by [`Head::parts`].
+    pub(crate) fn of(bytes: &'a [u8]) -> Row<'a> {
+        Row::decode(bytes).expect("the bytes were made from a row").0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use quire_journal::{HeaderValue, HeadersBuffer};
+
+    use super::*;
+
+    fn encoded(row: &Row<'_>) -> Vec<u8> {
+        Head::new(row).parts(row).concat()
+    }
+
+    #[test]
+    fn a_row_has_the_bytes_of_its_page() {
+        let row = Row {
+            key: b"k1",
+            position: Position(258),
+            timestamp: Timestamp(7),
+            expires: None,
+            correlation_id: b"",
+            headers: Headers::NONE,
+            data: b"{}",
+        };
+        let bytes = encoded(&row);
+        assert_eq!(bytes, [&[1, 2, 2, 2, 1, 7, 0, 0, 0, 0, 0, 0, 0][..], b"k1{}"].concat());
+        let headers = HeadersBuffer::new([("h", HeaderValue::Text("v"))]).unwrap();
+        let headers = headers.as_headers();
+        let row = Row { expires: Some(Timestamp(9)), correlation_id: b"c", headers, ..row };
+        let mut expected = vec![0b0011_1001, 2, 2, 2, 1];
+        expected.extend([7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 6, 0, 0, 0]);
+        expected.extend(b"c\x01h\x00\x01\x00vk1{}");
+        assert_eq!(encoded(&row), expected);
+    }
+
+    proptest! {
+        #[test]
+        fn a_row_is_read_as_it_was_written(
+            key in vec(any::<u8>(), 1..=255),
+            position in prop_oneof![0u64..300, any::<u64>()],
+            timestamp in any::<u64>(),
+            expires in any::<Option<u64>>(),
+            correlation_id in vec(any::<u8>(), 0..10),
+            header in proptest::option::of(".{0,9}"),
+            data in prop_oneof![vec(any::<u8>(), 0..10), vec(any::<u8>(), 250..260), vec(any::<u8>(), 65_530..65_540)],
+        ) {
+            let list = header.iter().map(|value| ("name", HeaderValue::Text(value)));
+            let headers = HeadersBuffer::new(list).unwrap();
+            let row = Row {
+                key: &key,
+                position: Position(position),
+                timestamp: Timestamp(timestamp),
+                expires: expires.map(Timestamp),
+                correlation_id: &correlation_id,
+                headers: headers.as_headers(),
+                data: &data,
+            };
+            let mut bytes = encoded(&row);
+            let size = bytes.len();
+            prop_assert_eq!(Row::decode(&bytes), Some((row, size)));
+            prop_assert_eq!(Row::decode(&bytes[..size - 1]), None);
+            bytes.push(0);
+            prop_assert_eq!(Row::decode(&bytes).map(|(_, size)| size), Some(size));
+        }
+
+        #[test]
+        fn any_bytes_are_a_row_or_refused(bytes in vec(prop_oneof![0u8..8, any::<u8>()], 0..60)) {
+            if let Some((row, size)) = Row::decode(&bytes) {
+                prop_assert!(size <= bytes.len());
+                prop_assert!(!row.key.is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! The rows, each in a slot.
+
+use quire_journal::{Array, Memory};
+
+use crate::pages::{Pages, Place};
+use crate::row::{Head, Row};
+
+/// Slots of one block: 3,584 bytes, which is a size of blocks in a mapped file.
+const BLOCK_SLOTS: usize = 256;
+
+/// The rows of a table. A row keeps its slot while its key exists. The slot of a removed row goes to a new row.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    blocks: Vec<Array<Slot>>,
+    /// The slot that is used next; free slots are a list.
+    free: Option<u32>,
+    len: usize,
+    pages: Pages,
+    /// Rows that are too large for a page.
+    large: Vec<Option<Array<u8>>>,
+    unused_large: Vec<u32>,
+    memory: Memory,
+    /// Bytes of all rows.
+    size: usize,
+}
+
+/// 14 bytes. Numbers of 32 bits are in two halves, because they would be aligned to 4 bytes otherwise.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// The kind of the place in the upper two bits, and a number.
+    place: [u16; 2],
+    offset: u16,
+    /// Of the key.
+    hash: [u16; 2],
+    /// When the slot was changed last: a count of scans.
+    epoch: [u16; 2],
+}
+
+/// Where the row of a slot is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Location {
+    Page(Place),
+    /// Which of the large rows.
+    Large(u32),
+    /// There is none. The next slot in the list of free ones, from 1; 0 = none.
+    Free(u32),
+}
+
+const KIND_SHIFT: u32 = 30;
+const NUMBER: u32 = (1 << KIND_SHIFT) - 1;
+const LARGE: u32 = 1;
+const FREE: u32 = 2;
+
+/// The most slots. With as many rows, a table would have a hundred gigabytes at least.
+const SLOTS_MAX: u32 = NUMBER;
+
+/// The row that a change replaced.
+#[derive(Debug, Default)]
+pub(crate) struct Previous {
+    small: Vec<u8>,
+    large: Option<Array<u8>>,
+}
+
+impl Previous {
+    pub fn clear(&mut self) {
+        self.small.clear();
+        self.large = None;
+    }
+
+    pub fn row(&self) -> Option<Row<'_>> {
+        self.bytes().map(Row::of)
+    }
+
+    /// The bytes of the row.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        let bytes = self.large.as_deref().unwrap_or(&self.small);
+        (!bytes.is_empty()).then_some(bytes)
+    }
+}
+
+impl Slot {
+    fn new(location: Location, hash: u32, epoch: u32) -> Self {
+        let (number, offset) = match location {
+            Location::Page(Place { page, offset }) => (page, offset),
+            Location::Large(index) => (LARGE << KIND_SHIFT | index, 0),
+            Location::Free(next) => (FREE << KIND_SHIFT | next, 0),
+        };
+        Slot { place: halves(number), offset, hash: halves(hash), epoch: halves(epoch) }
+    }
+
+    fn location(&self) -> Location {
+        let place = whole(self.place);
+        let number = place & NUMBER;
+        match place >> KIND_SHIFT {
+            FREE => Location::Free(number),
+            LARGE => Location::Large(number),
+            _ => Location::Page(Place { page: number, offset: self.offset }),
+        }
+    }
+}
+
+fn halves(number: u32) -> [u16; 2] {
+    [number as u16, (number >> 16) as u16]
+}
+
+fn whole([low, high]: [u16; 2]) -> u32 {
+    u32::from(low) | u32::from(high) << 16
+}
+
+impl Rows {
+    pub fn new(memory: &Memory) -> Self {
+        Rows {
+            blocks: Vec::new(),
+            free: None,
+            len: 0,
+            pages: Pages::new(memory),
+            large: Vec::new(),
+            unused_large: Vec::new(),
+            memory: memory.clone(),
+            size: 0,
+        }
+    }
+
+    /// How many rows there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Every slot is below.
+    pub fn end(&self) -> u32 {
+        self.blocks.last().map_or(0, |last| ((self.blocks.len() - 1) * BLOCK_SLOTS + last.len()) as u32)
+    }
+
+    /// The row in a slot.
+    #[inline]
+    pub fn row(&self, slot: u32) -> Option<Row<'_>> {
+        self.bytes(slot).map(Row::of)
+    }
+
+    /// The bytes of the row in a slot, and perhaps padding after them.
+    #[inline]
+    pub fn bytes(&self, slot: u32) -> Option<&[u8]> {
+        match self.slot(slot).location() {
+            Location::Page(place) => Some(self.pages.get(place)),
+            Location::Large(index) => self.large[index as usize].as_deref(),
+            Location::Free(_) => None,
+        }
+    }
+
+    /// The hash of the key of a slot that has a row.
+    #[inline]
+    pub fn hash(&self, slot: u32) -> u32 {
+        whole(self.slot(slot).hash)
+    }
+
+    /// When the slot was changed last.
+    #[inline]
+    pub fn epoch(&self, slot: u32) -> u32 {
+        whole(self.slot(slot).epoch)
+    }
+
+    /// Puts a row into a free slot.
+    ///
+    /// # Panics
+    /// When there are 2^30 rows.
+    pub fn insert(&mut self, row: &Row<'_>, hash: u32, epoch: u32) -> u32 {
+        let slot = match self.free {
+            Some(slot) => {
+                let Location::Free(next) = self.slot(slot).location() else {
+                    unreachable!("the slot is free")
+                };
+                self.free = next.checked_sub(1);
+                slot
+            }
+            None => self.new_slot(),
+        };
+        let location = self.store(slot, row);
+        *self.slot_mut(slot) = Slot::new(location, hash, epoch);
+        self.len += 1;
+        slot
+    }
+
+    /// Replaces the row in a slot that has one.
+    pub fn replace(&mut self, slot: u32, row: &Row<'_>, epoch: u32, previous: &mut Previous) {
+        let location = self.slot(slot).location();
+        self.keep(location, previous);
+        let head = Head::new(row);
+        let parts = head.parts(row);
+        let is_replaced = match location {
+            Location::Page(place) if size_of_parts(&parts) <= self.pages.row_size_max() => {
+                self.pages.replace(place, &parts)
+            }
+            _ => false,
+        };
+        let location = if is_replaced {
+            self.size += size_of_parts(&parts);
+            location
+        } else {
+            self.free_place(location);
+            self.store(slot, row)
+        };
+        let hash = self.hash(slot);
+        *self.slot_mut(slot) = Slot::new(location, hash, epoch);
+    }
+
+    /// Removes the row in a slot that has one.
+    pub fn remove(&mut self, slot: u32, epoch: u32, previous: &mut Previous) {
+        let location = self.slot(slot).location();
+        self.keep(location, previous);
+        self.free_place(location);
+        let next = self.free.map_or(0, |next| next + 1);
+        *self.slot_mut(slot) = Slot::new(Location::Free(next), 0, epoch);
+        self.free = Some(slot);
+        self.len -= 1;
+    }
+
+    /// Gives every slot the epoch that `number_of` returns for its epoch.
+    pub fn renumber_epochs(&mut self, number_of: impl Fn(u32) -> u32) {
+        for slot in self.blocks.iter_mut().flat_map(|block| block.iter_mut()) {
+            slot.epoch = halves(number_of(whole(slot.epoch)));
+        }
+    }
+
+    /// Bytes of all rows.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Bytes of memory.
+    pub fn memory_size(&self) -> usize {
+        let slots: usize = self.blocks.iter().map(|block| block.capacity() * size_of::<Slot>()).sum();
+        let blocks = self.blocks.capacity() * size_of::<Array<Slot>>();
+        let large: usize = self.large.iter().flatten().map(|row| row.capacity()).sum();
+        let lists = self.large.capacity() * size_of::<Option<Array<u8>>>()
+            + self.unused_large.capacity() * size_of::<u32>();
+        slots + blocks + large + lists + self.pages.memory_size()
+    }
+
+    #[inline]
+    fn slot(&self, slot: u32) -> &Slot {
+        &self.blocks[slot as usize / BLOCK_SLOTS][slot as usize % BLOCK_SLOTS]
+    }
+
+    fn slot_mut(&mut self, slot: u32) -> &mut Slot {
+        slot_mut(&mut self.blocks, slot)
+    }
+
+    fn new_slot(&mut self) -> u32 {
+        let slot = self.end();
+        assert!(slot < SLOTS_MAX, "a table has fewer than {SLOTS_MAX} rows");
+        if self.blocks.last().is_none_or(|last| last.len() == BLOCK_SLOTS) {
+            // The first block grows with the table. A table with few rows is small.
+            let capacity = if self.blocks.is_empty() { 0 } else { BLOCK_SLOTS };
+            self.blocks.push(Array::with_capacity(capacity, &self.memory));
+        }
+        if let Some(last) = self.blocks.last_mut() {
+            last.extend_from_slice(&[Slot::new(Location::Free(0), 0, 0)]);
+        }
+        slot
+    }
+
+    /// Finds a place for a row, and writes it there.
+    fn store(&mut self, slot: u32, row: &Row<'_>) -> Location {
+        let head = Head::new(row);
+        let parts = head.parts(row);
+        let size = size_of_parts(&parts);
+        self.size += size;
+        if size <= self.pages.row_size_max() {
+            let blocks = &mut self.blocks;
+            return Location::Page(self.pages.insert(slot, &parts, &mut |slot, place| {
+                let moved = slot_mut(blocks, slot);
+                *moved = Slot::new(Location::Page(place), whole(moved.hash), whole(moved.epoch));
+            }));
+        }
+        let mut bytes = Array::with_capacity(size, &self.memory);
+        parts.iter().for_each(|part| bytes.extend_from_slice(part));
+        match self.unused_large.pop() {
+            Some(index) => {
+                self.large[index as usize] = Some(bytes);
+                Location::Large(index)
+            }
+            None => {
+                self.large.push(Some(bytes));
+                Location::Large(self.large.len() as u32 - 1)
+            }
+        }
+    }
+
+    /// Makes the row at a location the previous one. A large row is moved, because copying it would take long.
+    fn keep(&mut self, location: Location, previous: &mut Previous) {
+        previous.clear();
+        let size = match location {
+            Location::Page(place) => {
+                let bytes = self.pages.get(place);
+                let size = Row::size_of(bytes);
+                previous.small.extend_from_slice(&bytes[..size]);
+                size
+            }
+            Location::Large(index) => {
+                previous.large = self.large[index as usize].take();
+                previous.large.as_ref().map_or(0, |row| row.len())
+            }
+            Location::Free(_) => 0,
+        };
+        self.size -= size;
+    }
+
+    fn free_place(&mut self, location: Location) {
+        match location {
+            Location::Page(place) => self.pages.remove(place),
+            Location::Large(index) => {
+                self.large[index as usize] = None;
+                self.unused_large.push(index);
+            }
+            Location::Free(_) => {}
+        }
+    }
+}
+
+fn slot_mut(blocks: &mut [Array<Slot>], slot: u32) -> &mut Slot {
+    &mut blocks[slot as usize / BLOCK_SLOTS][slot as usize % BLOCK_SLOTS]
+}
+
+fn size_of_parts(parts: &[&[u8]]) -> usize {
+    parts.iter().map(|part| part.len()).sum()
+}

@@ -1,0 +1,420 @@
+//! The rows of one instant as bytes, so that a restart need not read the log for them (docs/journal-format.md, `table-*.state`).
+//!
+//! A snapshot is a scan of all rows, so it is written in portions while the table changes. This crate has no files: the writer gives bytes,
+//! and the reader takes bytes, in pieces of any size. All lengths are checked before anything is kept or read by them.
+
+use std::ops::Range;
+
+use crc32c::crc32c;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+use crate::history::{KnownHistory, Moment};
+use crate::key::KeyRule;
+use crate::query::{Polled, Query, ScanId};
+use crate::row::{Head, Row};
+use crate::table::Table;
+use quire_expression::message_type::MessageType;
+use quire_journal::{Position, Timestamp};
+
+/// The version of the content of a snapshot, for the head of its sidecar file.
+pub const SNAPSHOT_VERSION: u32 = 1;
+
+/// Bytes of rows after which a block ends: enough for a checksum to cost nothing, and little memory for a reader.
+const BLOCK_SIZE: usize = 64 * 1024;
+
+/// Bytes before the blocks, with their checksum.
+const SNAPSHOT_HEAD_SIZE: usize = 68;
+
+/// Bytes of a block before its rows: their size, their number, their checksum, and the checksum of these 12 bytes.
+const BLOCK_HEAD_SIZE: usize = 16;
+
+/// In the number of rows of a block: the block has versions.
+const VERSIONS: u32 = 1 << 31;
+
+/// In place of the begin and the granularity of the history: the topic kept none.
+const NO_HISTORY: (u64, u64) = (u64::MAX, 0);
+
+/// Bytes of a version before its row: the position and the time of its end.
+const MOMENT_SIZE: usize = 16;
+
+/// The part of the log that a snapshot includes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotHead {
+    /// The snapshot has the effect of all records up to here, and of none after it.
+    pub position: Position,
+    /// Bytes that identify the log, such as the bookmark of the record at the position. They are the caller's.
+    pub stamp: [u8; 24],
+}
+
+impl SnapshotHead {
+    /// Writes this head over that of a snapshot, at the beginning of its content: the stamp of a record is known only when the record is
+    /// on the disk.
+    ///
+    /// # Panics
+    /// When the content is shorter than a head.
+    pub fn replace(&self, owner: &SnapshotOwner, content: &mut [u8]) {
+        content[..SNAPSHOT_HEAD_SIZE].copy_from_slice(&encode_head(owner, self));
+    }
+}
+
+/// The topic that a snapshot belongs to. A snapshot of another topic, or of one with another type or key, is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotOwner {
+    name: u64,
+    message_type: u8,
+    key_rule: u128,
+}
+
+impl SnapshotOwner {
+    /// The topic with these settings.
+    pub fn new(name: &str, message_type: MessageType, key_rule: &KeyRule) -> Self {
+        SnapshotOwner {
+            name: xxh3_64(name.as_bytes()),
+            message_type: message_type.code(),
+            key_rule: fingerprint(key_rule),
+        }
+    }
+}
+
+/// The name of the sidecar file of a topic.
+pub fn snapshot_file(topic: &str) -> String {
+    format!("table-{:016x}.state", xxh3_64(topic.as_bytes()))
+}
+
+/// 0 for supplied keys. Otherwise the hash of the domain and the fields as written, each with its size.
+fn fingerprint(key_rule: &KeyRule) -> u128 {
+    let KeyRule::Fields(fields) = key_rule else { return 0 };
+    let mut hashed = Vec::new();
+    let parts = [fields.domain()].into_iter().chain(fields.fields().map(str::as_bytes));
+    for part in parts {
+        hashed.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        hashed.extend_from_slice(part);
+    }
+    xxh3_128(&hashed)
+}
+
+/// A snapshot that is being written. It must be [written](Self::write) to its end, or [closed](Self::close).
+#[derive(Debug)]
+pub struct SnapshotWriter {
+    scan: ScanId,
+    /// Bytes that no call has returned yet: the head, or the rows of the current block.
+    head: Option<[u8; SNAPSHOT_HEAD_SIZE]>,
+    block: Vec<u8>,
+    block_rows: u32,
+    rows: u64,
+    /// The numbers of the versions that are still to be written.
+    versions: Range<u64>,
+    version_count: u64,
+}
+
+/// The state of a snapshot after a portion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnapshotState {
+    /// There is more to write.
+    More,
+    /// The bytes are complete, and the scan is closed.
+    Done {
+        /// Rows in the snapshot.
+        rows: u64,
+    },
+    /// The snapshot ended without all rows, because changes were faster than it. The scan is closed. The bytes are of no use.
+    TooManyCopies,
+}
+
+impl SnapshotWriter {
+    /// Begins a snapshot of the state of the table at this call. It may hold copies of rows of `copies_size_max` bytes.
+    pub fn new(
+        table: &mut Table,
+        owner: &SnapshotOwner,
+        head: &SnapshotHead,
+        copies_size_max: usize,
+    ) -> SnapshotWriter {
+        // No row has a lifetime that ended at time 0, so that all rows are in it.
+        let scan = table.open(Query { copies_size_max, ..Query::default() }, Timestamp(0));
+        let (first, end) = table.version_numbers();
+        SnapshotWriter {
+            scan,
+            head: Some(encode_head(owner, head)),
+            block: Vec::new(),
+            block_rows: 0,
+            rows: 0,
+            versions: first..end,
+            version_count: 0,
+        }
+    }
+
+    /// Appends the next bytes to `out`. One unit of `effort` is about one row.
+    pub fn write(&mut self, table: &mut Table, effort: usize, out: &mut Vec<u8>) -> SnapshotState {
+        if let Some(head) = self.head.take() {
+            out.extend_from_slice(&head);
+        }
+        let polled = table.poll(self.scan, effort, &mut |row| {
+            let head = Head::new(row);
+            head.parts(row).iter().for_each(|part| self.block.extend_from_slice(part));
+            self.block_rows += 1;
+            if self.block.len() >= BLOCK_SIZE {
+                self.rows += u64::from(self.block_rows);
+                end_block(&mut self.block, &mut self.block_rows, out);
+            }
+            true
+        });
+        match polled {
+            Polled::More => return SnapshotState::More,
+            Polled::Done { .. } => {
+                self.rows += u64::from(self.block_rows);
+                if self.block_rows > 0 {
+                    end_block(&mut self.block, &mut self.block_rows, out);
+                }
+                table.close(self.scan);
+                if self.write_versions(table, effort, out) == SnapshotState::More {
+                    return SnapshotState::More;
+                }
+                // The last block has numbers in place of rows.
+                let (begin, granularity_ns) = table
+                    .known_history()
+                    .map_or(NO_HISTORY, |known| (known.begin.as_ns(), known.granularity_ns));
+                for number in [self.rows, self.version_count, begin, granularity_ns] {
+                    self.block.extend_from_slice(&number.to_le_bytes());
+                }
+                end_block(&mut self.block, &mut self.block_rows, out);
+            }
+            Polled::TooManyCopies | Polled::TooMuchEffort | Polled::TooMuchHistory => {
+                table.close(self.scan);
+                return SnapshotState::TooManyCopies;
+            }
+        }
+        SnapshotState::Done { rows: self.rows }
+    }
+
+    /// Appends blocks of versions. Those that were dropped since the snapshot began are not in it.
+    fn write_versions(&mut self, table: &Table, effort: usize, out: &mut Vec<u8>) -> SnapshotState {
+        let mut count = 0;
+        for number in self.versions.by_ref().take(effort) {
+            let Some((ended, row)) = table.version(number) else { continue };
+            self.block.extend_from_slice(&ended.position.get().to_le_bytes());
+            self.block.extend_from_slice(&ended.timestamp.as_ns().to_le_bytes());
+            self.block.extend_from_slice(row);
+            count += 1;
+            if self.block.len() >= BLOCK_SIZE {
+                self.version_count += u64::from(count);
+                end_block(&mut self.block, &mut (count | VERSIONS), out);
+                count = 0;
+            }
+        }
+        self.version_count += u64::from(count);
+        if count > 0 {
+            end_block(&mut self.block, &mut (count | VERSIONS), out);
+        }
+        // The rows of before were written, so the next portion polls a scan that is closed, and that has no rows.
+        if self.versions.is_empty() { SnapshotState::Done { rows: self.rows } } else { SnapshotState::More }
+    }
+
+    /// Gives the snapshot up.
+    pub fn close(self, table: &mut Table) {
+        table.close(self.scan);
+    }
+}
+
+fn end_block(block: &mut Vec<u8>, rows: &mut u32, out: &mut Vec<u8>) {
+    let begin = out.len();
+    // Rows are smaller than 4 GiB together: a block ends after the row that fills it, and messages have a limit far below.
+    out.extend_from_slice(&(block.len() as u32).to_le_bytes());
+    out.extend_from_slice(&rows.to_le_bytes());
+    out.extend_from_slice(&crc32c(block).to_le_bytes());
+    let checksum = crc32c(&out[begin..]);
+    out.extend_from_slice(&checksum.to_le_bytes());
+    out.append(block);
+    *rows = 0;
+}
+
+fn encode_head(owner: &SnapshotOwner, head: &SnapshotHead) -> [u8; SNAPSHOT_HEAD_SIZE] {
+    let mut bytes = [0; SNAPSHOT_HEAD_SIZE];
+    bytes[..8].copy_from_slice(&owner.name.to_le_bytes());
+    bytes[8] = owner.message_type;
+    bytes[16..32].copy_from_slice(&owner.key_rule.to_le_bytes());
+    bytes[32..40].copy_from_slice(&head.position.get().to_le_bytes());
+    bytes[40..64].copy_from_slice(&head.stamp);
+    let checksum = crc32c(&bytes[..64]);
+    bytes[64..].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+/// Why bytes are not a snapshot of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadSnapshot {
+    /// A checksum, a length or a row is wrong.
+    #[error("the snapshot is damaged at byte {offset} of its content")]
+    Damaged {
+        /// Where the damaged part begins.
+        offset: u64,
+    },
+    /// It is of another topic, or the topic had another message type or another key.
+    #[error("the snapshot is of a topic with another name, message type or key")]
+    OtherTopic,
+    /// It ends before its last block.
+    #[error("the snapshot ends after {size} bytes, before its last block")]
+    Incomplete {
+        /// How many bytes there were.
+        size: u64,
+    },
+}
+
+/// Reads a snapshot in pieces of any size.
+#[derive(Debug)]
+pub struct SnapshotReader {
+    owner: SnapshotOwner,
+    head: Option<SnapshotHead>,
+    /// Bytes that are not a whole part yet.
+    bytes: Vec<u8>,
+    /// Where they begin in the snapshot.
+    offset: u64,
+    rows: u64,
+    versions: u64,
+    history: Option<KnownHistory>,
+    is_complete: bool,
+}
+
+impl SnapshotReader {
+    /// Reads a snapshot of this topic.
+    pub fn new(owner: SnapshotOwner) -> Self {
+        SnapshotReader {
+            owner,
+            head: None,
+            bytes: Vec::new(),
+            offset: 0,
+            rows: 0,
+            versions: 0,
+            history: None,
+            is_complete: false,
+        }
+    }
+
+    /// When the snapshot was read to its end: the states that its history knows; `None` = it has no history.
+    pub fn history(&self) -> Option<KnownHistory> {
+        self.history
+    }
+
+    /// The part of the log that the snapshot includes, when its head was read.
+    pub fn head(&self) -> Option<SnapshotHead> {
+        self.head
+    }
+
+    /// Takes the next bytes, and gives the rows in them to `out`: versions of the history with the moments of their ends. Rows of a block are given when the whole block is there and its checksum is
+    /// right.
+    ///
+    /// # Errors
+    /// [`BadSnapshot`]. The reader is of no use after it, and rows that were given are of an incomplete state.
+    pub fn read(
+        &mut self,
+        bytes: &[u8],
+        out: &mut dyn FnMut(&Row<'_>, Option<Moment>),
+    ) -> Result<(), BadSnapshot> {
+        self.bytes.extend_from_slice(bytes);
+        let mut taken = 0;
+        while let Some(size) = self.part(taken, out)? {
+            taken += size;
+        }
+        self.bytes.drain(..taken);
+        self.offset += taken as u64;
+        Ok(())
+    }
+
+    /// Ends the reading. Returns the part of the log that the snapshot includes.
+    ///
+    /// # Errors
+    /// [`BadSnapshot::Incomplete`].
+    pub fn finish(self) -> Result<SnapshotHead, BadSnapshot> {
+        let size = self.offset + self.bytes.len() as u64;
+        self.head.filter(|_| self.is_complete).ok_or(BadSnapshot::Incomplete { size })
+    }
+
+    /// Reads the part of the snapshot at an offset of the bytes. Returns its size, and `None` when it is not whole.
+    fn part(
+        &mut self,
+        at: usize,
+        out: &mut dyn FnMut(&Row<'_>, Option<Moment>),
+    ) -> Result<Option<usize>, BadSnapshot> {
+        let damaged = BadSnapshot::Damaged { offset: self.offset + at as u64 };
+        let bytes = &self.bytes[at..];
+        if self.is_complete {
+            return if bytes.is_empty() { Ok(None) } else { Err(damaged) };
+        }
+        if self.head.is_none() {
+            let Some(head) = bytes.first_chunk() else { return Ok(None) };
+            self.head = Some(decode_head(head, &self.owner).ok_or(damaged)??);
+            return Ok(Some(SNAPSHOT_HEAD_SIZE));
+        }
+        let Some(block_head) = bytes.first_chunk::<BLOCK_HEAD_SIZE>() else { return Ok(None) };
+        let [size, count, checksum, head_checksum] =
+            [0, 4, 8, 12].map(|at| u32::from_le_bytes([0, 1, 2, 3].map(|byte| block_head[at + byte])));
+        if crc32c(&block_head[..12]) != head_checksum {
+            return Err(damaged);
+        }
+        let Some(block) = bytes[BLOCK_HEAD_SIZE..].get(..size as usize) else { return Ok(None) };
+        if crc32c(block) != checksum {
+            return Err(damaged);
+        }
+        if count == 0 {
+            let numbers: Vec<u64> = block.chunks_exact(8).map(number_of).collect();
+            let [rows, versions, begin, granularity_ns] = numbers[..] else { return Err(damaged) };
+            self.is_complete = block.len() == 32 && (rows, versions) == (self.rows, self.versions);
+            let known = KnownHistory { begin: Timestamp(begin), granularity_ns };
+            self.history = ((begin, granularity_ns) != NO_HISTORY).then_some(known);
+            return if self.is_complete { Ok(Some(BLOCK_HEAD_SIZE + block.len())) } else { Err(damaged) };
+        }
+        let (count, has_versions) = (count & !VERSIONS, count & VERSIONS != 0);
+        // All rows are checked before the first one is given.
+        let whole =
+            (0..count).try_fold(block, |rest, _| decode(rest, has_versions).map(|(.., size)| &rest[size..]));
+        if count == 0 || whole.is_none_or(|rest| !rest.is_empty()) {
+            return Err(damaged);
+        }
+        let mut rest = block;
+        while let Some((row, ended, size)) = decode(rest, has_versions) {
+            out(&row, ended);
+            rest = &rest[size..];
+        }
+        if has_versions {
+            self.versions += u64::from(count);
+        } else {
+            self.rows += u64::from(count);
+        }
+        Ok(Some(BLOCK_HEAD_SIZE + block.len()))
+    }
+}
+
+/// The row or the version at the front of bytes, and how many of them it has.
+fn decode(bytes: &[u8], is_version: bool) -> Option<(Row<'_>, Option<Moment>, usize)> {
+    if !is_version {
+        return Row::decode(bytes).map(|(row, size)| (row, None, size));
+    }
+    let (moment, rest) = bytes.split_at_checked(MOMENT_SIZE)?;
+    let (position, timestamp) = moment.split_at(8);
+    let ended =
+        Moment { position: Position(number_of(position)), timestamp: Timestamp(number_of(timestamp)) };
+    Row::decode(rest).map(|(row, size)| (row, Some(ended), MOMENT_SIZE + size))
+}
+
+/// The number in 8 bytes.
+fn number_of(bytes: &[u8]) -> u64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(bytes);
+    u64::from_le_bytes(number)
+}
+
+/// The head in these bytes; `None` when its checksum is wrong.
+fn decode_head(
+    bytes: &[u8; SNAPSHOT_HEAD_SIZE],
+    owner: &SnapshotOwner,
+) -> Option<Result<SnapshotHead, BadSnapshot>> {
+    let mut head = SnapshotHead::default();
+    let mut position = [0; 8];
+    position.copy_from_slice(&bytes[32..40]);
+    head.position = Position(u64::from_le_bytes(position));
+    head.stamp.copy_from_slice(&bytes[40..64]);
+    if crc32c(&bytes[..64]).to_le_bytes() != bytes[64..] {
+        return None;
+    }
+    let is_own = *bytes == encode_head(owner, &head);
+    Some(if is_own { Ok(head) } else { Err(BadSnapshot::OtherTopic) })
+}

@@ -1,0 +1,518 @@
+//! The centre of the crate: every change of a row and every scan passes through [`Table`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::error::TableConfigError;
+use crate::history::{AsOf, BeforeHistory, History, HistoryConfig, KnownHistory, Moment};
+use crate::index::Indexes;
+use crate::key_index::{KeyIndex, hash_of};
+use crate::page::{Change, Move, Page, PageId, PageQuery, SlotMove};
+use crate::query::{Polled, Query, ScanId};
+use crate::row::{Head, Row};
+use crate::rows::{Previous, Rows};
+use crate::scan::{Scan, Slots, Source, row_effort_max};
+use quire_expression::filter::Filter;
+use quire_expression::message_type::{Arena, MessageType};
+use quire_journal::{Memory, Position, Timestamp};
+
+/// The parts of a table that scans and pages read while the caller changes others.
+macro_rules! source_of {
+    ($table:expr) => {
+        Source {
+            rows: &$table.rows,
+            history: $table.history.as_ref(),
+            topic: &$table.name,
+            message_type: $table.message_type,
+        }
+    };
+}
+
+/// The settings of a table.
+#[derive(Clone, Debug)]
+pub struct TableConfig {
+    /// The name of the topic.
+    pub name: String,
+    /// The type of its messages.
+    pub message_type: MessageType,
+    /// Lists of fields: an index finds the rows that have given texts in all fields of one list.
+    pub hash_indexes: Vec<Vec<String>>,
+    /// Fields: an index finds the rows whose value is in a range.
+    pub ordered_indexes: Vec<String>,
+    /// How much of its history the table keeps; `None` = nothing.
+    pub history: Option<HistoryConfig>,
+}
+
+/// The newest row of each key of one last-value topic.
+///
+/// A change ([`put`](Table::put), [`remove`](Table::remove), [`pop_expired`](Table::pop_expired)) keeps the row that it replaces in
+/// [`previous`](Table::previous) until the next change. A scan begins with [`open`](Table::open). The caller then calls
+/// [`poll`](Table::poll) until the result is complete, with any changes in between, and [`close`](Table::close) at the end.
+///
+/// A page begins with [`open_page`](Table::open_page). The caller calls [`poll_page`](Table::poll_page) until the page is complete, and reads
+/// its rows with [`open_shown`](Table::open_shown). After each later change, [`moves`](Table::moves) has the changes of all pages.
+#[derive(Debug)]
+pub struct Table {
+    name: String,
+    message_type: MessageType,
+    rows: Rows,
+    keys: KeyIndex,
+    indexes: Indexes,
+    /// The rows with a lifetime, by its end.
+    lifetimes: BTreeSet<(Timestamp, u32)>,
+    /// The row that the last change replaced.
+    previous: Previous,
+    history: Option<History>,
+    scans: BTreeMap<ScanId, Scan>,
+    next_scan: ScanId,
+    pages: BTreeMap<PageId, Page>,
+    next_page: PageId,
+    /// The moves of the last change.
+    moves: Vec<(PageId, SlotMove)>,
+    /// Counts scans: a slot has the count of its last change.
+    epoch: u32,
+    arena: Arena,
+}
+
+/// The figures of a table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableStats {
+    /// Rows.
+    pub rows: usize,
+    /// Bytes of all rows: keys, data and the facts about each.
+    pub rows_size: usize,
+    /// Bytes of memory for rows and indexes, without the copies of scans.
+    pub memory_size: usize,
+    /// Rows that have a lifetime.
+    pub lifetimes: usize,
+    /// Open scans.
+    pub scans: usize,
+    /// Bytes of copies and sort keys that scans and pages hold.
+    pub copies_size: usize,
+    /// Open pages.
+    pub pages: usize,
+    /// Versions of the history.
+    pub versions: usize,
+    /// Bytes of the versions.
+    pub history_size: usize,
+}
+
+impl Table {
+    /// An empty table. Its rows will be in `memory`.
+    ///
+    /// # Errors
+    /// [`TableConfigError`] for indexes that cannot be.
+    pub fn new(config: TableConfig, memory: &Memory) -> Result<Table, TableConfigError> {
+        let indexes = Indexes::new(&config, memory)?;
+        Ok(Table {
+            name: config.name,
+            message_type: config.message_type,
+            rows: Rows::new(memory),
+            keys: KeyIndex::new(),
+            indexes,
+            lifetimes: BTreeSet::new(),
+            previous: Previous::default(),
+            history: config.history.map(History::new),
+            scans: BTreeMap::new(),
+            next_scan: ScanId(0),
+            pages: BTreeMap::new(),
+            next_page: PageId(0),
+            moves: Vec::new(),
+            epoch: 0,
+            arena: Arena::default(),
+        })
+    }
+
+    /// How many rows there are.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The figures of the table.
+    pub fn stats(&self) -> TableStats {
+        let lifetimes_size = self.lifetimes.len() * LIFETIME_SIZE;
+        TableStats {
+            rows: self.rows.len(),
+            rows_size: self.rows.size(),
+            memory_size: self.rows.memory_size()
+                + self.keys.memory_size()
+                + self.indexes.memory_size()
+                + lifetimes_size,
+            lifetimes: self.lifetimes.len(),
+            scans: self.scans.len(),
+            copies_size: self.scans.values().map(Scan::held_size).sum::<usize>()
+                + self.pages.values().map(Page::size).sum::<usize>(),
+            pages: self.pages.len(),
+            versions: self.history.as_ref().map_or(0, History::len),
+            history_size: self.history.as_ref().map_or(0, History::size),
+        }
+    }
+
+    /// The row with a key.
+    pub fn get(&self, key: &[u8]) -> Option<Row<'_>> {
+        self.slot_of(key, hash_of(key)).and_then(|slot| self.rows.row(slot))
+    }
+
+    /// Makes a row the newest of its key. Returns whether the key is new.
+    ///
+    /// # Panics
+    /// When the key is empty or longer than [`KEY_SIZE_MAX`](crate::KEY_SIZE_MAX), or the data is not smaller than 4 GiB.
+    pub fn put(&mut self, row: &Row<'_>) -> bool {
+        let hash = hash_of(row.key);
+        let known = self.slot_of(row.key, hash);
+        let slot = match known {
+            Some(slot) => {
+                self.leave(slot);
+                self.rows.replace(slot, row, self.epoch, &mut self.previous);
+                slot
+            }
+            None => {
+                self.previous.clear();
+                let slot = self.rows.insert(row, hash, self.epoch);
+                self.keys.insert(hash, slot, |slot| self.rows.hash(slot));
+                slot
+            }
+        };
+        if let Some(expires) = row.expires {
+            self.lifetimes.insert((expires, slot));
+        }
+        self.change_indexes(slot, Some(row.data));
+        self.keep_version(Moment { position: row.position, timestamp: row.timestamp });
+        self.change_pages(slot, row.timestamp);
+        known.is_none()
+    }
+
+    /// Removes the row with a key. `at` is the record of the log that removes it. Returns whether there was one.
+    pub fn remove(&mut self, key: &[u8], at: Moment) -> bool {
+        self.previous.clear();
+        self.moves.clear();
+        let hash = hash_of(key);
+        let slot = self.slot_of(key, hash);
+        if let Some(slot) = slot {
+            self.remove_slot(slot, at);
+        }
+        slot.is_some()
+    }
+
+    /// The row that the last change replaced or removed; `None` when there was none.
+    pub fn previous(&self) -> Option<Row<'_>> {
+        self.previous.row()
+    }
+
+    /// When the next lifetime ends.
+    pub fn next_expiry(&self) -> Option<Timestamp> {
+        self.lifetimes.first().map(|(expires, _)| *expires)
+    }
+
+    /// Removes one row whose lifetime ended at `now` or before, the oldest first. Returns whether there was one.
+    pub fn pop_expired(&mut self, now: Timestamp) -> bool {
+        self.previous.clear();
+        self.moves.clear();
+        let expired = self.lifetimes.first().filter(|(expires, _)| *expires <= now).copied();
+        if let Some((timestamp, slot)) = expired {
+            // The state of a position has no row whose lifetime ended before the time of the position.
+            self.remove_slot(slot, Moment { position: Position(u64::MAX), timestamp });
+        }
+        expired.is_some()
+    }
+
+    /// Begins a scan. Its result is the state at this call: later changes do not change it. Rows whose lifetime ended at `now` or before are
+    /// not in it.
+    pub fn open(&mut self, mut query: Query, now: Timestamp) -> ScanId {
+        let slots = self.slots(query.keys.as_deref(), query.filter.as_ref());
+        if query.as_of.is_none() {
+            query.keys = None;
+        }
+        self.begin_scan(query, now, slots)
+    }
+
+    /// The slots of all rows that can have one of the keys and match the filter, and perhaps others.
+    fn slots(&self, keys: Option<&[Box<[u8]>]>, filter: Option<&Filter>) -> Slots {
+        let listed = match keys {
+            Some(keys) => {
+                let mut slots: Vec<u32> =
+                    keys.iter().filter_map(|key| self.slot_of(key, hash_of(key))).collect();
+                slots.sort_unstable();
+                slots.dedup();
+                Some(slots)
+            }
+            None => filter.and_then(|filter| self.indexes.candidates(filter, CANDIDATES_MAX)),
+        };
+        match listed {
+            Some(slots) => Slots::Listed { slots, next: 0 },
+            None => Slots::All { next: 0, end: self.rows.end() },
+        }
+    }
+
+    fn begin_scan(&mut self, query: Query, now: Timestamp, slots: Slots) -> ScanId {
+        if self.epoch == u32::MAX {
+            self.renumber_epochs();
+        }
+        let scan = self.next_scan;
+        self.next_scan = ScanId(scan.0 + 1);
+        let versions = query.as_of.and(self.history.as_ref()).map_or((0, 0), History::numbers);
+        self.scans.insert(scan, Scan::new(query, now, self.epoch, slots, versions.0..versions.1));
+        self.epoch += 1;
+        scan
+    }
+
+    /// Gives the next rows of a scan to `out`, until `effort` is used up, `out` returns false, or the scan has ended. One unit of effort is
+    /// about one row with a simple filter. At least one row is looked at. A row that `out` returned false for was taken.
+    ///
+    /// A scan that is not open has no rows.
+    pub fn poll(&mut self, scan: ScanId, effort: usize, out: &mut dyn FnMut(&Row<'_>) -> bool) -> Polled {
+        let source = source_of!(self);
+        match self.scans.get_mut(&scan) {
+            Some(scan) => scan.poll(effort, source, &mut self.arena, out),
+            None => Polled::Done { matched: 0 },
+        }
+    }
+
+    /// Ends a scan and frees its memory.
+    pub fn close(&mut self, scan: ScanId) {
+        self.scans.remove(&scan);
+    }
+
+    /// The instant whose state is given for a time, or for the message at a position, which has the time. `None`: the current state, because
+    /// the time is not over, or the table keeps no history.
+    ///
+    /// # Errors
+    /// [`BeforeHistory`].
+    pub fn as_of(
+        &self,
+        time: Timestamp,
+        position: Option<Position>,
+        now: Timestamp,
+    ) -> Result<Option<AsOf>, BeforeHistory> {
+        self.history.as_ref().map_or(Ok(None), |history| history.as_of(time, position, now))
+    }
+
+    /// The states of instants before this time are not known.
+    pub fn set_history_begin(&mut self, begin: Timestamp) {
+        if let Some(history) = &mut self.history {
+            history.set_begin(begin);
+        }
+    }
+
+    /// The states that the history knows; `None`: the table keeps no history.
+    pub fn known_history(&self) -> Option<KnownHistory> {
+        self.history.as_ref().map(History::known)
+    }
+
+    /// Adds a version of a snapshot to the history.
+    pub fn restore_version(&mut self, ended: Moment, row: &Row<'_>) {
+        if let Some(history) = &mut self.history {
+            history.restore(ended, &Head::new(row).parts(row).concat());
+        }
+    }
+
+    /// The numbers of the versions: from the first one to before the end.
+    pub(crate) fn version_numbers(&self) -> (u64, u64) {
+        self.history.as_ref().map_or((0, 0), History::numbers)
+    }
+
+    /// A version by its number, as bytes.
+    pub(crate) fn version(&self, number: u64) -> Option<(Moment, &[u8])> {
+        self.history.as_ref()?.version(number)
+    }
+
+    /// The row that was replaced or removed becomes a version.
+    fn keep_version(&mut self, ended: Moment) {
+        if let (Some(history), Some(bytes)) = (&mut self.history, self.previous.bytes()) {
+            let needed = self.scans.values().filter_map(|scan| Some(scan.as_of()?.time)).min();
+            history.push(ended, bytes, needed);
+        }
+    }
+
+    /// Begins a page. It shows rows when [`poll_page`](Table::poll_page) has looked at all rows.
+    pub fn open_page(&mut self, query: PageQuery) -> PageId {
+        let slots = self.slots(query.keys.as_deref(), query.filter.as_ref());
+        let page = self.next_page;
+        self.next_page = PageId(page.0 + 1);
+        self.pages.insert(page, Page::new(query, slots));
+        page
+    }
+
+    /// Looks at the next rows for a page, until `effort` is used up: `effort` as for [`poll`](Table::poll). Rows whose lifetime ended at `now`
+    /// or before are not in the page. After [`Polled::Done`] the page follows every change.
+    ///
+    /// A page that is not open has no rows.
+    pub fn poll_page(&mut self, page: PageId, effort: usize, now: Timestamp) -> Polled {
+        let source = source_of!(self);
+        match self.pages.get_mut(&page) {
+            Some(page) => page.poll(effort, source, now, &mut self.arena),
+            None => Polled::Done { matched: 0 },
+        }
+    }
+
+    /// Begins a scan of the rows that a page shows now, in its order.
+    pub fn open_shown(&mut self, page: PageId, copies_size_max: usize) -> ScanId {
+        let (slots, order) = match self.pages.get(&page) {
+            Some(page) => (page.shown_slots(), page.order().cloned()),
+            None => (Vec::new(), None),
+        };
+        let query = Query { order, copies_size_max, ..Query::default() };
+        // The rows of the page count as alive until they are removed.
+        self.begin_scan(query, Timestamp(0), Slots::Listed { slots, next: 0 })
+    }
+
+    /// The moves of all pages by the last change.
+    pub fn moves(&self) -> impl Iterator<Item = Move<'_>> {
+        self.moves.iter().filter_map(|(page, (kind, slot))| {
+            let row = match slot {
+                Some(slot) => self.rows.row(*slot),
+                None => self.previous(),
+            };
+            Some(Move { page: *page, kind: *kind, row: row? })
+        })
+    }
+
+    /// Why a page has ended.
+    pub fn page_failure(&self, page: PageId) -> Option<Polled> {
+        self.pages.get(&page).and_then(Page::failure)
+    }
+
+    /// Ends a page and frees its memory.
+    pub fn close_page(&mut self, page: PageId) {
+        self.pages.remove(&page);
+    }
+
+    fn slot_of(&self, key: &[u8], hash: u32) -> Option<u32> {
+        self.keys.find(hash, |slot| {
+            self.rows.hash(slot) == hash && self.rows.row(slot).is_some_and(|row| row.key == key)
+        })
+    }
+
+    fn remove_slot(&mut self, slot: u32, at: Moment) {
+        self.leave(slot);
+        self.keys.remove(self.rows.hash(slot), slot);
+        self.rows.remove(slot, self.epoch, &mut self.previous);
+        self.change_indexes(slot, None);
+        self.keep_version(at);
+        self.change_pages(slot, Timestamp(0));
+    }
+
+    /// The row of a slot was replaced by one with this data, or removed.
+    fn change_indexes(&mut self, slot: u32, after: Option<&[u8]>) {
+        if self.indexes.is_empty() {
+            return;
+        }
+        let before = self.previous.row().map(|row| row.data);
+        self.indexes.change(slot, self.message_type, (before, after), &mut self.arena);
+    }
+
+    /// The row of a slot was put, replaced or removed.
+    fn change_pages(&mut self, slot: u32, now: Timestamp) {
+        self.moves.clear();
+        if self.pages.is_empty() {
+            return;
+        }
+        let source = source_of!(self);
+        let change = Change { slot, before: self.previous.row(), after: self.rows.row(slot) };
+        // All filters together may take the effort of one.
+        let mut effort = change.after.as_ref().map_or(0, row_effort_max);
+        for (id, page) in &mut self.pages {
+            let moves = page.change(change, &mut effort, source, now, &mut self.arena);
+            self.moves.extend(moves.into_iter().map(|moved| (*id, moved)));
+        }
+    }
+
+    /// The row of the slot is about to change. Scans that need it copy it.
+    fn leave(&mut self, slot: u32) {
+        let Some(bytes) = self.rows.bytes(slot) else { return };
+        if let Some(expires) = Row::of(bytes).expires {
+            self.lifetimes.remove(&(expires, slot));
+        }
+        let epoch = self.rows.epoch(slot);
+        let source = source_of!(self);
+        // Scans are in the order of their epochs. Those before the last change of the slot have their copy.
+        for scan in self.scans.values_mut().rev().take_while(|scan| scan.epoch() >= epoch) {
+            scan.before_change(slot, source, &mut self.arena);
+        }
+    }
+
+    /// Makes the epochs small again, and keeps their order as far as a scan can see it.
+    fn renumber_epochs(&mut self) {
+        let scans: Vec<u32> = self.scans.values().map(Scan::epoch).collect();
+        let number_of = |epoch: u32| scans.partition_point(|scan| *scan < epoch) as u32;
+        self.rows.renumber_epochs(number_of);
+        for (number, scan) in self.scans.values_mut().enumerate() {
+            scan.set_epoch(number as u32);
+        }
+        self.epoch = scans.len() as u32;
+    }
+}
+
+/// The most slots that an index may give to a scan: 256 KiB, and less than a millisecond. With more, the scan looks at all slots.
+const CANDIDATES_MAX: usize = 64 * 1024;
+
+/// Bytes of a lifetime in the list of lifetimes, about.
+const LIFETIME_SIZE: usize = 24;
+
+#[cfg(test)]
+mod tests {
+    use quire_journal::Headers;
+
+    use super::*;
+
+    fn table() -> Table {
+        let config = TableConfig {
+            name: "orders".into(),
+            message_type: MessageType::Json,
+            hash_indexes: Vec::new(),
+            ordered_indexes: Vec::new(),
+            history: None,
+        };
+        Table::new(config, &Memory::heap()).unwrap()
+    }
+
+    fn put(table: &mut Table, key: &str, data: &str) {
+        table.put(&Row {
+            key: key.as_bytes(),
+            position: Position(1),
+            timestamp: Timestamp(1),
+            expires: None,
+            correlation_id: b"",
+            headers: Headers::NONE,
+            data: data.as_bytes(),
+        });
+    }
+
+    fn result(table: &mut Table, scan: ScanId) -> Vec<String> {
+        let mut rows = Vec::new();
+        let polled = table.poll(scan, usize::MAX, &mut |row| {
+            rows.push(String::from_utf8(row.data.to_vec()).unwrap());
+            true
+        });
+        assert_eq!(polled, Polled::Done { matched: rows.len() as u64 });
+        table.close(scan);
+        rows.sort();
+        rows
+    }
+
+    #[test]
+    fn epochs_begin_again_without_a_change_of_the_results_of_open_scans() {
+        let everything = || Query { copies_size_max: 1 << 20, ..Query::default() };
+        let mut table = table();
+        table.epoch = u32::MAX - 2;
+        (0..4).for_each(|key| put(&mut table, &key.to_string(), "before"));
+        let first = table.open(everything(), Timestamp(0));
+        put(&mut table, "1", "between");
+        let second = table.open(everything(), Timestamp(0));
+        put(&mut table, "2", "after");
+        assert_eq!(table.epoch, u32::MAX);
+        let third = table.open(everything(), Timestamp(0));
+        assert_eq!(table.epoch, 3);
+        put(&mut table, "3", "last");
+        put(&mut table, "4", "new");
+        assert_eq!(result(&mut table, first), ["before", "before", "before", "before"]);
+        assert_eq!(result(&mut table, second), ["before", "before", "before", "between"]);
+        assert_eq!(result(&mut table, third), ["after", "before", "before", "between"]);
+        let now = table.open(everything(), Timestamp(0));
+        assert_eq!(result(&mut table, now), ["after", "before", "between", "last", "new"]);
+    }
+}

@@ -1,0 +1,303 @@
+//! History: the result of a scan of an earlier instant is the state that the model had then, while rows change and over restarts.
+
+use std::collections::BTreeMap;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use quire_expression::message_type::MessageType;
+use quire_journal::{Memory, Position, Timestamp};
+use quire_table::*;
+
+use crate::model::{Asked, Expected, Field, Model, Version, version};
+use crate::random::{asked, field, key_name};
+use crate::row;
+use crate::snapshots::{HEAD, owner};
+
+/// In nanoseconds.
+const WINDOW: u64 = 20;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put {
+        key: u8,
+        fields: [Field; 3],
+        lifetime: u8,
+    },
+    Remove {
+        key: u8,
+    },
+    Wait {
+        time: u8,
+        expires: bool,
+    },
+    /// Asks for the state of an instant, by its time or by the position of a message.
+    Open {
+        asked: Asked,
+        back: u64,
+        by_position: bool,
+    },
+    Poll {
+        scan: usize,
+        effort: usize,
+    },
+    /// Continues with a table that was read from a snapshot.
+    Restore,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let room = asked().prop_map(|asked| Asked { copies_size_max: 1 << 20, ..asked });
+    let step = prop_oneof![
+        10 => (0u8..6, [field(), field(), field()], 0u8..10).prop_map(|(key, fields, lifetime)| Step::Put {
+            key,
+            fields,
+            lifetime: lifetime.saturating_sub(4),
+        }),
+        3 => (0u8..6).prop_map(|key| Step::Remove { key }),
+        4 => (0u8..4, any::<bool>()).prop_map(|(time, expires)| Step::Wait { time, expires }),
+        4 => (room, 0u64..25, any::<bool>())
+            .prop_map(|(asked, back, by_position)| Step::Open { asked, back, by_position }),
+        6 => (0usize..4, 0usize..9).prop_map(|(scan, effort)| Step::Poll { scan, effort }),
+        1 => Just(Step::Restore),
+    ];
+    vec(step, 1..150)
+}
+
+pub fn table(granularity_ns: u64, size_max: usize) -> Table {
+    let config = TableConfig {
+        name: "orders".into(),
+        message_type: MessageType::Json,
+        hash_indexes: vec![vec!["/a".into()]],
+        ordered_indexes: vec!["/b".into()],
+        history: Some(HistoryConfig { window_ns: WINDOW, granularity_ns, size_max }),
+    };
+    Table::new(config, &Memory::heap()).unwrap()
+}
+
+/// The table as a restart reads it.
+fn restored(table: &mut Table, empty: Table) -> Table {
+    let mut writer = SnapshotWriter::new(table, &owner(), &HEAD, 1 << 20);
+    let mut bytes = Vec::new();
+    while writer.write(table, 7, &mut bytes) == SnapshotState::More {}
+    let mut read = empty;
+    let mut reader = SnapshotReader::new(owner());
+    for piece in bytes.chunks(50) {
+        let taken = reader.read(piece, &mut |row, ended| match ended {
+            Some(ended) => read.restore_version(ended, row),
+            None => assert!(read.put(row)),
+        });
+        taken.unwrap();
+    }
+    if let Some(known) = reader.history() {
+        read.set_history_begin(known.begin);
+    }
+    reader.finish().unwrap();
+    read
+}
+
+struct World {
+    table: Table,
+    granularity: u64,
+    now: u64,
+    position: u64,
+    /// The state after each change.
+    states: Vec<(Moment, Model)>,
+    scans: BTreeMap<ScanId, (Expected, Vec<Version>)>,
+}
+
+impl World {
+    fn new(granularity: u64) -> Self {
+        let states = vec![(Moment::default(), Model::default())];
+        let table = table(granularity, 1 << 20);
+        World { table, granularity, now: 100, position: 0, states, scans: BTreeMap::new() }
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Model)) -> Moment {
+        let moment = Moment { position: Position(self.position), timestamp: Timestamp(self.now) };
+        let mut model = self.states.last().unwrap().1.clone();
+        change(&mut model);
+        self.states.push((moment, model));
+        moment
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Put { key, fields, lifetime } => {
+                self.position += 1;
+                let key = key_name(*key);
+                let mut new = version(&key, self.position, self.now, fields);
+                new.expires = (*lifetime > 0).then(|| Timestamp(self.now + u64::from(*lifetime)));
+                self.table.put(&new.row());
+                self.change(|model| drop(model.rows.insert(key.into(), (new, fields.clone()))));
+            }
+            Step::Remove { key } => {
+                self.position += 1;
+                let key = key_name(*key);
+                let at = self.change(|model| drop(model.rows.remove(key.as_bytes())));
+                self.table.remove(key.as_bytes(), at);
+            }
+            Step::Wait { time, expires } => {
+                self.now += u64::from(*time);
+                while *expires && self.table.pop_expired(Timestamp(self.now)) {}
+            }
+            Step::Open { asked, back, by_position } => self.open(asked, *back, *by_position),
+            Step::Poll { scan, effort } => {
+                if let Some(scan) = self.scans.keys().nth(*scan).copied() {
+                    self.poll(scan, *effort);
+                }
+            }
+            Step::Restore => {
+                self.table = restored(&mut self.table, table(self.granularity, 1 << 20));
+                self.scans.clear();
+            }
+        }
+    }
+
+    fn open(&mut self, asked: &Asked, back: u64, by_position: bool) {
+        // The message before `back` other changes, or the time `back` nanoseconds ago.
+        let named = self.states.iter().rev().nth(back as usize).map(|(moment, _)| *moment);
+        let (time, position) = match named.filter(|_| by_position) {
+            Some(moment) => (moment.timestamp, Some(moment.position)),
+            None => (Timestamp(self.now - back), None),
+        };
+        let now = Timestamp(self.now);
+        let as_of = match self.table.as_of(time, position, now) {
+            Ok(as_of) => as_of,
+            Err(error) => {
+                assert!(time < error.begin && self.now - time.0 >= WINDOW, "{time:?} {error:?}");
+                assert!(self.table.as_of(error.begin, None, now).is_ok());
+                return;
+            }
+        };
+        let is_in_state = |moment: &Moment| match as_of {
+            None => true,
+            Some(AsOf { position: Some(position), .. }) => moment.position <= position,
+            Some(AsOf { time, .. }) => moment.timestamp <= time,
+        };
+        let instant = as_of.map_or(now, |as_of| as_of.time);
+        assert!(instant <= time || as_of.is_none());
+        let (_, model) = self.states.iter().rev().find(|(moment, _)| is_in_state(moment)).unwrap();
+        let expected = model.expected(asked, instant);
+        let scan = self.table.open(Query { as_of, ..asked.query() }, now);
+        self.scans.insert(scan, (expected, Vec::new()));
+    }
+
+    fn poll(&mut self, scan: ScanId, effort: usize) -> bool {
+        let (expected, result) = self.scans.get_mut(&scan).unwrap();
+        let polled = self.table.poll(scan, effort, &mut |row| {
+            result.push(Version::of(row));
+            result.len() % 3 != 0
+        });
+        match polled {
+            Polled::More => return false,
+            Polled::Done { matched } => expected.check(result, matched),
+            failed => panic!("{failed:?}"),
+        }
+        self.table.close(scan);
+        self.scans.remove(&scan);
+        true
+    }
+}
+
+fn run(granularity: u64, steps: &[Step]) {
+    let mut world = World::new(granularity);
+    steps.iter().for_each(|step| world.step(step));
+    while let Some(scan) = world.scans.keys().next().copied() {
+        while !world.poll(scan, 3) {}
+    }
+    assert_eq!(world.table.stats().copies_size, 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_state_of_every_instant_is_that_of_the_model(steps in steps()) {
+        run(0, &steps);
+    }
+
+    #[test]
+    fn the_state_at_the_end_of_every_period_is_that_of_the_model(steps in steps()) {
+        run(5, &steps);
+    }
+}
+
+fn put(table: &mut Table, key: &str, at: u64) {
+    table.put(&Row { position: Position(at), timestamp: Timestamp(at), ..row(key, "{}") });
+}
+
+#[test]
+fn a_version_within_one_period_is_not_kept() {
+    let mut table = table(10, 1 << 20);
+    for (at, versions) in [(101, 0), (105, 0), (109, 0), (110, 1), (125, 2), (126, 2)] {
+        put(&mut table, "a", at);
+        assert_eq!(table.stats().versions, versions, "at {at}");
+    }
+}
+
+#[test]
+fn versions_older_than_the_window_are_dropped() {
+    let mut table = table(0, 1 << 20);
+    (1..=200).for_each(|at| put(&mut table, "a", at));
+    assert_eq!(table.stats().versions as u64, WINDOW + 1);
+    table.remove(b"a", Moment { position: Position(201), timestamp: Timestamp(500) });
+    (501..520).for_each(|at| put(&mut table, "b", at));
+    assert_eq!(table.stats().versions, 19);
+}
+
+#[test]
+fn versions_stay_while_a_scan_needs_them() {
+    let mut table = table(0, 1 << 20);
+    (1..=20).for_each(|at| put(&mut table, "a", at));
+    let as_of = table.as_of(Timestamp(5), None, Timestamp(20)).unwrap();
+    let scan = table.open(Query { as_of, copies_size_max: 1 << 20, ..Query::default() }, Timestamp(20));
+    (21..=200).for_each(|at| put(&mut table, "a", at));
+    let mut positions = Vec::new();
+    let polled = table.poll(scan, 1_000, &mut |row| {
+        positions.push(row.position.0);
+        true
+    });
+    assert_eq!((polled, positions), (Polled::Done { matched: 1 }, vec![5]));
+    table.close(scan);
+    (201..=220).for_each(|at| put(&mut table, "a", at));
+    assert_eq!(table.stats().versions as u64, WINDOW + 1);
+}
+
+#[test]
+fn beyond_the_limit_of_bytes_the_history_begins_later() {
+    let mut table = table(0, 1_000);
+    (1..=5).for_each(|at| put(&mut table, "a", at));
+    let as_of = |table: &Table, time| table.as_of(Timestamp(time), None, Timestamp(40));
+    let early = table.as_of(Timestamp(2), None, Timestamp(5)).unwrap();
+    let scan = table.open(Query { as_of: early, copies_size_max: 1 << 20, ..Query::default() }, Timestamp(5));
+    (6..=40).for_each(|at| put(&mut table, "a", at));
+    let stats = table.stats();
+    assert!(stats.history_size <= 1_000 && stats.versions > 5, "{stats:?}");
+    let begin = 41 - stats.versions as u64;
+    assert_eq!(as_of(&table, begin - 1), Err(BeforeHistory { begin: Timestamp(begin), is_by_size: true }));
+    assert!(as_of(&table, begin).is_ok());
+    assert_eq!(table.poll(scan, 100, &mut |_| true), Polled::TooMuchHistory);
+    table.close(scan);
+}
+
+#[test]
+fn a_history_has_the_states_of_every_multiple_of_its_granularity() {
+    let has = |own, other| KnownHistory { begin: Timestamp(0), granularity_ns: own }.has_all_of(other);
+    assert!(has(0, 0) && has(0, 7) && has(10, 10) && has(10, 30));
+    assert!(!has(10, 0) && !has(10, 5) && !has(10, 15));
+}
+
+#[test]
+fn a_snapshot_without_history_says_so() {
+    let mut plain = crate::table();
+    plain.put(&row("a", "{}"));
+    let mut writer = SnapshotWriter::new(&mut plain, &owner(), &HEAD, 1 << 20);
+    let mut bytes = Vec::new();
+    while writer.write(&mut plain, 7, &mut bytes) == SnapshotState::More {}
+    let mut reader = SnapshotReader::new(owner());
+    reader.read(&bytes, &mut |_, ended| assert_eq!(ended, None)).unwrap();
+    assert_eq!(reader.history(), None);
+    let mut table = restored(&mut table(0, 1 << 20), table(0, 1 << 20));
+    assert_eq!(table.known_history(), Some(KnownHistory { begin: Timestamp(0), granularity_ns: 0 }));
+    table.set_history_begin(Timestamp(9));
+    assert!(table.as_of(Timestamp(8), None, Timestamp(20)).is_err());
+}

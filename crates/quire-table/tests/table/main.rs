@@ -1,0 +1,54 @@
+//! The engine of last-value topics against a slow and obvious model, and the cases that a model does not show.
+
+mod history;
+mod indexes;
+mod model;
+mod pages;
+mod random;
+mod scans;
+mod snapshots;
+
+use quire_journal::{Headers, Memory, Position, Timestamp};
+use quire_table::*;
+
+use quire_expression::filter::{Filter, FilterOptions};
+use quire_expression::message_type::MessageType;
+
+/// A table of JSON messages without indexes.
+fn table() -> Table {
+    table_with(&[], &[])
+}
+
+fn table_with(hash_indexes: &[&[&str]], ordered_indexes: &[&str]) -> Table {
+    let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+    let config = TableConfig {
+        name: "orders".into(),
+        message_type: MessageType::Json,
+        hash_indexes: hash_indexes.iter().map(|fields| names(fields)).collect(),
+        ordered_indexes: names(ordered_indexes),
+        history: None,
+    };
+    Table::new(config, &Memory::heap()).unwrap()
+}
+
+/// A row without a lifetime.
+fn row<'a>(key: &'a str, data: &'a str) -> Row<'a> {
+    Row {
+        key: key.as_bytes(),
+        position: Position(1),
+        timestamp: Timestamp(1),
+        expires: None,
+        correlation_id: b"",
+        headers: Headers::NONE,
+        data: data.as_bytes(),
+    }
+}
+
+fn filter(text: &str) -> Filter {
+    Filter::parse(text, &FilterOptions::default()).unwrap()
+}
+
+/// A query for all rows, with room for copies.
+fn everything() -> Query {
+    Query { copies_size_max: 1 << 30, ..Query::default() }
+}

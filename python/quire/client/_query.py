@@ -1,0 +1,199 @@
+"""The result of `sow`: its records one by one, or as a data frame."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from quire import _quire
+from quire._frames import Fields, arrow_table, check_fields, pandas_frame, polars_frame
+from quire._message import Message
+from quire.client._records import QuerySpec, query
+from quire.client._threads import finish
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    from quire.client._aio import AsyncClient
+    from quire.client._base import ClientBase
+    from quire.client._blocking import Client
+
+#: Records that are taken from the connection at a time, unless the program asks for another number.
+BATCH_COUNT = 1024
+
+
+class Query:
+    """The result of `Client.sow`: an iterator over its records, which can also be taken as a data frame.
+
+        with client.sow("orders", filter="/qty > 50") as query:
+            for record in query:
+                print(record.sow_key, record.json())
+
+    The records arrive while the program takes them. A query that the program closes or drops ends on the
+    server.
+    """
+
+    def __init__(self, client: Client, spec: QuerySpec) -> None:
+        self._client = client
+        self._spec = spec
+        self._core = finish(query(client, spec))
+        self._ahead = spec.batch_size or BATCH_COUNT
+
+    @property
+    def total(self) -> int | None:
+        """The number of matching records before `top_n` and `skip_n`; `None` before the last record has arrived."""
+        return self._core.total
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        message = self._core.next(None, self._ahead)
+        if message is None:
+            raise StopIteration
+        return message
+
+    def to_arrow(self, fields: Fields = None) -> pa.Table:
+        """Returns the records that the program has not taken as a `pyarrow.Table`, one row for each.
+
+        Waits for the last record.
+
+        - `fields`: identifiers such as `["/symbol", "/order/price"]`, or identifiers with the types of their
+          columns such as `{"/qty": "long"}`. Without it, every field at the top level of the records. The
+          type of a column is that of its values: objects and lists become nested columns, and values of
+          different types become text. A column has the name of its identifier without the first slash
+
+        Requires `quire[arrow]`. Raises `ConfigError` for messages that are not JSON when `fields` is left out.
+        """
+        return finish(arrow_of_query(self._client, self._core, self._spec.topic, check_fields(fields)))
+
+    def to_pandas(self, fields: Fields = None) -> pd.DataFrame:
+        """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and `quire[arrow]`."""
+        return pandas_frame(self.to_arrow(fields))
+
+    def to_polars(self, fields: Fields = None) -> pl.DataFrame:
+        """Returns the records as a polars data frame. See `to_arrow`. Requires polars and `quire[arrow]`."""
+        return polars_frame(self.to_arrow(fields))
+
+    def close(self) -> None:
+        """Ends the query on the server, and the iteration. Does nothing when the query has ended."""
+        self._core.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Query(topic={self._spec.topic!r}, total={self.total})"
+
+
+class AsyncQuery:
+    """The result of `AsyncClient.sow`: an asynchronous iterator over its records, or a data frame.
+
+        async for record in client.sow("orders", filter="/qty > 50"):
+            print(record.sow_key, record.json())
+
+    The query starts with the first record that is asked for. `await client.sow(...)` starts it at once, and
+    returns the query when the server has accepted it.
+    """
+
+    def __init__(self, client: AsyncClient, spec: QuerySpec) -> None:
+        self._client = client
+        self._spec = spec
+        self._core: _quire.Subscription | None = None
+        self._is_closed = False
+        self._ahead = spec.batch_size or BATCH_COUNT
+
+    @property
+    def total(self) -> int | None:
+        """The number of matching records before `top_n` and `skip_n`; `None` before the last record has arrived."""
+        return None if self._core is None else self._core.total
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        return self._entered().__await__()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        core = self._core or await self._start()
+        if core is None:
+            raise StopAsyncIteration
+
+        def take(timeout: float | None) -> tuple[Message | None, ...]:
+            try:
+                return (core.next(timeout, self._ahead),)
+            except TimeoutError:
+                return ()
+
+        (message,) = await self._client._driver.wait(take)
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    async def to_arrow(self, fields: Fields = None) -> pa.Table:
+        """Returns the records that the program has not taken as a `pyarrow.Table`. See `Query.to_arrow`."""
+        fields, core = check_fields(fields), await self._start()
+        if core is None:
+            return arrow_table(_quire.Rows([]), fields, "json")
+        return await arrow_of_query(self._client, core, self._spec.topic, fields)
+
+    async def to_pandas(self, fields: Fields = None) -> pd.DataFrame:
+        """Returns the records as a pandas data frame. See `to_arrow`. Requires pandas and `quire[arrow]`."""
+        return pandas_frame(await self.to_arrow(fields))
+
+    async def to_polars(self, fields: Fields = None) -> pl.DataFrame:
+        """Returns the records as a polars data frame. See `to_arrow`. Requires polars and `quire[arrow]`."""
+        return polars_frame(await self.to_arrow(fields))
+
+    async def close(self) -> None:
+        """Ends the query on the server, and the iteration. Does nothing when the query has ended."""
+        self._is_closed = True
+        if self._core is not None:
+            self._core.close()
+            self._client._driver.wake()
+
+    async def __aenter__(self) -> Self:
+        return await self._entered()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"AsyncQuery(topic={self._spec.topic!r}, total={self.total})"
+
+    async def _entered(self) -> Self:
+        await self._start()
+        return self
+
+    async def _start(self) -> _quire.Subscription | None:
+        """Starts the query, once. `None`: it was closed before."""
+        if self._core is None and not self._is_closed:
+            self._core = await query(self._client, self._spec)
+        return self._core
+
+
+async def arrow_of_query(
+    client: ClientBase[Any], core: _quire.Subscription, topic: str, fields: Fields
+) -> pa.Table:
+    """The records that were not taken, when the last one has arrived."""
+    rows = _quire.Rows([])
+    while await client._driver.wait(partial(core.collect, rows)) is not None:
+        pass
+    return await arrow_of_rows(client, rows, topic, fields)
+
+
+async def arrow_of_rows(client: ClientBase[Any], rows: _quire.Rows, topic: str, fields: Fields) -> pa.Table:
+    """The rows as a table. The server knows the message type of their topic."""
+    message_type = await client._message_type(rows.topic or topic)
+    return await client._driver.call(partial(arrow_table, rows, fields, message_type))

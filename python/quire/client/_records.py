@@ -1,0 +1,288 @@
+"""The arguments of the calls on last-value topics, and the logic of these calls for both clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from quire._arguments import check_function, check_timeout, check_type, count_to_core, timeout_to_core
+from quire._bookmarks import Point, message_bookmarks, point_to_core
+from quire._errors import ConfigError
+from quire._filter import FilterArgument, optional_filter_to_core
+from quire._message import Message, to_bytes
+from quire._units import Duration
+from quire.client._driver import Handler
+from quire.client._spec import Spec, fields_to_core
+
+if TYPE_CHECKING:
+    from quire import _quire
+    from quire.client._base import ClientBase
+
+
+@dataclass(frozen=True)
+class QuerySpec:
+    """The arguments of `sow`, which are documented there. The core reads the members by their names."""
+
+    topic: str
+    _: KW_ONLY
+    filter: FilterArgument | None = None
+    order_by: str | None = None
+    top_n: int | None = None
+    skip_n: int | None = None
+    keys: str | Iterable[str] | None = None
+    bookmark: Point | None = None
+    select: str | Iterable[str] | None = None
+    batch_size: int | None = None
+    timeout: Duration | None = None
+
+    def __post_init__(self) -> None:
+        check_type(self.topic, str, "topic")
+        check_type(self.order_by, str, "order_by", optional=True)
+        _set(
+            self,
+            filter=optional_filter_to_core(self.filter),
+            top_n=count_to_core(self.top_n, "top_n"),
+            skip_n=count_to_core(self.skip_n, "skip_n"),
+            keys=keys_to_core(self.keys),
+            bookmark=None if self.bookmark is None else point_to_core(self.bookmark, "bookmark"),
+            select=fields_to_core(self.select, "select"),
+            batch_size=_batch_size(self.batch_size),
+            timeout=timeout_to_core(self.timeout),
+        )
+        _check_skip(self.skip_n, self.top_n)
+
+
+@dataclass(frozen=True)
+class Records:
+    """The query of a subscription. The core reads the members by their names."""
+
+    order_by: str | None = None
+    top_n: int | None = None
+    skip_n: int | None = None
+    keys: list[str] | None = None
+    oof: bool = False
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Of each change only the fields that differ."""
+
+    no_empties: bool
+
+    @property
+    def options(self) -> int:
+        """The option bits of the wire."""
+        return 1 << 8 | self.no_empties << 9
+
+
+@dataclass(frozen=True)
+class SpecWithRecords(Spec):
+    """The arguments of a subscription that begins with a query."""
+
+    query: Records = field(default_factory=Records, kw_only=True)
+    delta: Differences | None = field(default=None, kw_only=True)
+
+    @property
+    def records(self) -> Records | None:
+        return self.query
+
+    @property
+    def wants_completed(self) -> bool:
+        """The end of the query is reported anyway."""
+        return False
+
+    @property
+    def options(self) -> int:
+        delta = 0 if self.delta is None else self.delta.options
+        return super().options | 1 << 6 | self.query.oof << 7 | delta
+
+
+@dataclass(frozen=True)
+class DeltaSpec(Spec):
+    """The arguments of `delta_subscribe`, which are documented there."""
+
+    oof: bool = field(default=False, kw_only=True)
+    no_empties: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_type(self.oof, bool, "oof")
+        check_type(self.no_empties, bool, "no_empties")
+
+    @property
+    def options(self) -> int:
+        return super().options | self.oof << 7 | Differences(self.no_empties).options
+
+
+@dataclass(frozen=True)
+class BlockingDeltaSpec(DeltaSpec):
+    """The arguments of the blocking client's `delta_subscribe`: its handlers are no coroutine functions."""
+
+    on_message: Callable[[Message], None] | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class RecordsSpec:
+    """The arguments of `sow_and_subscribe`, which are documented there."""
+
+    topic: str
+    _: KW_ONLY
+    filter: FilterArgument | None = None
+    order_by: str | None = None
+    top_n: int | None = None
+    skip_n: int | None = None
+    keys: str | Iterable[str] | None = None
+    bookmark: Point | None = None
+    select: str | Iterable[str] | None = None
+    oof: bool = False
+    conflation: Duration | None = None
+    conflation_key: str | Iterable[str] | None = None
+    on_message: Handler | None = None
+    sub_id: str | None = None
+    timeout: Duration | None = None
+
+    def __post_init__(self) -> None:
+        check_type(self.topic, str, "topic")
+        check_type(self.order_by, str, "order_by", optional=True)
+        check_type(self.oof, bool, "oof")
+        if self.on_message is not None:
+            check_function(self.on_message, "on_message")
+        _set(
+            self,
+            top_n=count_to_core(self.top_n, "top_n"),
+            skip_n=count_to_core(self.skip_n, "skip_n"),
+            keys=keys_to_core(self.keys),
+            bookmark=None if self.bookmark is None else point_to_core(self.bookmark, "bookmark"),
+        )
+        _check_skip(self.skip_n, self.top_n)
+        if self.bookmark is not None and (self.oof or self.skip_n is not None):
+            key = "oof" if self.oof else "skip_n"
+            raise ConfigError("it does not go together with `bookmark`", key=key)
+        for key in ("oof", "skip_n"):
+            given = getattr(self, key)
+            if self.conflation_key is not None and given is not None and given is not False:
+                reason = f"it does not go together with `{key}`: the key of each record is used"
+                raise ConfigError(reason, key="conflation_key")
+
+    @property
+    def differences(self) -> Differences | None:
+        """`None`: whole messages."""
+        return None
+
+    @property
+    def spec(self) -> SpecWithRecords:
+        """The arguments of the subscription."""
+        keys: Any = self.keys
+        return SpecWithRecords(
+            self.topic,
+            filter=self.filter,
+            select=self.select,
+            bookmark=self.bookmark,
+            conflation=self.conflation,
+            conflation_key=self.conflation_key,
+            on_message=self.on_message,
+            sub_id=self.sub_id,
+            timeout=self.timeout,
+            query=Records(self.order_by, self.top_n, self.skip_n, keys, self.oof),
+            delta=self.differences,
+        )
+
+
+@dataclass(frozen=True)
+class BlockingRecordsSpec(RecordsSpec):
+    """The arguments of the blocking client's `sow_and_subscribe`: its handlers are no coroutine functions."""
+
+    on_message: Callable[[Message], None] | None = field(default=None, kw_only=True)
+
+
+def _check_skip(skip_n: int | None, top_n: int | None) -> None:
+    if skip_n is not None and top_n is None:
+        raise ConfigError("it requires `top_n`", key="skip_n")
+
+
+@dataclass(frozen=True)
+class DeltaRecordsSpec(RecordsSpec):
+    """The arguments of `sow_and_delta_subscribe`, which are documented there."""
+
+    no_empties: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_type(self.no_empties, bool, "no_empties")
+
+    @property
+    def differences(self) -> Differences:
+        return Differences(self.no_empties)
+
+
+@dataclass(frozen=True)
+class BlockingDeltaRecordsSpec(DeltaRecordsSpec):
+    """The arguments of the blocking client's `sow_and_delta_subscribe`."""
+
+    on_message: Callable[[Message], None] | None = field(default=None, kw_only=True)
+
+
+def keys_to_core(keys: str | Iterable[str] | None) -> list[str] | None:
+    """The keys of records. Raises `ConfigError` for anything but texts."""
+    if keys is None:
+        return None
+    given: object = keys
+    if isinstance(given, (bytes, bytearray)) or not isinstance(given, Iterable):
+        raise ConfigError(f"expected a list of texts, got `{type(given).__name__}`", key="keys")
+    listed: list[Any] = [keys] if isinstance(keys, str) else list(keys)
+    for key in listed:
+        check_type(key, str, "keys")
+    return listed
+
+
+def _batch_size(count: int | None) -> int | None:
+    check_type(count, int, "batch_size", optional=True)
+    if count is not None and count < 1:
+        raise ConfigError(f"{count} is not at least 1", key="batch_size")
+    return count_to_core(count, "batch_size")
+
+
+def _set(spec: object, **members: object) -> None:
+    """Gives the members of a frozen object the form of the core."""
+    for name, value in members.items():
+        object.__setattr__(spec, name, value)
+
+
+async def query(client: ClientBase[Any], spec: QuerySpec) -> _quire.Subscription:
+    """Starts a query. Returns when the server has accepted it."""
+    core = await client._ready()
+    answers = core.query(spec)
+    await client._reply(core, answers.command, spec.timeout, f"querying {spec.topic!r}")
+    return answers
+
+
+async def delete(
+    client: ClientBase[Any],
+    topic: str,
+    keys: str | Iterable[str] | None,
+    filter: FilterArgument | None,
+    data: Any,
+    bookmarks: str | Message | Iterable[str | Message] | None,
+    timeout: Duration | None,
+) -> int:
+    """Deletes records, and returns how many. By bookmark, it acknowledges messages of a queue."""
+    check_type(topic, str, "topic")
+    check_timeout(timeout)
+    listed, condition = keys_to_core(keys), optional_filter_to_core(filter)
+    is_of_records = listed is not None or condition is not None or data is not None
+    if bookmarks is not None:
+        if is_of_records:
+            raise ConfigError("it does not go together with keys, filter and data", key="bookmarks")
+        named = message_bookmarks(bookmarks, "bookmarks")
+        await client._settle(topic, bookmarks, None, False, False, timeout)
+        return len(named)
+    if not is_of_records:
+        raise ValueError("sow_delete: give at least one of keys, filter, data or bookmarks")
+    core = await client._ready()
+    body = None if data is None else to_bytes(data, client._options.encoder, topic)
+    doing = f"deleting records of {topic!r}"
+    send = partial(core.delete, topic, condition, listed, body)
+    command = await client._publish_when_room(core, send, timeout, doing)
+    return int(await client._told(core, command, timeout, doing))

@@ -1,0 +1,111 @@
+"""The configuration of a last-value topic: `[[sow_topic]]` (docs/last-values.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    field_validator,
+    model_validator,
+)
+
+from quire._filter import MessageType
+from quire.config._values import Duration, Period, size_between
+
+#: Tables of the configuration that this version does not have.
+TABLES_LATER: Final = ("view", "conflated_topic")
+
+_PERIOD: Final[TypeAdapter[float]] = TypeAdapter(Period)
+
+
+def not_in_this_version(key: str) -> str:
+    """What is wrong with a table of `TABLES_LATER`."""
+    return f"{key} is not in this version: remove the table"
+
+
+def _listed(value: Any) -> Any:
+    """A single text is accepted as a list with one entry."""
+    return (value,) if isinstance(value, str) else value
+
+
+#: Names of fields, such as `/order_id`.
+Fields = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+
+#: Constructed fields, such as `/price * /qty AS /notional`.
+Assignments = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+
+
+class History(BaseModel):
+    """How much of its history a last-value topic keeps (docs/last-values.md, section 3)."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
+
+    #: How far back states are kept.
+    window: Period
+    #: The distance of the instants whose states are kept; 0: every instant.
+    granularity: Duration = 0
+    #: The most bytes of earlier messages.
+    max_size: Annotated[int, size_between("64KB")] = 1 << 30
+
+    @model_validator(mode="after")
+    def _check_granularity(self) -> Self:
+        if self.granularity > self.window:
+            raise ValueError("granularity is longer than window: no state would be kept")
+        return self
+
+    def to_core(self) -> dict[str, Any]:
+        """Returns the form that the core reads, with durations in nanoseconds."""
+        return {
+            "window_ns": round(self.window * 1e9),
+            "granularity_ns": round(self.granularity * 1e9),
+            "max_size": self.max_size,
+        }
+
+
+class SowTopic(BaseModel):
+    """A topic that keeps the newest message of each key (docs/last-values.md)."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(min_length=1)]
+    message_type: MessageType
+    #: The fields that a key is made of. Without them publishers supply the keys.
+    key: Fields = ()
+    #: Topics with the same domain and the same values have the same keys. Default: the name of the topic.
+    key_domain: str | None = None
+    durability: Literal["persistent", "transient"] = "persistent"
+    #: Lists of fields that queries compare with `=`.
+    hash_index: tuple[Fields, ...] = ()
+    #: Fields that queries compare in other ways.
+    index: Fields = ()
+    #: `disabled`, `enabled` (the expiration of each message), or the lifetime of a message without one.
+    expiration: Literal["disabled", "enabled"] | float = "disabled"
+    #: Fields that the server computes before the key: `expression AS /destination`.
+    preprocessing: Assignments = ()
+    #: Fields that the server computes after the key, also from the previous record.
+    enrichment: Assignments = ()
+    #: Earlier states are kept.
+    history: History | None = None
+    #: A pattern for whole names: each topic that it matches is a last-value topic with these settings.
+    #: `name` then only names the settings.
+    pattern: str | None = None
+    #: Of a transient topic: `epoch` reads it from the log at each start.
+    recovery_point: Literal["now", "epoch"] | None = None
+
+    @field_validator("expiration", mode="before")
+    @classmethod
+    def _check_expiration(cls, value: Any) -> Any:
+        return value if value in ("disabled", "enabled") else _PERIOD.validate_python(value)
+
+    def to_core(self) -> dict[str, Any]:
+        """Returns the form that the core reads, with durations in nanoseconds."""
+        lifetime = self.expiration
+        expiration = lifetime if isinstance(lifetime, str) else {"after_ns": round(lifetime * 1e9)}
+        history = None if self.history is None else self.history.to_core()
+        settings = self.model_dump(exclude={"expiration", "history"})
+        return settings | {"expiration": expiration, "history": history}

@@ -1,0 +1,793 @@
+"""Last-value topics for programs: queries, subscriptions, deletes and keys, on all three ways in.
+
+docs/last-values.md has the rules. `test_tables.py` has the tests of `Table`.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import quire
+from support.server_process import ServerProcess
+from support.waiting import PATIENCE, wait_until
+from support.ways_in import configured
+
+ORDERS = {"name": "orders", "message_type": "json", "key": ["/id"], "expiration": "enabled"}
+#: Publishers supply the keys.
+PRICES = {"name": "prices", "message_type": "json"}
+#: Keeps its history.
+KEPT = {"name": "kept", "message_type": "json", "key": ["/id"], "history": {"window": "1d"}}
+SETTINGS: dict[str, Any] = {
+    "sow_topic": [ORDERS, PRICES, {**ORDERS, "name": "other/orders"}, KEPT],
+    "queue": [{"name": "JOBS", "message_type": "json", "underlying_topic": "tasks"}],
+}
+
+
+@pytest.fixture
+def place(way_in: str, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    with configured(way_in, tmp_path, **SETTINGS) as place:
+        yield place
+
+
+@pytest.fixture
+def client(place: dict[str, Any]) -> Iterator[quire.Client]:
+    with quire.Client(**place) as client:
+        yield client
+
+
+def publish(client: quire.Client, *records: dict[str, Any], topic: str = "orders") -> None:
+    for record in records:
+        client.publish(topic, record)
+
+
+def order(id: int, qty: float = 1, **more: Any) -> dict[str, Any]:
+    return {"id": id, "qty": qty, **more}
+
+
+def ids(messages: Any) -> list[int]:
+    return [message.json()["id"] for message in messages]
+
+
+def received(subscription: quire.Subscription, count: int) -> list[tuple[str, str | None, Any]]:
+    messages = [subscription.get(timeout=PATIENCE) for _ in range(count)]
+    return [(m.command, m.reason, json.loads(m.data)["id"] if m.data else None) for m in messages]
+
+
+def test_a_query_returns_the_newest_message_of_each_key(client: quire.Client) -> None:
+    publish(client, order(1), order(2), order(1, qty=7))
+    records = list(client.sow("orders"))
+    assert {record.json()["id"]: record.json()["qty"] for record in records} == {1: 7, 2: 1}
+    assert {record.command for record in records} == {"sow"}
+    assert len({record.sow_key for record in records}) == 2
+    assert all(record.sow_key is not None and len(record.sow_key) == 32 for record in records)
+    assert {record.reason for record in records} == {None}
+
+
+def test_a_query_filters_sorts_pages_and_selects(client: quire.Client) -> None:
+    publish(client, *(order(number, qty=number % 3) for number in range(1, 10)))
+    assert sorted(ids(client.sow("orders", filter="/qty = 0"))) == [3, 6, 9]
+    assert ids(client.sow("orders", order_by="/qty DESC, /id", top_n=4)) == [2, 5, 8, 1]
+    with client.sow("orders", order_by="/qty DESC, /id", top_n=2, skip_n=3, filter="/id < 9") as query:
+        assert query.total is None or query.total == 8
+        assert ids(query) == [1, 4]
+        assert query.total == 8
+    keys = [record.sow_key for record in client.sow("orders", filter="/id IN (2, 4)")]
+    assert sorted(ids(client.sow("orders", keys=[key for key in keys if key]))) == [2, 4]
+    assert ids(client.sow("orders", keys=[key for key in keys if key], filter="/id = 4")) == [4]
+    assert list(client.sow("orders", keys=[])) == []
+    (one,) = client.sow("orders", filter="/id = 5", select="-/,+/qty")
+    assert one.json() == {"qty": 2}
+
+
+def test_a_pattern_queries_every_topic_that_it_matches(client: quire.Client) -> None:
+    publish(client, order(1))
+    publish(client, order(2), topic="other/orders")
+    found = {(record.topic, record.json()["id"]) for record in client.sow("orders$")}
+    assert found == {("orders", 1), ("other/orders", 2)}
+    assert list(client.sow("^nothing/")) == []
+
+
+def test_publishers_supply_keys(client: quire.Client) -> None:
+    client.publish("prices", {"price": 1}, sow_key="IBM")
+    client.publish("prices", {"price": 2}, sow_key="IBM")
+    client.publish_receipt("prices", {"price": 3}, sow_key="A/b+c=_-1").wait(PATIENCE)
+    client.publish_many("prices", [quire.Publish({"price": 4}, sow_key="HPQ")])
+    records = {record.sow_key: record.json()["price"] for record in client.sow("prices")}
+    assert records == {"IBM": 2, "A/b+c=_-1": 3, "HPQ": 4}
+    subscription = client.subscribe("prices")
+    client.publish("prices", {"price": 5}, sow_key="IBM")
+    message = subscription.get(timeout=PATIENCE)
+    assert (message.command, message.sow_key) == ("publish", "IBM")
+
+
+@pytest.mark.parametrize("key", [None, "", "has space", "ä", "x" * 256, "a.b"])
+def test_a_missing_or_bad_key_is_refused(client: quire.Client, key: str | None) -> None:
+    def publish_and_flush() -> None:
+        # A key that no frame can carry is refused by this call, and another one by the next.
+        client.publish("prices", {"price": 1}, sow_key=key)
+        client.flush(timeout=PATIENCE)
+
+    with pytest.raises(quire.BadMessageError):
+        publish_and_flush()
+    with pytest.raises(quire.BadMessageError):
+        client.publish_receipt("prices", {"price": 1}, sow_key=key).wait(PATIENCE)
+    assert list(client.sow("prices")) == []
+
+
+def test_a_message_that_cannot_be_parsed_has_no_key(client: quire.Client) -> None:
+    client.publish("orders", b"{not json")
+    with pytest.raises(quire.BadMessageError):
+        client.flush(timeout=PATIENCE)
+
+
+def test_a_key_on_a_topic_without_last_values_is_refused(client: quire.Client) -> None:
+    client.publish("tasks", {"n": 1}, sow_key="a")
+    with pytest.raises(quire.NotLastValueError):
+        client.flush(timeout=PATIENCE)
+
+
+def test_a_topic_without_last_values_is_an_error(client: quire.Client) -> None:
+    for call in (
+        lambda: client.sow("elsewhere"),
+        lambda: client.sow_delete("elsewhere", keys="a"),
+        lambda: client.table("elsewhere"),
+    ):
+        with pytest.raises(quire.NotLastValueError):
+            call()
+
+
+def test_mistakes_are_errors_that_name_the_argument(client: quire.Client) -> None:
+    with pytest.raises(quire.BadFilterError):
+        client.sow("orders", filter="/a = ")
+    with pytest.raises(quire.QuireError):
+        client.sow("orders", order_by="price DESC")
+    for call, key in (
+        (lambda: client.sow("orders", skip_n=1), "skip_n"),
+        (lambda: client.sow("orders", keys=5), "keys"),  # type: ignore[arg-type]
+        (lambda: client.sow("orders", keys=[1]), "keys"),  # type: ignore[list-item]
+        (lambda: client.sow("orders", top_n=-1), "top_n"),
+        (lambda: client.sow("orders", batch_size=0), "batch_size"),
+        (lambda: client.sow_and_subscribe("orders", oof=1), "oof"),  # type: ignore[arg-type]
+        (lambda: client.table("orders", key=[]), "key"),
+        (lambda: client.publish("orders", {}, sow_key=1), "sow_key"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(quire.ConfigError) as raised:
+            call()
+        assert raised.value.key == key
+
+
+def test_a_subscription_has_the_records_and_then_every_change(client: quire.Client) -> None:
+    publish(client, order(1), order(2))
+    with client.sow_and_subscribe("orders") as orders:
+        publish(client, order(3), order(1, qty=5))
+        assert sorted(received(orders, 2)) == [("sow", None, 1), ("sow", None, 2)]
+        assert received(orders, 2) == [("publish", None, 3), ("publish", None, 1)]
+        assert orders.snapshot.wait(PATIENCE)
+        assert orders.snapshot.is_set()
+
+
+def test_snapshot_is_set_when_the_last_record_has_arrived(client: quire.Client) -> None:
+    with client.sow_and_subscribe("orders") as orders:
+        assert orders.snapshot.wait(PATIENCE), "of an empty topic, too"
+    publish(client, order(1))
+    got: list[quire.Message] = []
+    with client.sow_and_subscribe("orders", on_message=got.append) as orders:
+        assert orders.snapshot.wait(PATIENCE)
+        assert ids(got) == [1], "the handler has returned from it"
+        publish(client, order(2))
+        assert orders.snapshot.is_set(), "it stays set"
+
+
+def test_oof_tells_what_leaves_the_view(client: quire.Client) -> None:
+    publish(client, order(1, qty=60), order(2, qty=10))
+    with client.sow_and_subscribe("orders", filter="/qty > 50", oof=True) as orders:
+        assert received(orders, 1) == [("sow", None, 1)]
+        publish(client, order(2, qty=70), order(1, qty=5))
+        assert received(orders, 2) == [("publish", None, 2), ("oof", "match", 1)]
+        assert client.sow_delete("orders", filter="/id = 1") == 1, "it is in no view"
+        assert client.sow_delete("orders", filter="/id = 2") == 1
+        assert received(orders, 1) == [("oof", "deleted", 2)]
+        client.publish("orders", order(3, qty=99), expiration=1)
+        assert received(orders, 2) == [("publish", None, 3), ("oof", "expired", 3)]
+
+
+def test_without_oof_only_records_and_changes_come(client: quire.Client) -> None:
+    publish(client, order(1))
+    with client.sow_and_subscribe("orders") as orders:
+        client.sow_delete("orders", filter="/id = 1")
+        publish(client, order(2))
+        assert received(orders, 2) == [("sow", None, 1), ("publish", None, 2)]
+
+
+def test_a_subscription_to_another_topic_is_an_ordinary_one(client: quire.Client) -> None:
+    with client.sow_and_subscribe("elsewhere", oof=True) as subscription:
+        assert subscription.snapshot.wait(PATIENCE)
+        client.publish("elsewhere", {"id": 1})
+        message = subscription.get(timeout=PATIENCE)
+        assert (message.command, message.sow_key) == ("publish", None)
+
+
+def test_a_delete_removes_the_records_that_all_selectors_name(client: quire.Client) -> None:
+    publish(client, *(order(number, qty=number) for number in range(1, 7)))
+    with pytest.raises(ValueError, match="keys, filter, data or bookmarks"):
+        client.sow_delete("orders")
+    keys = {record.json()["id"]: record.sow_key or "" for record in client.sow("orders")}
+    assert client.sow_delete("orders", keys=[keys[1], keys[2]], filter="/qty = 2") == 1
+    assert client.sow_delete("orders", keys=keys[1]) == 1
+    assert client.sow_delete("orders", data={"id": 3}) == 1
+    assert client.sow_delete("orders", data={"id": 3}) == 0
+    assert client.sow_delete("orders", filter="/qty > 4") == 2
+    client.flush(timeout=PATIENCE)
+    assert ids(client.sow("orders")) == [4]
+
+
+def test_a_delete_by_bookmark_acknowledges_messages_of_a_queue(client: quire.Client) -> None:
+    client.publish("tasks", {"n": 1})
+    client.flush(timeout=PATIENCE)
+    with client.subscribe("JOBS", max_backlog=5) as jobs:
+        message = jobs.get(timeout=PATIENCE)
+        assert client.sow_delete("JOBS", bookmarks=message) == 1
+        client.flush(timeout=PATIENCE)
+    assert list(client.sow("JOBS")) == []
+
+
+def test_deletes_have_sequences_and_are_persisted(client: quire.Client) -> None:
+    publish(client, order(1))
+    assert client.sow_delete("orders", data=order(1)) == 1
+    client.flush(timeout=PATIENCE)
+    assert client.persisted == 2
+    assert client.publish("orders", order(2)) == 3
+
+
+def test_a_query_that_is_closed_or_dropped_ends(client: quire.Client) -> None:
+    publish(client, *(order(number) for number in range(3000)))
+    with client.sow("orders") as query:
+        next(query)
+    assert list(query) == []
+    query = client.sow("orders")
+    next(query)
+    del query
+    assert len(list(client.sow("orders", batch_size=10))) == 3000
+
+
+def test_a_program_that_is_slow_misses_no_record_and_no_change(place: dict[str, Any]) -> None:
+    with quire.Client(**place) as writer, quire.Client(**place, receive_size_max="64KB") as client:
+        for number in range(2000):
+            writer.publish("orders", order(number, text="x" * 300))
+        writer.flush(timeout=PATIENCE)
+        query = client.sow("orders")
+        assert sorted(ids(query)) == list(range(2000))
+        with client.sow_and_subscribe("orders") as orders:
+            for number in range(1000):
+                writer.publish("orders", order(number, qty=2, text="x" * 300))
+            writer.flush(timeout=PATIENCE)
+            assert sorted(received(orders, 2000)) == sorted(("sow", None, number) for number in range(2000))
+            assert received(orders, 1000) == [("publish", None, number) for number in range(1000)]
+            assert not orders._health(None, 0).missed
+
+
+def test_a_query_with_a_bookmark_returns_an_earlier_state(client: quire.Client) -> None:
+    subscription = client.subscribe("kept")
+    publish(client, order(1, qty=1), order(2, qty=2), order(1, qty=3), topic="kept")
+    messages = [subscription.get(timeout=PATIENCE) for _ in range(3)]
+    client.sow_delete("kept", filter="/id = 2")
+    client.flush(timeout=PATIENCE)
+
+    def state(bookmark: Any, **options: Any) -> dict[int, int]:
+        records = client.sow("kept", bookmark=bookmark, **options)
+        return {record.json()["id"]: record.json()["qty"] for record in records}
+
+    assert state(messages[0]) == {1: 1}
+    assert state(messages[1].bookmark) == {1: 1, 2: 2}
+    assert state(messages[2].bookmark, order_by="/qty", top_n=1) == {2: 2}
+    assert state("now") == state(datetime.now(UTC) + timedelta(days=1)) == {1: 3}
+    assert state(messages[2].timestamp - timedelta(minutes=1)) == {}
+    for wrong in (datetime.now(UTC) - timedelta(days=2), "yesterday", "77|1|", "1|1|,1|2|"):
+        with pytest.raises(quire.BadBookmarkError):
+            client.sow("kept", bookmark=wrong)
+    publish(client, order(5))
+    assert ids(client.sow("orders", bookmark="epoch")) == [5]
+
+
+def test_a_subscription_with_a_bookmark_begins_with_an_earlier_state(tmp_path: Path) -> None:
+    with (
+        ServerProcess(tmp_path / "server", **SETTINGS) as server,
+        quire.Client(server.url, name="reader") as reader,
+        quire.Client(server.url, name="writer") as writer,
+    ):
+        publish(writer, order(1), order(2), order(1, qty=2), order(3), topic="kept")
+        writer.flush(timeout=PATIENCE)
+        with reader.subscribe("kept", bookmark="epoch") as log:
+            second = [log.get(timeout=PATIENCE) for _ in range(2)][1]
+        kept = reader.sow_and_subscribe("kept", bookmark=second, order_by="/id")
+        expected = [("sow", None, 1), ("sow", None, 2), ("publish", None, 1), ("publish", None, 3)]
+        assert received(kept, 4) == expected
+        assert kept.snapshot.wait(PATIENCE)
+        server.kill()
+        publish(writer, order(4), topic="kept")
+        server.start()
+        assert received(kept, 1) == [("publish", None, 4)]
+        with pytest.raises(quire.ConfigError, match="oof"):
+            reader.sow_and_subscribe("kept", bookmark="now", oof=True)
+        with pytest.raises(quire.ConfigError, match="keeps no history"):
+            reader.sow_and_subscribe("orders", bookmark="now")
+        with pytest.raises(quire.BadBookmarkError):
+            reader.sow_and_subscribe("kept", bookmark=datetime.now(UTC) - timedelta(days=2))
+
+
+def test_a_page_keeps_its_part_of_the_order(client: quire.Client) -> None:
+    publish(client, *(order(number, qty=number) for number in range(1, 6)))
+    page: dict[str, Any] = {"order_by": "/qty", "top_n": 2, "skip_n": 1, "oof": True}
+    with client.sow_and_subscribe("orders", **page) as orders:
+        assert received(orders, 2) == [("sow", None, 2), ("sow", None, 3)]
+        publish(client, order(9, qty=2.5))
+        assert received(orders, 2) == [("oof", "match", 3), ("publish", None, 9)]
+        publish(client, order(5, qty=50), order(9, qty=60))
+        assert received(orders, 2) == [("oof", "match", 9), ("publish", None, 3)]
+        client.sow_delete("orders", filter="/id = 2")
+        assert received(orders, 2) == [("oof", "deleted", 2), ("publish", None, 4)]
+    with pytest.raises(quire.ConfigError, match="skip_n"):
+        client.sow_and_subscribe("orders", skip_n=1)
+    with pytest.raises(quire.ConfigError, match="skip_n"):
+        client.sow_and_subscribe("orders", skip_n=-1, top_n=1)
+    with pytest.raises(quire.ConfigError, match="at most 65536 records"):
+        client.sow_and_subscribe("orders", top_n=65_537, skip_n=0)
+    with pytest.raises(quire.NotLastValueError, match="skip_n"):
+        client.sow_and_subscribe("plain", top_n=1, skip_n=0)
+
+
+def test_a_page_is_the_same_part_of_the_order_after_a_reconnect(tmp_path: Path) -> None:
+    with (
+        ServerProcess(tmp_path / "server", **SETTINGS) as server,
+        quire.Client(server.url, name="reader") as reader,
+        quire.Client(server.url, name="writer") as writer,
+    ):
+        publish(writer, *(order(number, qty=number) for number in range(1, 6)))
+        writer.flush(timeout=PATIENCE)
+        page = reader.sow_and_subscribe("orders", order_by="/qty", top_n=2, skip_n=1, oof=True)
+        assert received(page, 2) == [("sow", None, 2), ("sow", None, 3)]
+        server.kill()
+        publish(writer, order(9, qty=0))
+        server.start()
+        writer.flush(timeout=PATIENCE)
+        # The record 1 came into the page, and the record 3 left it.
+        news = received(page, 2)
+        assert sorted(news, key=lambda one: one[0]) == [("oof", "match", 3), ("publish", None, 1)]
+        publish(writer, order(4, qty=44), order(1, qty=1.5))
+        assert received(page, 1) == [("publish", None, 1)]
+
+
+def test_changes_of_records_are_conflated(client: quire.Client) -> None:
+    publish(client, order(1))
+    with client.sow_and_subscribe("orders", oof=True, filter="/qty > 0", conflation="50ms") as orders:
+        assert received(orders, 1) == [("sow", None, 1)]
+        # One batch frame arrives in one turn, so all of it is within one interval.
+        client.publish_many("orders", [order(1, qty=qty) for qty in (5, 6, 0)] + [order(2, qty=3)])
+        assert received(orders, 2) == [("oof", "match", 1), ("publish", None, 2)]
+    with pytest.raises(quire.ConfigError, match="conflation_key"):
+        client.sow_and_subscribe("orders", conflation="1s", conflation_key="/qty", oof=True)
+    with pytest.raises(quire.ConfigError, match="conflation_key"):
+        client.sow_and_subscribe("orders", conflation_key="/qty")
+    with pytest.raises(quire.ConfigError, match="conflation requires conflation_key"):
+        client.subscribe("plain", conflation="1s")
+    with client.subscribe("orders", conflation="1ms") as orders:
+        publish(client, order(1, qty=5))
+        assert received(orders, 1) == [("publish", None, 1)]
+
+
+def test_a_delete_without_a_connection_is_kept_and_applied_once(tmp_path: Path) -> None:
+    store = tmp_path / "writer.store"
+    options: dict[str, Any] = {"name": "writer", "publish_store": store}
+    with ServerProcess(tmp_path / "server", **SETTINGS) as server:
+        with quire.Client(server.url, **options) as client:
+            publish(client, order(1), order(2))
+            client.flush(timeout=PATIENCE)
+        server.kill()
+        offline = quire.Client(server.url, **options, connect="background")
+        with offline, pytest.raises(TimeoutError, match="deleting records of 'orders': no answer within"):
+            offline.sow_delete("orders", filter="/id = 1", timeout=0)
+        server.start()
+        with quire.Client(server.url, **options) as client:
+            client.flush(timeout=PATIENCE)
+            assert ids(client.sow("orders")) == [2]
+            assert client.persisted == 3
+
+
+def test_queues_answer_queries_as_before(client: quire.Client) -> None:
+    for number in range(3):
+        client.publish("tasks", {"id": number})
+    client.flush(timeout=PATIENCE)
+    assert ids(client.sow("JOBS")) == [0, 1, 2]
+    assert ids(client.sow("JOBS", order_by="/id DESC", top_n=2)) == [2, 1]
+
+
+def test_a_query_becomes_an_arrow_table(client: quire.Client) -> None:
+    pa = pytest.importorskip("pyarrow")
+    publish(
+        client,
+        {"id": 1, "symbol": "IBM", "price": 1.5, "open": True, "legs": [{"a": 1}], "note": 7},
+        {"id": 2, "symbol": "HPQ", "price": 2, "open": False, "legs": [], "note": "late", "a/b": 3},
+    )
+    table = client.sow("orders", order_by="/id").to_arrow()
+    assert table.column_names == ["id", "symbol", "price", "open", "legs", "note", "a/b"]
+    assert table.to_pylist() == [
+        {"id": 1, "symbol": "IBM", "price": 1.5, "open": True, "legs": [{"a": 1}], "note": "7", "a/b": None},
+        {"id": 2, "symbol": "HPQ", "price": 2.0, "open": False, "legs": [], "note": "late", "a/b": 3},
+    ]
+    assert table.schema.field("id").type == pa.int64()
+    assert table.schema.field("price").type == pa.float64()
+    named = client.sow("orders", order_by="/id").to_arrow(["/symbol", "/legs[0]/a"])
+    assert named.to_pydict() == {"symbol": ["IBM", "HPQ"], "legs[0]/a": [1, None]}
+    typed = client.sow("orders", order_by="/id").to_arrow({"price": "string", "/id": "double"})
+    assert typed.to_pydict() == {"price": ["1.5", "2"], "id": [1.0, 2.0]}
+    assert client.sow("orders", filter="/id = 99").to_arrow().num_rows == 0
+    query = client.sow("orders", order_by="/id")
+    next(query)
+    assert query.to_arrow("/id").to_pydict() == {"id": [2]}
+    with pytest.raises(quire.ConfigError):
+        client.sow("orders").to_arrow(5)  # type: ignore[arg-type]
+
+
+def test_a_query_becomes_a_pandas_frame(client: quire.Client) -> None:
+    pytest.importorskip("pandas")
+    publish(client, order(1, qty=5), order(2, qty=6))
+    frame = client.sow("orders", order_by="/id").to_pandas()
+    assert frame["qty"].tolist() == [5, 6]
+
+
+def test_a_query_becomes_a_polars_frame_without_python_per_record(client: quire.Client) -> None:
+    import polars as pl
+
+    more = {"symbol": "IBM", "price": 1.5, "open": True, "legs": [{"a": 1}], "note": None}
+    publish(client, order(1, qty=5, **more), order(2, qty=6, price=2, note="late"))
+    frame = client.sow("orders", order_by="/id").to_polars()
+    columns = {"id": pl.Int64, "qty": pl.Int64, "symbol": pl.String, "price": pl.Float64, "open": pl.Boolean}
+    assert dict(list(frame.schema.items())[:5]) == columns
+    assert frame.rows(named=True) == [
+        {"id": 1, "qty": 5, **more},
+        {"id": 2, "qty": 6, "symbol": None, "price": 2.0, "open": None, "legs": None, "note": "late"},
+    ]
+    typed = client.sow("orders", order_by="/id").to_polars({"/id": "double", "legs[0]/a": "int"})
+    assert typed.to_dict(as_series=False) == {"id": [1.0, 2.0], "legs[0]/a": [1, None]}
+    assert client.sow("orders", filter="/id = 99").to_polars(["/id"]).height == 0
+
+    count = 3000
+    for number in range(count):
+        publish(client, order(number, qty=number, symbol=f"S{number}"))
+    calls: list[str] = []
+    query = client.sow("orders")
+    sys.setprofile(lambda _frame, event, _argument: calls.append(event))
+    try:
+        frame = query.to_polars(["/id", "/qty", "/symbol"])
+    finally:
+        sys.setprofile(None)
+    assert frame["qty"].sum() == sum(range(count))
+    # Calls into the core and into polars, of which the number does not depend on that of the records.
+    assert len(calls) < count
+
+
+async def test_the_asyncio_client_does_the_same(place: dict[str, Any]) -> None:
+    pytest.importorskip("pyarrow")
+    async with quire.AsyncClient(**place) as client:
+        await client.publish("orders", order(1))
+        await client.publish("orders", order(2))
+        await client.publish("prices", {"id": 1}, sow_key="IBM")
+        assert sorted([record.json()["id"] async for record in client.sow("orders")]) == [1, 2]
+        query = await client.sow("orders", order_by="/id DESC", top_n=1)
+        assert [record.json()["id"] async for record in query] == [2]
+        assert query.total == 2
+        async with client.sow("orders", order_by="/id") as query:
+            assert (await anext(query)).json()["id"] == 1
+        assert [record async for record in query] == []
+        table = await client.sow("orders", order_by="/id").to_arrow()
+        assert table.to_pydict() == {"id": [1, 2], "qty": [1, 1]}
+        assert (await client.sow("orders", order_by="/id").to_polars())["id"].to_list() == [1, 2]
+        with pytest.raises(quire.NotLastValueError):
+            await client.sow("elsewhere")
+        with pytest.raises(ValueError, match="keys, filter, data or bookmarks"):
+            await client.sow_delete("orders")
+        async with await client.sow_and_subscribe("orders", oof=True) as orders:
+            assert await orders.snapshot.wait(PATIENCE)
+            assert {(await orders.get(PATIENCE)).command for _ in range(2)} == {"sow"}
+            assert await client.sow_delete("orders", filter="/id = 1") == 1
+            left = await orders.get(PATIENCE)
+            assert (left.command, left.reason, left.json()["id"]) == ("oof", "deleted", 1)
+
+
+def test_a_message_of_a_record_can_be_pickled(client: quire.Client) -> None:
+    publish(client, order(1))
+    (record,) = client.sow("orders")
+    copy = pickle.loads(pickle.dumps(record))
+    assert (copy.command, copy.sow_key, copy.reason) == (record.command, record.sow_key, None)
+    with client.sow_and_subscribe("orders", oof=True) as orders:
+        orders.get(timeout=PATIENCE)
+        client.sow_delete("orders", filter="/id = 1")
+        left = orders.get(timeout=PATIENCE)
+    copy = pickle.loads(pickle.dumps(left))
+    assert (copy.command, copy.sow_key, copy.reason) == ("oof", record.sow_key, "deleted")
+
+
+def test_a_delta_is_merged_into_the_record_with_its_key(client: quire.Client) -> None:
+    publish(client, order(1, side="buy", at={"x": 1, "y": 2}))
+    with client.sow_and_subscribe("orders") as subscription:
+        subscription.get(timeout=PATIENCE)
+        assert client.delta_publish("orders", {"id": 1, "qty": 5, "at": {"y": 3}}) == 2
+        whole = {"id": 1, "qty": 5, "side": "buy", "at": {"x": 1, "y": 3}}
+        assert subscription.get(timeout=PATIENCE).json() == whole
+    assert client.delta_publish("orders", {"id": 2, "qty": 1}, sequence=None) is None
+    client.delta_publish("prices", {"price": 1.5}, sow_key="IBM")
+    client.delta_publish("prices", {"size": 10}, sow_key="IBM")
+    client.flush()
+    assert {record.json()["id"]: record.json() for record in client.sow("orders")} == {1: whole, 2: order(2)}
+    assert [record.json() for record in client.sow("prices")] == [{"price": 1.5, "size": 10}]
+    # The log has whole messages.
+    replay = client.subscribe("orders", bookmark=quire.EPOCH)
+    assert [replay.get(timeout=PATIENCE).json() for _ in range(3)][1] == whole
+
+
+def test_a_delta_that_cannot_be_merged_is_an_error_and_the_record_stays(client: quire.Client) -> None:
+    client.publish("prices", {"price": 1.5}, sow_key="IBM")
+    client.delta_publish("prices", "[1", sow_key="IBM")
+    with pytest.raises(quire.BadMessageError, match="cannot be merged"):
+        client.flush()
+    assert [record.json() for record in client.sow("prices")] == [{"price": 1.5}]
+
+
+async def test_the_asyncio_client_publishes_deltas(place: dict[str, Any]) -> None:
+    async with quire.AsyncClient(**place) as client:
+        await client.publish("orders", order(1, side="buy"))
+        await client.delta_publish("orders", {"id": 1, "qty": 4})
+        await client.flush()
+        assert [record.json() async for record in client.sow("orders")] == [order(1, 4, side="buy")]
+
+
+FIELDS: dict[str, Any] = {
+    "name": "fields",
+    "message_type": "json",
+    "preprocessing": ["CONCAT(/customer, '-', /number) AS /order_id"],
+    "key": ["/order_id"],
+    "enrichment": "/qty - COALESCE(/qty OF PREVIOUS, 0) AS /change",
+}
+
+
+@pytest.fixture
+def enriching(way_in: str, tmp_path: Path) -> Iterator[quire.Client]:
+    with (
+        configured(way_in, tmp_path, sow_topic=FIELDS) as place,
+        quire.Client(**place) as client,
+    ):
+        yield client
+
+
+def test_constructed_fields_are_in_records_live_messages_and_replays(enriching: quire.Client) -> None:
+    with enriching.subscribe("fields") as live:
+        for qty in (100, 80):
+            enriching.publish("fields", {"customer": "A", "number": 1, "qty": qty})
+        whole = [{"customer": "A", "number": 1, "qty": 100, "order_id": "A-1", "change": 100}]
+        whole.append({**whole[0], "qty": 80, "change": -20})
+        assert [live.get(timeout=PATIENCE).json() for _ in whole] == whole
+    assert [record.json() for record in enriching.sow("fields")] == whole[1:]
+    with enriching.subscribe("fields", bookmark=quire.EPOCH) as replay:
+        assert [replay.get(timeout=PATIENCE).json() for _ in whole] == whole
+    enriching.delta_publish("fields", {"customer": "A", "number": 1, "qty": 90, "side": "buy"})
+    (record,) = enriching.sow("fields")
+    assert record.json() == {**whole[1], "qty": 90, "change": 10, "side": "buy"}
+    assert enriching.sow_delete("fields", data={"customer": "A", "number": 1}) == 1
+
+
+def test_a_message_that_cannot_get_its_fields_raises_at_its_receipt(enriching: quire.Client) -> None:
+    receipt = enriching.publish_receipt("fields", b"[1, 2]")
+    with pytest.raises(quire.BadMessageError, match=r"preprocessing.*not an object"):
+        receipt.wait(timeout=PATIENCE)
+    enriching.publish("fields", b'{"customer": "A"')
+    with pytest.raises(quire.BadMessageError, match="preprocessing"):
+        enriching.flush(timeout=PATIENCE)
+    assert list(enriching.sow("fields")) == []
+
+
+def changes_of(subscription: quire.Subscription, count: int) -> list[tuple[str, bool, Any]]:
+    messages = [subscription.get(timeout=PATIENCE) for _ in range(count)]
+    return [(message.command, message.is_delta, message.json()) for message in messages]
+
+
+def test_a_delta_subscription_has_the_fields_that_differ(client: quire.Client) -> None:
+    publish(client, order(1, qty=1, state="open"))
+    with client.sow_and_delta_subscribe("orders", oof=True, filter="/qty > 0") as orders:
+        publish(client, order(1, qty=2, state="open"), order(1, qty=2), order(1, qty=0), order(1, qty=3))
+        assert changes_of(orders, 5) == [
+            ("sow", False, order(1, qty=1, state="open")),
+            ("publish", True, {"id": 1, "qty": 2}),
+            ("publish", True, {"id": 1, "state": None}),
+            ("oof", False, order(1, qty=0)),
+            ("publish", False, order(1, qty=3)),
+        ]
+        assert orders.snapshot.is_set()
+
+
+def test_a_delta_subscription_without_a_query_begins_with_the_next_change(client: quire.Client) -> None:
+    publish(client, order(1, qty=1))
+    with client.delta_subscribe("orders", no_empties=True, select="-/,+/qty") as orders:
+        publish(client, order(1, qty=1), order(1, qty=2), order(2, qty=1))
+        assert changes_of(orders, 2) == [
+            ("publish", True, {"id": 1, "qty": 2}),
+            ("publish", False, {"qty": 1}),
+        ]
+    with client.delta_subscribe("orders", filter="/qty > 1", oof=True) as orders:
+        publish(client, order(1, qty=1))
+        left = orders.get(timeout=PATIENCE)
+        assert (left.command, left.reason, left.is_delta) == ("oof", "match", False)
+
+
+def test_empty_differences_are_left_out_on_request(client: quire.Client) -> None:
+    publish(client, order(1, qty=1))
+    with (
+        client.sow_and_delta_subscribe("orders") as all_changes,
+        client.sow_and_delta_subscribe("orders", no_empties=True) as without_empties,
+    ):
+        publish(client, order(1, qty=1), order(1, qty=2))
+        record = ("sow", False, order(1, qty=1))
+        change = ("publish", True, {"id": 1, "qty": 2})
+        assert changes_of(all_changes, 3) == [record, ("publish", True, {"id": 1}), change]
+        assert changes_of(without_empties, 2) == [record, change]
+
+
+def test_a_handler_receives_differences_and_they_can_be_pickled(client: quire.Client) -> None:
+    taken: list[quire.Message] = []
+    with client.delta_subscribe("orders", on_message=taken.append):
+        publish(client, order(1, qty=1), order(1, qty=2))
+        wait_until(lambda: len(taken) == 2)
+    copies = [pickle.loads(pickle.dumps(message)) for message in taken]
+    assert [(each.is_delta, each.json()) for each in copies] == [
+        (False, order(1, qty=1)),
+        (True, {"id": 1, "qty": 2}),
+    ]
+
+
+def test_mistakes_of_delta_subscriptions_are_errors(client: quire.Client) -> None:
+    with pytest.raises(quire.ConfigError, match="no_empties: expected True or False"):
+        client.delta_subscribe("orders", no_empties=1)  # type: ignore[arg-type]
+    with pytest.raises(quire.ConfigError, match="no_empties: expected True or False"):
+        client.sow_and_delta_subscribe("orders", no_empties=1)  # type: ignore[arg-type]
+    with pytest.raises(quire.QuireError, match="delta does not go together with a bookmark"):
+        client.delta_subscribe("orders", bookmark=quire.EPOCH)
+    for subscribe in (client.delta_subscribe, client.sow_and_delta_subscribe):
+        with pytest.raises(quire.QuireError, match=r"delta: .JOBS. names a queue"):
+            subscribe("JOBS")
+
+
+def test_after_a_reconnect_a_changed_record_is_whole(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, **SETTINGS) as server, quire.Client(server.url, name="orders") as client:
+        publish(client, order(1, qty=1), order(2, qty=1))
+        with client.sow_and_delta_subscribe("orders", oof=True) as orders:
+            publish(client, order(1, qty=2), order(2, qty=2))
+            client.flush()
+            assert [is_delta for _, is_delta, _ in changes_of(orders, 4)] == [False, False, True, True]
+            server.kill()
+            server.start()
+            with quire.Client(server.url) as other:
+                publish(other, order(3, qty=3))
+                other.flush()
+            # Records 1 and 2 have not changed since their differences.
+            assert changes_of(orders, 1) == [("publish", False, order(3, qty=3))]
+            publish(client, order(1, qty=5))
+            assert changes_of(orders, 1) == [("publish", True, {"id": 1, "qty": 5})]
+
+
+async def test_the_asyncio_client_has_delta_subscriptions(place: dict[str, Any]) -> None:
+    async with quire.AsyncClient(**place) as client:
+        await client.publish("orders", order(1, qty=1))
+        records = await client.sow_and_delta_subscribe("orders")
+        changes = await client.delta_subscribe("orders", no_empties=True)
+        await client.publish("orders", order(1, qty=2))
+        record, change = [await records.get(timeout=PATIENCE) for _ in range(2)]
+        assert (record.command, record.is_delta) == ("sow", False)
+        assert change.is_delta
+        assert (await changes.get(timeout=PATIENCE)).json() == change.json() == {"id": 1, "qty": 2}
+
+
+PATTERN: dict[str, Any] = {
+    "name": "all-orders",
+    "message_type": "json",
+    "key": ["/id"],
+    "pattern": "orders/.*",
+}
+
+
+def test_each_topic_of_a_pattern_keeps_its_own_records_over_a_restart(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, sow_topic=PATTERN, limits={"max_pattern_topics": 2}) as server:
+        with quire.Client(server.url, name="desk") as client:
+            subscription = client.sow_and_subscribe("orders/eu", oof=True)
+            assert subscription.snapshot.wait(PATIENCE)
+            publish(client, order(1), order(2), topic="orders/eu")
+            publish(client, order(1, qty=7), topic="orders/us")
+            assert client.sow_delete("orders/eu", filter="/id = 2") == 1
+            assert received(subscription, 3) == [
+                ("publish", None, 1),
+                ("publish", None, 2),
+                ("oof", "deleted", 2),
+            ]
+            publish(client, order(1), topic="orders/asia")
+            with pytest.raises(quire.LimitExceededError, match="max_pattern_topics"):
+                client.flush(timeout=PATIENCE)
+            with pytest.raises(quire.NotLastValueError):
+                client.sow("all-orders")
+        for end in (server.kill, server.terminate, server.kill):
+            end()
+            server.start()
+            with quire.Client(server.url, name="desk") as client:
+                assert ids(client.sow("orders/eu")) == [1]
+                (record,) = client.sow("^orders", filter="/qty = 7")
+                assert record.topic == "orders/us"
+                assert ids(client.sow("orders/none")) == []
+
+
+def test_a_replaced_subscription_receives_the_difference_between_the_views(client: quire.Client) -> None:
+    publish(client, *(order(number) for number in range(1, 6)))
+    with client.sow_and_subscribe("orders", filter="/id <= 3", order_by="/id", oof=True) as orders:
+        assert received(orders, 3) == [("sow", None, 1), ("sow", None, 2), ("sow", None, 3)]
+        orders.replace(filter="/id >= 3")
+        publish(client, order(1), order(3))
+        assert received(orders, 5) == [
+            ("oof", "match", 1),
+            ("oof", "match", 2),
+            ("publish", None, 4),
+            ("publish", None, 5),
+            ("publish", None, 3),
+        ]
+        orders.replace(filter="/id = 3", select="-/qty")
+        assert received(orders, 3) == [("oof", "match", 4), ("oof", "match", 5), ("publish", None, 3)]
+        assert orders.filter == "/id = 3"
+
+
+def test_a_replaced_delta_subscription_has_whole_records_that_enter(client: quire.Client) -> None:
+    publish(client, order(1), order(2))
+    with client.sow_and_delta_subscribe("orders", filter="/id = 1") as orders:
+        orders.replace(filter="/id IN (1, 2)")
+        publish(client, order(1, qty=2), order(2, qty=2))
+        assert changes_of(orders, 4) == [
+            ("sow", False, order(1)),
+            ("publish", False, order(2)),
+            ("publish", True, {"id": 1, "qty": 2}),
+            ("publish", True, {"id": 2, "qty": 2}),
+        ]
+        with pytest.raises(quire.BadFilterError):
+            orders.replace(filter="/id =")
+        publish(client, order(2, qty=3))
+        assert changes_of(orders, 1) == [("publish", True, {"id": 2, "qty": 3})]
+
+
+def test_a_replacement_is_kept_over_a_reconnect(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, **SETTINGS) as server, quire.Client(server.url) as client:
+        publish(client, order(1), order(2), order(3))
+        client.flush()
+        with client.sow_and_subscribe("orders", filter="/id = 1", oof=True) as orders:
+            orders.replace(filter="/id < 3")
+            assert received(orders, 2) == [("sow", None, 1), ("publish", None, 2)]
+            server.kill()
+            server.start()
+            with quire.Client(server.url) as other:
+                publish(other, order(2, qty=9))
+                assert other.sow_delete("orders", filter="/id = 1") == 1
+                other.flush()
+            assert received(orders, 2) == [("publish", None, 2), ("oof", "deleted", None)]
+
+
+async def test_the_asyncio_client_replaces_subscriptions_with_records(place: dict[str, Any]) -> None:
+    async with quire.AsyncClient(**place) as client:
+        for number in (1, 2):
+            await client.publish("orders", order(number))
+        orders = await client.sow_and_subscribe("orders", filter="/id = 1", oof=True)
+        await orders.replace(filter="/id = 2")
+        messages = [await orders.get(timeout=PATIENCE) for _ in range(3)]
+        assert [(each.command, each.json()["id"]) for each in messages] == [
+            ("sow", 1),
+            ("oof", 1),
+            ("publish", 2),
+        ]
