@@ -8,7 +8,7 @@ use quire_types::{Bookmark, PublisherId};
 
 use super::command::CommandId;
 use super::message::Message;
-use super::store::PublishStore;
+use super::publish::PublishStore;
 use super::subscription::CaughtUp;
 use super::{ClientConfig, ClientCore, Event, Failure, State};
 use quire_command::{AckKind, Code, Command, Logon, Reply};

@@ -24,13 +24,13 @@ mod maintenance;
 mod message;
 mod numbered;
 mod progress;
+mod publish;
 mod queues;
 mod receipt;
 mod reconnect;
 mod records;
 mod resume_position;
 mod room;
-mod store;
 mod subscription;
 mod view;
 
@@ -38,7 +38,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quire_types::{Bookmark, Delay, Headers, Timestamp};
+use quire_types::Bookmark;
 
 pub use command::CommandId;
 use command::Commands;
@@ -48,17 +48,17 @@ use lease::Leases;
 pub use message::{Cause, Message};
 use numbered::Numbered;
 pub use progress::{Processed, Progress};
-use quire_command::{Code, FailureScope, LoggedOn, Publish, SubscribeOptions};
+use publish::PublishStore;
+pub use publish::{NewDelay, NewMessage, PublishError, PublishLog};
+use quire_command::{Code, LoggedOn, SubscribeOptions};
 use quire_types::time::Instant;
-use quire_wire::{Encode, WireError};
+use quire_wire::WireError;
+use receipt::Receipts;
 pub use receipt::{BatchError, Outcome, ReceiptId};
-use receipt::{Receipts, frame_size_max};
 use reconnect::Backoff;
 pub use reconnect::Reconnect;
 pub use records::{DeleteSpec, QuerySpec};
 pub use resume_position::{LastBookmarks, ResumePosition};
-pub use store::PublishLog;
-use store::PublishStore;
 use subscription::Subscriptions;
 pub use subscription::{RecordsSpec, SubscriptionSpec};
 
@@ -98,42 +98,6 @@ pub enum Sequence {
     Given(u64),
     /// None: the server numbers it under its own publisher id. Not sent again after a lost connection.
     None,
-}
-
-/// A message to be published.
-#[derive(Clone, Copy, Debug)]
-pub struct NewMessage<'a> {
-    /// Where it goes.
-    pub topic: &'a str,
-    /// The message.
-    pub data: &'a [u8],
-    /// Its number.
-    pub sequence: Sequence,
-    /// Lifetime in seconds, 0 = never expires.
-    pub expiration_s: Option<u32>,
-    /// How long queues hold it back.
-    pub delay: Option<NewDelay>,
-    /// Handed on as it is, at most 255 bytes; empty = none.
-    pub correlation_id: &'a [u8],
-    /// Handed on as they are.
-    pub headers: Headers<'a>,
-    /// The key in its last-value topic that the publisher supplies; empty = none.
-    pub key: &'a str,
-    /// Its fields are merged into the record with the same key.
-    pub is_delta: bool,
-}
-
-/// The delay of a message to be published.
-///
-/// A delay that begins when the server takes the message does not depend on the clock of the client. It would begin anew when the message
-/// is sent again. So a message that is kept has the end of its delay by the clock of the client. It goes out with the relative delay on
-/// the connection that is open when it is published, and with the end on any later one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NewDelay {
-    /// The end of the delay by the clock of the client.
-    pub end: Timestamp,
-    /// The length of a relative delay in nanoseconds. `None` = the program named the end.
-    pub ns: Option<u64>,
 }
 
 /// Why something did not work out, and the text for a person.
@@ -192,20 +156,6 @@ impl PartialEq<Code> for FailureCode {
 /// The failure of calls on a client that its user has closed.
 pub(crate) fn closed() -> Failure {
     Failure::new(FailureCode::Closed, "the client is closed")
-}
-
-/// Why a publish was not taken.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PublishError {
-    /// The store is full: try again when some of it is persisted.
-    #[error("{unpersisted} publishes wait to be persisted, which is as much as this client keeps")]
-    Full {
-        /// Publishes that wait.
-        unpersisted: u64,
-    },
-    /// It can never be taken.
-    #[error(transparent)]
-    Refused(#[from] Failure),
 }
 
 /// The state of the connection to the server.
@@ -445,65 +395,6 @@ impl ClientCore {
     /// Publishes that are kept because they are not known to be persisted.
     pub fn unpersisted_count(&self) -> u64 {
         self.store.count()
-    }
-
-    /// Takes a message; gives its sequence. It is sent as soon as the driver polls.
-    ///
-    /// # Errors
-    /// [`PublishError::Full`] when the store is full. [`PublishError::Refused`] for a message that can never be sent, when the server's
-    /// disk takes no more writes, or when the client is closed. Also for [`Sequence::Auto`] after the last number, 2^64 - 1
-    /// ([`Code::LimitExceeded`]).
-    pub fn publish(&mut self, message: &NewMessage<'_>) -> Result<Option<u64>, PublishError> {
-        self.check_open()?;
-        self.check_message(message)?;
-        let Some(sequence) = self.next_sequence(message.sequence, self.last_sequence)? else {
-            let after = self.store.end();
-            let mut frame = Vec::new();
-            // It is sent once, so that a relative delay begins once.
-            let relative = message.delay.and_then(|delay| Some(Delay::For { ns: delay.ns? }));
-            Publish { delay: relative.unwrap_or(end_of(message)), ..publish_of(message, 0) }
-                .encode(&mut frame);
-            return match &mut self.connection {
-                Some(connection) if connection.is_up() => {
-                    connection.queue_bytes(after, &frame);
-                    Ok(None)
-                }
-                _ => Err(Failure::new(
-                    FailureCode::Disconnected,
-                    "not connected, and a publish without a sequence is not kept",
-                )
-                .into()),
-            };
-        };
-        self.store.check_room(frame_size_max(message))?;
-        self.store_publish(message, sequence)?;
-        Ok(Some(sequence))
-    }
-
-    /// The sequence of a message that is published after `last`; `None` when it has none.
-    fn next_sequence(&self, sequence: Sequence, last: u64) -> Result<Option<u64>, PublishError> {
-        match sequence {
-            Sequence::Auto => Ok(Some(last.checked_add(1).ok_or_else(|| self.sequences_end())?)),
-            Sequence::Given(0) => {
-                Err(Failure::new(Code::BadOption, "sequence: 0 is not a sequence number").into())
-            }
-            Sequence::Given(sequence) => Ok(Some(sequence)),
-            Sequence::None => Ok(None),
-        }
-    }
-
-    fn store_publish(&mut self, message: &NewMessage<'_>, sequence: u64) -> Result<(), Failure> {
-        let size = self.store.push(sequence, |out| publish_of(message, sequence).encode(out))?;
-        if let Some(NewDelay { end, ns: Some(ns) }) = message.delay
-            && self.is_up()
-        {
-            self.store.delay_last(size, Delay::For { ns }, Delay::Until(end));
-        }
-        if message.sequence == Sequence::Auto {
-            self.numbered.push(sequence);
-        }
-        self.last_sequence = self.last_sequence.max(sequence);
-        Ok(())
     }
 
     /// Asks for an answer when every publish so far is persisted, and every message is settled durably: [`Event::Answered`]. Continues over
@@ -765,43 +656,6 @@ impl ClientCore {
         self.storage_failure.clone().map_or(Ok(()), Err)
     }
 
-    fn sequences_end(&self) -> Failure {
-        let reason = format!(
-            "sequence: the client name {:?} has used the last number, {}; publish under another name",
-            self.config.name,
-            u64::MAX
-        );
-        Failure::new(Code::LimitExceeded, reason)
-    }
-
-    fn check_message(&self, message: &NewMessage<'_>) -> Result<(), Failure> {
-        let (topic, correlation) = (message.topic, message.correlation_id);
-        if topic.is_empty() || topic.len() > quire_command::TOPIC_SIZE_MAX {
-            let reason =
-                format!("topic: {} bytes, it must have 1 to {}", topic.len(), quire_command::TOPIC_SIZE_MAX);
-            return Err(Failure::new(Code::BadTopic, reason));
-        }
-        if correlation.len() > quire_command::CORRELATION_SIZE_MAX {
-            let reason = format!(
-                "correlation id: {} bytes, the limit is {}",
-                correlation.len(),
-                quire_command::CORRELATION_SIZE_MAX
-            );
-            return Err(Failure::new(Code::BadOption, reason));
-        }
-        if message.key.len() > quire_command::KEY_SIZE_MAX {
-            let reason =
-                format!("sow_key: {} bytes, the limit is {}", message.key.len(), quire_command::KEY_SIZE_MAX);
-            return Err(Failure::new(Code::BadMessage, reason));
-        }
-        let limit = self.message_size_max.map_or(usize::MAX, |limit| limit as usize);
-        if message.data.len() > limit {
-            let reason = format!("message of {} bytes, the server takes up to {limit}", message.data.len());
-            return Err(Failure::new(Code::MessageTooLarge, reason));
-        }
-        Ok(())
-    }
-
     fn set_state(&mut self, state: State) {
         if self.state != state {
             self.state = state;
@@ -896,36 +750,6 @@ impl ClientCore {
         self.instance = Instance { number: number as u16, name: self.instances[number].clone() };
         self.subscriptions.reach_instance(&self.instance.name);
     }
-
-    fn persisted_up_to(&mut self, sequence: u64) {
-        let released = self.store.released();
-        self.settle_receipts(sequence);
-        // Also when another server has acknowledged this sequence or a higher one: this server now has the repeated publishes.
-        self.store.persisted(sequence);
-        self.numbered.persisted(sequence);
-        if sequence > self.persisted || self.store.released() > released {
-            self.persisted = self.persisted.max(sequence);
-            self.events.push_back(Event::Persisted);
-        }
-    }
-
-    fn publish_failed(&mut self, sequence: u64, scope: FailureScope, failure: Failure) {
-        if scope == FailureScope::AllFromHere {
-            // No publish is lost yet: the store keeps them for the next server that can take them.
-            self.commands.fail_flushes(&failure, &mut self.events);
-            self.storage_failure = Some(failure);
-            self.events.push_back(Event::StateChanged);
-            return;
-        }
-        // Before its sequence counts as acknowledged, which settles its receipt.
-        let failure = self.refuse_receipt(sequence, failure);
-        if sequence != 0 {
-            self.persisted_up_to(sequence);
-        }
-        if let Some(failure) = failure {
-            self.events.push_back(Event::PublishFailed { sequence, failure });
-        }
-    }
 }
 
 /// An instance and its number among those of the client.
@@ -937,25 +761,6 @@ struct Instance {
 
 /// Names of instances that are distinguished: far more than a client has addresses.
 const INSTANCES_MAX: usize = 1024;
-
-fn publish_of<'a>(message: &NewMessage<'a>, sequence: u64) -> Publish<'a> {
-    Publish {
-        sequence,
-        expiration_s: message.expiration_s,
-        delay: end_of(message),
-        topic: message.topic.as_bytes(),
-        correlation_id: message.correlation_id,
-        headers: message.headers,
-        key: message.key.as_bytes(),
-        is_delta: message.is_delta,
-        data: message.data,
-    }
-}
-
-/// The delay of a message with its end.
-fn end_of(message: &NewMessage<'_>) -> Delay {
-    message.delay.map_or(Delay::None, |delay| Delay::Until(delay.end))
-}
 
 impl SubscriptionSpec {
     /// An ordinary subscription to a topic.
