@@ -416,3 +416,91 @@ def test_receipts_are_settled_while_the_messages_of_a_queue_are_not_taken() -> N
         client.publish_many_receipt("tasks", [json.dumps("x" * 200)] * 60).wait(PATIENCE)
         wait_until(lambda: jobs._core.outstanding_count > 30)
         assert client.publish_receipt("other", b"1").wait(PATIENCE) == 61
+
+
+def test_waiting_for_a_sequence_ends_with_its_acknowledgement(url: str) -> None:
+    with quire.Client(url) as client:
+        client.wait_persisted(0, timeout=0)
+        for n in range(10):
+            client.wait_persisted(client.publish("orders", {"n": n}) or 0, PATIENCE)
+            assert client.persisted == n + 1
+        client.wait_persisted(3, timeout=0)
+        client.wait_persisted(-990, timeout=0)
+
+
+async def test_a_window_of_unpersisted_publishes_can_be_awaited(url: str) -> None:
+    async with quire.AsyncClient(url) as client:
+        for n in range(100):
+            sequence = await client.publish("orders", {"n": n})
+            assert sequence is not None
+            await client.wait_persisted(sequence - 7, PATIENCE)
+            assert client.persisted >= sequence - 7
+        await client.wait_persisted(100, PATIENCE)
+        assert client.persisted == 100
+
+
+def test_waiting_for_a_sequence_does_not_wait_for_later_ones(server: ScriptedServer) -> None:
+    with quire.Client(server.url) as client:
+        client.publish("orders", b"1")
+        client.wait_persisted(1, PATIENCE)
+        server.persists = False
+        client.publish("orders", b"2")
+        client.wait_persisted(1, timeout=0)
+        with pytest.raises(TimeoutError, match=r"^1 publish is not persisted yet$"):
+            client.wait_persisted(2, timeout=0)
+
+
+def test_waiting_for_a_sequence_continues_after_a_lost_connection(server: ScriptedServer) -> None:
+    server.persists = False
+    with quire.Client(server.url, reconnect=quire.Reconnect(initial=0.01, jitter=0.0)) as client:
+        client.publish("orders", b"1")
+        server.stop()
+        wait_until(lambda: client.state != "connected")
+        with pytest.raises(
+            TimeoutError, match=r"^1 publish is not persisted yet, and there is no connection: quire://"
+        ):
+            client.wait_persisted(1, timeout=0)
+        server.persists = True
+        server.start()
+        client.wait_persisted(1, PATIENCE)
+
+
+def test_waiting_for_a_sequence_raises_what_the_server_refused(url: str) -> None:
+    with quire.Client(url) as client:
+        client.publish("orders", b"1")
+        client.publish(REFUSED, b"2")
+        with pytest.raises(quire.BadTopicError, match="control character") as caught:
+            client.wait_persisted(2, PATIENCE)
+        assert caught.value.sequence == 2
+        client.wait_persisted(2, timeout=0)
+        client.flush(PATIENCE)
+
+
+def test_waiting_for_a_sequence_that_was_never_published_is_refused(url: str) -> None:
+    with quire.Client(url) as client:
+        client.publish("orders", b"1")
+        with pytest.raises(
+            ValueError, match=r"^sequence: 2 was not published, the last sequence of this client is 1$"
+        ):
+            client.wait_persisted(2)
+        with pytest.raises(quire.ConfigError, match="^sequence: expected a whole number"):
+            client.wait_persisted(None)  # type: ignore[arg-type]
+
+
+def test_waiting_for_a_sequence_ends_with_the_client(server: ScriptedServer) -> None:
+    server.persists = False
+    client = quire.Client(server.url)
+    client.publish("orders", b"1")
+    failures: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            client.wait_persisted(1)
+        except quire.DisconnectedError as failure:
+            failures.append(failure)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    client.close()
+    waiting.join(PATIENCE)
+    assert [str(failure) for failure in failures] == ["the client is closed"]

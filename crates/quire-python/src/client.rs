@@ -386,6 +386,22 @@ impl Client {
         self.handle.client().resume_position(number).map(|bookmark| bookmark.to_string())
     }
 
+    /// The highest sequence that was published.
+    #[getter]
+    fn last_sequence(&self) -> u64 {
+        self.handle.client().last_sequence()
+    }
+
+    /// Whether every publish up to `sequence` was persisted or refused within `timeout` seconds. Raises why it never will be.
+    #[pyo3(signature = (sequence, timeout=None))]
+    fn wait_persisted(&self, py: Python<'_>, sequence: u64, timeout: Option<f64>) -> PyResult<bool> {
+        self.handle.check_fork(py)?;
+        let result = interpreter::wait(py, interpreter::timeout(timeout), |slice| {
+            self.handle.client().wait_persisted(sequence, slice)
+        })?;
+        is_done(py, result)
+    }
+
     /// Starts a flush; gives the command to wait for.
     fn flush(&self, py: Python<'_>) -> PyResult<u32> {
         self.handle.check_fork(py)?;

@@ -349,6 +349,10 @@ class AsyncClient(ClientBase[AsyncSubscription]):
         """
         await self._flush(timeout)
 
+    async def wait_persisted(self, sequence: int, timeout: Duration | None = None) -> None:
+        """Waits until every publish up to `sequence` is persisted. See `Client.wait_persisted`."""
+        await self._wait_persisted(sequence, timeout)
+
     @takes(Spec)
     async def subscribe(self, spec: Spec) -> AsyncSubscription:
         """Subscribes to a topic or a queue. See `Client.subscribe`.

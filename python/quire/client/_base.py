@@ -370,9 +370,21 @@ class ClientBase(Generic[S]):
         core = await self._ready()
         if not await self._answer(core, core.flush(), timeout_to_core(timeout)):
             raise _not_flushed(core)
-        failure = failure_of_publishes(core.take_failed_publishes())
-        if failure is not None:
-            raise failure
+        _raise_refused(core)
+
+    async def _wait_persisted(self, sequence: int, timeout: Duration | None) -> None:
+        check_timeout(timeout)
+        check_type(sequence, int, "sequence")
+        core = await self._ready()
+        last = core.last_sequence
+        if sequence > last:
+            raise ValueError(
+                f"sequence: {sequence} was not published, the last sequence of this client is {last}"
+            )
+        look = partial(core.wait_persisted, max(sequence, 0))
+        if not await self._driver.wait(look, timeout_to_core(timeout)):
+            raise _not_flushed(core)
+        _raise_refused(core)
 
     # Subscribing
 
@@ -848,8 +860,15 @@ def _no_room(core: _quire.Client, limit: float | None) -> str:
     return f"{text} and there is no connection{because}"
 
 
+def _raise_refused(core: _quire.Client) -> None:
+    """Raises the error of the publishes that the server refused since the last call."""
+    failure = failure_of_publishes(core.take_failed_publishes())
+    if failure is not None:
+        raise failure
+
+
 def _not_flushed(core: _quire.Client) -> TimeoutError:
-    """Returns the error for a flush that was not answered in time, with the publishes that wait and the reason."""
+    """Returns the error for a wait until publishes are persisted that took too long, with the publishes that wait and the reason."""
     count = core.unpersisted_count
     unpersisted = f"{counted(count, 'publish is', 'publishes are')} not persisted yet"
     waiting = unpersisted if count else "the flush is not answered yet"

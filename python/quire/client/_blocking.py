@@ -433,6 +433,23 @@ class Client(ClientBase[Subscription]):
         """
         finish(self._flush(timeout))
 
+    def wait_persisted(self, sequence: int, timeout: Duration | None = None) -> None:
+        """Waits until every publish up to `sequence` is persisted, and does not wait for later ones.
+
+            for order in orders:
+                sequence = client.publish("orders", order)
+                client.wait_persisted(sequence - 1000)  # at most 1,000 are not persisted
+            client.flush()
+
+        - `sequence`: the result of `publish`, or a smaller number. A number below 1 counts as persisted
+        - `timeout`: the longest wait; without it there is no limit. Continues to wait after a reconnect
+
+        Raises `ValueError` for a sequence that this client has not published yet, `TimeoutError` after `timeout`,
+        and `DisconnectedError` when the client is closed. Like `flush`, it raises the error of a publish that the
+        server refused since the last call of either.
+        """
+        finish(self._wait_persisted(sequence, timeout))
+
     @takes(BlockingSpec)
     def subscribe(self, spec: BlockingSpec) -> Subscription:
         """Subscribes to a topic or a queue, and returns when the server has accepted the subscription.

@@ -527,6 +527,24 @@ impl Client {
         self.shared.inner.lock().core.persisted()
     }
 
+    /// The highest sequence of a publish that was taken.
+    pub fn last_sequence(&self) -> u64 {
+        self.shared.inner.lock().core.last_sequence()
+    }
+
+    /// Waits until the server has persisted or refused every publish up to `sequence`. Fails when the client has ended before, or when the
+    /// server's disk takes no more writes. `None` when `timeout` passed first.
+    pub fn wait_persisted(&self, sequence: u64, timeout: Duration) -> Option<Result<(), Failure>> {
+        self.wait_for(timeout, |inner| {
+            let core = &inner.core;
+            match core.state() {
+                _ if core.persisted() >= sequence => Some(Ok(())),
+                State::Closed(failure) => Some(Err(failure.clone().unwrap_or_else(closed))),
+                _ => core.storage_failure().cloned().map(Err),
+            }
+        })
+    }
+
     /// See [`ClientCore::released`].
     pub fn released(&self) -> u64 {
         self.shared.inner.lock().core.released()
