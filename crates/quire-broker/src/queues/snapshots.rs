@@ -160,6 +160,7 @@ impl QueueService {
     /// Continues the snapshot under way, or begins the next one when it is due.
     pub(super) fn write_snapshots(&mut self, cx: &mut Context) {
         let (now, served, persisted) = (cx.now.instant, cx.log.served, cx.log.journal.persisted());
+        let ahead_ns = self.wall_ahead_ns(cx.now);
         let QueueService { snapshots, engine, dead_letters, fills, .. } = self;
         if snapshots.queues.is_empty() {
             return;
@@ -188,7 +189,7 @@ impl QueueService {
         }
         let Some(draft) = &mut snapshots.draft else { return };
         if draft.rests_on.is_none() {
-            if !engine.write_snapshot(draft.queue, &mut draft.snapshot, PORTION_COUNT_MAX) {
+            if !engine.write_snapshot(draft.queue, &mut draft.snapshot, PORTION_COUNT_MAX, ahead_ns) {
                 cx.wants_turn = true;
                 return;
             }
@@ -237,13 +238,14 @@ impl QueueService {
 
     /// At the end: everything is in the log, so the files can say all of it. Waits for the disk.
     pub(crate) fn write_snapshots_at_end(&mut self, cx: &mut Context) -> Result<(), JournalError> {
+        let ahead_ns = self.wall_ahead_ns(cx.now);
         let QueueService { snapshots, engine, dead_letters, fills, all, .. } = self;
         for queue in &snapshots.queues {
             if dead_letters.first(*queue).is_some() || fills.read_to(*queue).is_some() {
                 continue;
             }
             let mut snapshot = Snapshot::new(&snapshots.memory.clone().unwrap_or_else(Memory::heap));
-            while !engine.write_snapshot(*queue, &mut snapshot, u64::MAX) {}
+            while !engine.write_snapshot(*queue, &mut snapshot, u64::MAX, ahead_ns) {}
             let definition = all[queue.get() as usize].clone();
             let state = State { after: cx.log.served, snapshot, reader: cx.log.reader.clone(), definition };
             state.write(&snapshots.files)?;
