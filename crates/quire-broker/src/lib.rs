@@ -14,6 +14,7 @@ mod io;
 mod log;
 mod maintenance;
 mod ordinary;
+mod paged;
 mod publishers;
 mod queues;
 pub mod replay;
