@@ -156,9 +156,9 @@ def test_a_topic_without_a_queue_takes_no_delay(url: str) -> None:
         with pytest.raises(quire.UnknownQueueError, match=expected) as caught:
             client.flush(timeout=PATIENCE)
         assert caught.value.code == "unknown_queue"
+        receipt = client.publish_receipt("orders", 1, deliver_at=datetime.now(UTC) + timedelta(hours=1))
         with pytest.raises(quire.UnknownQueueError, match="quire queue ls"):
-            later = datetime.now(UTC) + timedelta(hours=1)
-            client.publish_receipt("orders", 1, deliver_at=later).wait(timeout=PATIENCE)
+            receipt.wait(timeout=PATIENCE)
         client.publish("orders", 1, delay=0)
         client.flush(timeout=PATIENCE)
 

@@ -84,7 +84,11 @@ class ScriptedServer:
         self._lock = threading.RLock()
         self._connections: list[Connection] = []
         self._threads: list[threading.Thread] = []
-        self._port = 0
+        # Reserves the port over `stop` and `start`: the system gives it to no other process meanwhile.
+        self._reserved = socket.socket()
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reserved.bind(("127.0.0.1", 0))
+        self._port = self._reserved.getsockname()[1]
         self.start()
 
     @property
@@ -93,7 +97,6 @@ class ScriptedServer:
 
     def start(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", self._port))
-        self._port = self._listener.getsockname()[1]
         thread = threading.Thread(target=self._accept, args=(self._listener,))
         thread.start()
         self._threads.append(thread)
@@ -128,6 +131,7 @@ class ScriptedServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        self._reserved.close()
         assert self.errors == []
 
     def _accept(self, listener: socket.socket) -> None:
