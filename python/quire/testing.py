@@ -154,7 +154,7 @@ class ServerProcess:
         """Returns a port that is reserved as long as this object exists, or 0: the first start chooses."""
         if sys.platform != "linux":
             return 0
-        # The system gives the port to no other socket without a number of its own. The server may listen on it,
+        # The system gives the port to no other socket that asks for any port. The server may listen on it,
         # because it sets SO_REUSEADDR, too. A connection to a socket that does not listen is refused.
         reserved = socket.socket()
         weakref.finalize(self, reserved.close)
