@@ -126,8 +126,8 @@ def verdict(message: Message) -> Literal["ack", "cancel", "expire"] | None:
 class ServerProcess:
     """Runs a server in a separate process, as a context manager. It ends the process with `kill -9`.
 
-    It chooses a free port of 127.0.0.1, and all starts use it. On Linux, no other program gets this port while
-    the server is stopped. The process ends with its parent.
+    Every start uses the same free port of 127.0.0.1. On Linux, the port is also reserved while the server is
+    stopped. The process ends with its parent.
 
     - `directory`: the directory for its data
     - `environment`: variables of its environment, in addition to those of this process
@@ -151,10 +151,10 @@ class ServerProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def _reserve_port(self) -> int:
-        """Returns a port that is reserved as long as this object exists, or 0: the first start chooses."""
+        """Returns a port that is reserved while this object exists. Returns 0 where the first start chooses it."""
         if sys.platform != "linux":
             return 0
-        # The system gives the port to no other socket that asks for any port. The server may listen on it,
+        # The system never assigns the port to a socket that asks for any free port. The server may listen on it,
         # because it sets SO_REUSEADDR, too. A connection to a socket that does not listen is refused.
         reserved = socket.socket()
         weakref.finalize(self, reserved.close)

@@ -13,6 +13,8 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from support.ports import reserve
+
 LOGON, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, FLUSH, HEARTBEAT, GOODBYE, PAUSE, RESUME = 1, 2, 4, 5, 6, 7, 8, 9, 10
 LOGGED_ON, ACK, PERSISTED, PUBLISH_FAILED, MESSAGE, ERROR = 64, 65, 66, 67, 68, 69
 PROCESSED, COMPLETED, PERSISTED_ACK = 1, 2, 3
@@ -84,11 +86,8 @@ class ScriptedServer:
         self._lock = threading.RLock()
         self._connections: list[Connection] = []
         self._threads: list[threading.Thread] = []
-        # Reserves the port over `stop` and `start`: the system gives it to no other process meanwhile.
-        self._reserved = socket.socket()
-        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._reserved.bind(("127.0.0.1", 0))
-        self._port = self._reserved.getsockname()[1]
+        # Over `stop` and `start`.
+        self._reserved, self._port = reserve()
         self.start()
 
     @property
