@@ -662,3 +662,34 @@ def test_timestamps_are_exact_to_the_microsecond(timestamp_ns: int) -> None:
     moment = datetime_from_ns(timestamp_ns)
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     assert since // timedelta(microseconds=1) == timestamp_ns // 1000
+
+
+def test_a_handler_gets_messages_that_arrive_before_its_subscription_is_entered(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with quire.Client(url) as client:
+        first: list[str] = []
+        has_all = threading.Event()
+
+        def handle(message: quire.Message) -> None:
+            first.append(message.data.decode())
+            if len(first) == 2:
+                has_all.set()
+
+        client.subscribe("orders", on_message=handle)
+        entered = client._subscription_class
+
+        def enter_late(*arguments: Any) -> quire.Subscription:
+            for number in range(2):
+                client.publish("orders", f"message {number}")
+            # Until the thread of the handlers has gone past the first message, or waits for the new handler.
+            has_all.wait(0.5)
+            return entered(*arguments)
+
+        second: list[str] = []
+        monkeypatch.setattr(client, "_subscription_class", enter_late)
+        client.subscribe(
+            "orders", bookmark=quire.EPOCH, on_message=lambda message: second.append(message.data.decode())
+        )
+        wait_until(lambda: len(second) == 2)
+        assert second == first == ["message 0", "message 1"]

@@ -801,6 +801,10 @@ class ClientBase(Generic[S]):
         while (batch := await self._driver.wait(take)) is not None:
             for message in batch:
                 handler = self._handlers.get(message._number)
+                if handler is None:
+                    # Of a subscription that is being entered, which holds the lock until its handler is known.
+                    with self._lock:
+                        handler = self._handlers.get(message._number)
                 if handler is None or not message._begin():
                     continue
                 try:
