@@ -11,12 +11,14 @@ mod context;
 mod failure;
 mod ids;
 mod io;
+mod links;
 mod log;
 mod maintenance;
 mod ordinary;
 mod publishers;
 mod queues;
 pub mod replay;
+mod replicated;
 mod reply;
 mod send;
 mod session;
@@ -39,13 +41,17 @@ pub use config::{
 };
 pub use failure::code_of;
 pub use io::{ConnectionId, Event, Input, Level, Output, TransportId};
+pub use links::{DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
 pub use maintenance::{Maintenance, MaintenanceDone, MaintenanceJob};
 pub(crate) use queues::QueueSubscription;
 pub use queues::{
     Expired, QueueChanges, QueueFigures, QueueSettings, QueueStats, StandaloneError, StandaloneQueue,
 };
 pub use slice::Stopwatch;
-pub use stats::{ConnectionStats, Page, ServerStats, Stats, TableFigures, TopicStats};
+pub use stats::{
+    ConnectionStats, DestinationStats, Page, ReplicationStats, ServerStats, SourceStats, Stats, TableFigures,
+    TopicStats,
+};
 pub use tables::{HistorySettings, SowTopicSettings, TableDurability, TableExpiration};
 pub(crate) use timer::Timer;
 pub use work::{ReadDone, ReadRequest, ReadTicket};
