@@ -493,6 +493,7 @@ history = { window = "1d", granularity = "1m" }
             "enrichment": ["/a OF PREVIOUS AS /b", "/c"],
             "history": {"window_ns": 86_400 * 10**9, "granularity_ns": 60 * 10**9, "max_size": 1 << 30},
             "pattern": None,
+            "file_backed": False,
             "recovery_point": None,
         }
     ]

@@ -51,11 +51,14 @@ def test_a_queue_delivers_a_message_when_its_delay_is_over(
         client.publish("jobs", 1, **later())
         client.publish("jobs", 2)
         assert [ordinary.get(timeout=PATIENCE).json() for _ in range(2)] == [1, 2]
-        messages = [jobs.get(timeout=PATIENCE) for _ in range(2)]
+        arrived: dict[int, float] = {}
+        for _ in range(2):
+            message = jobs.get(timeout=PATIENCE)
+            arrived[message.json()] = time.monotonic()
+            assert message.delivery_count == 1
         # Clocks of the machine may differ by their steps.
-        assert time.monotonic() - before >= SHORT - 0.01
-        assert [message.json() for message in messages] == [2, 1]
-        assert [message.delivery_count for message in messages] == [1, 1]
+        assert arrived[1] - before >= SHORT - 0.01
+        assert set(arrived) == {1, 2}
 
 
 @pytest.mark.parametrize(

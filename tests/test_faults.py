@@ -104,10 +104,20 @@ def fill(
         return count, error
 
 
+def is_taken(client: quire.Client, number: int) -> bool:
+    try:
+        publish(client, number, number + 1)
+    except quire.StorageFullError:
+        return False
+    return True
+
+
 def goes_on(client: quire.Client, count: int) -> None:
     """What the client took is persisted without a restart, and so is what it takes now: all of it, once, in order."""
     wait_until(lambda: client.persisted == count)
-    publish(client, count, count + 100)
+    # A client whose publishes were all persisted before the disk was full learns later that there is room.
+    wait_until(lambda: is_taken(client, count))
+    publish(client, count + 1, count + 100)
     client.flush(timeout=PATIENCE)
     assert replayed(client, count + 100) == list(range(count + 100))
 

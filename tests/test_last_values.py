@@ -791,3 +791,34 @@ async def test_the_asyncio_client_replaces_subscriptions_with_records(place: dic
             ("oof", 1),
             ("publish", 2),
         ]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
+def test_records_in_a_file_are_those_in_memory(tmp_path: Path) -> None:
+    sizes = [0, 10, 300, 3_000, 20_000, 200_000]
+    found = {}
+    for file_backed in ("disabled", "enabled"):
+        topic = {**ORDERS, "file_backed": file_backed, "hash_index": [["/group"]], "index": ["/qty"]}
+        settings: dict[str, Any] = {
+            "transaction_log": {"topic": [{"name": "orders", "message_type": "json"}]},
+            "sow_topic": [topic],
+        }
+        with ServerProcess(tmp_path / file_backed, **settings) as server:
+            with quire.Client(server.url) as client:
+                for number in range(600):
+                    text = "x" * sizes[number * 7 % len(sizes)]
+                    publish(client, order(number % 250, qty=number, group=f"g{number % 3}", text=text))
+                client.sow_delete("orders", filter="/qty > 500 AND /group = 'g1'")
+                client.flush(PATIENCE)
+                maps = Path(f"/proc/{server.pid}/maps").read_text()
+                assert ("(deleted)" in maps) == (file_backed == "enabled")
+            assert server.terminate() == 0
+            server.start()
+            with quire.Client(server.url) as client:
+                publish(client, order(1, qty=-1), order(7, qty=-7, group="g2"))
+                found[file_backed] = [
+                    sorted((r.sow_key or "", r.data) for r in client.sow("orders", filter=filter))
+                    for filter in (None, "/group = 'g2'", "/qty BETWEEN 100 AND 400")
+                ]
+    assert found["enabled"] == found["disabled"]
+    assert [len(records) for records in found["enabled"]] != [0, 0, 0]

@@ -113,8 +113,8 @@ def test_the_server_archives_compresses_and_removes_one_file_after_the_other(
         assert capfd.readouterr().out == "compressed: 0 files of 0 bytes\n"
 
 
-def test_what_a_subscription_or_a_queue_needs_stays(tmp_path: Path, take: Take) -> None:
-    with ServerProcess(tmp_path, **SETTINGS, queue=[{"name": "jobs", "message_type": "json"}]) as process:
+def test_files_that_a_subscription_needs_stay(tmp_path: Path, take: Take) -> None:
+    with ServerProcess(tmp_path, **SETTINGS) as process:
         publish(process.url)
         with (
             quire.Client(process.url) as client,
@@ -124,6 +124,10 @@ def test_what_a_subscription_or_a_queue_needs_stays(tmp_path: Path, take: Take) 
             assert take("remove", process.url, "--age", "0s") == []
             replay.resume()
             assert [message.json()["n"] for message in islice(replay, 500)] == list(range(500))
+
+
+def test_files_that_a_queue_needs_stay(tmp_path: Path, take: Take) -> None:
+    with ServerProcess(tmp_path, **SETTINGS, queue=[{"name": "jobs", "message_type": "json"}]) as process:
         publish(process.url, "jobs")
         assert take("remove", process.url, "--age", "0s") == []
         with quire.Client(process.url) as client:

@@ -483,7 +483,7 @@ def test_waiting_for_a_sequence_that_was_never_published_is_refused(url: str) ->
             ValueError, match=r"^sequence: 2 was not published, the last sequence of this client is 1$"
         ):
             client.wait_persisted(2)
-        with pytest.raises(quire.ConfigError, match="^sequence: expected a whole number"):
+        with pytest.raises(quire.ConfigError, match=r"^sequence: expected a whole number"):
             client.wait_persisted(None)  # type: ignore[arg-type]
 
 

@@ -10,9 +10,9 @@ const ROWS: u64 = 1_000_000;
 /// Calls of one round.
 const ROUND: u64 = 100_000;
 
-/// Rows in an order without a pattern.
-fn scattered(round: u64) -> impl Iterator<Item = u64> {
-    (0..ROUND).map(move |call| ((round * ROUND + call) * 7_919 + round) % ROWS)
+/// Rows of this many in an order without a pattern.
+fn scattered(round: u64, rows: u64) -> impl Iterator<Item = u64> {
+    (0..ROUND).map(move |call| ((round * ROUND + call) * 7_919 + round) % rows)
 }
 
 fn puts(criterion: &mut Criterion) {
@@ -31,18 +31,20 @@ fn puts(criterion: &mut Criterion) {
             taken
         });
     });
-    for (name, indexes) in [
-        ("known key of 1,000,000", Vec::new()),
-        ("the same, one hash index", vec![vec!["/symbol".to_owned()]]),
+    for (name, rows, indexes) in [
+        ("known key of 10,000", 10_000, Vec::new()),
+        ("known key of 1,000,000", ROWS, Vec::new()),
+        ("the same, one hash index", ROWS, vec![vec!["/symbol".to_owned()]]),
     ] {
         group.bench_function(name, |bencher| {
-            let mut bench = Bench::filled(ROWS, indexes.clone());
+            let mut bench = Bench::filled(rows, indexes.clone());
             let mut round = 0;
             bencher.iter_custom(|rounds| {
                 let mut taken = Duration::ZERO;
                 for _ in 0..rounds {
                     round += 1;
-                    let calls: Vec<_> = scattered(round).map(|number| (number, message(number))).collect();
+                    let calls: Vec<_> =
+                        scattered(round, rows).map(|number| (number, message(number))).collect();
                     let start = Instant::now();
                     calls.iter().for_each(|(number, data)| assert!(!bench.put(*number, data)));
                     taken += start.elapsed();
@@ -59,7 +61,7 @@ fn reads(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("table read");
     group.throughput(Throughput::Elements(ROUND)).sample_size(10);
     group.bench_function("get of 1,000,000", |bencher| {
-        let data: Vec<_> = scattered(1).map(message).collect();
+        let data: Vec<_> = scattered(1, ROWS).map(message).collect();
         let keys: Vec<_> =
             data.iter().map(|data| bench.keys.key_of(data.as_bytes(), &mut bench.arena).unwrap()).collect();
         bencher.iter(|| keys.iter().filter(|key| bench.table.get(key).is_some()).count());

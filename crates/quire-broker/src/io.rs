@@ -239,6 +239,11 @@ pub enum Event {
         /// The error of the disk.
         reason: String,
     },
+    /// The records of last-value topics that are kept in a file stay in memory from here on, as far as the file has no room.
+    TablesNotPaged {
+        /// The error of the disk.
+        reason: String,
+    },
     /// Full journal files were archived, compressed or removed.
     JournalFilesTaken {
         /// The action.
@@ -428,6 +433,7 @@ impl Event {
             | Event::InstanceNamesLost { .. }
             | Event::QueuePointsNotSaved { .. }
             | Event::QueuesNotPaged { .. }
+            | Event::TablesNotPaged { .. }
             | Event::KeyFieldMissing { .. }
             | Event::RecordsMissing { .. }
             | Event::SnapshotNotSaved { .. }
@@ -481,6 +487,9 @@ impl fmt::Display for Event {
             }
             Event::QueuesNotPaged { reason } => {
                 write!(f, "the states of the queues stay in memory: they cannot be paged out, {reason}")
+            }
+            Event::TablesNotPaged { reason } => {
+                write!(f, "the records of last-value topics stay in memory: they cannot be paged out, {reason}")
             }
             Event::JournalFilesTaken { action, count } => {
                 write!(f, "{count} journal files {}", action.done())

@@ -15,6 +15,7 @@ mod links;
 mod log;
 mod maintenance;
 mod ordinary;
+mod paged;
 mod publishers;
 mod queues;
 pub mod replay;

@@ -11,14 +11,14 @@ pub(super) const CHUNK: usize = 256;
 /// Words of 64 bits for one bit of each.
 pub(super) const WORDS: usize = CHUNK / 64;
 /// Receive times only serve a statistic, so milliseconds do; the time of expiry is exact.
-const COARSE_NS: u64 = 1_000_000;
+pub(super) const COARSE_NS: u64 = 1_000_000;
 /// Flags of a packed chunk: it has priorities; some of its messages are barriers; some are delayed.
 const RANKED: u8 = 1;
 const BARRIERS: u8 = 2;
 const DELAYS: u8 = 4;
 
 /// The state of some neighbours.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Chunk {
     /// In the queue.
     pub present: [u64; WORDS],

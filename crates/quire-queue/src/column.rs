@@ -78,6 +78,15 @@ impl Column {
         self.bytes[index * width..(index + 1) * width].copy_from_slice(&distance[..width]);
     }
 
+    /// The first `len` numbers plus `difference`, apart from those that are `u64::MAX`. A sum below 0 becomes 0.
+    pub fn shifted(&self, len: usize, difference: i64) -> Column {
+        let mut shifted = Column::new(self.bytes.memory());
+        for index in 0..len {
+            shifted.push(index, shift(self.get(index), difference));
+        }
+        shifted
+    }
+
     /// Frees the reserved memory. Called when the chunk is full.
     pub fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
@@ -99,6 +108,11 @@ impl Column {
             *self = Column { base, width, bytes };
         }
     }
+}
+
+/// A time plus `difference`. `u64::MAX` is never, and stays never.
+pub(super) fn shift(time: u64, difference: i64) -> u64 {
+    if time == u64::MAX { time } else { time.saturating_add_signed(difference) }
 }
 
 fn width_of(distance: u64) -> u8 {

@@ -8,7 +8,8 @@
 use std::collections::VecDeque;
 use std::io::Read;
 
-use super::chunk::{CHUNK, Chunk, Marks, has, next, set};
+use super::chunk::{CHUNK, COARSE_NS, Chunk, Marks, has, next, set};
+use super::column::shift;
 use super::id::QueueId;
 use super::messages::Messages;
 use super::queues::Queues;
@@ -113,19 +114,28 @@ impl Queues {
     /// Adds the next messages of a queue to a snapshot, about `count_max` of them. Returns true when the snapshot is whole. Leases are not
     /// a part of it, but their deliveries count. A queue with a target depth has no snapshot: it keeps little state, and its place in the
     /// log is not idempotent.
-    pub fn write_snapshot(&self, queue: QueueId, snapshot: &mut Snapshot, count_max: u64) -> bool {
+    ///
+    /// `ahead_ns`: how far the clock of the next start is ahead of the clock of this engine, as far as it is known. The times in the
+    /// snapshot are those of the next start.
+    pub fn write_snapshot(
+        &self,
+        queue: QueueId,
+        snapshot: &mut Snapshot,
+        count_max: u64,
+        ahead_ns: i64,
+    ) -> bool {
         let Some(state) = self.queues.get(queue.get() as usize) else { return true };
         let chunks_max = (count_max / CHUNK as u64).max(1);
         for _ in 0..chunks_max {
             let Some((number, chunk)) = state.messages.chunk_from(snapshot.next) else { break };
-            self.pack(state, number, chunk, &mut snapshot.chunk);
+            self.pack(state, number, chunk, ahead_ns, &mut snapshot.chunk);
             snapshot.append();
             snapshot.next = number + 1;
         }
         let is_whole = state.messages.chunk_from(snapshot.next).is_none();
         if is_whole {
             snapshot.head[..8].copy_from_slice(&state.last_position.to_le_bytes());
-            snapshot.head[8..].copy_from_slice(&state.last_received.to_le_bytes());
+            snapshot.head[8..].copy_from_slice(&shift(state.last_received, ahead_ns).to_le_bytes());
         }
         is_whole
     }
@@ -202,7 +212,13 @@ impl Queues {
         Ok(())
     }
 
-    fn pack(&self, state: &QueueState, number: u64, chunk: &Chunk, out: &mut Vec<u8>) {
+    fn pack(&self, state: &QueueState, number: u64, chunk: &Chunk, ahead_ns: i64, out: &mut Vec<u8>) {
+        let shifted = (ahead_ns != 0).then(|| Chunk {
+            received_ms: chunk.received_ms.shifted(chunk.entered, ahead_ns / COARSE_NS.cast_signed()),
+            expires: chunk.expires.shifted(chunk.entered, ahead_ns),
+            ..chunk.clone()
+        });
+        let chunk = shifted.as_ref().unwrap_or(chunk);
         let begin = number * CHUNK as u64;
         let from = state.barriers.partition_point(|ordinal| *ordinal < begin);
         let mut marks = Marks::default();
@@ -222,7 +238,7 @@ impl Queues {
             if let Some(slot) = state.leases.find(chunk.position(index)) {
                 deliveries.set(chunk.entered, index, self.leases.get(slot).deliveries.into());
             } else if let Some(until) = state.delays.until(begin + index as u64) {
-                marks.delays.push((index, until));
+                marks.delays.push((index, shift(until, ahead_ns)));
             }
         }
         chunk.pack(ranked, &deliveries, &marks, out);

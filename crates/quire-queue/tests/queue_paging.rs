@@ -71,7 +71,7 @@ fn ten_million_messages_lie_in_the_file_and_are_served_from_it() {
 
     let held = allocated();
     let mut snapshot = Snapshot::new(&memory);
-    while !queues.write_snapshot(queue, &mut snapshot, 1 << 18) {}
+    while !queues.write_snapshot(queue, &mut snapshot, 1 << 18, 0) {}
     let size = each(snapshot.parts().map(<[u8]>::len).sum(), 0);
     let heap = each(allocated(), held);
     println!("a snapshot: {size:.2} bytes, {heap:.2} of the heap");

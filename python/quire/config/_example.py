@@ -74,6 +74,7 @@ message_type = "json"
 # enrichment = ["/qty - COALESCE(/qty OF PREVIOUS, 0) AS /change"] # computed after the key
 # history = { window = "1d", granularity = "1m" }   # keeps earlier states; not with pattern
 # pattern = "orders/.*"               # each topic that matches has these settings; name is then not a topic
+# file_backed = "disabled"            # "enabled": the records are in a file that can be paged out
 # recovery_point = "now"              # of a transient topic; "epoch": read it from the log at each start
 
 # Example queue. Uncomment to enable.

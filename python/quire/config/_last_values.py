@@ -94,6 +94,8 @@ class SowTopic(BaseModel):
     #: A pattern for whole names: each topic that it matches is a last-value topic with these settings.
     #: `name` then only names the settings.
     pattern: str | None = None
+    #: `enabled`: the records are in a file that the system can page out.
+    file_backed: Literal["enabled", "disabled"] = "disabled"
     #: Of a transient topic: `epoch` reads it from the log at each start.
     recovery_point: Literal["now", "epoch"] | None = None
 
@@ -108,4 +110,5 @@ class SowTopic(BaseModel):
         expiration = lifetime if isinstance(lifetime, str) else {"after_ns": round(lifetime * 1e9)}
         history = None if self.history is None else self.history.to_core()
         settings = self.model_dump(exclude={"expiration", "history"})
-        return settings | {"expiration": expiration, "history": history}
+        file_backed = self.file_backed == "enabled"
+        return settings | {"expiration": expiration, "history": history, "file_backed": file_backed}

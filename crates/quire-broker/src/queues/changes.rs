@@ -4,7 +4,7 @@ use quire_journal::{Attributes, JournalError, NewRecord, PublisherId, RecordKind
 
 use super::QueueService;
 use crate::context::Context;
-use quire_queue::{ChangeKind, QueueId};
+use quire_queue::{ChangeKind, QueueId, Time};
 
 /// Bytes of changes, or of leases, after which a record ends: half a batch of the journal.
 pub(super) const RECORD_SIZE_MAX: usize = 32 * 1024;
@@ -16,6 +16,7 @@ impl QueueService {
         // Before the bookmarks are forgotten by which the holders know their messages.
         self.notify_lost_leases(cx);
         let mut is_any = false;
+        let ahead_ns = self.wall_ahead_ns(cx.now);
         while let Some(change) = self.engine.poll_change() {
             is_any = true;
             let index = change.queue.get() as usize;
@@ -42,7 +43,7 @@ impl QueueService {
             if writer.is_empty() {
                 self.to_log.push(change.queue);
             }
-            writer.push(change.position, change.kind);
+            writer.push(change.position, at_time_of_day(change.kind, ahead_ns));
             if writer.size() >= RECORD_SIZE_MAX {
                 self.log_record(cx, change.queue);
             }
@@ -67,6 +68,16 @@ impl QueueService {
         if let Err(error) = appended {
             cx.fail(&error);
         }
+    }
+}
+
+/// A change as the next start reads it: with the end of a delay by the wall clock, which is `ahead_ns` ahead of the engine's clock.
+fn at_time_of_day(kind: ChangeKind, ahead_ns: i64) -> ChangeKind {
+    match kind {
+        ChangeKind::Delayed { until } => {
+            ChangeKind::Delayed { until: Time::new(until.get().saturating_add_signed(ahead_ns)) }
+        }
+        other => other,
     }
 }
 

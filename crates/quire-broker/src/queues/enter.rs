@@ -76,7 +76,7 @@ impl Definition {
         let delayed_until = record.not_before().map(|end| {
             // On the clock of the engine, for which it is `now`.
             let now = received.get() + wall.as_ns().saturating_sub(record.timestamp.as_ns());
-            Time::new(now.saturating_add(end.as_ns().saturating_sub(wall.as_ns())))
+            Time::new(now.saturating_add(end.as_ns()).saturating_sub(wall.as_ns()))
         });
         let mut entry =
             Entry { received, expiration_s: record.expiration_s, delayed_until, ..Entry::default() };

@@ -256,6 +256,12 @@ impl QueueService {
         Time::new(self.origin.unwrap_or_default().saturating_add(now.instant.as_ns()))
     }
 
+    /// How far the wall clock is ahead of the engine's clock, because of its steps since the start. The engine's clock of the next start
+    /// begins with the wall clock, so times that are kept for it are put forward by this.
+    fn wall_ahead_ns(&self, now: Now) -> i64 {
+        now.wall.as_ns().wrapping_sub(self.time_or_start(now).get()).cast_signed()
+    }
+
     /// When the engine wants to be called.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let due = self.engine.poll_timeout().zip(self.origin);

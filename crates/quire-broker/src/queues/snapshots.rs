@@ -6,7 +6,7 @@
 //! queue is rebuilt from the log.
 
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::io::Read;
 use std::time::Duration;
 
 use quire_journal::{AllTopics, Journal, JournalError, Memory, Position, Reader};
@@ -15,6 +15,7 @@ use super::jobs::{Purpose, QueueJob};
 use super::sidecars::QueueStates;
 use super::{Definition, QueueService};
 use crate::context::Context;
+use crate::paged::PagedMemory;
 use crate::{Event, Output};
 use quire_queue::{QueueId, Snapshot};
 use quire_types::time::Instant;
@@ -35,10 +36,8 @@ pub(super) struct Snapshots {
     draft: Option<Draft>,
     is_under_way: bool,
     due: Option<Instant>,
-    /// The memory that holds the states of these queues. `None` before a queue needs it.
-    memory: Option<Memory>,
-    /// Why that is the heap, until it is reported.
-    unpaged: Option<io::Error>,
+    /// The memory that holds the states of these queues.
+    memory: PagedMemory,
 }
 
 /// A snapshot on its way into its file.
@@ -64,27 +63,18 @@ impl Snapshots {
             draft: None,
             is_under_way: false,
             due: None,
-            memory: None,
-            unpaged: None,
+            memory: PagedMemory::default(),
         };
         if keeps_any {
-            snapshots.page(journal);
+            snapshots.memory.open(journal);
         }
         snapshots
     }
 
-    /// Has memory from now on that can be paged out.
-    fn page(&mut self, journal: &Journal) {
-        self.memory = Some(journal.paged_memory().unwrap_or_else(|error| {
-            self.unpaged = Some(error);
-            Memory::heap()
-        }));
-    }
-
     /// Prepares for the state of a queue that is created.
     pub fn prepare(&mut self, journal: &Journal, definition: &Definition) {
-        if definition.keeps_state() && self.memory.is_none() {
-            self.page(journal);
+        if definition.keeps_state() {
+            self.memory.open(journal);
         }
     }
 
@@ -109,8 +99,7 @@ impl Snapshots {
 
     /// The memory that holds the state of a queue.
     pub fn memory_of(&self, definition: &Definition) -> Memory {
-        let memory = self.memory.as_ref().filter(|_| definition.keeps_state());
-        memory.map_or_else(Memory::heap, Memory::clone)
+        if definition.keeps_state() { self.memory.get() } else { Memory::heap() }
     }
 
     /// When to begin again.
@@ -160,12 +149,12 @@ impl QueueService {
     /// Continues the snapshot under way, or begins the next one when it is due.
     pub(super) fn write_snapshots(&mut self, cx: &mut Context) {
         let (now, served, persisted) = (cx.now.instant, cx.log.served, cx.log.journal.persisted());
+        let ahead_ns = self.wall_ahead_ns(cx.now);
         let QueueService { snapshots, engine, dead_letters, fills, .. } = self;
         if snapshots.queues.is_empty() {
             return;
         }
-        let failure = || snapshots.memory.as_ref().and_then(Memory::take_failure);
-        if let Some(error) = snapshots.unpaged.take().or_else(failure) {
+        if let Some(error) = snapshots.memory.take_failure() {
             cx.outputs.push_back(Output::Log(Event::QueuesNotPaged { reason: error.to_string() }));
         }
         let due = *snapshots.due.get_or_insert(now + SNAPSHOT_INTERVAL);
@@ -183,12 +172,12 @@ impl QueueService {
         if snapshots.draft.is_none()
             && let Some(queue) = snapshots.line.pop_front()
         {
-            let snapshot = Snapshot::new(&snapshots.memory.clone().unwrap_or_else(Memory::heap));
+            let snapshot = Snapshot::new(&snapshots.memory.get());
             snapshots.draft = Some(Draft { queue, snapshot, after: served, rests_on: None });
         }
         let Some(draft) = &mut snapshots.draft else { return };
         if draft.rests_on.is_none() {
-            if !engine.write_snapshot(draft.queue, &mut draft.snapshot, PORTION_COUNT_MAX) {
+            if !engine.write_snapshot(draft.queue, &mut draft.snapshot, PORTION_COUNT_MAX, ahead_ns) {
                 cx.wants_turn = true;
                 return;
             }
@@ -237,13 +226,14 @@ impl QueueService {
 
     /// At the end: everything is in the log, so the files can say all of it. Waits for the disk.
     pub(crate) fn write_snapshots_at_end(&mut self, cx: &mut Context) -> Result<(), JournalError> {
+        let ahead_ns = self.wall_ahead_ns(cx.now);
         let QueueService { snapshots, engine, dead_letters, fills, all, .. } = self;
         for queue in &snapshots.queues {
             if dead_letters.first(*queue).is_some() || fills.read_to(*queue).is_some() {
                 continue;
             }
-            let mut snapshot = Snapshot::new(&snapshots.memory.clone().unwrap_or_else(Memory::heap));
-            while !engine.write_snapshot(*queue, &mut snapshot, u64::MAX) {}
+            let mut snapshot = Snapshot::new(&snapshots.memory.get());
+            while !engine.write_snapshot(*queue, &mut snapshot, u64::MAX, ahead_ns) {}
             let definition = all[queue.get() as usize].clone();
             let state = State { after: cx.log.served, snapshot, reader: cx.log.reader.clone(), definition };
             state.write(&snapshots.files)?;

@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use hashbrown::HashSet;
 use quire_command::Code;
-use quire_journal::{Memory, Position};
-use quire_table::Table;
+use quire_journal::Position;
 use rustc_hash::FxBuildHasher;
 
 use super::follow::Followers;
@@ -83,8 +82,7 @@ impl Tables {
         let container = &mut self.containers[id.0 as usize];
         let definition = container.definition.for_topic(cx.topics.rules(), name)?;
         let message_type = definition.message_type;
-        let table =
-            Table::new(definition.config.clone(), &Memory::heap()).map_err(|error| error.to_string())?;
+        let table = definition.new_table(&self.memory).map_err(|error| error.to_string())?;
         let state = State::new(definition, table, Some(id), container.snapshot_position);
         let table = match self.free.pop() {
             Some(free) => {

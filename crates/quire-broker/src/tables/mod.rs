@@ -39,12 +39,13 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use quire_command::{MessageKind, OofReason};
 use quire_expression::message_type::Arena;
-use quire_journal::{Cursor, Headers, Journal, JournalError, Memory, Position, Record, Timestamp};
+use quire_journal::{Cursor, Headers, Journal, JournalError, Position, Record, Timestamp};
 use quire_table::{Moment, Row, Table, TableConfigError};
 use quire_types::time::{Instant, Now};
 use rustc_hash::FxBuildHasher;
 
 use crate::context::Context;
+use crate::paged::PagedMemory;
 use crate::session::SessionId;
 use crate::stats::{Page, TableFigures, TopicStats};
 use crate::subscription::SubscriptionId;
@@ -86,6 +87,8 @@ pub(crate) struct Tables {
     /// Queries, and subscriptions that get their records.
     scanning: Scanning,
     snapshots: Snapshots,
+    /// For the topics whose records can be paged out.
+    memory: PagedMemory,
     /// A cursor where the oldest snapshot ends: files from a cursor on are not removed.
     pin: Option<Cursor>,
     /// Deletes that are not done yet, by the session that waits for them.
@@ -151,11 +154,14 @@ impl Tables {
         definitions: Vec<TableDefinition>,
         journal: &Journal,
     ) -> Result<Self, TableConfigError> {
-        let memory = Memory::heap();
+        let mut memory = PagedMemory::default();
+        if definitions.iter().any(|definition| definition.file_backed) {
+            memory.open(journal);
+        }
         let (containers, topics): (Vec<_>, Vec<_>) =
             definitions.into_iter().partition(|definition| definition.pattern.is_some());
         let all = topics.into_iter().map(|definition| {
-            let table = Table::new(definition.config.clone(), &memory)?;
+            let table = definition.new_table(&memory)?;
             Ok(State::new(definition, table, None, Position::ZERO))
         });
         Ok(Tables {
@@ -166,6 +172,7 @@ impl Tables {
             expiring: BTreeSet::new(),
             scanning: Scanning::default(),
             snapshots: Snapshots::new(journal),
+            memory,
             pin: None,
             deleting: BTreeMap::new(),
             finding: BTreeMap::new(),

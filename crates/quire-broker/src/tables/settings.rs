@@ -8,11 +8,13 @@ use serde::Deserialize;
 use super::prepare::ConstructedFields;
 use crate::ConfigError;
 use crate::config::ConfigErrors;
+use crate::paged::PagedMemory;
 use crate::topic::{Recording, RecordingRule};
 use quire_expression::filter::FilterOptions;
 use quire_expression::message_type::{MessageType, Step};
 use quire_expression::topic::{TopicPattern, TopicSelector};
-use quire_table::{HistoryConfig, KeyFields, KeyRule, TableConfig, TableConfigError};
+use quire_journal::Memory;
+use quire_table::{HistoryConfig, KeyFields, KeyRule, Table, TableConfig, TableConfigError};
 use quire_types::Timestamp;
 
 /// One last-value topic. Every key but `name` and `message_type` may be left out.
@@ -44,6 +46,8 @@ pub struct SowTopicSettings {
     /// The topics that belong to this one: each whole name that matches is a last-value topic with these settings. `name` then only names
     /// the settings.
     pub pattern: Option<String>,
+    /// The records and their indexes are in a file that the system can page out.
+    pub file_backed: bool,
     /// For a transient topic: `epoch` reads it from the log at a start, `now` leaves it empty.
     pub recovery_point: Option<String>,
 }
@@ -148,6 +152,8 @@ pub(crate) struct TableDefinition {
     key_domain: Option<String>,
     pub durability: TableDurability,
     pub expiration: TableExpiration,
+    /// The records and their indexes are in memory that can be paged out.
+    pub file_backed: bool,
     /// It is read from the log at a start.
     pub is_recovered: bool,
     /// `None`: the server writes no fields into the messages.
@@ -191,6 +197,15 @@ impl TableDefinition {
 }
 
 impl TableDefinition {
+    /// A table without records.
+    ///
+    /// # Errors
+    /// [`TableConfigError`]: none for settings that were checked.
+    pub fn new_table(&self, memory: &PagedMemory) -> Result<Table, TableConfigError> {
+        let memory = if self.file_backed { memory.get() } else { Memory::heap() };
+        Table::new(self.config.clone(), &memory)
+    }
+
     /// Whether the records survive a restart.
     pub fn is_persistent(&self) -> bool {
         self.durability == TableDurability::Persistent
@@ -304,7 +319,7 @@ impl SowTopicSettings {
             ordered_indexes: self.index.clone(),
             history,
         };
-        let checked = quire_table::Table::new(config.clone(), &quire_journal::Memory::heap());
+        let checked = Table::new(config.clone(), &Memory::heap());
         errors.note(checked.map_err(|bad| error(key_of(&bad), bad.to_string())))?;
         Some(TableDefinition {
             name,
@@ -319,6 +334,7 @@ impl SowTopicSettings {
             key_domain: self.key_domain.clone(),
             durability: self.durability,
             expiration: self.expiration,
+            file_backed: self.file_backed,
             is_recovered: !is_transient || recovery_point?,
             fields: fields.ok()?,
             config,

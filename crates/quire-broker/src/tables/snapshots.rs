@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use quire_journal::{Journal, JournalError, Position, Sidecars};
-use quire_table::{SnapshotHead, SnapshotOwner, SnapshotState, SnapshotWriter, Table, snapshot_file};
+use quire_table::{SnapshotHead, SnapshotOwner, SnapshotState, SnapshotWriter, snapshot_file};
 
 use super::snapshot_file::{CONTAINER_VERSION, ContainerReader, Section, SnapshotFile, load};
 use super::{State, TableDefinition, Tables};
@@ -127,6 +127,9 @@ impl Tables {
 
     /// Continues the snapshot under way, or begins the next one when it is due.
     pub(crate) fn write_snapshots(&mut self, cx: &mut Context) {
+        if let Some(error) = self.memory.take_failure() {
+            cx.outputs.push_back(Output::Log(Event::TablesNotPaged { reason: error.to_string() }));
+        }
         if self.snapshots.current.is_none() {
             self.look(cx);
         }
@@ -368,10 +371,10 @@ impl Tables {
             };
             // A part of it may have been read.
             for id in self.tables_of(unit) {
+                let table = self.all[id.0 as usize].definition.new_table(&self.memory);
                 let state = self.state(id);
                 state.snapshot_position = Position::ZERO;
-                if let Ok(table) = Table::new(state.definition.config.clone(), &quire_journal::Memory::heap())
-                {
+                if let Ok(table) = table {
                     state.table = table;
                 }
             }

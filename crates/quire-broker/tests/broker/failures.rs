@@ -6,12 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use quire_broker::{BrokerConfig, Event, Input, QueueSettings};
+use quire_broker::{BrokerConfig, Event, Input, QueueSettings, SowTopicSettings};
 use quire_command::*;
 use quire_journal::{Disk, MemoryDisk};
 use quire_types::Verdict;
 
 use super::faulty_disk::{Call, FaultyDisk};
+use super::last_value_pair::*;
 use super::pair::*;
 use super::queue_pair::*;
 
@@ -350,6 +351,26 @@ fn a_range_of_time_ends_with_what_was_persisted() {
     assert_eq!(pair.take_data(2), ["1"]);
     pair.pass(std::time::Duration::from_millis(2));
     assert_eq!(pair.take(2), [Said::Ended { subscription: 7, code: Code::Ok }]);
+}
+
+#[test]
+fn records_that_cannot_be_paged_out_are_kept_in_memory_and_it_is_told_once() {
+    // There is no file, or it is too small to be of use.
+    for page_file_size in [0, 4096] {
+        let disk = Arc::new(MemoryDisk::new(1 << 30));
+        let full = full_disk(&disk, &Arc::default(), &Arc::default()).with_page_files(page_file_size);
+        let topic = SowTopicSettings { file_backed: true, ..sow_topic("orders") };
+        let mut pair = Pair::over(Arc::new(full), disk, sow_config([topic]));
+        pair.client(1, "publisher");
+        pair.client(2, "reader");
+        for (sequence, id) in (1..).zip([1, 2, 1]) {
+            pair.publish(1, sequence, "orders", &format!(r#"{{"id":{id},"n":{sequence}}}"#));
+            pair.turn();
+        }
+        assert_eq!(pair.records(2, query(5, "orders")), [r#"{"id":1,"n":3}"#, r#"{"id":2,"n":2}"#]);
+        let told = pair.log.iter().filter(|event| matches!(event, Event::TablesNotPaged { .. }));
+        assert_eq!(told.count(), 1, "{:?}", pair.log);
+    }
 }
 
 #[test]

@@ -266,6 +266,72 @@ fn a_step_of_the_wall_clock_after_the_start_does_not_change_a_relative_delay() {
     assert_eq!(data(&pair.take_queued(2)), ["1"]);
 }
 
+/// Found by seed 1,000,227 of the simulation: the state in the file and the record of a cancel had times of the engine's clock, which does
+/// not follow steps of the wall clock.
+#[test]
+fn after_a_step_of_the_wall_clock_and_a_restart_delays_end_at_their_time_of_day() {
+    const HOUR: u64 = 3_600;
+    for file_backed_metadata in [false, true] {
+        let settings = QueueSettings { file_backed_metadata, ..queue("jobs") };
+        let mut pair = start(with_queues([settings.clone()]));
+        pair.turn();
+        pair.wall_ahead_ns = HOUR * SECOND;
+        publish_all(&mut pair, 1..=2);
+        let held = pair.take_queued(2);
+        pair.settle(2, "jobs", later(100), &held[..1]);
+        publish_later(&mut pair, 3, "jobs", at(HOUR + 100));
+        // The state of the queue is written.
+        pass(&mut pair, 61);
+        pair.settle(2, "jobs", later(39), &held[1..]);
+        pair.turn();
+        let mut pair = pair.restart(queue_config([settings]));
+        pair.wall_ahead_ns = HOUR * SECOND;
+        let mut pair = start(pair);
+        pass(&mut pair, 38);
+        assert_eq!(pair.take_queued(2), []);
+        assert_eq!(pair.figure("jobs", "delayed"), 3);
+        pass(&mut pair, 1);
+        assert_eq!(data(&pair.take_queued(2)), ["1", "2", "3"]);
+    }
+}
+
+#[test]
+fn after_a_step_of_the_wall_clock_and_a_restart_messages_are_not_older() {
+    let settings = QueueSettings { file_backed_metadata: true, ..queue("jobs") };
+    let mut pair = with_queues([settings.clone()]);
+    pair.client(1, "publisher");
+    pair.turn();
+    pair.wall_ahead_ns = 3_600 * SECOND;
+    pair.send(1, &Command::Publish(Publish { expiration_s: Some(100), ..publish(1, "jobs", "1") }));
+    // The state of the queue is written.
+    pass(&mut pair, 61);
+    let mut pair = pair.restart(queue_config([settings]));
+    pair.wall_ahead_ns = 3_600 * SECOND;
+    pass(&mut pair, 38);
+    assert_eq!(pair.figure("jobs", "depth"), 1);
+    pass(&mut pair, 2);
+    assert_eq!(pair.figure("jobs", "depth"), 0);
+}
+
+/// The log gives records later times than the wall clock as long as the clock is behind the last record.
+#[test]
+fn a_delay_does_not_become_longer_when_the_wall_clock_was_put_back_before_a_restart() {
+    let settings = queue("jobs");
+    let mut pair = start(with_queues([settings.clone()]));
+    pair.wall_ahead_ns = 3_600 * SECOND;
+    publish_all(&mut pair, 1..=1);
+    pair.turn();
+    pair.wall_ahead_ns = 0;
+    publish_later(&mut pair, 2, "jobs", seconds(5));
+    pair.turn();
+    let mut pair = start(pair.restart(queue_config([settings])));
+    assert_eq!(data(&pair.take_queued(2)), ["1"]);
+    pass(&mut pair, 4);
+    assert_eq!(pair.take_queued(2), []);
+    pass(&mut pair, 1);
+    assert_eq!(data(&pair.take_queued(2)), ["2"]);
+}
+
 #[test]
 fn a_delay_on_a_topic_without_a_queue_is_refused_and_so_is_one_of_more_than_ten_years() {
     let mut pair = start(with_queues([queue("jobs")]));

@@ -179,12 +179,12 @@ proptest! {
         let (begun, mut snapshot, mut is_whole) = (work.log.len(), Snapshot::new(&Memory::heap()), false);
         for step in &during {
             if matches!(step, Step::Portion) && !is_whole {
-                is_whole = work.queues.write_snapshot(work.queue, &mut snapshot, 1);
+                is_whole = work.queues.write_snapshot(work.queue, &mut snapshot, 1, 0);
             }
             work.step(step);
         }
         while !is_whole {
-            is_whole = work.queues.write_snapshot(work.queue, &mut snapshot, 1);
+            is_whole = work.queues.write_snapshot(work.queue, &mut snapshot, 1, 0);
         }
         let bytes = bytes_of(&snapshot);
 
@@ -211,7 +211,7 @@ proptest! {
         let mut work = Work::new(config.clone());
         steps.iter().for_each(|step| work.step(step));
         let mut snapshot = Snapshot::new(&Memory::heap());
-        while !work.queues.write_snapshot(work.queue, &mut snapshot, u64::MAX) {}
+        while !work.queues.write_snapshot(work.queue, &mut snapshot, u64::MAX, 0) {}
         let mut bytes = bytes_of(&snapshot);
         for (index, byte) in changes {
             let index = index.index(bytes.len());
@@ -229,6 +229,37 @@ proptest! {
 }
 
 #[test]
+fn the_times_in_a_snapshot_are_those_of_the_clock_of_the_next_start() {
+    let config = QueueConfig { expiration: Some(Duration::from_secs(100)), ..QueueConfig::default() };
+    for (ahead_s, age_s) in [(0, 90), (3_600, 90), (-50, 90)] {
+        let (mut queues, queue) = empty(&config);
+        let second = |number: i64| Time::new(((number + 10_000) as u64) * 1_000_000_000);
+        for (position, delay_s) in [(1, None), (2, Some(95))] {
+            let received = second(0);
+            let delayed_until = delay_s.map(second);
+            let entry = Entry { received, delayed_until, ..Entry::default() };
+            queues.enqueue(queue, Position::new(position), entry);
+        }
+        let mut snapshot = Snapshot::new(&Memory::heap());
+        assert!(queues.write_snapshot(queue, &mut snapshot, u64::MAX, ahead_s * 1_000_000_000));
+        let (mut queues, queue) = empty(&config);
+        queues.read_snapshot(queue, &bytes_of(&snapshot)[..], Position::new(1)).unwrap();
+        let figures = |queues: &Queues, now: Time| {
+            let stats = queues.stats(queue, now).unwrap();
+            (stats.queue_depth, stats.delayed)
+        };
+        let mut at = |number: i64| {
+            queues.advance(second(number + ahead_s));
+            figures(&queues, second(number + ahead_s))
+        };
+        assert_eq!(at(age_s), (2, 1));
+        assert_eq!(at(96), (2, 0));
+        assert_eq!(at(99), (2, 0));
+        assert_eq!(at(101), (0, 0));
+    }
+}
+
+#[test]
 fn deliveries_count_also_those_that_are_under_way_and_what_the_log_lost_is_left_out() {
     let config = QueueConfig { barrier: true, ..QueueConfig::default() };
     let mut work = Work::new(config.clone());
@@ -239,7 +270,7 @@ fn deliveries_count_also_those_that_are_under_way_and_what_the_log_lost_is_left_
     }
     work.step(&Step::Deliver { count: 1 });
     let mut snapshot = Snapshot::new(&Memory::heap());
-    assert!(work.queues.write_snapshot(work.queue, &mut snapshot, u64::MAX));
+    assert!(work.queues.write_snapshot(work.queue, &mut snapshot, u64::MAX, 0));
     let bytes = bytes_of(&snapshot);
     for (first, expected) in
         [(1, [(2, 4, 2), (3, 3, 2), (4, 3, 2), (5, 1, 0)]), (4, [(4, 3, 2), (5, 1, 0), (6, 1, 0), (7, 1, 0)])]

@@ -8,7 +8,10 @@ mod random;
 mod scans;
 mod snapshots;
 
-use quire_journal::{Headers, Memory, Position, Timestamp};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use quire_journal::{Headers, Memory, PageFile, Position, Timestamp};
 use quire_table::*;
 
 use quire_expression::filter::{Filter, FilterOptions};
@@ -28,7 +31,20 @@ fn table_with(hash_indexes: &[&[&str]], ordered_indexes: &[&str]) -> Table {
         ordered_indexes: names(ordered_indexes),
         history: None,
     };
-    Table::new(config, &Memory::heap()).unwrap()
+    Table::new(config, &any_memory()).unwrap()
+}
+
+/// The heap and a file that all tables share, alternately.
+fn any_memory() -> Memory {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    static PAGED: LazyLock<Memory> = LazyLock::new(|| {
+        let directory = tempfile::tempdir().unwrap();
+        Memory::paged(PageFile::create(directory.path(), 1 << 32).unwrap())
+    });
+    match CALLS.fetch_add(1, Ordering::Relaxed) % 2 {
+        0 => Memory::heap(),
+        _ => PAGED.clone(),
+    }
 }
 
 /// A row without a lifetime.

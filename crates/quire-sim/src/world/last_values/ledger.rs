@@ -157,7 +157,7 @@ impl Ledger {
         self.life += 1;
         let first = journal.reader().first().get();
         for (topic, log) in self.topics.iter().zip(&mut self.logs) {
-            log.begin(if topic.is_recovered() { first } else { u64::MAX });
+            log.begin(topic.known_from(first));
         }
     }
 

@@ -87,8 +87,14 @@ impl Topic {
     }
 
     /// The server reads the topic from the log when it starts.
-    fn is_recovered(&self) -> bool {
-        self.durability == TableDurability::Persistent || self.recovery_point == Some("epoch")
+    /// The first change that a server knows which starts with a log from the position `first` on. The snapshot of a persistent topic has
+    /// the changes before it.
+    fn known_from(&self, first: u64) -> u64 {
+        match (self.durability, self.recovery_point) {
+            (TableDurability::Persistent, _) => 0,
+            (TableDurability::Transient, Some("epoch")) => first,
+            (TableDurability::Transient, _) => u64::MAX,
+        }
     }
 }
 
