@@ -317,7 +317,7 @@ impl Broker {
         self.cx.wants_turn = true;
     }
 
-    /// Records what other instances sent, as much as there is time for.
+    /// Records the messages of other instances, within the time of a turn.
     pub(super) fn take_replicated(&mut self) {
         if !self.links.any() {
             return;
@@ -343,7 +343,7 @@ impl Broker {
     /// Records one record of another instance.
     ///
     /// # Errors
-    /// Why the link cannot go on.
+    /// The reason why the link ends.
     fn take_record(
         &mut self,
         source: Instance<'_>,

@@ -190,7 +190,7 @@ impl Removals<'_> {
     /// Records a delete of another instance, and removes its records here.
     ///
     /// # Errors
-    /// Why the link cannot go on.
+    /// The reason why the link ends.
     pub(super) fn replicate(
         &mut self,
         record: &SentRecord<'_>,

@@ -219,7 +219,7 @@ impl Incoming {
     pub(super) fn found(&mut self, cx: &mut Context, number: u64, found: Option<Position>) {
         match self.state {
             State::Searching { number: wanted, mark } if wanted == number => {
-                // A record that maintenance has removed was there, because the log goes on after it.
+                // A record that maintenance has removed was there, because the log continues after it.
                 let was_removed = mark.position < cx.log.reader.first();
                 self.welcome(cx, found == Some(mark.position) || was_removed);
             }

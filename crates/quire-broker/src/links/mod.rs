@@ -1,7 +1,7 @@
-//! Links to other instances: what is sent, what comes in, and what the destinations have (docs/replication.md).
+//! Links to other instances: records that are sent, records that arrive, and the progress of the destinations (docs/replication.md).
 //!
-//! A link is a connection of its own between two instances, and each direction of a pair has one. `outgoing.rs` is the state machine of the
-//! source, `incoming.rs` that of the destination, and `frame.rs` is what they say. The records come from the log (`read.rs`), where the
+//! A link is a separate connection between two instances, and each direction of a pair has one. `outgoing.rs` is the state machine of the
+//! source, `incoming.rs` that of the destination, and `frame.rs` has their frames. The records come from the log (`read.rs`), where the
 //! tests of `route.rs` choose them. The run loop records what came in, through the one intake.
 
 mod frame;
@@ -129,7 +129,7 @@ impl Links {
         self.by_connection.insert(connection, Side::Incoming);
     }
 
-    /// Bytes of a connection that is no client's.
+    /// Takes the bytes of a connection between instances.
     pub(crate) fn receive(&mut self, cx: &mut Context, connection: ConnectionId, bytes: &[u8]) {
         match self.by_connection.get(&connection) {
             Some(Side::Outgoing(number)) => {
@@ -144,7 +144,7 @@ impl Links {
                 } else if !greeted.sends_back {
                     link.start = Start::Over;
                 }
-                // What an earlier run of that instance has sent must not be taken for what the new run has.
+                // The new run may lack records that an earlier run of the instance has sent.
                 for incoming in &mut self.incoming {
                     let is_earlier = incoming.source.as_ref().is_some_and(|source| {
                         *source.name == *greeted.instance && source.started_ns != greeted.started_ns
@@ -335,8 +335,8 @@ impl Links {
         self.places.written(is_written);
     }
 
-    /// After a start, clients are let in when this instance has back what the sync destinations have for it. Otherwise a publisher would
-    /// continue above messages that come back later, and these would count as duplicates.
+    /// After a start, clients are let in when this instance has received its lost messages from the sync destinations. Otherwise a
+    /// publisher would continue above messages that arrive later, and these would count as duplicates.
     fn hold_logons(&mut self, cx: &mut Context, started: Instant) {
         let is_starting = self.outgoing.iter().any(|link| link.start != Start::Over);
         let due = started + START_MAX;

@@ -8,8 +8,8 @@
 //!                   connects        sent
 //! ```
 //!
-//! While it is live, `scanned` is the position up to which the log was looked at. What was found is in flight until the destination
-//! acknowledges it. `acknowledged` follows `scanned` at once while nothing is in flight.
+//! While it is live, `scanned` is the position up to which the log was looked at. Records are in flight until the destination
+//! acknowledges them. `acknowledged` follows `scanned` at once while nothing is in flight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -66,13 +66,13 @@ pub(super) struct Outgoing {
     acknowledged: Position,
     /// Where the next connection begins when the destination still has the message of `mark`.
     resume_from: Position,
-    /// The last acknowledgement came with a mark, so that `mark` stands for all that is acknowledged.
+    /// The last acknowledgement came with a mark, so that `mark` includes everything that is acknowledged.
     is_marked: bool,
     in_flight: VecDeque<SentFrame>,
     in_flight_size: usize,
     /// `caught_up` is still to be sent.
     owes_caught_up: bool,
-    /// What the destination is known to have.
+    /// The last record that the destination is known to have.
     pub(super) mark: Option<Mark>,
     /// The instants at which messages were routed here, with their positions.
     waiting: VecDeque<(Position, Instant)>,
@@ -80,7 +80,7 @@ pub(super) struct Outgoing {
     is_downgraded: bool,
     /// A command decided it, so that the age does not undo it.
     by_command: bool,
-    /// The first attempt is over, and what this instance may lack has come back.
+    /// The first attempt is over, and this instance has received what it lacked.
     pub(super) start: Start,
     last_error: Option<String>,
     sent_count: u64,
@@ -88,7 +88,7 @@ pub(super) struct Outgoing {
     reconnect_count: u64,
 }
 
-/// What an instance that has just started knows about a destination.
+/// The state of a destination since the start of this instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
     /// Nothing yet.
@@ -586,7 +586,7 @@ impl Outgoing {
     }
 }
 
-/// What a destination said about itself.
+/// The introduction of a destination.
 pub(super) struct Greeted {
     pub(super) instance: String,
     pub(super) started_ns: u64,

@@ -45,7 +45,7 @@ impl Places {
         Places { files: journal.sidecars(), saved: Vec::new(), writing: None, look_due: None }
     }
 
-    /// What an earlier run saved. Nothing when the file cannot be used.
+    /// Reads the places that an earlier run saved. Nothing when the file cannot be used.
     pub(super) fn read(&self) -> Vec<Place> {
         match self.files.read(FILE, NAME) {
             Ok(FoundSidecar::Whole(SidecarHead { version: VERSION, .. }, content)) => {

@@ -25,7 +25,7 @@ pub(crate) struct LinkReading {
     pub(super) definition: Arc<Definition>,
     /// The instance at the other end.
     pub(super) peer: String,
-    /// The last position of the log when the link came up. What came from the peer itself after that is there.
+    /// The last position of the log when the link came up. The peer has the records that it sent itself after that.
     pub(super) greeted: Position,
     pub(super) now: Timestamp,
 }
@@ -33,7 +33,7 @@ pub(crate) struct LinkReading {
 /// The result of a read.
 pub(crate) struct LinkFound {
     pub(super) frames: Vec<u8>,
-    /// What the frames hold, in their order.
+    /// A description of each frame, in their order.
     pub(super) sent: Vec<SentFrame>,
     pub(super) scanned: Position,
     /// Where reading continues, or why that is impossible.
@@ -107,7 +107,7 @@ impl LinkReading {
                 return Decided::IsThere(source.position.map(mark));
             }
         }
-        // A message that has passed the destination is sent again when the destination may have lost it, whatever group it came from.
+        // A message that has passed the destination is sent again when the destination may have lost it. Its group does not matter.
         let is_eligible = has_passed || route.passes_on(path);
         // A delete has no content that a filter could look at.
         let context = || match record.kind {
@@ -121,7 +121,7 @@ impl LinkReading {
     }
 }
 
-/// What happens to a record.
+/// The decision about a record.
 enum Decided {
     Send,
     LeaveOut,
