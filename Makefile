@@ -121,7 +121,7 @@ protocol-kills: setup
 churn: setup
 	$(BIN)/python tests/churn.py $(or $(MINUTES),20) $(if $(LATE_MAX),--late-max $(LATE_MAX))
 
-# Beside NATS, Redis, RabbitMQ and Kafka, as far as they are installed: docs/internals/benchmarks.md says how.
+# Compared with NATS, Redis, RabbitMQ, Kafka and PostgreSQL, as far as they are installed: docs/internals/benchmarks.md says how.
 peers: setup
 	$(BIN)/python -m pip install --quiet --editable '.[dev,peers]'
 	$(BIN)/python -m benches.peers $(PEERS)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from datetime import timedelta
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Final
 
 import pytest
+from quire.client._options import ClientOptions
+from support.waiting import PATIENCE
 from support.ways_in import url, way_in
 
 __all__ = ["url", "way_in"]
@@ -20,6 +23,12 @@ _LEFT: Final = pytest.StashKey[list[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A busy machine may stop a test or its server for the 10 s that clients wait otherwise.
+    defaults = ClientOptions.__init__.__kwdefaults__
+    assert defaults is not None
+    for timeout in ("connect_timeout", "command_timeout"):
+        assert defaults[timeout] == timedelta(seconds=10)
+        defaults[timeout] = timedelta(seconds=PATIENCE)
     # A worker of xdist has the directory from the process that started it.
     if not hasattr(config, "workerinput"):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())

@@ -53,8 +53,14 @@ class Honest:
         self._failure: BaseException | None = None
 
     def __enter__(self) -> Honest:
-        self._publisher = quire.Client(self._server.url, publish_store=quire.PublishStore(size_max="1MB"))
-        self._consumer = quire.Client(self._server.url)
+        # Where the time for a logon is short, a busy machine may need a second one.
+        self._publisher = quire.Client(
+            self._server.url,
+            publish_store=quire.PublishStore(size_max="1MB"),
+            wait=True,
+            connect_timeout=PATIENCE,
+        )
+        self._consumer = quire.Client(self._server.url, wait=True, connect_timeout=PATIENCE)
         self._subscription = self._consumer.subscribe("honest", bookmark=quire.EPOCH)
         self._resident_bytes = self._server.resident_bytes()
         self._thread = threading.Thread(target=self._publish)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,20 @@ def test_a_server_process_is_killed_and_comes_back_where_it_was(
         subscription = client.subscribe("t", bookmark=quire.EPOCH)
         assert [subscription.get(timeout=PATIENCE).data for _ in range(2)] == [b"1", b"2"]
     assert quire_server_process.terminate() == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not reserve ports")
+def test_the_port_of_a_server_that_is_stopped_is_reserved(
+    quire_server_process: quire.testing.ServerProcess,
+) -> None:
+    address = quire_server_process.address
+    quire_server_process.kill()
+    with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
+        other.bind(address)
+    with socket.socket() as client, pytest.raises(ConnectionRefusedError):
+        client.connect(address)
+    quire_server_process.start()
+    assert quire_server_process.address == address
 
 
 def test_without_a_directory_nothing_is_left_behind() -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.ports import reserve
 from support.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parent.parent
@@ -86,18 +86,18 @@ def terminals(tmp_path: Path) -> Iterator[dict[str, Terminal]]:
         terminal.kill()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture
+def port() -> Iterator[str]:
+    """Two pages may be tried at the same time: each has a port, also while its server is stopped."""
+    reserved, number = reserve()
+    with reserved:
+        yield str(number)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_a_page_of_the_tutorial_works_as_written(
-    page: Path, tmp_path: Path, terminals: dict[str, Terminal]
+    page: Path, tmp_path: Path, port: str, terminals: dict[str, Terminal]
 ) -> None:
-    # Two pages may be tried at the same time: each has a port.
-    port = str(free_port())
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONUNBUFFERED": "1",

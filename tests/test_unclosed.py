@@ -43,8 +43,12 @@ asyncio.run(load())
 }
 
 
+#: On a slow machine a flush takes longer than an unclosed client may delay its program.
+PATIENT = f"import quire.client._unclosed\nquire.client._unclosed.FLUSH_TIMEOUT = {PATIENCE}\n"
+
+
 def run(program: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *options, "-c", program]
+    command = [sys.executable, *options, "-c", PATIENT + program]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
 

@@ -1,1 +1,1 @@
-"""quire beside NATS JetStream, Redis Streams, RabbitMQ and Kafka, on the same machine in the same run: see `__main__`."""
+"""Compares quire with NATS JetStream, Redis, RabbitMQ, Kafka and PostgreSQL on one machine in one run: see `__main__`."""

@@ -3,8 +3,8 @@
     python -m benches.peers [--durability synced|os] [--rounds 3] [--engine NAME]... [--line NAME]... [--json]
 
 From the project's root, after `make setup` and `pip install '.[peers]'`. Servers that are not installed are left out
-and named: `nats-server` and `redis-server` on the path, RabbitMQ as Debian packages it, Kafka's jar files in the directory that
-`KAFKA_LIBS` names. All of them listen on 127.0.0.1 alone and keep their files in a temporary directory on one disk.
+and named: `nats-server` and `redis-server` on the path, RabbitMQ and PostgreSQL as Debian packages them, Kafka's jar files in
+the directory that `KAFKA_LIBS` names. All of them listen on 127.0.0.1 alone and keep their files in a temporary directory on one disk.
 """
 
 from __future__ import annotations
@@ -21,15 +21,23 @@ from pathlib import Path
 from . import report
 from .engine import Durability, Engine, NotOffered
 from .engines import ALL
-from .work import LINES, Scale
+from .roles import Scale
+from .work import FAMILIES, LINES
 
 
 def main() -> None:
     options = _options()
     durability = Durability(options.durability)
-    scale = Scale(messages=options.messages, size=options.size, keys=options.keys, seconds=options.seconds)
+    scale = Scale(
+        messages=options.messages,
+        size=options.size,
+        keys=options.keys,
+        seconds=options.seconds,
+        records=options.records,
+    )
     engines = _installed(options.engine, durability)
     units: dict[str, str] = {}
+    line_of: dict[str, str] = {}
     rounds: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for number in range(options.rounds):
         # Round by round through all engines, so that what else the machine does meets all of them.
@@ -37,7 +45,16 @@ def main() -> None:
             directory = Path(tempfile.mkdtemp(prefix="quire-peers-", dir=options.directory))
             try:
                 _say(f"round {number + 1}/{options.rounds}: {engine.name}")
-                _measure(engine, options.line or list(LINES), scale, directory, rounds, units)
+                # With ports of its own: connections of the last round may hold those for a minute.
+                _measure(
+                    type(engine)(durability),
+                    options.line or list(LINES),
+                    scale,
+                    directory,
+                    rounds,
+                    units,
+                    line_of,
+                )
             except NotStarted as reason:
                 _say(f"  left out: {reason}")
                 engines.remove(engine)
@@ -46,7 +63,19 @@ def main() -> None:
     if options.json:
         print(json.dumps(report.as_json(rounds, units), indent=2))
     else:
-        print(report.table(durability, [engine.name for engine in engines], rounds, units))
+        names = [engine.name for engine in engines]
+        for family, lines in FAMILIES.items():
+            labels = [label for label in units if line_of[label] in lines]
+            if labels:
+                print(
+                    report.table(
+                        f"{family}, {durability.value}",
+                        names,
+                        {label: rounds[label] for label in labels},
+                        units,
+                    )
+                )
+                print()
 
 
 class NotStarted(Exception):
@@ -60,6 +89,7 @@ def _measure(
     directory: Path,
     rounds: defaultdict[str, defaultdict[str, list[float]]],
     units: dict[str, str],
+    line_of: dict[str, str],
 ) -> None:
     with ExitStack() as stack:
         try:
@@ -74,6 +104,7 @@ def _measure(
                 continue
             for label, figure in figures.items():
                 units[label] = figure.unit
+                line_of[label] = line
                 rounds[label][engine.name].append(figure.value)
                 _say(f"  {label}: {figure.value:,.0f} {figure.unit}")
 
@@ -107,7 +138,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--messages", type=int, default=100_000, help="of each line")
     parser.add_argument("--size", type=int, default=512, help="bytes of a message")
     parser.add_argument("--keys", type=int, default=100, help="subscriptions of the filtered fan-out")
-    parser.add_argument("--seconds", type=int, default=5, help="of each latency line")
+    parser.add_argument(
+        "--seconds", type=int, default=5, help="of each latency line, and of each kind of look-up"
+    )
+    parser.add_argument("--records", type=int, default=100_000, help="of each table of last values")
     parser.add_argument("--directory", type=Path, help="where the servers keep their files")
     parser.add_argument("--json", action="store_true", help="every figure of every round")
     return parser.parse_args()

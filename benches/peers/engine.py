@@ -31,8 +31,9 @@ class NotOffered(Exception):
 class Engine(ABC):
     """One engine at one durability: how its server is started, and what one client process does.
 
-    The methods from `prepare` on run in processes of their own, so that no client's interpreter slows another's. All
-    of them do what the engine's own documentation recommends for throughput: pipelining, batches, prefetching.
+    What a `Broker` and a `LastValues` do runs in processes of their own, so that no client's interpreter slows
+    another's. All of it does what the engine's own documentation recommends for throughput: pipelining, batches,
+    prefetching.
     """
 
     name: ClassVar[str]
@@ -61,7 +62,11 @@ class Engine(ABC):
             yield server
 
     def prepare(self) -> None:  # noqa: B027 (most need no more than their configuration)
-        """Creates the stream and the queue that the engine wants to be created."""
+        """Creates the streams, queues and tables that the engine wants to be created."""
+
+
+class Broker(Engine):
+    """An engine with a log that subscribers follow, and with queues."""
 
     @abstractmethod
     def publish(self, count: int, size: int) -> None:
@@ -96,6 +101,51 @@ class Engine(ABC):
         self, keys: Sequence[int], ready: Callable[[], None], came: Callable[[int], bool]
     ) -> None:
         """One subscription per key, until `came`, which is told how many more have come, says that these were the last."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One version of a record: JSON whose fields `id` and `group` are its key and its group."""
+
+    key: str
+    group: str
+    data: bytes
+
+
+class Table(enum.Enum):
+    """Where records are kept."""
+
+    PLAIN = "plain"
+    """An index of the keys only."""
+    INDEXED = "indexed"
+    """An index of the keys, and one of the groups."""
+
+
+WINDOW = 10_000
+"""Records that are sent before an acknowledgement, where the program decides it. A sync can cover all of them."""
+
+
+class LastValues(Engine):
+    """An engine that keeps the newest version of each record."""
+
+    @abstractmethod
+    def upsert(self, table: Table, records: Sequence[Record], *, watched: bool = False) -> None:
+        """Stores the records; returns when all are acknowledged at this durability. A key is not twice in any `WINDOW` of them.
+
+        `watched`: also sends the notifications that `watch` needs.
+        """
+
+    @abstractmethod
+    def get(self, table: Table, keys: Iterator[str], came: Callable[[bytes], None]) -> None:
+        """Reads one record after the other by its key."""
+
+    @abstractmethod
+    def query(self, table: Table, groups: Iterator[str], came: Callable[[Sequence[bytes]], None]) -> None:
+        """Reads the records of one group after the other."""
+
+    @abstractmethod
+    def watch(self, ready: Callable[[int], None], came: Callable[[int], bool]) -> None:
+        """Reads all records of the plain table, and tells `ready` how many. Then each change, until `came` returns true."""
 
 
 def pauses(rate: int, count: int) -> Iterator[float]:

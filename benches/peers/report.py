@@ -6,15 +6,15 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .engine import Durability
-
 Rounds = Mapping[str, Mapping[str, Sequence[float]]]
 """Label of the line → engine → one figure per round."""
 
 
-def table(durability: Durability, engines: Sequence[str], rounds: Rounds, units: Mapping[str, str]) -> str:
+def table(title: str, engines: Sequence[str], rounds: Rounds, units: Mapping[str, str]) -> str:
+    """Of the engines that have a figure in any of its lines."""
+    engines = [engine for engine in engines if any(figures.get(engine) for figures in rounds.values())]
     lines = [
-        f"| {durability.value} | " + " | ".join(engines) + " |",
+        f"| {title} | " + " | ".join(engines) + " |",
         "| --- |" + " --- |" * len(engines),
     ]
     for label, figures in rounds.items():

@@ -10,10 +10,12 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
@@ -124,8 +126,8 @@ def verdict(message: Message) -> Literal["ack", "cancel", "expire"] | None:
 class ServerProcess:
     """Runs a server in a separate process, as a context manager. It ends the process with `kill -9`.
 
-    The first start chooses a free port of 127.0.0.1, and later starts use it again. The process ends with its
-    parent.
+    Every start uses the same free port of 127.0.0.1. On Linux, the port is also reserved while the server is
+    stopped. The process ends with its parent.
 
     - `directory`: the directory for its data
     - `environment`: variables of its environment, in addition to those of this process
@@ -145,8 +147,21 @@ class ServerProcess:
         self._settings = settings
         self._environment = {**os.environ, **(environment or {})}
         self._standard_error = standard_error
-        self._port = 0
+        self._port = self._reserve_port()
         self._process: subprocess.Popen[str] | None = None
+
+    def _reserve_port(self) -> int:
+        """Returns a port that is reserved while this object exists. Returns 0 where the first start chooses it."""
+        if sys.platform != "linux":
+            return 0
+        # The system never assigns the port to a socket that asks for any free port. The server may listen on it,
+        # because it sets SO_REUSEADDR, too. A connection to a socket that does not listen is refused.
+        reserved = socket.socket()
+        weakref.finalize(self, reserved.close)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        port: int = reserved.getsockname()[1]
+        return port
 
     @property
     def url(self) -> str:

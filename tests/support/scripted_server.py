@@ -13,6 +13,8 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from support.ports import reserve
+
 LOGON, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, FLUSH, HEARTBEAT, GOODBYE, PAUSE, RESUME = 1, 2, 4, 5, 6, 7, 8, 9, 10
 LOGGED_ON, ACK, PERSISTED, PUBLISH_FAILED, MESSAGE, ERROR = 64, 65, 66, 67, 68, 69
 PROCESSED, COMPLETED, PERSISTED_ACK = 1, 2, 3
@@ -84,7 +86,8 @@ class ScriptedServer:
         self._lock = threading.RLock()
         self._connections: list[Connection] = []
         self._threads: list[threading.Thread] = []
-        self._port = 0
+        # Over `stop` and `start`.
+        self._reserved, self._port = reserve()
         self.start()
 
     @property
@@ -93,7 +96,6 @@ class ScriptedServer:
 
     def start(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", self._port))
-        self._port = self._listener.getsockname()[1]
         thread = threading.Thread(target=self._accept, args=(self._listener,))
         thread.start()
         self._threads.append(thread)
@@ -128,6 +130,7 @@ class ScriptedServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        self._reserved.close()
         assert self.errors == []
 
     def _accept(self, listener: socket.socket) -> None:

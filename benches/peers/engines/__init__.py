@@ -3,8 +3,9 @@
 from ..engine import Engine
 from .kafka import Kafka
 from .nats import Nats
+from .postgresql import PostgreSQL
 from .quire import Quire
 from .rabbitmq import RabbitMQ
 from .redis import Redis
 
-ALL: tuple[type[Engine], ...] = (Quire, Nats, Redis, RabbitMQ, Kafka)
+ALL: tuple[type[Engine], ...] = (Quire, Nats, Redis, RabbitMQ, Kafka, PostgreSQL)

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from ..engine import Durability, Engine, pauses
+from ..engine import Broker, Durability, pauses
 from ..server import free_port
 
 _PARTITIONS = 4
@@ -28,7 +28,7 @@ _CLUSTER = "4L6g3nShT-eMCtK--X86sw"
 
 
 @dataclass
-class Kafka(Engine):
+class Kafka(Broker):
     name = "Kafka"
     controller_port: int = field(default_factory=free_port)
 

@@ -1,4 +1,4 @@
-"""NATS JetStream: one stream on files; the queue is a durable pull consumer of a work-queue stream."""
+"""NATS JetStream: one stream on files; a durable pull consumer of a work-queue stream as the queue; a KV bucket."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import asyncio
 import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import nats
 from nats.aio.client import Client
 from nats.errors import TimeoutError as NatsTimeoutError
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StreamConfig
+from nats.js.api import AckPolicy, ConsumerConfig, KeyValueConfig, RetentionPolicy, StreamConfig
 
-from ..engine import Durability, Engine, pauses
+from ..engine import WINDOW, Broker, Durability, LastValues, NotOffered, Record, Table, pauses
 
 _BATCH = 500
 
 
 @dataclass
-class Nats(Engine):
-    name = "NATS JetStream"
+class Nats(Broker, LastValues):
+    name = "NATS"
 
     def version(self) -> str:
         server = subprocess.run([_server(), "--version"], capture_output=True, text=True, check=True).stdout
@@ -59,6 +60,7 @@ class Nats(Engine):
                 durable_name="workers", ack_policy=AckPolicy.EXPLICIT, ack_wait=300, max_ack_pending=20_000
             )
             await stream.add_consumer("work", consumer)
+            await stream.create_key_value(KeyValueConfig(bucket="plain", history=1, direct=True))
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[tuple[Client, JetStreamContext]]:
@@ -155,6 +157,67 @@ class Nats(Engine):
             await client.flush()
             ready()
             await done.wait()
+
+    def upsert(self, table: Table, records: Sequence[Record], *, watched: bool = False) -> None:
+        _check_plain(table)
+        asyncio.run(self._upsert(records))
+
+    async def _upsert(self, records: Sequence[Record]) -> None:
+        # `put` waits for each acknowledgement. This publishes the same message without the wait.
+        async with self._connected() as (_, stream):
+            acknowledged: list[Awaitable[object]] = []
+            for record in records:
+                acknowledged.append(await stream.publish_async(f"$KV.plain.{record.key}", record.data))
+                if len(acknowledged) == WINDOW:
+                    await asyncio.gather(*acknowledged)
+                    acknowledged.clear()
+            await asyncio.gather(*acknowledged)
+
+    def get(self, table: Table, keys: Iterator[str], came: Callable[[bytes], None]) -> None:
+        _check_plain(table)
+        asyncio.run(self._get(keys, came))
+
+    async def _get(self, keys: Iterator[str], came: Callable[[bytes], None]) -> None:
+        async with self._connected() as (_, stream):
+            records = await stream.key_value("plain")
+            for key in keys:
+                came((await records.get(key)).value or b"")
+
+    def query(self, table: Table, groups: Iterator[str], came: Callable[[Sequence[bytes]], None]) -> None:
+        _check_plain(table)
+        asyncio.run(self._query(groups, came))
+
+    async def _query(self, groups: Iterator[str], came: Callable[[Sequence[bytes]], None]) -> None:
+        async with self._connected() as (_, stream):
+            records = await stream.key_value("plain")
+            for group in groups:
+                # The server has no filters for data. To search the text is faster than to parse it.
+                wanted = f'"group":"{group}"'.encode()
+                watcher: Any = await records.watchall()
+                found = []
+                while (entry := await watcher.updates(timeout=60)) is not None:
+                    if entry.value is not None and wanted in entry.value:
+                        found.append(entry.value)
+                await watcher.stop()
+                came(found)
+
+    def watch(self, ready: Callable[[int], None], came: Callable[[int], bool]) -> None:
+        asyncio.run(self._watch(ready, came))
+
+    async def _watch(self, ready: Callable[[int], None], came: Callable[[int], bool]) -> None:
+        async with self._connected() as (_, stream):
+            watcher: Any = await (await stream.key_value("plain")).watchall()
+            known = 0
+            while await watcher.updates(timeout=60) is not None:
+                known += 1
+            ready(known)
+            while await watcher.updates(timeout=60) is None or not came(1):
+                pass
+
+
+def _check_plain(table: Table) -> None:
+    if table is Table.INDEXED:
+        raise NotOffered("there are no indexes")
 
 
 def _server() -> str:

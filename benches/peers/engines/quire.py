@@ -6,25 +6,26 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 import quire
 
-from ..engine import Durability, Engine, pauses
+from ..engine import Broker, Durability, LastValues, Record, Table, pauses
 
 
 @dataclass
-class Quire(Engine):
+class Quire(Broker, LastValues):
     name = "quire"
 
     def version(self) -> str:
         return version("quire")
 
     def settings(self) -> str:
-        return f'durability = "{"fsync" if self.durability is Durability.SYNCED else "os"}"'
+        durability = "fsync" if self.durability is Durability.SYNCED else "os"
+        return f'durability = "{durability}"; hash_index of /id, and in the table with an index of /group'
 
     def command(self, directory: Path) -> Sequence[str]:
         config = directory / "quire.toml"
@@ -42,6 +43,19 @@ class Quire(Engine):
             [[transaction_log.topic]]
             name = "keyed"
             message_type = "json"
+            [[transaction_log.topic]]
+            name = "^(plain|indexed)$"
+            message_type = "json"
+            [[sow_topic]]
+            name = "plain"
+            message_type = "json"
+            key = ["/id"]
+            hash_index = [["/id"]]
+            [[sow_topic]]
+            name = "indexed"
+            message_type = "json"
+            key = ["/id"]
+            hash_index = [["/id"], ["/group"]]
             [[queue]]
             name = "work"
             message_type = "binary"
@@ -127,3 +141,33 @@ class Quire(Engine):
                 client.subscribe("keyed", filter=f"/key = {key}", on_message=count)
             ready()
             done.wait()
+
+    def upsert(self, table: Table, records: Sequence[Record], *, watched: bool = False) -> None:
+        with quire.Client(self._url) as client:
+            for record in records:
+                client.publish(table.value, record.data)
+            client.flush(timeout=600)
+
+    def get(self, table: Table, keys: Iterator[str], came: Callable[[bytes], None]) -> None:
+        with quire.Client(self._url) as client:
+            for key in keys:
+                (record,) = client.sow(table.value, filter=f"/id = '{key}'")
+                came(record.data)
+
+    def query(self, table: Table, groups: Iterator[str], came: Callable[[Sequence[bytes]], None]) -> None:
+        with quire.Client(self._url) as client:
+            for group in groups:
+                came([record.data for record in client.sow(table.value, filter=f"/group = '{group}'")])
+
+    def watch(self, ready: Callable[[int], None], came: Callable[[int], bool]) -> None:
+        with quire.Client(self._url) as client, client.sow_and_subscribe(Table.PLAIN.value) as records:
+            known = 0
+            for batch in records.batches(timeout=0.1):
+                known += len(batch)
+                # It is set when the last record has arrived, which can be before that record is taken.
+                if not batch and records.snapshot.wait(0):
+                    break
+            ready(known)
+            for batch in records.batches():
+                if came(len(batch)):
+                    return

@@ -22,7 +22,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.channel import Channel
 from pika.spec import Basic
 
-from ..engine import Durability, Engine, NotOffered, pauses
+from ..engine import Broker, Durability, NotOffered, pauses
 from ..server import free_port
 
 _PREFETCH = 500
@@ -31,7 +31,7 @@ _PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 @dataclass
-class RabbitMQ(Engine):
+class RabbitMQ(Broker):
     name = "RabbitMQ"
     epmd_port: int = field(default_factory=free_port)
     dist_port: int = field(default_factory=free_port)

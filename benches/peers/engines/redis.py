@@ -1,4 +1,4 @@
-"""Redis Streams: XADD in pipelines, a consumer group as the queue, one channel per key."""
+"""Redis: XADD in pipelines, a consumer group as the queue, one channel per key; a hash per record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -14,21 +14,41 @@ from typing import Any
 
 import redis
 
-from ..engine import Durability, Engine, pauses
+from ..engine import WINDOW, Broker, Durability, LastValues, NotOffered, Record, Table, pauses
 
 _BATCH = 500
 
+_SEARCH = Path("/usr/lib/redis/modules/redisearch.so")
+"""RediSearch, where Debian's package has it."""
+
+_SCAN = """
+local found, cursor = {}, '0'
+repeat
+    local part = redis.call('SCAN', cursor, 'MATCH', ARGV[1], 'COUNT', 1000)
+    cursor = part[1]
+    for _, key in ipairs(part[2]) do
+        if redis.call('HGET', key, 'group') == ARGV[2] then
+            found[#found + 1] = redis.call('HGET', key, 'data')
+        end
+    end
+until cursor == '0'
+return found
+"""
+
 
 @dataclass
-class Redis(Engine):
-    name = "Redis Streams"
+class Redis(Broker, LastValues):
+    name = "Redis"
 
     def version(self) -> str:
         server = subprocess.run([_server(), "--version"], capture_output=True, text=True, check=True).stdout
         return f"{server.split()[2].removeprefix('v=')}, redis-py {version('redis')} with hiredis"
 
     def settings(self) -> str:
-        return f"appendonly yes, appendfsync {self._sync}; pipelines and XREADGROUP of {_BATCH}"
+        return (
+            f"appendonly yes, appendfsync {self._sync}; pipelines and XREADGROUP of {_BATCH};"
+            f" records: MULTI of {WINDOW:,}, a RediSearch tag index"
+        )
 
     @property
     def _sync(self) -> str:
@@ -43,7 +63,8 @@ class Redis(Engine):
             "appendfsync": self._sync,
             "save": "",
         }
-        return [_server(), *(word for key, value in options.items() for word in (f"--{key}", value))]
+        search = ["--loadmodule", str(_SEARCH)] if _SEARCH.exists() else []
+        return [_server(), *search, *(word for key, value in options.items() for word in (f"--{key}", value))]
 
     def _connected(self) -> Any:
         # Its own types are unions of a value and an awaitable of it.
@@ -52,6 +73,10 @@ class Redis(Engine):
     def prepare(self) -> None:
         with self._connected() as client:
             client.xgroup_create("work", "workers", id="0", mkstream=True)
+            # A slow subscriber is not disconnected, as with the other engines.
+            client.config_set("client-output-buffer-limit", "pubsub 0 0 0")
+            if _SEARCH.exists():
+                client.execute_command("FT.CREATE", "groups", "SCHEMA", "group", "TAG")
 
     def publish(self, count: int, size: int) -> None:
         self._publish("log", count, size)
@@ -136,6 +161,72 @@ class Redis(Engine):
             for message in channels.listen():
                 if message["type"] == "message" and came(1):
                     return
+
+    def upsert(self, table: Table, records: Sequence[Record], *, watched: bool = False) -> None:
+        _check_search(table)
+        with self._connected() as client:
+            for start in range(0, len(records), WINDOW):
+                # A transaction has one sync; a pipeline has one for each 16 KB that the server reads. Outside of a
+                # transaction RediSearch also holds the connection at each record.
+                pipeline = client.pipeline(transaction=True)
+                for record in records[start : start + WINDOW]:
+                    key = f"{table.value}:{record.key}"
+                    pipeline.hset(key, mapping={b"group": record.group, b"data": record.data})
+                    if table is Table.INDEXED:
+                        # This version of RediSearch does not follow the hashes by itself.
+                        pipeline.execute_command("FT.ADDHASH", "groups", key, "1.0", "REPLACE")
+                    if watched:
+                        pipeline.publish("changes", record.data)
+                pipeline.execute()
+
+    def get(self, table: Table, keys: Iterator[str], came: Callable[[bytes], None]) -> None:
+        with self._connected() as client:
+            for key in keys:
+                came(client.hget(f"{table.value}:{key}", "data"))
+
+    def query(self, table: Table, groups: Iterator[str], came: Callable[[Sequence[bytes]], None]) -> None:
+        _check_search(table)
+        with self._connected() as client:
+            scan = client.register_script(_SCAN)
+            for group in groups:
+                if table is Table.PLAIN:
+                    came(scan(args=[f"{table.value}:*", group]))
+                else:
+                    search = (
+                        "FT.SEARCH",
+                        "groups",
+                        f"@group:{{{group}}}",
+                        "LIMIT",
+                        0,
+                        1_000_000,
+                        "RETURN",
+                        1,
+                        "data",
+                    )
+                    # The number of results; then for each its key, and the names and values of its fields.
+                    came([fields[1] for fields in client.execute_command(*search)[2::2]])
+
+    def watch(self, ready: Callable[[int], None], came: Callable[[int], bool]) -> None:
+        with self._connected() as client, client.pubsub() as channel:
+            channel.subscribe("changes")
+            channel.get_message(timeout=60)
+            known = 0
+            cursor = None
+            while cursor != 0:
+                cursor, keys = client.scan(cursor or 0, match=f"{Table.PLAIN.value}:*", count=1000)
+                pipeline = client.pipeline(transaction=False)
+                for key in keys:
+                    pipeline.hget(key, "data")
+                known += len(pipeline.execute())
+            ready(known)
+            for message in channel.listen():
+                if message["type"] == "message" and came(1):
+                    return
+
+
+def _check_search(table: Table) -> None:
+    if table is Table.INDEXED and not _SEARCH.exists():
+        raise NotOffered("RediSearch is not installed")
 
 
 def _server() -> str:

@@ -51,7 +51,7 @@ impl Connection {
         self.up = true;
     }
 
-    pub fn log_on(&mut self, config: &ClientConfig) {
+    pub fn log_on(&mut self, config: &ClientConfig, connection_number: u32) {
         let mut frame = Vec::new();
         let milliseconds = |duration: Duration| u32::try_from(duration.as_millis()).unwrap_or(u32::MAX);
         Command::Logon(Logon {
@@ -62,6 +62,8 @@ impl Connection {
             heartbeat_ms: config.heartbeat.map_or(0, milliseconds),
             ack_interval_ms: milliseconds(config.ack_interval),
             client_version: Some(env!("CARGO_PKG_VERSION")),
+            incarnation: config.incarnation,
+            connection_number,
         })
         .encode(&mut frame);
         self.control.push_back((0, frame));

@@ -85,8 +85,9 @@ pub struct ClientConfig {
     pub ack_batch_size: u32,
     /// The longest time that an acknowledgement waits for its batch.
     pub ack_timeout: Duration,
-    /// Seed of the jitter.
-    pub seed: u64,
+    /// A random number, another one for each client: the server recognizes late logons of its earlier connections by it. Also the seed of
+    /// the jitter.
+    pub incarnation: u64,
 }
 
 /// Which sequence a publish gets.
@@ -270,6 +271,8 @@ pub struct ClientCore {
     config: ClientConfig,
     state: State,
     connection: Option<Connection>,
+    /// All connections so far.
+    connection_count: u32,
     backoff: Backoff,
     store: PublishStore,
     /// The highest sequence given out or seen, and the highest persisted.
@@ -301,12 +304,13 @@ impl ClientCore {
     /// A client that is not connected yet.
     pub fn new(config: ClientConfig, now: Instant) -> Self {
         ClientCore {
-            backoff: Backoff::new(config.reconnect.clone(), config.address_count, config.seed, now),
+            backoff: Backoff::new(config.reconnect.clone(), config.address_count, config.incarnation, now),
             store: PublishStore::new(config.publish_store_size_max),
             leases: Leases::new(config.ack_batch_size, config.ack_timeout),
             config,
             state: State::Connecting,
             connection: None,
+            connection_count: 0,
             last_sequence: 0,
             persisted: 0,
             numbered: Numbered::default(),
@@ -523,7 +527,8 @@ impl ClientCore {
     /// A connection to the address that [`ClientCore::poll_connect`] named is open.
     pub fn handle_connected(&mut self, now: Instant) {
         let mut connection = Connection::new(&self.config, now);
-        connection.log_on(&self.config);
+        self.connection_count = self.connection_count.saturating_add(1);
+        connection.log_on(&self.config, self.connection_count);
         self.store.rewind();
         self.connection = Some(connection);
     }

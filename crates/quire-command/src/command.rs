@@ -86,6 +86,10 @@ pub struct Logon<'a> {
     pub ack_interval_ms: u32,
     /// Version of the client library, for the log.
     pub client_version: Option<&'a str>,
+    /// A random number of the client, the same on all its connections; 0 = none.
+    pub incarnation: u64,
+    /// The number of this connection among those of the incarnation.
+    pub connection_number: u32,
 }
 
 /// One message on its way in.

@@ -192,7 +192,7 @@ impl Client {
         name: String,
         options: OptionsArgument,
         bookmark_store: Option<PyRef<'_, BookmarkStore>>,
-        seed: u64,
+        incarnation: u64,
     ) -> PyResult<Self> {
         let config = ClientConfig {
             name,
@@ -205,7 +205,7 @@ impl Client {
             publish_store_size_max: options.publish_store.size_max,
             ack_batch_size: options.ack_batch_size,
             ack_timeout: options.ack_timeout,
-            seed,
+            incarnation,
         };
         let options = Options {
             links: links.into_iter().map(Link::from).collect(),

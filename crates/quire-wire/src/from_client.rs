@@ -304,6 +304,10 @@ impl Encode for Logon<'_> {
             if let Some(version) = self.client_version {
                 put_field(out, 128, version.as_bytes());
             }
+            if self.incarnation != 0 {
+                put_field(out, 129, &self.incarnation.to_le_bytes());
+                put_field(out, 130, &self.connection_number.to_le_bytes());
+            }
         });
     }
 }
@@ -323,6 +327,8 @@ impl<'a> FromBody<'a> for Logon<'a> {
                 6 => logon.heartbeat_ms = fields.u32(value, "heartbeat")?,
                 7 => logon.ack_interval_ms = fields.u32(value, "ack interval")?,
                 128 => logon.client_version = Some(fields.text(value, "client version")?),
+                129 => logon.incarnation = u64::from_le_bytes(fields.array(value, "incarnation")?),
+                130 => logon.connection_number = fields.u32(value, "connection number")?,
                 tag => fields.unknown(tag)?,
             }
         }

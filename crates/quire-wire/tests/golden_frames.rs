@@ -74,6 +74,8 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
                 heartbeat_ms: 30_000,
                 ack_interval_ms: 100,
                 client_version: Some("0.1.0"),
+                incarnation: 0x0102_0304_0506_0708,
+                connection_number: 9,
             }),
         ),
         ("publish.least", Command::Publish(publish)),

@@ -494,6 +494,8 @@ fn commands_without_fields_or_with_lists_survive_the_wire() {
             client_name: "n",
             heartbeat_ms: 5,
             ack_interval_ms: 6,
+            incarnation: u64::MAX,
+            connection_number: 3,
             ..Logon::default()
         }),
     ] {

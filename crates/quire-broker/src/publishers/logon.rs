@@ -13,9 +13,19 @@ impl Publishers {
         // Every version up to ours is spoken, and 0 is not a version: the lower of both is never one that we do not know.
         let key = self.of_client_name(logon.client_name, &cx.log);
         if let Some(holder) = self.get(key).and_then(|publisher| publisher.session) {
-            let holder_user = cx.session(holder).identity.as_ref().and_then(|i| i.principal.user.as_deref());
+            let identity = cx.session(holder).identity.as_ref();
+            let holder_user = identity.and_then(|identity| identity.principal.user.as_deref());
             if holder_user != logon.user {
                 cx.end(id, Code::NameInUse, "name in use: another user's connection holds the client name");
+                return;
+            }
+            // The client gave that connection up before its logon arrived, and does not read it any more.
+            if identity.is_some_and(|identity| is_late(logon, identity.incarnation)) {
+                cx.end(
+                    id,
+                    Code::NameInUse,
+                    "name in use: a newer connection of this client holds the client name",
+                );
                 return;
             }
             cx.end(holder, Code::NameInUse, "name in use: a newer connection took over the client name");
@@ -26,6 +36,7 @@ impl Publishers {
         session.identity = Some(Identity {
             principal: Principal { client_name: logon.client_name.into(), user: logon.user.map(Into::into) },
             publisher: key,
+            incarnation: (logon.incarnation, logon.connection_number),
         });
         session.phase = Phase::LoggingOn;
         session.ack_interval = Duration::from_millis(logon.ack_interval_ms.into());
@@ -81,4 +92,9 @@ impl Publishers {
         }
         self.tidy(key, &cx.log);
     }
+}
+
+/// Whether the logon is that of an earlier connection of the client that holds the name.
+fn is_late(logon: &Logon<'_>, (incarnation, connection_number): (u64, u32)) -> bool {
+    logon.incarnation != 0 && logon.incarnation == incarnation && logon.connection_number < connection_number
 }

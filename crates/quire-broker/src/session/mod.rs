@@ -164,6 +164,8 @@ pub(crate) struct Principal {
 pub(crate) struct Identity {
     pub(crate) principal: Principal,
     pub(crate) publisher: PublisherKey,
+    /// Of the client, and the number of the connection among its connections; 0 = unknown.
+    pub(crate) incarnation: (u64, u32),
 }
 
 /// A flush that waits.

@@ -33,6 +33,27 @@ fn the_same_user_takes_over_its_name() {
 }
 
 #[test]
+fn a_late_logon_of_an_earlier_connection_does_not_end_the_newer_one() {
+    let mut pair = Pair::new();
+    let logon = |connection_number| Logon { incarnation: 5, connection_number, ..logon("loader") };
+    for (client, number) in [(1, 2), (2, 1), (3, 3)] {
+        pair.connect(client);
+        pair.send(client, &Command::Logon(logon(number)));
+        pair.turn();
+    }
+    assert_eq!(pair.take(2), [Said::Error(Code::NameInUse), Said::Closed]);
+    let said = [Said::LoggedOn { last_sequence: 0 }, Said::Error(Code::NameInUse), Said::Closed];
+    assert_eq!(pair.take(1), said, "the third connection is newer");
+    assert_eq!(pair.take(3), [Said::LoggedOn { last_sequence: 0 }]);
+    // Another client with the name takes over, whatever its number is.
+    pair.connect(4);
+    pair.send(4, &Command::Logon(Logon { incarnation: 6, ..logon(1) }));
+    pair.turn();
+    assert_eq!(pair.take(3), [Said::Error(Code::NameInUse), Said::Closed]);
+    assert_eq!(pair.take(4), [Said::LoggedOn { last_sequence: 0 }]);
+}
+
+#[test]
 fn another_user_is_refused_the_name() {
     let mut pair = Pair::new();
     pair.connect(1);

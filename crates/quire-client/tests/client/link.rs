@@ -59,7 +59,7 @@ pub fn config(name: &str) -> ClientConfig {
         publish_store_size_max: 1 << 20,
         ack_batch_size: 1,
         ack_timeout: Duration::from_secs(1),
-        seed: 7,
+        incarnation: 7,
     }
 }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use quire_client::{ClientConfig, ClientCore, Event, FailureCode, NewMessage, PublishError, Sequence, State};
-use quire_command::{Code, LoggedOn, Reply};
+use quire_command::{Code, Command, LoggedOn, Reply};
 use quire_types::time::Instant;
-use quire_wire::Encode;
+use quire_wire::{Decode, Encode, RawFrame};
 
 use crate::link::{Link, config};
 
@@ -179,4 +179,20 @@ fn a_client_is_told_that_another_program_has_published_under_its_name() {
     let numbered = NewMessage { sequence: Sequence::Given(3), ..message };
     assert_eq!(core.publish(&numbered).unwrap(), Some(3));
     assert_eq!(log_on(&mut core, 3), None);
+}
+
+#[test]
+fn every_connection_has_the_next_number() {
+    let now = Instant::from_ns(0);
+    let mut core = ClientCore::new(config("publisher"), now);
+    for number in 1..=3 {
+        core.handle_connected(now);
+        let mut bytes = Vec::new();
+        core.poll_transmit(now, &mut bytes);
+        // The frame begins with its size and its kind.
+        let frame = RawFrame { kind: bytes[4], body: &bytes[5..] };
+        let Ok(Command::Logon(logon)) = Command::decode(frame) else { panic!("{bytes:?}") };
+        assert_eq!((logon.incarnation, logon.connection_number), (config("publisher").incarnation, number));
+        core.handle_disconnected(now);
+    }
 }

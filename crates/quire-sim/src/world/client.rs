@@ -286,7 +286,7 @@ fn config(name: &str, random: &mut Random) -> ClientConfig {
         publish_store_size_max: 32 << 10,
         ack_batch_size: 1 + random.below(20) as u32,
         ack_timeout: Duration::from_millis(10),
-        seed: random.number(),
+        incarnation: random.number(),
     }
 }
 

@@ -232,12 +232,11 @@ impl Publisher {
     }
 }
 
-/// Whether the server refuses a command that is right. The logon of a slow connection that the client has given up can arrive after the
-/// logon of the next one, and ends that one.
+/// Whether the server refuses a command that is right.
 fn is_refusal(code: FailureCode) -> bool {
     match code {
         FailureCode::Wire(code) => {
-            !matches!(code, Code::StorageFull | Code::StorageFailed | Code::ShuttingDown | Code::NameInUse)
+            !matches!(code, Code::StorageFull | Code::StorageFailed | Code::ShuttingDown)
         }
         FailureCode::Closed | FailureCode::Disconnected => false,
     }

@@ -1,0 +1,160 @@
+"""PostgreSQL: `INSERT … ON CONFLICT` into one table with an index and one without, `NOTIFY` for subscribers."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from ..engine import WINDOW, Durability, LastValues, Record, Table
+
+_START_TIMEOUT_S = 60.0
+
+
+@dataclass
+class PostgreSQL(LastValues):
+    name = "PostgreSQL"
+
+    def version(self) -> str:
+        server = subprocess.run(
+            [_program("postgres"), "--version"], capture_output=True, text=True, check=True
+        ).stdout
+        return f"{server.split()[2]}, psycopg {version('psycopg')}"
+
+    def settings(self) -> str:
+        return (
+            f"synchronous_commit on, fsync {self._sync}; transactions of {WINDOW:,} records with unnest, text columns"
+            " for key, group and JSON; B-tree index on the group; pg_notify in the same transaction"
+        )
+
+    @property
+    def _sync(self) -> str:
+        return "on" if self.durability is Durability.SYNCED else "off"
+
+    def command(self, directory: Path) -> Sequence[str]:
+        cluster = directory / "cluster"
+        cluster.mkdir(mode=0o700)
+        user: list[str] = []
+        if os.geteuid() == 0:
+            # The server refuses to run as root.
+            account = _account()
+            os.chown(cluster, account.pw_uid, account.pw_gid)
+            directory.chmod(0o711)
+            user = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
+        initialize = [
+            _program("initdb"),
+            "-D",
+            str(cluster),
+            "-U",
+            "peers",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-locale",
+        ]
+        subprocess.run([*user, *initialize], check=True, capture_output=True, cwd=directory)
+        options = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": "",
+            "fsync": self._sync,
+        }
+        words = [word for key, value in options.items() for word in ("-c", f"{key}={value}")]
+        return [*user, _program("postgres"), "-D", str(cluster), *words]
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(
+            f"host=127.0.0.1 port={self.port} user=peers dbname=postgres", autocommit=True, connect_timeout=60
+        )
+
+    def prepare(self) -> None:
+        with self._accepted() as connection:
+            for table in Table:
+                connection.execute(
+                    f"CREATE TABLE {table.value} (id text PRIMARY KEY, part text NOT NULL, data text NOT NULL)"
+                )
+            connection.execute(f"CREATE INDEX ON {Table.INDEXED.value} (part)")
+
+    def _accepted(self) -> psycopg.Connection[Any]:
+        """Connects again until the server is ready: it refuses logins while it starts."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while True:
+            try:
+                return self._connected()
+            except psycopg.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def upsert(self, table: Table, records: Sequence[Record], *, watched: bool = False) -> None:
+        statement = (
+            f"INSERT INTO {table.value} SELECT * FROM unnest(%s::text[], %s::text[], %s::text[])"
+            " ON CONFLICT (id) DO UPDATE SET part = excluded.part, data = excluded.data"
+        )
+        if watched:
+            statement = f"WITH changed AS ({statement} RETURNING data) SELECT count(pg_notify('changes', data)) FROM changed"
+        with self._connected() as connection, connection.pipeline() as pipeline:
+            for start in range(0, len(records), WINDOW):
+                batch = records[start : start + WINDOW]
+                columns = (
+                    [record.key for record in batch],
+                    [record.group for record in batch],
+                    [record.data.decode() for record in batch],
+                )
+                # The next transaction is sent before this one is committed.
+                with connection.transaction():
+                    connection.execute(statement, columns)
+            pipeline.sync()
+
+    def get(self, table: Table, keys: Iterator[str], came: Callable[[bytes], None]) -> None:
+        statement = f"SELECT data FROM {table.value} WHERE id = %s"
+        with self._connected() as connection:
+            for key in keys:
+                ((data,),) = connection.execute(statement, (key,), prepare=True, binary=True).fetchall()
+                came(data.encode())
+
+    def query(self, table: Table, groups: Iterator[str], came: Callable[[Sequence[bytes]], None]) -> None:
+        statement = f"SELECT data FROM {table.value} WHERE part = %s"
+        with self._connected() as connection:
+            for group in groups:
+                rows = connection.execute(statement, (group,), prepare=True, binary=True).fetchall()
+                came([data.encode() for (data,) in rows])
+
+    def watch(self, ready: Callable[[int], None], came: Callable[[int], bool]) -> None:
+        with self._connected() as connection:
+            # A change between the two statements is in the state, and is also notified.
+            connection.execute("LISTEN changes")
+            ready(len(connection.execute(f"SELECT data FROM {Table.PLAIN.value}").fetchall()))
+            for _ in connection.notifies():
+                if came(1):
+                    return
+
+
+def _account() -> pwd.struct_passwd:
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise FileNotFoundError("an account for PostgreSQL")
+
+
+def _program(name: str) -> str:
+    # Debian has a directory for the programs of each version, which is not on the path.
+    versions = sorted(
+        Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[4])
+    )
+    found = shutil.which(name) or (versions and str(versions[-1]))
+    if not found:
+        raise FileNotFoundError(name)
+    return found
