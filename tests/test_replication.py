@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,20 @@ from typing import Any
 import pytest
 import quire
 from support import command_line
+from support.ports import reserve
 from support.server_process import ServerProcess
 from support.waiting import PATIENCE, wait_until
 
 
-def _free_ports(count: int) -> list[int]:
+@pytest.fixture
+def ports() -> Iterator[dict[str, int]]:
+    """The ports where other instances connect, by the names of the instances."""
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        found = {}
+        for name in "ab":
+            reserved, found[name] = reserve()
+            stack.enter_context(reserved)
+        yield found
 
 
 def _settings(own: str, other: str, directory: Path, ports: dict[str, int], **link: Any) -> dict[str, Any]:
@@ -42,9 +45,8 @@ def _settings(own: str, other: str, directory: Path, ports: dict[str, int], **li
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[tuple[quire.Server, quire.Server]]:
+def pair(tmp_path: Path, ports: dict[str, int]) -> Iterator[tuple[quire.Server, quire.Server]]:
     """Two servers of this process, linked in both directions."""
-    ports = dict(zip("ab", _free_ports(2), strict=True))
     pairs = (("a", "b"), ("b", "a"))
     configs = [quire.Config(**_settings(own, other, tmp_path, ports)) for own, other in pairs]
     with quire.Server(configs[0]) as a, quire.Server(configs[1]) as b:
@@ -100,8 +102,7 @@ def test_the_command_line_shows_links_and_downgrades_a_destination(
         b.replication.downgrade("x")
 
 
-def test_a_client_fails_over_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
-    ports = dict(zip("ab", _free_ports(2), strict=True))
+def test_a_client_fails_over_and_nothing_is_lost_or_doubled(tmp_path: Path, ports: dict[str, int]) -> None:
     settings = []
     for own, other in (("a", "b"), ("b", "a")):
         every = _settings(own, other, tmp_path, ports, downgrade_after="1s")
