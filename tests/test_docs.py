@@ -72,13 +72,20 @@ def test_every_page_that_the_readme_names_is_there() -> None:
 def test_the_page_of_the_configuration_has_every_key() -> None:
     page = (ROOT / "docs/reference/configuration.md").read_text()
     tables: dict[str, tuple[type[BaseModel], set[str]]] = {
-        "Server": (quire.Config, {"transport", "limits", "transaction_log", "queue", "sow_topic"}),
+        "Server": (
+            quire.Config,
+            {"transport", "limits", "transaction_log", "queue", "local_queue", "sow_topic", "replication"},
+        ),
         "`[[transport]]`": (quire.config.Transport, set()),
         "`[limits]`": (quire.config.Limits, set()),
         "`[transaction_log]`": (quire.config.TransactionLog, {"topic", "maintenance"}),
         "`[[transaction_log.topic]]`": (quire.config.RecordedTopic, set()),
         "`[transaction_log.maintenance]`": (quire.config.Maintenance, set()),
         "`[[sow_topic]]`": (quire.config.SowTopic, set()),
+        "`[replication]`": (quire.config.Replication, {"destination"}),
+        "`[[replication.destination]]`": (quire.config.Destination, {"topic"}),
+        "`[[replication.destination.topic]]`": (quire.config.ReplicatedTopic, set()),
+        "`[[local_queue]]`": (quire.config.Queue, {*quire.config.Queue.model_fields}),
         "`[[queue]]`": (quire.config.Queue, set()),
     }
     sections = dict(section.split("\n", 1) for section in page.split("\n## ")[1:])

@@ -78,7 +78,7 @@ def test_only_the_codec_of_the_broker_imports_the_wire_protocol() -> None:
 
 BROKER = ROOT / "crates/quire-broker/src"
 
-SERVICES = ["publishers", "ordinary", "bookmarks", "queues", "tables", "maintenance"]
+SERVICES = ["publishers", "ordinary", "bookmarks", "queues", "tables", "links", "maintenance"]
 
 
 def rust_files(name: str) -> list[Path]:

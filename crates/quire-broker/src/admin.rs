@@ -7,7 +7,7 @@ use super::context::Context;
 use super::maintenance::Maintenance;
 use super::queues::{QueueChanges, QueueFigures, QueueSettings};
 use super::reply::Refused;
-use super::stats::{ConnectionStats, Page, ServerStats, Stats, TopicStats};
+use super::stats::{ConnectionStats, Page, ReplicationStats, ServerStats, Stats, TopicStats};
 use super::{Access, ConnectionId, Output};
 use crate::session::{Phase, SessionId};
 use quire_command::{Ack, AckKind, Code, Maintain, Reply, Subject};
@@ -38,6 +38,15 @@ pub enum AdminCommand {
     },
     /// Drops a queue that was created at run time. The reply is [`AdminReply::QueueDropped`].
     DropQueue(String),
+    /// The links to other instances. The reply is [`AdminReply::Replication`].
+    Replication,
+    /// Whether publishers wait for a destination. The reply is [`AdminReply::Replication`].
+    Downgrade {
+        /// The destination.
+        destination: String,
+        /// They do not wait for it from now on; false: they do again.
+        is_downgraded: bool,
+    },
 }
 
 /// The answer to an [`AdminCommand`].
@@ -79,6 +88,8 @@ pub enum AdminReply {
         /// Warnings, in words.
         warnings: Vec<String>,
     },
+    /// The links to other instances.
+    Replication(Box<ReplicationStats>),
     /// The command was not carried out.
     Refused {
         /// Why, for programs.
@@ -141,6 +152,7 @@ impl From<Subject<'_>> for AdminCommand {
             Subject::Server => AdminCommand::Server,
             Subject::Clients { after } => AdminCommand::Clients(after),
             Subject::Topics { after } => AdminCommand::Topics(after.to_owned()),
+            Subject::Replication => AdminCommand::Replication,
         }
     }
 }
@@ -217,6 +229,10 @@ impl Context {
             AdminReply::QueueDropped { queue, message_count, warnings } => {
                 let dropped = json!({ "name": queue, "dropped": message_count, "warnings": warnings });
                 let json = json!({ "queue": dropped }).to_string();
+                self.put(id, &Reply::Stats { command, json: &json });
+            }
+            AdminReply::Replication(replication) => {
+                let json = json!({ "replication": replication }).to_string();
                 self.put(id, &Reply::Stats { command, json: &json });
             }
             AdminReply::Refused { code, reason } => {

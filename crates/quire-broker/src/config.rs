@@ -6,6 +6,7 @@ use std::time::Duration;
 use quire_journal::{Action, JournalError};
 use serde::Deserialize;
 
+use super::links::{Definition as LinkDefinition, ReplicationConfig};
 use super::queues::{Definition, QueueSettings};
 use super::tables::{SowTopicSettings, TableDefinition};
 use super::topic::RecordingRule;
@@ -28,6 +29,8 @@ pub struct BrokerConfig {
     pub queues: Vec<QueueSettings>,
     /// The topics that keep the newest message of each key.
     pub sow_topics: Vec<SowTopicSettings>,
+    /// Links to other instances.
+    pub replication: ReplicationConfig,
     /// The ways in. The driver names one with each connection, by its place here.
     pub transports: Vec<TransportConfig>,
     /// The limits of all connections together.
@@ -225,6 +228,7 @@ pub(crate) struct Compiled {
     pub rules: Vec<RecordingRule>,
     pub queues: Vec<Definition>,
     pub tables: Vec<TableDefinition>,
+    pub links: Vec<LinkDefinition>,
 }
 
 /// A value that cannot be used. The fault of the author of the configuration.
@@ -352,10 +356,20 @@ impl BrokerConfig {
             client: ClientFacts::default(),
             instance: InstanceFacts {
                 name: Some(self.name.clone()),
-                group: None,
+                group: Some(self.group().to_owned()),
                 version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             },
         }
+    }
+
+    /// The group of the instance.
+    pub(crate) fn group(&self) -> &str {
+        self.replication.group.as_deref().unwrap_or(&self.name)
+    }
+
+    /// Whether the queue is of this instance only.
+    pub(crate) fn is_local_queue(&self, name: &str) -> bool {
+        self.replication.local_queues.iter().any(|queue| queue == name)
     }
 
     /// The largest message that any connection may publish, in bytes.
@@ -422,11 +436,13 @@ impl BrokerConfig {
         let names: Vec<_> = self.queues.iter().map(|queue| queue.name.as_str().into()).collect();
         let queues = Definition::compile(&self.queues, &rules, &options);
         let tables = TableDefinition::compile(&self.sow_topics, &rules, &names, &options);
-        match (queues, tables) {
-            (Ok(queues), Ok(tables)) => Ok(Compiled { rules, queues, tables }),
-            (queues, tables) => {
+        let links = self.replication.compile(&self.name, &options);
+        match (queues, tables, links) {
+            (Ok(queues), Ok(tables), Ok(links)) => Ok(Compiled { rules, queues, tables, links }),
+            (queues, tables, links) => {
                 let mut errors = queues.err().unwrap_or_default();
                 errors.0.extend(tables.err().unwrap_or_default().0);
+                errors.0.extend(links.err().unwrap_or_default().0);
                 Err(errors)
             }
         }
@@ -516,6 +532,7 @@ impl Default for BrokerConfig {
             allow_backtracking_patterns: false,
             queues: Vec::new(),
             sow_topics: Vec::new(),
+            replication: ReplicationConfig::default(),
             transports: vec![TransportConfig::default()],
             limits: Limits::default(),
         }

@@ -14,7 +14,9 @@ use slotmap::SlotMap;
 
 use super::BrokerConfig;
 use super::io::{Event, Output};
+use super::links::{Definition, SyncType};
 use super::log::Log;
+use super::replicated::Replicated;
 use super::send::Buffers;
 use super::sessions::Sessions;
 use super::slice::Slices;
@@ -171,6 +173,20 @@ impl Context {
             "the filter takes more than the limit of effort for one message, of {size} bytes; use fewer patterns, or smaller messages"
         );
         self.end_subscription(id, Code::LimitExceeded, &reason);
+    }
+
+    /// Makes the log wait for the destinations.
+    pub(crate) fn open_links(&mut self, definitions: &[Definition]) {
+        let replication = &self.config.replication;
+        let is_sync = |definition: &Definition| definition.settings.sync_type == SyncType::Sync;
+        self.log.replicated = Replicated::new(definitions.iter().map(is_sync), replication.required_acks);
+        self.log.replicated.holds_logons = definitions.iter().any(is_sync);
+        self.log.has_links = replication.accepts || !definitions.is_empty();
+    }
+
+    /// The time of the first turn, in nanoseconds: it tells one run of the instance from the next.
+    pub(crate) fn started_ns(&self) -> u64 {
+        self.started.unwrap_or(self.now.wall).as_ns()
     }
 
     pub(crate) fn subscription(&mut self, id: SubscriptionId) -> &mut Subscription {

@@ -59,6 +59,27 @@ pub enum Input<'a> {
         /// What is to be done.
         command: AdminCommand,
     },
+    /// [`Output::OpenLink`] was carried out.
+    LinkOpened {
+        /// The number of the destination.
+        destination: u32,
+        /// The driver's number for the connection.
+        connection: ConnectionId,
+    },
+    /// [`Output::OpenLink`] failed.
+    LinkNotOpened {
+        /// The number of the destination.
+        destination: u32,
+        /// Why, for the log.
+        reason: &'a str,
+    },
+    /// Another instance connected to the address for links.
+    LinkAccepted {
+        /// The driver's number for the connection.
+        connection: ConnectionId,
+        /// Where it comes from, for the log.
+        peer: &'a str,
+    },
     /// The time given by `next_timeout` has come.
     Timeout,
     /// Stop: taken publishes are flushed and acknowledged, all clients are notified, and all connections are closed.
@@ -85,6 +106,14 @@ pub enum Output {
     Close {
         /// Which.
         connection: ConnectionId,
+    },
+    /// Connect to another instance. Then hand in [`Input::LinkOpened`] or [`Input::LinkNotOpened`]. The attempt ends within a time that
+    /// the driver chooses.
+    OpenLink {
+        /// The number of the destination.
+        destination: u32,
+        /// `HOST:PORT`.
+        address: String,
     },
     /// Read no more from the connection until [`Output::ResumeReading`].
     PauseReading {
@@ -328,6 +357,50 @@ pub enum Event {
         /// The first position of the log.
         first: u64,
     },
+    /// A destination is connected.
+    LinkUp {
+        /// The destination.
+        destination: String,
+        /// The instance that answered.
+        instance: String,
+        /// Records after this position are sent.
+        after: u64,
+    },
+    /// A destination has everything that was in the log when it was connected.
+    LinkCaughtUp {
+        /// The destination.
+        destination: String,
+    },
+    /// A destination is not connected. Attempts that end for the same reason are logged once.
+    LinkDown {
+        /// The destination.
+        destination: String,
+        /// Why.
+        reason: String,
+    },
+    /// Publishers wait for a destination from now on, or do not.
+    LinkWaitedFor {
+        /// The destination.
+        destination: String,
+        /// Whether they wait.
+        is_waited_for: bool,
+        /// Why this changed.
+        reason: &'static str,
+    },
+    /// Another instance sends its records.
+    LinkAccepted {
+        /// The instance.
+        source: String,
+        /// Its address.
+        peer: String,
+    },
+    /// The link of another instance was ended here.
+    LinkRefused {
+        /// The instance, or its address.
+        source: String,
+        /// Why.
+        reason: String,
+    },
     /// The broker is stopping.
     ShuttingDown,
 }
@@ -346,6 +419,10 @@ impl Event {
             | Event::QueueCreated { .. }
             | Event::QueueAltered { .. }
             | Event::QueueDropped { .. }
+            | Event::LinkUp { .. }
+            | Event::LinkCaughtUp { .. }
+            | Event::LinkAccepted { .. }
+            | Event::LinkWaitedFor { is_waited_for: true, .. }
             | Event::ShuttingDown => Level::Info,
             Event::Ended { code: Code::ShuttingDown, .. } => Level::Info,
             Event::Ended { .. }
@@ -361,6 +438,9 @@ impl Event {
             | Event::RecordsMissing { .. }
             | Event::SnapshotNotSaved { .. }
             | Event::SnapshotNotUsed { .. }
+            | Event::LinkDown { .. }
+            | Event::LinkRefused { .. }
+            | Event::LinkWaitedFor { .. }
             | Event::MaintenanceFailed { .. } => Level::Warning,
             Event::SubscriptionEnded { .. }
             | Event::JournalFailed { .. }
@@ -463,6 +543,25 @@ impl fmt::Display for Event {
                 f,
                 "topic {topic:?}: the log begins at position {first}, so records of older messages are missing"
             ),
+            Event::LinkUp { destination, instance, after } => {
+                write!(f, "destination {destination:?}: connected to instance {instance:?}, records after position {after} are sent")
+            }
+            Event::LinkCaughtUp { destination } => {
+                write!(f, "destination {destination:?}: everything that was in the log at the connect was sent")
+            }
+            Event::LinkDown { destination, reason } => {
+                write!(f, "destination {destination:?}: not connected: {reason}")
+            }
+            Event::LinkWaitedFor { destination, is_waited_for: true, reason } => {
+                write!(f, "destination {destination:?}: publishers wait for it again: {reason}")
+            }
+            Event::LinkWaitedFor { destination, is_waited_for: false, reason } => {
+                write!(f, "destination {destination:?}: publishers do not wait for it: {reason}")
+            }
+            Event::LinkAccepted { source, peer } => {
+                write!(f, "source {source:?}: connected from {peer}")
+            }
+            Event::LinkRefused { source, reason } => write!(f, "source {source:?}: link ended: {reason}"),
             Event::ShuttingDown => f.write_str("shutting down"),
         }
     }

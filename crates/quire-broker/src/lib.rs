@@ -11,6 +11,7 @@ mod context;
 mod failure;
 mod ids;
 mod io;
+mod links;
 mod log;
 mod maintenance;
 mod ordinary;
@@ -18,6 +19,7 @@ mod paged;
 mod publishers;
 mod queues;
 pub mod replay;
+mod replicated;
 mod reply;
 mod send;
 mod session;
@@ -40,13 +42,17 @@ pub use config::{
 };
 pub use failure::code_of;
 pub use io::{ConnectionId, Event, Input, Level, Output, TransportId};
+pub use links::{DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
 pub use maintenance::{Maintenance, MaintenanceDone, MaintenanceJob};
 pub(crate) use queues::QueueSubscription;
 pub use queues::{
     Expired, QueueChanges, QueueFigures, QueueSettings, QueueStats, StandaloneError, StandaloneQueue,
 };
 pub use slice::Stopwatch;
-pub use stats::{ConnectionStats, Page, ServerStats, Stats, TableFigures, TopicStats};
+pub use stats::{
+    ConnectionStats, DestinationStats, Page, ReplicationStats, ServerStats, SourceStats, Stats, TableFigures,
+    TopicStats,
+};
 pub use tables::{HistorySettings, SowTopicSettings, TableDurability, TableExpiration};
 pub(crate) use timer::Timer;
 pub use work::{ReadDone, ReadRequest, ReadTicket};

@@ -1,17 +1,24 @@
 //! The log as the parts of the broker see it, and how far it has come.
 //!
-//! Four positions follow each other. An *appended* record has its place in the log. A *persisted* record is on the disk. An *acknowledged*
-//! record may be reported to publishers and commands as safe. A *visible* record may be handed to consumers of the log. Only this module
-//! decides the latter two: today both are the persisted position. A *served* record has been handed to every consumer.
+//! Four positions follow each other. An *appended* record has its place in the log. A *persisted* record is on the disk. A *visible* record
+//! may be handed to consumers of the log: it is persisted. A *served* record has been handed to every consumer. A record is *safe*, and may
+//! be reported to its publisher, when it is persisted here and on the sync destinations that it goes to (`replicated.rs`).
 
 use quire_journal::{Appended, Journal, JournalError, NewRecord, Position, PublisherId, Reader, Timestamp};
 
 use super::failure::Failure;
+use super::replicated::{Destinations, Replicated};
 
 /// See the module's documentation.
 pub(crate) struct Log {
     pub(crate) journal: Journal,
     pub(crate) reader: Reader,
+    /// How far the destinations are.
+    pub(crate) replicated: Replicated,
+    /// Records may come from other instances, or go there.
+    pub(crate) has_links: bool,
+    /// The last position of the log when it was opened.
+    opened_at: Position,
     pub(crate) failure: Option<Failure>,
     /// Publishers were not notified of the failure yet.
     pub(crate) is_failure_news: bool,
@@ -28,7 +35,10 @@ impl Log {
             served: journal.persisted(),
             // The journal gives no record an earlier time. Subscribers and last-value topics have the same time as the log.
             stamped: journal.last_timestamp(),
+            opened_at: journal.persisted(),
             journal,
+            replicated: Replicated::default(),
+            has_links: false,
             failure: None,
             is_failure_news: false,
         }
@@ -40,10 +50,21 @@ impl Log {
         self.journal.appended()
     }
 
-    /// The position up to which messages may be reported as safe to publishers and commands.
+    /// Whether a record that goes to these destinations may be reported as safe to its publisher.
     #[inline]
-    pub(crate) fn acknowledged(&self) -> Position {
-        self.journal.persisted()
+    pub(crate) fn is_safe(&self, position: Position, destinations: Destinations) -> bool {
+        position <= self.journal.persisted() && self.replicated.has(position, destinations)
+    }
+
+    /// The destinations that records of an earlier run may still wait for.
+    pub(crate) fn awaited_since_start(&self) -> Destinations {
+        let all = self.replicated.all();
+        if self.replicated.has(self.opened_at, all) { Destinations::NONE } else { all }
+    }
+
+    /// The position up to which everything is persisted here and on the destinations that it goes to.
+    pub(crate) fn replicated(&self) -> Position {
+        self.replicated.everywhere(self.journal.persisted())
     }
 
     /// The position up to which consumers and readers get records.
@@ -52,9 +73,14 @@ impl Log {
         self.journal.persisted()
     }
 
-    /// Whether everything appended is acknowledged.
+    /// The position up to which a replay gets records. A durable one waits for the sync destinations.
+    pub(crate) fn replay_end(&self, is_durable: bool) -> Position {
+        if is_durable { self.served.min(self.replicated()) } else { self.served }
+    }
+
+    /// Whether everything appended is persisted.
     pub(crate) fn is_settled(&self) -> bool {
-        self.acknowledged() == self.appended()
+        self.journal.persisted() == self.appended()
     }
 
     /// Bytes of records that were appended and are not persisted yet.

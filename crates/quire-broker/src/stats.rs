@@ -4,6 +4,7 @@ use quire_types::Timestamp;
 use serde::{Serialize, Serializer};
 
 use super::ConnectionId;
+use super::links::SyncType;
 use super::queues::QueueFigures;
 
 /// Counters since the start, and the current numbers.
@@ -165,6 +166,77 @@ pub struct TableFigures {
     pub topic_count: Option<u64>,
 }
 
+/// The links of an instance to others.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ReplicationStats {
+    /// The name of the instance.
+    pub name: String,
+    /// The group that it is in.
+    pub group: String,
+    /// Clients wait to be let in until the instance has back what it lost.
+    pub holds_logons: bool,
+    /// The instances that it sends to.
+    pub destinations: Vec<DestinationStats>,
+    /// The connections of instances that send to it.
+    pub sources: Vec<SourceStats>,
+}
+
+/// The link to a destination.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DestinationStats {
+    /// The name in the configuration.
+    pub name: String,
+    /// The name of the instance that is connected; `None` without a connection.
+    pub instance: Option<String>,
+    /// The address that is connected, or tried next.
+    pub address: String,
+    /// `waiting`, `connecting`, `catching_up` or `live`.
+    pub state: &'static str,
+    /// As configured.
+    pub configured_sync_type: SyncType,
+    /// As it is now: `async` after a downgrade.
+    pub sync_type: SyncType,
+    /// The position of the log here up to which it has everything.
+    pub acknowledged: u64,
+    /// The position of the log here that was looked at for it.
+    pub scanned: u64,
+    /// Bytes of records that are sent and not acknowledged.
+    pub unacknowledged_bytes: u64,
+    /// The age of the oldest message that it has not acknowledged; 0 when there is none.
+    pub seconds_behind: f64,
+    /// Records sent since the start.
+    #[serde(rename = "sent")]
+    pub sent_count: u64,
+    /// Bytes of frames of records since the start.
+    pub sent_bytes: u64,
+    /// Connections since the start.
+    #[serde(rename = "connects")]
+    pub connect_count: u64,
+    /// Why the last connection or attempt ended; `None` while it is connected.
+    pub last_error: Option<String>,
+}
+
+/// A connection of an instance that sends to this one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SourceStats {
+    /// The name of the instance, or its address before it has said its name.
+    pub name: String,
+    /// Its address.
+    pub peer: String,
+    /// `connecting` or `live`.
+    pub state: &'static str,
+    /// The position of its log up to which its records came.
+    pub received: u64,
+    /// The position of its log up to which it got acknowledgements.
+    pub acknowledged: u64,
+    /// Records that came on this connection.
+    #[serde(rename = "records")]
+    pub received_count: u64,
+    /// Of these, dropped as duplicates.
+    #[serde(rename = "duplicates")]
+    pub duplicate_count: u64,
+}
+
 /// A part of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<T> {
@@ -198,6 +270,14 @@ impl<T: Serialize> Page<T> {
 }
 
 impl Stats {
+    /// The figures as a JSON object. The names of its fields are stable.
+    pub fn to_json(&self) -> String {
+        // Fails only for maps whose keys are not text.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+impl ReplicationStats {
     /// The figures as a JSON object. The names of its fields are stable.
     pub fn to_json(&self) -> String {
         // Fails only for maps whose keys are not text.

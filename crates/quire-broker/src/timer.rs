@@ -35,6 +35,8 @@ pub(crate) enum Timer {
     Queues,
     /// The lifetime of a record of a last-value topic is over.
     Tables,
+    /// A link to another instance has something to do.
+    Links,
 }
 
 /// The timers that run, earliest first. A frequent event does not set a timer anew. Instead the timer checks, when it fires, whether its

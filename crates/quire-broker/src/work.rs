@@ -9,6 +9,8 @@ use rustc_hash::FxBuildHasher;
 
 use super::Output;
 use super::context::Context;
+use super::io::ConnectionId;
+use super::links::{LinkFound, LinkReading, PlacesFile};
 use super::queues::{Purpose, QueueJob, QueueOutcome};
 use crate::replay::{Answer, Found, Located, Question, Reading, ReplayId, decide_all};
 use crate::session::SessionId;
@@ -46,6 +48,10 @@ pub(crate) enum Job {
     Snapshot(Box<SnapshotFile>),
     /// Find the position and the time of a message.
     FindBookmark { reader: Reader, bookmark: Bookmark },
+    /// Read records for another instance.
+    Link(Box<LinkReading>),
+    /// Write where the destinations are.
+    LinkPlaces(PlacesFile),
 }
 
 /// The result of a job.
@@ -56,6 +62,8 @@ pub(crate) enum Outcome {
     Queue(QueueOutcome),
     Snapshot(Result<(), JournalError>),
     BookmarkFound(Result<Option<FoundInstant>, JournalError>),
+    Link(Box<LinkFound>),
+    LinkPlaces(Result<(), JournalError>),
     /// A bug of ours: nothing was found, and nothing is known.
     Panicked,
 }
@@ -73,6 +81,12 @@ pub(crate) enum JobOwner {
     Snapshot,
     /// A query of this session, of a state after a message.
     FindBookmark(SessionId),
+    /// The link to this destination.
+    Link(usize),
+    /// The connection of another instance, of the message that it says is here.
+    LinkMark(ConnectionId),
+    /// Where the destinations are.
+    LinkPlaces,
 }
 
 /// The jobs under way.
@@ -118,6 +132,8 @@ impl ReadRequest {
             Job::Read(reading) => Outcome::Read(Box::new(reading.run())),
             Job::Decide(questions) => Outcome::Decided(decide_all(questions)),
             Job::Queue(work) => Outcome::Queue(work.run()),
+            Job::Link(reading) => Outcome::Link(Box::new(reading.run())),
+            Job::LinkPlaces(file) => Outcome::LinkPlaces(file.write()),
             Job::Snapshot(file) => Outcome::Snapshot(file.write()),
             Job::FindBookmark { reader, bookmark } => {
                 Outcome::BookmarkFound(find_bookmark(&reader, bookmark))

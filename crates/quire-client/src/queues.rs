@@ -101,6 +101,19 @@ impl ClientCore {
         }))
     }
 
+    /// Decides whether publishers of the server wait for a destination: [`Event::Told`](super::Event::Told).
+    ///
+    /// # Errors
+    /// When the client is closed.
+    pub fn replicate(&mut self, destination: &str, is_downgraded: bool) -> Result<CommandId, Failure> {
+        self.check_not_closed()?;
+        Ok(self.command(|commands| {
+            commands.once(None, |command, out| {
+                Command::Replicate { command, destination, is_downgraded }.encode(out);
+            })
+        }))
+    }
+
     /// Messages that were settled, of which it is not known yet that this is durable.
     pub fn unconfirmed_count(&self) -> u64 {
         self.leases.waiting_count() + self.commands.unconfirmed_count()

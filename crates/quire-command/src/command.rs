@@ -25,6 +25,7 @@ pub enum Command<'a> {
     Inspect { command: u32, subject: Subject<'a> },
     DefineQueue { command: u32, action: DefineQueue<'a> },
     SowDelete(SowDelete<'a>),
+    Replicate { command: u32, destination: &'a str, is_downgraded: bool },
 }
 
 /// The change that a [`Command::DefineQueue`] asks for.
@@ -64,6 +65,8 @@ pub enum Subject<'a> {
         /// Empty: from the first one on.
         after: &'a str,
     },
+    /// Its links to other instances.
+    Replication,
 }
 
 /// The identity of the client, and its options for the connection.

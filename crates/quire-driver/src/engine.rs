@@ -24,7 +24,7 @@ use std::thread::{self, JoinHandle};
 use crossbeam_channel::{Sender, bounded, unbounded};
 use parking_lot::Mutex;
 use polling::Poller;
-use quire_broker::{AdminCommand, AdminReply, BrokerConfig};
+use quire_broker::{AdminCommand, AdminReply, BrokerConfig, ConfigError};
 use quire_journal::{Progress, Reader};
 
 use crate::error::EngineError;
@@ -81,6 +81,10 @@ impl Engine {
         on_progress: &mut dyn FnMut(Progress),
         on_stopped: Option<registry::Running>,
     ) -> Result<Engine, EngineError> {
+        if config.replication.accepts || !config.replication.destinations.is_empty() {
+            let reason = "an embedded engine has no links to other instances: run a server".to_owned();
+            return Err(ConfigError { key: "replication".to_owned(), reason }.into());
+        }
         let poller = Arc::new(Poller::new().map_err(EngineError::Thread)?);
         let bell = Arc::clone(&poller);
         let wake = Box::new(move || {

@@ -47,6 +47,13 @@ pub enum Effect {
         /// Which.
         connection: ConnectionId,
     },
+    /// Connect to another instance, and report the result to the broker.
+    OpenLink {
+        /// The number of the destination.
+        destination: u32,
+        /// `HOST:PORT`.
+        address: String,
+    },
     /// Take no more bytes from it until further notice.
     PauseReading {
         /// The connection.
@@ -172,6 +179,7 @@ impl Host {
                 Output::Send { connection, bytes } => Effect::Send { connection, bytes },
                 Output::SendShared { connection, bytes } => Effect::SendShared { connection, bytes },
                 Output::Close { connection } => Effect::Close { connection },
+                Output::OpenLink { destination, address } => Effect::OpenLink { destination, address },
                 Output::PauseReading { connection } => Effect::PauseReading { connection },
                 Output::ResumeReading { connection } => Effect::ResumeReading { connection },
                 Output::Log(event) => Effect::Log(event),

@@ -560,7 +560,8 @@ impl Client {
         number_of(py, self.handle.client().queue_stats(queue))
     }
 
-    /// Asks about the server: `"server"`, its `"clients"` after a connection, its `"topics"` after a name. Gives the command.
+    /// Asks about the server: `"server"`, its `"clients"` after a connection, its `"topics"` after a name, its `"replication"`.
+    /// Gives the command.
     fn inspect(
         &self,
         py: Python<'_>,
@@ -572,9 +573,16 @@ impl Client {
         let subject = match subject {
             "clients" => Subject::Clients { after: after_connection },
             "topics" => Subject::Topics { after: after_topic },
+            "replication" => Subject::Replication,
             _ => Subject::Server,
         };
         number_of(py, self.handle.client().inspect(subject))
+    }
+
+    /// Decides whether publishers of the server wait for a destination; gives the command.
+    fn replicate(&self, py: Python<'_>, destination: &str, is_downgraded: bool) -> PyResult<u32> {
+        self.handle.check_fork(py)?;
+        number_of(py, self.handle.client().replicate(destination, is_downgraded))
     }
 
     /// Has the server create a queue with these settings, as JSON; gives the command.

@@ -34,6 +34,9 @@ const DISCONNECTED: u8 = 4;
 const SHUTDOWN: u8 = 5;
 const ADMINISTRATOR_CONNECTED: u8 = 6;
 const DENIED_CONNECTED: u8 = 7;
+const LINK_OPENED: u8 = 8;
+const LINK_NOT_OPENED: u8 = 9;
+const LINK_ACCEPTED: u8 = 10;
 
 /// A broker with its journal, without sockets.
 #[pyclass(frozen, module = "quire._quire")]
@@ -66,6 +69,8 @@ pub struct Turn {
     pauses: Vec<u64>,
     /// Connections to read from again.
     resumes: Vec<u64>,
+    /// Links to open: the number of the destination and its address.
+    links: Vec<(u32, String)>,
     /// Level (of `logging`) and text.
     logs: Vec<(u8, String)>,
     /// Seconds after which the next turn is due at the latest; `None` = when something happens.
@@ -134,6 +139,7 @@ impl Engine {
             closes: vec![],
             pauses: vec![],
             resumes: vec![],
+            links: vec![],
             logs: vec![],
             sleep,
             drained,
@@ -148,6 +154,7 @@ impl Engine {
                 }
                 Effect::SendShared { connection, bytes } => turn.send(connection, shared.object(py, bytes)),
                 Effect::Close { connection } => turn.closes.push(connection.0),
+                Effect::OpenLink { destination, address } => turn.links.push((destination, address)),
                 Effect::PauseReading { connection } => turn.pauses.push(connection.0),
                 Effect::ResumeReading { connection } => turn.resumes.push(connection.0),
                 Effect::Log(event) => turn.logs.push((log_level(event.level()), event.to_string())),
@@ -163,6 +170,22 @@ impl Engine {
     fn stats(&self, py: Python<'_>) -> PyResult<String> {
         match self.admin(py, AdminCommand::Stats)? {
             AdminReply::Stats(stats) => Ok(stats.to_json()),
+            reply => Err(unexpected(py, reply)),
+        }
+    }
+
+    /// The links to other instances, as a JSON object.
+    fn replication(&self, py: Python<'_>) -> PyResult<String> {
+        match self.admin(py, AdminCommand::Replication)? {
+            AdminReply::Replication(stats) => Ok(stats.to_json()),
+            reply => Err(unexpected(py, reply)),
+        }
+    }
+
+    /// Decides whether publishers wait for a destination.
+    fn downgrade(&self, py: Python<'_>, destination: String, is_downgraded: bool) -> PyResult<()> {
+        match self.admin(py, AdminCommand::Downgrade { destination, is_downgraded })? {
+            AdminReply::Replication(_) => Ok(()),
             reply => Err(unexpected(py, reply)),
         }
     }
@@ -282,7 +305,15 @@ fn hand_in(host: &mut Host, (event, connection, bytes): &(u8, u64, PyBackedBytes
         let transport = TransportId(u16::from_le_bytes(*place));
         Input::Connected { connection, peer: std::str::from_utf8(peer).unwrap_or("?"), transport, access }
     };
+    let text = || std::str::from_utf8(bytes).unwrap_or("?");
     host.handle(match *event {
+        LINK_OPENED => {
+            let destination = bytes.first_chunk().map_or(u32::MAX, |number| u32::from_le_bytes(*number));
+            Input::LinkOpened { destination, connection }
+        }
+        // The number of the event is that of the destination.
+        LINK_NOT_OPENED => Input::LinkNotOpened { destination: connection.0 as u32, reason: text() },
+        LINK_ACCEPTED => Input::LinkAccepted { connection, peer: text() },
         CONNECTED => connected(Access::Client),
         ADMINISTRATOR_CONNECTED => connected(Access::Administrator),
         DENIED_CONNECTED => connected(Access::Denied),

@@ -33,6 +33,7 @@ pub(super) const MAINTAIN: u8 = 15;
 const INSPECT: u8 = 16;
 pub(super) const DEFINE_QUEUE: u8 = 17;
 pub(super) const SOW_DELETE: u8 = 18;
+const REPLICATE: u8 = 19;
 
 const FLAG_EXPIRATION: u8 = 1;
 const FLAG_HEADERS: u8 = 2;
@@ -98,6 +99,7 @@ fn decode_rare(frame: RawFrame<'_>) -> Result<Command<'_>, WireError> {
         INSPECT => decode_inspect(frame.body),
         DEFINE_QUEUE => decode_define_queue(frame.body),
         SOW_DELETE => SowDelete::from_body(frame.body).map(Command::SowDelete),
+        REPLICATE => decode_replicate(frame.body),
         kind => Err(WireError::UnknownKind { kind }),
     }
 }
@@ -148,6 +150,11 @@ impl Encode for Command<'_> {
             Command::Inspect { command, subject } => encode_inspect(out, *command, subject),
             Command::DefineQueue { command, action } => encode_define_queue(out, *command, action),
             Command::SowDelete(delete) => delete.encode(out),
+            Command::Replicate { command, destination, is_downgraded } => put_frame(out, REPLICATE, |out| {
+                put_field(out, 1, &command.to_le_bytes());
+                put_field(out, 3, &[if *is_downgraded { DOWNGRADE } else { UPGRADE }]);
+                put_field(out, 4, destination.as_bytes());
+            }),
         }
     }
 }
@@ -352,8 +359,26 @@ fn encode_inspect(out: &mut Vec<u8>, command: u32, subject: &Subject<'_>) {
                 put_field(out, 3, &[TOPICS]);
                 put_field(out, 5, after.as_bytes());
             }
+            Subject::Replication => put_field(out, 3, &[REPLICATION]),
         }
     });
+}
+
+fn decode_replicate(body: &[u8]) -> Result<Command<'_>, WireError> {
+    let mut fields = Fields::new("replicate", body);
+    let (mut command, mut action, mut destination) = (0, 0, "");
+    while let Some((tag, value)) = fields.next()? {
+        match tag {
+            1 => command = fields.u32(value, "command")?,
+            3 => [action] = fields.array(value, "action")?,
+            4 => destination = fields.text(value, "destination")?,
+            tag => fields.unknown(tag)?,
+        }
+    }
+    if command == 0 || destination.is_empty() || !matches!(action, DOWNGRADE | UPGRADE) {
+        return Err(fields.bad("command, action and destination"));
+    }
+    Ok(Command::Replicate { command, destination, is_downgraded: action == DOWNGRADE })
 }
 
 fn decode_inspect(body: &[u8]) -> Result<Command<'_>, WireError> {
@@ -375,6 +400,7 @@ fn decode_inspect(body: &[u8]) -> Result<Command<'_>, WireError> {
         (SERVER, None, None) => Subject::Server,
         (CLIENTS, Some(after), None) => Subject::Clients { after },
         (TOPICS, None, Some(after)) => Subject::Topics { after },
+        (REPLICATION, None, None) => Subject::Replication,
         _ => return Err(fields.bad("subject")),
     };
     Ok(Command::Inspect { command, subject })
@@ -384,6 +410,11 @@ fn decode_inspect(body: &[u8]) -> Result<Command<'_>, WireError> {
 const SERVER: u8 = 1;
 const CLIENTS: u8 = 2;
 const TOPICS: u8 = 3;
+const REPLICATION: u8 = 4;
+
+/// `action` of a `replicate`.
+const DOWNGRADE: u8 = 1;
+const UPGRADE: u8 = 2;
 
 /// The fields that the small commands share.
 struct CommandFields<'a> {

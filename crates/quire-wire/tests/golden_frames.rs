@@ -239,6 +239,12 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
         ("inspect.server", Command::Inspect { command: 1, subject: Subject::Server }),
         ("inspect.clients", Command::Inspect { command: 1, subject: Subject::Clients { after: 2 } }),
         ("inspect.topics", Command::Inspect { command: 1, subject: Subject::Topics { after: "orders" } }),
+        ("inspect.replication", Command::Inspect { command: 1, subject: Subject::Replication }),
+        (
+            "replicate.downgrade",
+            Command::Replicate { command: 1, destination: "east-2", is_downgraded: true },
+        ),
+        ("replicate.upgrade", Command::Replicate { command: 1, destination: "east-2", is_downgraded: false }),
         (
             "define_queue.create",
             Command::DefineQueue { command: 1, action: DefineQueue::Create { settings: "{\"name\":\"q\"}" } },
@@ -439,6 +445,7 @@ fn client_name(frame: &Command<'_>) -> &'static str {
         Command::Inspect { .. } => "inspect",
         Command::DefineQueue { .. } => "define_queue",
         Command::SowDelete(_) => "sow_delete",
+        Command::Replicate { .. } => "replicate",
     }
 }
 

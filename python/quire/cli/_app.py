@@ -38,6 +38,11 @@ app.command(
 )
 
 app.command("quire.cli._inspect:topic_app", name="topic", help="Show the topics of a server.")
+app.command(
+    "quire.cli._replication:app",
+    name="replication",
+    help="Show the links of a server to other instances; downgrade and upgrade destinations.",
+)
 app.command("quire.cli._inspect:client_app", name="client", help="Show the clients of a server.")
 app.command(
     "quire.cli._generate:app",

@@ -627,9 +627,24 @@ class ClientBase(Generic[S]):
             has_more = told["more"]
         return clients
 
+    async def _links(self) -> dict[str, Any]:
+        """The links of the server to other instances."""
+        told = await self._inspect("replication")
+        links: dict[str, Any] = told["replication"]
+        return links
+
+    async def _set_waited_for(self, destination: str, *, is_downgraded: bool) -> dict[str, Any]:
+        """Decides whether publishers of the server wait for a destination. Gives its links."""
+        core = await self._ready()
+        command = core.replicate(destination, is_downgraded)
+        verb = "downgrading" if is_downgraded else "upgrading"
+        told = await self._told(core, command, None, f"{verb} the destination {destination!r}")
+        links: dict[str, Any] = told["replication"]
+        return links
+
     async def _inspect(
         self,
-        subject: Literal["server", "clients", "topics"],
+        subject: Literal["server", "clients", "topics", "replication"],
         *,
         after_connection: int = 0,
         after_topic: str = "",

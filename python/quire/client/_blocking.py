@@ -469,8 +469,7 @@ class Client(ClientBase[Subscription]):
         - `max_backlog`: limit of messages from a queue that are delivered and not yet settled. Without it: 1.
           With 0, only barriers are delivered
         - `live`: after the replay, deliver messages before they are persisted
-        - `fully_durable`: deliver messages when they are persisted on this server and on all synchronous destinations.
-          There are no such destinations yet
+        - `fully_durable`: deliver messages when they are persisted on this server and on all synchronous destinations
         - `paused`: deliver nothing until `resume`
         - `completed`: set `subscription.completed` at the end of the replay, also without a `bookmark`
         - `rate`: limit of a replay: messages per second ("1000"), bytes per second ("500KB"), or a multiple
@@ -757,6 +756,12 @@ class Client(ClientBase[Subscription]):
     def _described_of(self, topics: Collection[str]) -> list[dict[str, Any]]:
         """Returns the topics of the server with these names."""
         return finish(self._described(topics))
+
+    def _replication(self, destination: str | None = None, *, is_downgraded: bool = False) -> dict[str, Any]:
+        """Returns the links of the server. With a destination: decides first whether publishers wait for it."""
+        if destination is None:
+            return finish(self._links())
+        return finish(self._set_waited_for(destination, is_downgraded=is_downgraded))
 
     def _clients(self) -> list[dict[str, Any]]:
         """Returns the connections of the server, the oldest first."""

@@ -6,15 +6,19 @@ the queue engine without a broker is `quire.Queue`.
 
 from quire.config._last_values import SowTopic
 from quire.config._models import Config, Limits, Maintenance, Queue, RecordedTopic, TransactionLog, Transport
+from quire.config._replication import Destination, ReplicatedTopic, Replication
 from quire.config._values import Address
 
 __all__ = [
     "Address",
     "Config",
+    "Destination",
     "Limits",
     "Maintenance",
     "Queue",
     "RecordedTopic",
+    "ReplicatedTopic",
+    "Replication",
     "SowTopic",
     "TransactionLog",
     "Transport",

@@ -18,7 +18,7 @@ from quire._filter import MessageType
 from quire.config._values import Duration, Period, size_between
 
 #: Tables of the configuration that this version does not have.
-TABLES_LATER: Final = ("view", "conflated_topic")
+TABLES_LATER: Final = ("view", "conflated_topic", "group_local_queue")
 
 _PERIOD: Final[TypeAdapter[float]] = TypeAdapter(Period)
 

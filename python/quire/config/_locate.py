@@ -41,8 +41,16 @@ def line_of(text: str, place: tuple[str | int, ...]) -> int | None:
 
 def place_of(key: str) -> tuple[str | int, ...]:
     """The path of a key of the core, as `queues[0].lease_period_ns`."""
-    names = {"queues": "queue", "sow_topics": "sow_topic", "topics": "topic", "transports": "transport"}
+    names = {
+        "queues": "queue",
+        "sow_topics": "sow_topic",
+        "topics": "topic",
+        "transports": "transport",
+        "destinations": "destination",
+    }
     table, _, name = key.partition(".")
+    if key == "replication.group":
+        key = "group"
     if table == "limits" and name in _LIMITS_OF_THE_LOG:
         key = f"transaction_log.{name}"
     place: list[str | int] = []

@@ -27,6 +27,7 @@ from quire._filter import MessageType
 from quire.config._last_values import TABLES_LATER, SowTopic, not_in_this_version
 from quire.config._locate import line_of, path_text, place_of
 from quire.config._mistakes import Mistakes, expected, got, refused, together
+from quire.config._replication import Replication
 from quire.config._values import Address, Duration, Period, Size, duration_between, size_between
 
 DEFAULT_ADDRESS = "127.0.0.1:9007"
@@ -274,6 +275,8 @@ class Config(_Model):
     """
 
     name: str = "quire"
+    #: The group of the instance, for replication. Default: its name.
+    group: str | None = None
     #: Relative directories are below it; itself it is below the file that names it, or the working directory.
     data_directory: Path = Path("quire-data")
     #: The addresses for clients, each with separate limits.
@@ -283,8 +286,12 @@ class Config(_Model):
     #: Filters may hold patterns that only a backtracking engine runs (docs/filters.md section 5).
     allow_backtracking_patterns: bool = False
     queue: tuple[Queue, ...] = ()
+    #: Queues of this instance only: they may take messages that other instances send.
+    local_queue: tuple[Queue, ...] = ()
     #: The topics that keep the newest message of each key.
     sow_topic: tuple[SowTopic, ...] = ()
+    #: The links to other instances.
+    replication: Replication = Replication()
     _source: _Source = PrivateAttr(default_factory=lambda: _Source())
 
     def __init__(self, **settings: Any) -> None:
@@ -293,9 +300,11 @@ class Config(_Model):
         except ValidationError as error:
             raise refused(error, Config) from error
 
-    @field_validator("name")
+    @field_validator("name", "group")
     @classmethod
-    def _check_name(cls, value: str) -> str:
+    def _check_name(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
         if _NAME.fullmatch(value) is None:
             raise expected('1 to 100 letters, digits, "-", "_" or ".", not beginning with "."', value)
         return value
@@ -309,7 +318,7 @@ class Config(_Model):
         for key in TABLES_LATER:
             if key in values:
                 raise ValueError(not_in_this_version(key))
-        kinds = {"transport": Transport, "queue": Queue, "sow_topic": SowTopic}
+        kinds = {"transport": Transport, "queue": Queue, "local_queue": Queue, "sow_topic": SowTopic}
         return {
             key: (value,) if key in kinds and isinstance(value, (Mapping, kinds[key])) else value
             for key, value in values.items()
@@ -417,6 +426,9 @@ class Config(_Model):
     def _placed(self, key: str, reason: str) -> ConfigError:
         """A mistake that only the core knows of, with the key as it is written here, and with its file and line."""
         place = place_of(key)
+        if len(place) > 1 and place[0] == "queue" and isinstance(place[1], int):
+            local = place[1] - len(self.queue)
+            place = ("local_queue", local, *place[2:]) if local >= 0 else place
         source = self._source
         line = line_of(source.text, place)
         return ConfigError(reason, key=path_text(place) or None, file=source.file, line=line)
@@ -429,12 +441,15 @@ class Config(_Model):
         directory = self.data_directory if data_directory is None else Path(data_directory)
         config = Config(
             name=self.name,
+            group=self.group,
             data_directory=directory,
             transport=tuple(transport.model_dump() for transport in transports),
             limits=self.limits,
             transaction_log=self.transaction_log,
             allow_backtracking_patterns=self.allow_backtracking_patterns,
             queue=self.queue,
+            local_queue=self.local_queue,
+            replication=self.replication,
             sow_topic=self.sow_topic,
         )
         config._source = self._source
@@ -463,7 +478,10 @@ class Config(_Model):
                     "topics": [topic.model_dump(by_alias=True) for topic in log.topic],
                 },
                 "allow_backtracking_patterns": self.allow_backtracking_patterns,
-                "queues": [queue.to_core() for queue in self.queue],
+                "queues": [queue.to_core() for queue in (*self.queue, *self.local_queue)],
+                "replication": self.replication.to_core(
+                    self.group, [queue.name for queue in self.local_queue]
+                ),
                 "sow_topics": [topic.to_core() for topic in self.sow_topic],
                 "transports": [
                     {

@@ -24,6 +24,7 @@ from quire.client._define import DropReport, QueueChanges, QueueSettings, change
 from quire.config import Address, Config
 from quire.journal._journal import ServerJournal
 from quire.server._maintenance import listen_locally, user_of
+from quire.server._replication import ServerReplication
 
 _CONNECTED: Final = 0
 _RECEIVED: Final = 1
@@ -33,6 +34,9 @@ _DISCONNECTED: Final = 4
 _SHUTDOWN: Final = 5
 _ADMINISTRATOR_CONNECTED: Final = 6
 _DENIED_CONNECTED: Final = 7
+_LINK_OPENED: Final = 8
+_LINK_NOT_OPENED: Final = 9
+_LINK_ACCEPTED: Final = 10
 
 #: Bytes that may wait in a connection's transport before the core pauses its replays, and the mark at which it
 #: continues. The loop writes as much of them at once as the system takes, and a publish waits for that: with
@@ -44,6 +48,8 @@ LOW_WATER: Final = 64 * 1024
 READ_MAX: Final = 1024 * 1024
 #: Seconds that a peer which does not read may hold up the close of its connection.
 CLOSE_GRACE: Final = 2.0
+#: Seconds that connecting to another instance may take.
+LINK_TIMEOUT: Final = 10.0
 #: Seconds that a stop may take: after it, connections are cut.
 STOP_TIMEOUT: Final = 10.0
 
@@ -88,6 +94,9 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event | None = None
         self._stop: asyncio.Event | None = None
+        #: Attempts to connect to other instances.
+        self._links: set[asyncio.Task[None]] = set()
+        self._replication_address: str | None = None
         #: By the names of the transports; empty while the server does not run.
         self._urls: dict[str, str] = {}
         self._thread: threading.Thread | None = None
@@ -134,6 +143,11 @@ class Server:
         check_type(name, str, "name")
         messages, warnings = self._running_engine.drop_queue(name)
         return DropReport(messages, tuple(warnings))
+
+    @property
+    def replication(self) -> ServerReplication:
+        """The links to other instances: their state, and whether publishers wait for a destination."""
+        return ServerReplication(self._running_engine, self._replication_address)
 
     @property
     def _running_engine(self) -> _quire.Engine:
@@ -199,12 +213,16 @@ class Server:
                 await listening.enter_async_context(await self._listen(number, address))
                 for number, address in enumerate(self.config.addresses)
             ]
+            if (address := self.config.replication.address) is not None:
+                links = await self._listen_for_links(Address.parse(address))
+                listeners.append(await listening.enter_async_context(links))
+                self._replication_address = _url_of(links).removeprefix("quire://")
             self._engine = engine = await self._open_engine(room)
             local = None
             try:
                 local = await self._listen_locally()
                 names = [transport.name for transport in self.config.transport]
-                self._urls = dict(zip(names, map(_url_of, listeners), strict=True))
+                self._urls = dict(zip(names, map(_url_of, listeners), strict=False))
                 loop.add_reader(engine.wake_fd(), self._schedule)
                 # The first turn logs what opening the journal found.
                 self._schedule()
@@ -266,6 +284,29 @@ class Server:
                 raise refused from None
             raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from None
 
+    async def _listen_for_links(self, address: Address) -> asyncio.Server:
+        """Binds the address for other instances; accepts nothing yet."""
+        assert self._loop is not None
+        try:
+            return await self._loop.create_server(
+                lambda: _Link(self, None), address.host, address.port, start_serving=False
+            )
+        except OSError as error:
+            reason = f"cannot listen on {address}: {error.strerror or error}"
+            raise OSError(error.errno, reason) from None
+
+    async def _open_link(self, destination: int, address: str) -> None:
+        """Connects to another instance."""
+        assert self._loop is not None
+        try:
+            target = Address.parse(address)
+            async with asyncio.timeout(LINK_TIMEOUT):
+                await self._loop.create_connection(lambda: _Link(self, destination), target.host, target.port)
+        except TimeoutError:
+            self._event(_LINK_NOT_OPENED, destination, f"{address}: no answer".encode())
+        except OSError as error:
+            self._event(_LINK_NOT_OPENED, destination, f"{address}: {error.strerror or error}".encode())
+
     async def _listen_locally(self) -> asyncio.AbstractServer | None:
         """Binds the socket of the administrator; `None` when there can be none. Accepts nothing yet."""
         assert self._loop is not None
@@ -307,6 +348,8 @@ class Server:
                     await self._drained.wait()
             except TimeoutError:
                 _log.warning("%d connections were cut, they did not close in time", len(self._connections))
+        for link in self._links:
+            link.cancel()
         for connection in list(self._connections.values()):
             connection.transport.abort()
 
@@ -346,6 +389,10 @@ class Server:
         for number in turn.closes:
             if (connection := self._connections.get(number)) is not None:
                 connection.close()
+        for destination, address in turn.links:
+            link = self._loop.create_task(self._open_link(destination, address))
+            self._links.add(link)
+            link.add_done_callback(self._links.discard)
         for number in turn.pauses:
             if (connection := self._connections.get(number)) is not None:
                 connection.set_paused(True)
@@ -397,6 +444,10 @@ class _Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
         self._number = self._server._connected(self)
+        self._introduce()
+
+    def _introduce(self) -> None:
+        """Tells the core of the connection."""
         event, name = self._who()
         place = self._transport_number.to_bytes(2, "little")
         self._server._event(event, self._number, place + name.encode())
@@ -453,6 +504,21 @@ class _Connection(asyncio.Protocol):
         self.transport.close()
         assert self._server._loop is not None
         self._server._loop.call_later(CLOSE_GRACE, self.transport.abort)
+
+
+class _Link(_Connection):
+    """A connection to another instance, or from one."""
+
+    def __init__(self, server: Server, destination: int | None) -> None:
+        super().__init__(server, 0)
+        #: The number of the destination; `None`: the other instance connected.
+        self._destination = destination
+
+    def _introduce(self) -> None:
+        if self._destination is None:
+            self._server._event(_LINK_ACCEPTED, self._number, self._who()[1].encode())
+        else:
+            self._server._event(_LINK_OPENED, self._number, self._destination.to_bytes(4, "little"))
 
 
 def _url_of(listener: asyncio.Server) -> str:

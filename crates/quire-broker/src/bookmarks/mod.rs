@@ -39,6 +39,8 @@ pub(crate) struct Bookmarks {
     yielding: BTreeSet<ReplayId>,
     /// Replays of several subscriptions that have caught up. These subscriptions continue together.
     caught_up_groups: Vec<ReplayId>,
+    /// Durable replays at the position that the sync destinations have.
+    awaiting_destinations: Vec<ReplayId>,
     read_slots: ReadSlots,
     /// Caught up subscriptions for which something has to be done at a certain position, or was until just now.
     awaiting: BTreeSet<SubscriptionId>,
@@ -58,6 +60,7 @@ impl Bookmarks {
             runnable_next_turn: Vec::new(),
             yielding: BTreeSet::new(),
             caught_up_groups: Vec::new(),
+            awaiting_destinations: Vec::new(),
             read_slots: ReadSlots::default(),
             awaiting: BTreeSet::new(),
             awaited_ends: AwaitedEnds::default(),

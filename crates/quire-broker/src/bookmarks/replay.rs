@@ -115,7 +115,9 @@ impl Bookmarks {
         subscriptions.retain(|subscription| cx.subscriptions.get(*subscription).is_some());
         match subscriptions[..] {
             [] => (),
-            [subscription] if after >= cx.log.served => self.follow_tail(cx, subscription),
+            [subscription] if after >= cx.log.served && !cx.is_durable(subscription) => {
+                self.follow_tail(cx, subscription);
+            }
             _ => self.begin_replay(cx, session, subscriptions, after),
         }
     }
@@ -134,6 +136,7 @@ impl Bookmarks {
             cx.subscriptions.all[*id].progress_mut().and_then(|progress| progress.pace.take())
         });
         let pace = paces.reduce(Pace::later);
+        let is_durable = subscriptions.iter().any(|id| cx.is_durable(*id));
         let replay = Replay {
             session,
             subscriptions: subscriptions.clone(),
@@ -149,6 +152,7 @@ impl Bookmarks {
             is_heavy: false,
             chunk_size_max: if pace.is_some() { PACED_CHUNK_SIZE_MIN } else { CHUNK_SIZE_MAX },
             throttled_until: cx.now.instant,
+            is_durable,
             pace,
         };
         let id = self.replays.insert(replay);
@@ -268,6 +272,7 @@ impl Bookmarks {
                 self.runnable.push_back(id);
             }
         }
+        self.wake_durable(cx);
         let mut inline_reads_left = INLINE_READS_MAX;
         let deadline = cx.slices.deadline(PASS);
         loop {
@@ -287,6 +292,23 @@ impl Bookmarks {
             self.replay(id).is_queued = false;
             self.runnable.push_back(id);
         }
+    }
+
+    /// Continues with the durable replays when there is something that all destinations have.
+    fn wake_durable(&mut self, cx: &Context) {
+        if self.awaiting_destinations.is_empty() {
+            return;
+        }
+        let end = cx.log.replay_end(true);
+        let (replays, runnable) = (&self.replays, &mut self.runnable);
+        self.awaiting_destinations.retain(|id| {
+            let Some(replay) = replays.get(*id) else { return false };
+            let may_go = replay.place.after < end;
+            if may_go {
+                runnable.push_back(*id);
+            }
+            !may_go
+        });
     }
 
     /// Takes a replay as far as it can go for now.
@@ -333,9 +355,13 @@ impl Bookmarks {
             if replay.reading.is_some() || replay.is_queued {
                 return;
             }
-            if replay.place.served == 0 && replay.place.after >= cx.log.served {
+            let is_durable = replay.is_durable;
+            if replay.place.served == 0 && replay.place.after >= cx.log.replay_end(is_durable) {
                 if let Some(pace) = &mut replay.pace {
                     pace.rest();
+                }
+                if is_durable {
+                    return self.awaiting_destinations.push(id);
                 }
                 match replay.subscriptions.len() {
                     1 => self.finish_replay(cx, id),
@@ -456,7 +482,9 @@ impl Bookmarks {
             .iter()
             .filter_map(progress)
             .flat_map(|progress| progress.awaited_positions());
-        let limit = awaited_positions.filter(|goal| *goal > place.after).fold(cx.log.served, Position::min);
+        let limit = awaited_positions
+            .filter(|goal| *goal > place.after)
+            .fold(cx.log.replay_end(replay.is_durable), Position::min);
         let now = cx.now.wall;
         let (reader, turn_effort) = (&cx.log.reader, cx.turn_effort);
         let replay = &mut self.replays[id];
@@ -584,6 +612,11 @@ impl Bookmarks {
 }
 
 impl Context {
+    fn is_durable(&self, id: SubscriptionId) -> bool {
+        let progress = self.subscriptions.get(id).and_then(Subscription::progress);
+        progress.is_some_and(|progress| progress.is_durable)
+    }
+
     pub(crate) fn members(&self, subscriptions: &[SubscriptionId]) -> Members {
         let member = |id: &SubscriptionId| {
             let subscription = &self.subscriptions.all[*id];

@@ -147,6 +147,11 @@ impl Broker {
                     }
                 }
             }
+            (_, Command::Replicate { command, destination, is_downgraded }) => {
+                let (destination, is_downgraded) = ((*destination).to_owned(), *is_downgraded);
+                let by = self.cx.requester(id, *command);
+                self.administer(by, AdminCommand::Downgrade { destination, is_downgraded });
+            }
             (_, Command::Maintain(maintain)) => {
                 let by = self.cx.requester(id, maintain.command);
                 self.administer(by, AdminCommand::Maintain((*maintain).into()));
@@ -182,6 +187,13 @@ impl Broker {
             AdminCommand::Stats => AdminReply::Stats(Box::new(self.stats())),
             AdminCommand::Server => AdminReply::Server(Box::new(self.server_stats())),
             AdminCommand::Clients(after) => AdminReply::Clients(self.connections_after(after)),
+            AdminCommand::Replication => AdminReply::Replication(Box::new(self.links.stats(&self.cx))),
+            AdminCommand::Downgrade { destination, is_downgraded } => {
+                match self.links.downgrade(&mut self.cx, &destination, is_downgraded) {
+                    Ok(()) => AdminReply::Replication(Box::new(self.links.stats(&self.cx))),
+                    Err(reason) => AdminReply::refused(Code::BadOption, reason),
+                }
+            }
             AdminCommand::Topics(after) => {
                 let mut page = self.cx.topics_after(&after);
                 self.tables.describe(&self.cx, &mut page);

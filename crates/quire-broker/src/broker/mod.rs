@@ -18,10 +18,11 @@
 //! (`publishers/acknowledge.rs`).
 
 /// The consumers of the log: the one list of them. It is a macro because it borrows these fields of the broker and leaves the others free.
-/// The tables are not among those that the tail serves: the intake puts messages into them. They only keep journal files.
+/// The tables and the links are not among those that the tail serves: the intake puts messages into the tables, and a link reads the log at
+/// the pace of its destination. They only keep journal files.
 macro_rules! consumers {
     ($broker:ident) => {
-        [&$broker.queues as &dyn LogConsumer, &$broker.bookmarks, &$broker.tables]
+        [&$broker.queues as &dyn LogConsumer, &$broker.bookmarks, &$broker.tables, &$broker.links]
     };
     (mut $broker:ident) => {
         [&mut $broker.queues as &mut dyn LogConsumer, &mut $broker.bookmarks]
@@ -43,6 +44,7 @@ use crate::admin::Requester;
 use crate::bookmarks::Bookmarks;
 use crate::config::Compiled;
 use crate::context::{Context, Shutdown};
+use crate::links::Links;
 use crate::maintenance::MaintenanceService;
 use crate::ordinary::Ordinary;
 use crate::publishers::Publishers;
@@ -71,6 +73,7 @@ pub struct Broker {
     tail: Tail,
     ordinary: Ordinary,
     tables: Tables,
+    links: Links,
     /// The attributes of the message that is being recorded.
     attributes: AttributesBuffer,
 }
@@ -95,7 +98,7 @@ impl Broker {
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<Broker, OpenError> {
         config.check()?;
-        let Compiled { rules, queues: definitions, tables } = config.compile()?;
+        let Compiled { rules, queues: definitions, tables, links } = config.compile()?;
         let mut warnings = config.warnings(&rules, &definitions);
         let found = QueueService::load_created(&config, definitions, &rules, &journal)?;
         warnings.extend(found.replaced.iter().map(|name| {
@@ -112,6 +115,7 @@ impl Broker {
             .map_err(|error| ConfigError::new("queues", error.to_string()))?;
         let topics = TopicTable::new(rules, routes, Tables::routes(&tables));
         let mut cx = Context::new(config, journal, topics, TURN_EFFORT_MAX);
+        cx.open_links(&links);
         let warnings = warnings.into_iter().map(|text| Output::Log(Event::ConfigWarning { text }));
         cx.outputs.extend(warnings);
         let mut broker = Broker {
@@ -124,6 +128,7 @@ impl Broker {
             ordinary: Ordinary::default(),
             tables: Tables::new(tables, &cx.log.journal)
                 .map_err(|error| ConfigError::new("sow_topics", error.to_string()))?,
+            links: Links::new(links, &cx),
             attributes: AttributesBuffer::default(),
             cx,
         };
@@ -140,21 +145,27 @@ impl Broker {
                 self.connect(connection, peer, transport, access);
             }
             Input::Received { connection, bytes } => {
-                if let Some(session) = self.cx.session_of(connection) {
-                    self.cx.counters.received_bytes += bytes.len() as u64;
-                    self.receive(session, bytes);
+                self.cx.counters.received_bytes += bytes.len() as u64;
+                match self.cx.session_of(connection) {
+                    Some(session) => self.receive(session, bytes),
+                    None => self.links.receive(&mut self.cx, connection, bytes),
                 }
             }
-            Input::Writable { connection, writable } => {
-                if let Some(session) = self.cx.session_of(connection) {
-                    self.set_writable(session, writable);
-                }
+            Input::Writable { connection, writable } => match self.cx.session_of(connection) {
+                Some(session) => self.set_writable(session, writable),
+                None => self.links.set_writable(connection, writable),
+            },
+            Input::Disconnected { connection } => match self.cx.session_of(connection) {
+                Some(session) => self.disconnect(session),
+                None => self.links.disconnected(&mut self.cx, connection),
+            },
+            Input::LinkOpened { destination, connection } => {
+                self.links.opened(&mut self.cx, destination, Ok(connection));
             }
-            Input::Disconnected { connection } => {
-                if let Some(session) = self.cx.session_of(connection) {
-                    self.disconnect(session);
-                }
+            Input::LinkNotOpened { destination, reason } => {
+                self.links.opened(&mut self.cx, destination, Err(reason));
             }
+            Input::LinkAccepted { connection, peer } => self.links.accepted(&mut self.cx, connection, peer),
             Input::ReadDone(done) => self.read_done(done),
             Input::MaintenanceDone(done) => {
                 let consumers = consumers!(self);
@@ -177,6 +188,7 @@ impl Broker {
         let phases = [
             Broker::fire_timers,
             Broker::continue_waiting,
+            Broker::take_replicated,
             Broker::submit,
             Broker::notice_failure,
             Broker::advance_tail,
@@ -191,6 +203,7 @@ impl Broker {
             Broker::decide_ordinary,
             Broker::serve_tables,
             Broker::pump_replays,
+            Broker::serve_links,
             Broker::continue_shutdown,
             Broker::send,
             Broker::set_timers,
@@ -231,6 +244,7 @@ impl Broker {
     pub fn close(mut self) -> Result<(), JournalError> {
         self.queues.close(&mut self.cx)?;
         self.tables.close(&mut self.cx)?;
+        self.links.save()?;
         self.cx.log.journal.close()
     }
 
@@ -260,10 +274,14 @@ impl Broker {
         self.cx.log.journal.write_waiting();
     }
 
-    /// The first position of the log that a queue or a last-value topic still needs, also after a crash at this moment; `None` without
-    /// them.
+    /// The first position of the log that a queue, a last-value topic or a destination still needs, also after a crash at this moment;
+    /// `None` without them.
     pub fn needed_position(&self) -> Option<Position> {
-        let needed = [self.queues.needed_from(&self.cx), self.tables.needed_from(&self.cx)];
+        let needed = [
+            self.queues.needed_from(&self.cx),
+            self.tables.needed_from(&self.cx),
+            self.links.needed_from(&self.cx),
+        ];
         needed.into_iter().flatten().min()
     }
 
@@ -408,6 +426,11 @@ impl Broker {
         self.bookmarks.pump(&mut self.cx);
     }
 
+    /// Acknowledges what other instances sent, and sends them what is new.
+    fn serve_links(&mut self) {
+        self.links.advance(&mut self.cx);
+    }
+
     /// Hands the result of a job to the part that waits for it.
     fn read_done(&mut self, ReadDone { number, outcome }: ReadDone) {
         let cx = &mut self.cx;
@@ -435,6 +458,18 @@ impl Broker {
             (JobOwner::Snapshot, _) => self.tables.snapshot_saved(cx, number, None),
             (JobOwner::FindBookmark(session), Outcome::BookmarkFound(found)) => {
                 self.tables.bookmark_found(cx, session, number, Some(found));
+            }
+            (JobOwner::Link(destination), Outcome::Link(found)) => {
+                self.links.read_done(cx, destination, number, Some(*found));
+            }
+            (JobOwner::Link(destination), _) => self.links.read_done(cx, destination, number, None),
+            (JobOwner::LinkMark(connection), Outcome::BookmarkFound(found)) => {
+                let found = found.ok().flatten().and_then(|found| found.position);
+                self.links.mark_found(cx, connection, number, found);
+            }
+            (JobOwner::LinkMark(connection), _) => self.links.mark_found(cx, connection, number, None),
+            (JobOwner::LinkPlaces, outcome) => {
+                self.links.places_written(matches!(outcome, Outcome::LinkPlaces(Ok(()))));
             }
             (JobOwner::FindBookmark(session), _) => self.tables.bookmark_found(cx, session, number, None),
             (JobOwner::Queue(purpose), _) => self.queues.work_done(cx, number, purpose, None),
@@ -515,6 +550,7 @@ impl Broker {
                 self.publishers.acknowledge_now(&mut self.cx, session);
                 self.cx.end(session, Code::ShuttingDown, "the server is stopping");
             }
+            self.links.close(&mut self.cx);
             self.cx.shutdown = Shutdown::Done;
         }
     }
@@ -630,7 +666,7 @@ impl Broker {
                 Timer::Replay(replay) => self.bookmarks.wake(&[replay]),
                 Timer::Conflated(subscription) => self.cx.deliver_due(subscription),
                 // Later phases of the turn look at these.
-                Timer::End | Timer::Progress | Timer::Queues | Timer::Tables => (),
+                Timer::End | Timer::Progress | Timer::Queues | Timer::Tables | Timer::Links => (),
                 Timer::Maintenance => {
                     let consumers = consumers!(self);
                     self.maintenance.timer_fired(&mut self.cx, &consumers);
@@ -643,6 +679,7 @@ impl Broker {
     fn set_timers(&mut self) {
         self.cx.timers.set_or_clear(Timer::Progress, self.bookmarks.due());
         self.cx.timers.set_or_clear(Timer::Queues, self.queues.next_timeout());
+        self.cx.timers.set_or_clear(Timer::Links, self.links.next_timeout());
         self.cx.timers.set_or_clear(Timer::Tables, self.tables.next_timeout(self.cx.now));
     }
 }

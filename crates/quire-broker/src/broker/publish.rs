@@ -1,7 +1,7 @@
 //! Messages into the log: from a received publish, or a message that a service made, to its record and the subscriptions.
 //!
-//! [`Broker::publish`] takes the messages of clients, and [`Broker::publish_dead_letters`] those of the queues. Both make a [`Submission`]
-//! and hand it to [`Broker::ingest`], the one way of messages into the log: stamped, recorded, served.
+//! [`Broker::publish`] takes the messages of clients, [`Broker::publish_dead_letters`] those of the queues, and
+//! [`Broker::take_replicated`] those of other instances. All make a [`Submission`] and hand it to [`Broker::ingest`], the one way of messages into the log: stamped, recorded, served.
 //!
 //! A *plain* message goes straight there, after one look at its topic and one at the message. [`Broker::publish_checked`] takes the other
 //! messages. They have a key, a delay or a part of a record. Or their topic keeps last values, validates its messages or is not configured.
@@ -12,17 +12,20 @@ use quire_expression::filter::MessageContext;
 use quire_expression::message_type::MessageType;
 use quire_expression::topic::check_name;
 use quire_journal::{
-    Appended, Attributes, AttributesBuffer, Bookmark, Headers, JournalError, NewAttributes, NewRecord,
-    Position, PublisherId, RecordKind, Timestamp,
+    Appended, Attributes, AttributesBuffer, Bookmark, Headers, Instance, InstancePath, InstancePathBuffer,
+    JournalError, NewAttributes, NewRecord, Position, PublisherId, RecordKind, Timestamp,
 };
 use quire_types::Delay;
 
 use super::Broker;
 use crate::context::Context;
+use crate::links::{SentRecord, Taken};
 use crate::log::Log;
 use crate::publishers::Refusal;
 use crate::queues::DeadLetter;
+use crate::replicated::Destinations;
 use crate::session::{KnownTopic, Phase, PublisherKey, SessionId};
+use crate::slice::PASS;
 use crate::tables::{Arriving, NewRow, Prepared};
 use crate::topic::{Stage, TableId, TopicId};
 
@@ -36,6 +39,8 @@ struct Submission<'a> {
     topic: TopicId,
     /// `sequence` is among those of the publisher, and 0 lets the log give it one. `key` is that of the last-value topic, if any.
     publish: &'a Publish<'a>,
+    /// Of a message that comes from another instance: all its attributes, with where it came from.
+    attributes: Option<Attributes<'a>>,
 }
 
 /// Where a message comes from.
@@ -43,13 +48,13 @@ struct Submission<'a> {
 enum Origin {
     /// A client published it. While the journal has no room, the message is refused, and the client gets the refusal.
     Client,
-    /// A service made it from records of the log. The journal keeps it until there is room.
+    /// A service made it from records of the log, or it comes from another instance. The journal keeps it until there is room.
     Service,
 }
 
 /// The result for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ingested {
+pub(super) enum Ingested {
     /// It has this position in the log.
     Recorded(Position),
     /// Its topic is not recorded, or the recording rule leaves it out.
@@ -179,8 +184,71 @@ impl Broker {
             self.cx.counters.refused += 1;
             return;
         }
-        let submission = Submission { origin: Origin::Client, publisher: source, topic, publish };
+        let submission =
+            Submission { origin: Origin::Client, publisher: source, topic, publish, attributes: None };
         let ingested = self.ingest(submission, table);
+        if self.cx.log.has_links {
+            return self.note_linked(id, key, source, topic, publish, ingested);
+        }
+        self.note_ingested(id, key, sequence, ingested);
+    }
+
+    /// Notes the result for a message of a client, with the destinations that its acknowledgement waits for.
+    #[cold]
+    #[inline(never)]
+    fn note_linked(
+        &mut self,
+        id: SessionId,
+        key: PublisherKey,
+        source: PublisherId,
+        topic: TopicId,
+        publish: &Publish<'_>,
+        ingested: Ingested,
+    ) {
+        let appended = self.cx.log.appended();
+        match ingested {
+            Ingested::Recorded(position) => {
+                let sequence = self.cx.log.highest_sequence(source).unwrap_or(publish.sequence);
+                let bookmark = Bookmark::new(source, sequence);
+                let destinations =
+                    self.destinations_of(topic, publish, position, bookmark, InstancePath::EMPTY);
+                if let Some(publisher) = self.publishers.get_mut(key).filter(|_| publish.sequence != 0) {
+                    publisher.wait_for(destinations);
+                }
+                self.note_ingested(id, key, publish.sequence, ingested);
+            }
+            // It may have come from another instance just now.
+            Ingested::Duplicate { highest } => {
+                self.cx.counters.duplicates += 1;
+                if let Some(publisher) = self.publishers.get_mut(key) {
+                    publisher.record(highest, appended);
+                }
+            }
+            Ingested::Unrecorded | Ingested::Refused => {
+                self.note_ingested(id, key, publish.sequence, ingested);
+            }
+        }
+    }
+
+    /// The destinations of a message that was recorded.
+    fn destinations_of(
+        &mut self,
+        topic: TopicId,
+        publish: &Publish<'_>,
+        position: Position,
+        bookmark: Bookmark,
+        path: InstancePath<'_>,
+    ) -> Destinations {
+        let known = self.cx.topics.topic(topic);
+        let (name, message_type) = (&known.name, known.recording.message_type);
+        let stamped = self.cx.log.stamped;
+        let context = || Some(context_of(publish, message_type, name, Some(bookmark), stamped));
+        self.links.route(&self.cx, topic, (position, bookmark), path, context)
+    }
+
+    /// Notes the result for a message of a client.
+    #[inline(always)]
+    fn note_ingested(&mut self, id: SessionId, key: PublisherKey, sequence: u64, ingested: Ingested) {
         let Some(publisher) = self.publishers.get_mut(key) else { return };
         match ingested {
             Ingested::Recorded(position) if sequence != 0 => publisher.record(sequence, position),
@@ -233,7 +301,13 @@ impl Broker {
                 data,
                 ..Publish::default()
             };
-            let submission = Submission { origin: Origin::Service, publisher, topic: id, publish: &publish };
+            let submission = Submission {
+                origin: Origin::Service,
+                publisher,
+                topic: id,
+                publish: &publish,
+                attributes: None,
+            };
             // The configuration was checked: the log records every message on the topic.
             match self.ingest(submission, table) {
                 Ingested::Recorded(_) => self.queues.dead_letter_recorded(),
@@ -243,11 +317,111 @@ impl Broker {
         self.cx.wants_turn = true;
     }
 
+    /// Records the messages of other instances, within the time of a turn.
+    pub(super) fn take_replicated(&mut self) {
+        if !self.links.any() {
+            return;
+        }
+        let deadline = self.cx.slices.deadline(PASS);
+        while let Some(arrived) = self.links.next_arrived(&mut self.cx) {
+            let mut taken = Taken::default();
+            let mut result = Ok(());
+            for record in arrived.records() {
+                result = record.and_then(|record| self.take_record(arrived.source(), &record, &mut taken));
+                if result.is_err() {
+                    break;
+                }
+            }
+            self.links.taken(&mut self.cx, arrived, taken, result);
+            if self.cx.slices.is_past(deadline) {
+                self.cx.wants_turn = true;
+                return;
+            }
+        }
+    }
+
+    /// Records one record of another instance.
+    ///
+    /// # Errors
+    /// The reason why the link ends.
+    fn take_record(
+        &mut self,
+        source: Instance<'_>,
+        record: &SentRecord<'_>,
+        taken: &mut Taken,
+    ) -> Result<(), String> {
+        let name = check_name(record.topic.as_bytes()).map_err(|error| format!("a topic: {error}"))?;
+        let topic = self.cx.admit_topic(name).ok_or("the log has max_topics topics, and more came")?;
+        self.tables
+            .admit_topic(&mut self.cx, topic, usize::MAX)
+            .map_err(|refused| format!("the topic {name:?}: {}", refused.reason))?;
+        let known = self.cx.topics.topic(topic);
+        let recording = &known.recording;
+        if !recording.is_configured() || !recording.records_any() {
+            return Err(format!("txlog: the log here does not record the topic {name:?}"));
+        }
+        if recording.message_type.code() != record.message_type {
+            let here = recording.message_type.name();
+            return Err(format!("message_type: the topic {name:?} has the type {here:?} here"));
+        }
+        let key = record.attributes.key().unwrap_or_default();
+        let table = known.table.filter(|_| !key.is_empty());
+        let mut path = InstancePathBuffer::new(record.attributes.path());
+        path.push(source).map_err(|error| error.to_string())?;
+        let path = path.as_path();
+        let new = NewAttributes {
+            key,
+            position: Some(record.position),
+            path,
+            headers: record.attributes.headers(),
+            not_before: record.attributes.not_before(),
+        };
+        let mut buffer = AttributesBuffer::default();
+        let attributes = buffer.encode(&new).map_err(|error| error.to_string())?;
+        taken.record_count += 1;
+        let publish = Publish {
+            sequence: record.bookmark.sequence,
+            expiration_s: record.expiration_s,
+            topic: record.topic.as_bytes(),
+            correlation_id: record.correlation_id,
+            headers: record.attributes.headers(),
+            key,
+            data: record.data,
+            ..Publish::default()
+        };
+        let publisher = record.bookmark.publisher;
+        let ingested = match record.kind {
+            RecordKind::Delete => self.removals().replicate(record, attributes, topic)?,
+            _ => {
+                let submission = Submission {
+                    origin: Origin::Service,
+                    publisher,
+                    topic,
+                    publish: &publish,
+                    attributes: Some(attributes),
+                };
+                self.ingest(submission, table)
+            }
+        };
+        let position = match ingested {
+            Ingested::Recorded(position) => position,
+            Ingested::Unrecorded => return Ok(()),
+            Ingested::Duplicate { .. } => {
+                taken.duplicate_count += 1;
+                self.cx.log.appended()
+            }
+            Ingested::Refused => return Err("the journal takes no writes".to_owned()),
+        };
+        let destinations = self.destinations_of(topic, &publish, position, record.bookmark, path);
+        taken.destinations = taken.destinations.union(destinations);
+        Ok(())
+    }
+
     /// The one way of messages into the log. Records a message and serves ordinary and `live` subscriptions with it. `table` is the
     /// last-value topic that the message has a key of.
     #[inline(always)]
     fn ingest(&mut self, submission: Submission<'_>, table: Option<TableId>) -> Ingested {
-        let Submission { origin, publisher, topic, publish } = submission;
+        let Submission { origin, publisher, topic, publish, attributes } = submission;
         let Publish { correlation_id, headers, expiration_s, delay, data, .. } = *publish;
         let key = if table.is_some() { publish.key } else { &[] };
         let timestamp = self.cx.log.stamp(self.cx.now.wall);
@@ -265,9 +439,10 @@ impl Broker {
             if origin == Origin::Client && self.cx.log.failure.is_some() {
                 return Ingested::Refused;
             }
-            let attributes = match headers.is_empty() && delay.is_none() && key.is_empty() {
-                true => Attributes::NONE,
-                false => match encode(&mut self.attributes, headers, delay, key, self.cx.now.wall) {
+            let attributes = match (attributes, headers.is_empty() && delay.is_none() && key.is_empty()) {
+                (Some(attributes), _) => attributes,
+                (None, true) => Attributes::NONE,
+                (None, false) => match encode(&mut self.attributes, headers, delay, key, self.cx.now.wall) {
                     Ok(attributes) => attributes,
                     Err(error) => {
                         self.cx.fail(&error);

@@ -3,13 +3,16 @@
 //! The tables find and remove the records. This part appends the record of a delete to the log under the sequence of its publisher, and
 //! tells the subscriptions about the records that left.
 
+use super::publish::Ingested;
 use crate::context::Context;
+use crate::links::SentRecord;
 use crate::ordinary::Ordinary;
 use crate::publishers::Publishers;
 use crate::reply::{Refused, not_last_value};
 use crate::session::{PublisherKey, SessionId};
 use crate::slice::{PASS, WEIGHT_MAX};
 use crate::tables::{DeleteDone, Portion, Tables};
+use crate::topic::TopicId;
 use quire_command::{Acks, Code, SowDelete};
 use quire_expression::topic::TopicSelector;
 use quire_journal::{Appended, Attributes, DeletedKeys, NewRecord, RecordKind};
@@ -180,6 +183,49 @@ impl Removals<'_> {
                 Recorded::Failed
             }
         }
+    }
+}
+
+impl Removals<'_> {
+    /// Records a delete of another instance, and removes its records here.
+    ///
+    /// # Errors
+    /// The reason why the link ends.
+    pub(super) fn replicate(
+        &mut self,
+        record: &SentRecord<'_>,
+        attributes: Attributes<'_>,
+        topic: TopicId,
+    ) -> Result<Ingested, String> {
+        let new = NewRecord {
+            kind: RecordKind::Delete,
+            message_type: record.message_type,
+            publisher: record.bookmark.publisher,
+            sequence: record.bookmark.sequence,
+            timestamp: self.cx.log.stamp(self.cx.now.wall),
+            topic: record.topic,
+            correlation_id: record.correlation_id,
+            expiration_s: None,
+            attributes,
+            data: record.data,
+        };
+        let position = match self.cx.log.append(&new) {
+            Ok(Appended::Recorded(position)) => position,
+            Ok(Appended::Duplicate { highest }) => return Ok(Ingested::Duplicate { highest }),
+            Err(error) => {
+                self.cx.fail(&error);
+                return Ok(Ingested::Refused);
+            }
+        };
+        if let Some(table) = self.cx.topics.topic(topic).table {
+            for key in DeletedKeys::new(record.data) {
+                let key = key.map_err(|_| "a delete with keys that cannot be read".to_owned())?;
+                if let Some(left) = self.tables.remove(self.cx, table, key) {
+                    self.ordinary.serve_left(self.cx, left.subscriptions, &left.context(), &left.message());
+                }
+            }
+        }
+        Ok(Ingested::Recorded(position))
     }
 }
 

@@ -13,7 +13,8 @@ use quire_command::{Ack, AckKind, Acks, Code, FailureScope, Reply};
 impl Publishers {
     /// Sends every publisher its new acknowledgements and refusals, answers flushes, and accepts the logons that waited for this.
     pub(crate) fn acknowledge_all(&mut self, cx: &mut Context) {
-        let persisted = cx.log.acknowledged();
+        let persisted = cx.log.journal.persisted();
+        let may_enter = !cx.log.replicated.holds_logons;
         for key in self.unsettled() {
             // An earlier one of this loop may have been the reason to forget this one.
             let Some(publisher) = self.get(key) else { continue };
@@ -22,7 +23,7 @@ impl Publishers {
                 continue;
             };
             if cx.sessions.all[id].phase == Phase::LoggingOn {
-                if publisher.is_persisted(persisted) {
+                if publisher.is_persisted(persisted) && may_enter {
                     self.enter(cx, id);
                     cx.resume_commands(id, Stall::LoggingOn);
                 }
@@ -38,10 +39,9 @@ impl Publishers {
     }
 
     fn acknowledge_session(&mut self, cx: &mut Context, id: SessionId, key: PublisherKey) {
-        let persisted = cx.log.acknowledged();
         let mut said = Vec::new();
         let Some(publisher) = self.get_mut(key) else { return };
-        publisher.settle(persisted, |settled| said.push(settled));
+        publisher.settle(|position, to| cx.log.is_safe(position, to), |settled| said.push(settled));
         let may_owe_more = publisher.refusal_count() < ACK_BACKLOG_MAX;
         for settled in said {
             match settled {
@@ -104,14 +104,19 @@ impl Publishers {
 
     /// Answers the flushes whose time has come, each after the acknowledgement of its messages.
     fn answer_flushes(&mut self, cx: &mut Context, id: SessionId) {
-        let persisted = cx.log.acknowledged();
+        let persisted = cx.log.journal.persisted();
         loop {
             let Some(session) = cx.sessions.all.get_mut(id) else { return };
             if session.phase == Phase::Closed {
                 return;
             }
             let Some(&flush) = session.flushes.front() else { break };
-            let is_persisted = flush.position <= persisted;
+            let publisher = session.identity.as_ref().map(|identity| identity.publisher);
+            // The destinations have the earlier publishes of the connection, too.
+            let is_persisted = flush.position <= persisted
+                && publisher
+                    .and_then(|key| self.get(key))
+                    .is_none_or(|publisher| publisher.has_settled(flush.position));
             if !is_persisted && cx.log.failure.is_none() {
                 cx.sessions.flushing.insert(id);
                 break;
@@ -205,7 +210,6 @@ impl Publishers {
     fn send_failures(&mut self, cx: &mut Context) {
         self.note();
         // Messages that were persisted before the failure are still acknowledged.
-        let persisted = cx.log.acknowledged();
         for key in self.unsettled() {
             let session = self.get(key).and_then(|publisher| publisher.session);
             if let Some(id) = session
@@ -217,7 +221,7 @@ impl Publishers {
                 }
             }
             let Some(publisher) = self.get_mut(key) else { continue };
-            publisher.settle(persisted, |_| ());
+            publisher.settle(|position, to| cx.log.is_safe(position, to), |_| ());
             publisher.fail();
             if let Some(id) = publisher.session {
                 cx.resume_commands(id, Stall::AckBacklog);

@@ -49,11 +49,12 @@ impl Publishers {
         }
         self.note();
         // Messages for which the journal has no room are not waited for.
-        let persisted = cx.log.acknowledged();
+        let persisted = cx.log.journal.persisted();
         let is_persisted = self.get(key).is_none_or(|publisher| publisher.is_persisted(persisted));
-        if is_persisted || cx.log.failure.is_some() {
+        if (is_persisted && !cx.log.replicated.holds_logons) || cx.log.failure.is_some() {
             self.enter(cx, id);
         } else {
+            self.hold_back(key);
             cx.stall(id, Stall::LoggingOn);
         }
     }
@@ -64,10 +65,10 @@ impl Publishers {
         let key = identity.publisher;
         let client_name = identity.principal.client_name.to_string();
         let instance = cx.config.name.clone();
-        let persisted = cx.log.acknowledged();
+        self.refresh(key, &cx.log);
         let Some(publisher) = self.get_mut(key) else { return };
         let publisher_id = publisher.id.get();
-        let (last_sequence, refused) = publisher.enter(persisted);
+        let (last_sequence, refused) = publisher.enter(|position, to| cx.log.is_safe(position, to));
         let highest_sequence = publisher.highest();
         let message_size_max = cx.transport_of(id).max_message_size;
         let logged_on = LoggedOn {

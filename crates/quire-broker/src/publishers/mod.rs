@@ -62,10 +62,37 @@ impl Publishers {
         }
         let recorded = log.highest_sequence(id).unwrap_or(0);
         let highest = recorded.max(self.departed.get(&id).copied().unwrap_or(0));
-        let publisher = Publisher::new(id, PublisherId::derived(id, &self.instance), highest);
+        let derived = PublisherId::derived(id, &self.instance);
+        let publisher = match recorded {
+            // Its messages may have come from another instance just now, or wait for a destination since before a restart.
+            1.. if log.has_links => {
+                Publisher::found(id, derived, highest, log.appended(), log.awaited_since_start())
+            }
+            _ => Publisher::new(id, derived, highest),
+        };
+        let is_unsettled = !publisher.is_settled();
         let key = self.all.insert(publisher);
+        if is_unsettled {
+            self.unsettled.insert(key);
+        }
         self.by_id.insert(id, key);
         key
+    }
+
+    /// The connection of the publisher waits to be let in: it is looked at in every turn.
+    pub(crate) fn hold_back(&mut self, key: PublisherKey) {
+        self.unsettled.insert(key);
+    }
+
+    /// Messages of the publisher may have come from another instance while its connection waited.
+    pub(crate) fn refresh(&mut self, key: PublisherKey, log: &Log) {
+        let Some(publisher) = self.all.get_mut(key) else { return };
+        let recorded = log.highest_sequence(publisher.id).unwrap_or(0);
+        if recorded > publisher.highest() {
+            publisher.record(recorded, log.appended());
+            publisher.note();
+            self.unsettled.insert(key);
+        }
     }
 
     /// The publisher with this key; `None` once it was forgotten, which any call that settles or releases may do.
@@ -137,12 +164,12 @@ impl Publishers {
     pub(crate) fn acknowledge_absent(&mut self, key: PublisherKey, log: &Log) {
         self.unsettled.remove(&key);
         let Some(publisher) = self.all.get_mut(key) else { return };
-        if !publisher.is_persisted(log.acknowledged()) {
+        if !publisher.is_safe(|position, to| log.is_safe(position, to)) {
             self.unsettled.insert(key);
             return;
         }
         if publisher.refusal_count() == 0 {
-            publisher.enter(log.acknowledged());
+            publisher.enter(|position, to| log.is_safe(position, to));
             return self.tidy(key, log);
         }
         if !self.absent.contains(&key) {
@@ -152,7 +179,7 @@ impl Publishers {
             && let Some(oldest) = self.absent.pop_front()
         {
             if let Some(publisher) = self.all.get_mut(oldest) {
-                publisher.enter(log.acknowledged());
+                publisher.enter(|position, to| log.is_safe(position, to));
             }
             self.tidy(oldest, log);
         }

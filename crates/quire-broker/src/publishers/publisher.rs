@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::ids::SessionId;
+use crate::replicated::Destinations;
 use crate::reply::Refused;
 use quire_command::Code;
 use quire_expression::topic::TopicError;
@@ -26,6 +27,8 @@ pub(crate) struct Publisher {
     highest: u64,
     /// The last record of this publisher.
     last: Position,
+    /// The destinations of its messages since the last note.
+    destinations: Destinations,
     /// The answers that it is to get, in order, each after a position is persisted.
     owed: VecDeque<Owed>,
     /// Sequences up to here may be acknowledged.
@@ -42,7 +45,7 @@ pub(crate) struct Publisher {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Owed {
     /// Sequences up to `sequence` are acknowledged when `position` is persisted.
-    Acknowledge { position: Position, sequence: u64 },
+    Acknowledge { position: Position, destinations: Destinations, sequence: u64 },
     /// One publish was refused. The refusal is sent after the acknowledgement of the earlier ones.
     Refuse { position: Position, sequence: u64, refusal: Refusal },
 }
@@ -84,6 +87,7 @@ impl Publisher {
             session: None,
             highest,
             last: Position::default(),
+            destinations: Destinations::NONE,
             owed: VecDeque::new(),
             due: highest,
             said: highest,
@@ -91,6 +95,21 @@ impl Publisher {
             jump_count: 0,
             is_active: false,
         }
+    }
+
+    /// A publisher whose sequences up to `highest` are in the log, where `position` is the last one. They may not be safe yet.
+    pub(crate) fn found(
+        id: PublisherId,
+        derived: PublisherId,
+        highest: u64,
+        position: Position,
+        to: Destinations,
+    ) -> Self {
+        let mut publisher = Publisher::new(id, derived, 0);
+        publisher.record(highest, position);
+        publisher.wait_for(to);
+        publisher.note();
+        publisher
     }
 
     /// Whether its sequence would go up by more than `usual`.
@@ -130,6 +149,11 @@ impl Publisher {
         self.highest = self.highest.max(sequence);
     }
 
+    /// The last message goes to these destinations. Its acknowledgement waits for them.
+    pub(crate) fn wait_for(&mut self, destinations: Destinations) {
+        self.destinations = self.destinations.union(destinations);
+    }
+
     /// A message was taken that is not recorded. It still counts in the sequence.
     pub(crate) fn pass(&mut self, sequence: u64) {
         self.highest = self.highest.max(sequence);
@@ -154,16 +178,24 @@ impl Publisher {
         if known >= sequence {
             return;
         }
+        let to = std::mem::take(&mut self.destinations);
         match self.owed.back_mut() {
-            Some(Owed::Acknowledge { position: p, sequence: s }) if *p == position => *s = sequence,
-            _ => self.owed.push_back(Owed::Acknowledge { position, sequence }),
+            Some(Owed::Acknowledge { position: p, destinations, sequence: s }) if *p == position => {
+                *s = sequence;
+                *destinations = destinations.union(to);
+            }
+            _ => self.owed.push_back(Owed::Acknowledge { position, destinations: to, sequence }),
         }
     }
 
-    /// Everything up to `persisted` is persisted. Calls `say` with the answers that must be sent at once. [`Publisher::due`] is then the
-    /// sequence that may be acknowledged besides.
-    pub(crate) fn settle(&mut self, persisted: Position, mut say: impl FnMut(Settled)) {
-        while let Some(owed) = self.owed.pop_front_if(|owed| owed.position() <= persisted) {
+    /// Settles what `is_safe` says of records up to a position, with their destinations. Calls `say` with the answers that must be sent at
+    /// once. [`Publisher::due`] is then the sequence that may be acknowledged besides.
+    pub(crate) fn settle(
+        &mut self,
+        is_safe: impl Fn(Position, Destinations) -> bool,
+        mut say: impl FnMut(Settled),
+    ) {
+        while let Some(owed) = self.owed.pop_front_if(|owed| is_safe(owed.position(), owed.destinations())) {
             match owed {
                 Owed::Acknowledge { sequence, .. } => self.due = self.due.max(sequence),
                 Owed::Refuse { sequence, refusal, .. } => {
@@ -197,16 +229,29 @@ impl Publisher {
         self.owed.is_empty()
     }
 
+    /// Everything that was taken up to this position of the log is answered.
+    pub(crate) fn has_settled(&self, position: Position) -> bool {
+        self.owed.front().is_none_or(|owed| owed.position() > position)
+    }
+
     /// Whether everything that was taken is persisted.
     pub(crate) fn is_persisted(&self, persisted: Position) -> bool {
         self.owed.back().is_none_or(|owed| owed.position() <= persisted)
     }
 
+    /// Whether everything that was taken is safe.
+    pub(crate) fn is_safe(&self, is_safe: impl Fn(Position, Destinations) -> bool) -> bool {
+        self.owed.iter().all(|owed| is_safe(owed.position(), owed.destinations()))
+    }
+
     /// A new connection is accepted. Returns the last sequence that it gets, and the refusals that no earlier connection got. Messages
-    /// above `persisted`, for which the journal has no room, are answered later.
-    pub(crate) fn enter(&mut self, persisted: Position) -> (u64, Vec<(u64, Refusal)>) {
+    /// that are not safe yet are answered later: the journal has no room for them, or a destination does not have them.
+    pub(crate) fn enter(
+        &mut self,
+        is_safe: impl Fn(Position, Destinations) -> bool,
+    ) -> (u64, Vec<(u64, Refusal)>) {
         let mut refused = Vec::new();
-        self.settle(persisted, |settled| {
+        self.settle(is_safe, |settled| {
             if let Settled::Refused(sequence, refusal) = settled {
                 refused.push((sequence, refusal));
             }
@@ -234,6 +279,14 @@ impl Owed {
     fn position(&self) -> Position {
         match self {
             Owed::Acknowledge { position, .. } | Owed::Refuse { position, .. } => *position,
+        }
+    }
+
+    /// The destinations that must have it.
+    fn destinations(&self) -> Destinations {
+        match self {
+            Owed::Acknowledge { destinations, .. } => *destinations,
+            Owed::Refuse { .. } => Destinations::NONE,
         }
     }
 }
@@ -284,7 +337,8 @@ mod tests {
 
     fn settle(publisher: &mut Publisher, persisted: u64) -> Vec<Settled> {
         let mut said = Vec::new();
-        publisher.settle(Position::new(persisted), |settled| said.push(settled));
+        let is_safe = |position, _| position <= Position::new(persisted);
+        publisher.settle(is_safe, |settled| said.push(settled));
         said.extend(publisher.take_due().map(Settled::Persisted));
         said
     }

@@ -64,6 +64,8 @@ pub(crate) struct Replay {
     pub(crate) chunk_size_max: usize,
     /// Until then they do not become more.
     pub(crate) throttled_until: Instant,
+    /// It gets what the sync destinations have persisted, too.
+    pub(crate) is_durable: bool,
 }
 
 impl Replay {

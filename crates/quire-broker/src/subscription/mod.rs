@@ -128,6 +128,8 @@ pub(crate) struct Progress {
     pub(crate) taken_after: Option<Timestamp>,
     /// Serve before persisting once the replay has caught up.
     pub(crate) live: bool,
+    /// Serve after the sync destinations have persisted, too. Such a subscription never follows the live tail.
+    pub(crate) is_durable: bool,
     /// It asked for resume positions.
     pub(crate) wants_resume_positions: bool,
     /// The acknowledgement that is owed when `after` reaches a position.

@@ -69,6 +69,13 @@ pub fn refused(code: Code, command: u32, subscription: u32) -> Said {
     Said::Ack { kind: AckKind::Processed, code, command, subscription }
 }
 
+/// What a broker wants of its links to other instances.
+pub enum LinkOutput {
+    Open { destination: u32, address: String },
+    Send { connection: u64, bytes: Vec<u8> },
+    Close { connection: u64 },
+}
+
 pub struct Client {
     inbox: Inbox,
     pub said: Vec<Said>,
@@ -96,6 +103,8 @@ pub struct Pair {
     /// Tickets of commands of the process, and their replies.
     pub replies: Vec<(u64, AdminReply)>,
     pub log: Vec<Event>,
+    /// What the broker wants of its links.
+    pub links: VecDeque<LinkOutput>,
     pub now_ns: u64,
     /// How far the wall clock was put forward since the beginning.
     pub wall_ahead_ns: u64,
@@ -138,6 +147,7 @@ impl Pair {
             jobs: VecDeque::new(),
             replies: Vec::new(),
             log: Vec::new(),
+            links: VecDeque::new(),
             now_ns: 0,
             wall_ahead_ns: 0,
             writes_at_once: true,
@@ -286,8 +296,10 @@ impl Pair {
                 Output::Send { connection, bytes } => {
                     if let Some(client) = self.clients.get_mut(&connection.0) {
                         client.hear(self.now_ns, &bytes);
+                        self.broker.recycle(bytes);
+                    } else {
+                        self.links.push_back(LinkOutput::Send { connection: connection.0, bytes });
                     }
-                    self.broker.recycle(bytes);
                 }
                 Output::SendShared { connection, bytes } => {
                     if let Some(client) = self.clients.get_mut(&connection.0) {
@@ -299,7 +311,12 @@ impl Pair {
                         client.is_closed = true;
                         client.said.push(Said::Closed);
                         client.said_at_ns.push(self.now_ns);
+                    } else {
+                        self.links.push_back(LinkOutput::Close { connection: connection.0 });
                     }
+                }
+                Output::OpenLink { destination, address } => {
+                    self.links.push_back(LinkOutput::Open { destination, address });
                 }
                 Output::PauseReading { connection } => {
                     if let Some(client) = self.clients.get_mut(&connection.0) {

@@ -301,6 +301,7 @@ impl Link {
                     broker.handle(now, Input::MaintenanceDone(job.run()));
                 }
                 Output::AdminReply { .. }
+                | Output::OpenLink { .. }
                 | Output::PauseReading { .. }
                 | Output::ResumeReading { .. }
                 | Output::Log(_) => (),

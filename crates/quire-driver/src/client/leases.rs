@@ -139,6 +139,15 @@ impl Client {
         self.command(|core| core.define_queue(action))
     }
 
+    /// Decides whether publishers of the server wait for a destination; take the answer with [`take_told`](Self::take_told) when the command
+    /// is answered.
+    ///
+    /// # Errors
+    /// See [`quire_client::ClientCore::replicate`].
+    pub fn replicate(&self, destination: &str, is_downgraded: bool) -> Result<CommandId, Failure> {
+        self.command(|core| core.replicate(destination, is_downgraded))
+    }
+
     /// Messages that were settled, of which it is not known yet that this is durable.
     pub fn unconfirmed_count(&self) -> u64 {
         self.shared.inner.lock().core.unconfirmed_count()

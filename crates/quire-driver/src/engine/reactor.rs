@@ -180,6 +180,11 @@ impl Reactor {
                     self.touched.push(connection);
                 }
             }
+            // `Engine::start` refuses a configuration with destinations.
+            Effect::OpenLink { destination, .. } => {
+                let reason = "an embedded engine opens no links";
+                self.host.handle(Input::LinkNotOpened { destination, reason });
+            }
             Effect::PauseReading { connection } => self.set_reading(connection, false),
             Effect::ResumeReading { connection } => self.set_reading(connection, true),
             Effect::Log(event) => log::log!(target: "quire.engine", log_level(event.level()), "{event}"),

@@ -415,7 +415,8 @@ impl Running {
                 self.reads.push_back((last.max(now + random.below(1_000_000)), request.run()));
             }
             Output::Maintenance(job) => self.job = Some((now + random.below(50_000_000), job)),
-            Output::AdminReply { .. } | Output::Log(_) => (),
+            // The worlds have one instance.
+            Output::OpenLink { .. } | Output::AdminReply { .. } | Output::Log(_) => (),
         }
     }
 }

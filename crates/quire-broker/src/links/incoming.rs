@@ -1,0 +1,384 @@
+//! A link from a source: the state machine of the destination (docs/replication.md).
+//!
+//! The first frame is `hello`. The two configurations are checked against each other, and the log is asked for the message that the source
+//! knows to be here. Then `welcome` goes out and records come in. The run loop takes them one frame at a time, so that a source which has
+//! much to send does not keep the other connections waiting. A frame is acknowledged when all that was recorded of it is safe here.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use quire_journal::{Instance, Position};
+use quire_types::time::Instant;
+
+use super::frame::{
+    FRAME_OVERHEAD_MAX, Frame, Hello, Mark, Records, SentRecord, VERSION, Welcome, next_frame,
+};
+use super::settings::{CHECKS, NAME_SIZE_MAX};
+use super::{HEARTBEAT, SILENCE_MAX, key_of};
+use crate::context::Context;
+use crate::io::{ConnectionId, Event, Output};
+use crate::replicated::Destinations;
+use crate::stats::SourceStats;
+use crate::work::{Job, JobOwner};
+
+/// One connection of a source.
+pub(super) struct Incoming {
+    pub(super) connection: ConnectionId,
+    peer: String,
+    /// The source, once its `hello` came.
+    pub(super) source: Option<SourceInstance>,
+    state: State,
+    input: Vec<u8>,
+    /// Bytes of `input` that were worked on.
+    taken_size: usize,
+    owed: VecDeque<Owed>,
+    /// The place in the log of the source up to which its records came, and up to which they are acknowledged.
+    received: Position,
+    acknowledged: Position,
+    heard_at: Instant,
+    sent_at: Instant,
+    record_count: u64,
+    duplicate_count: u64,
+}
+
+/// The instance at the other end.
+#[derive(Clone, Debug)]
+pub(super) struct SourceInstance {
+    pub(super) name: Arc<str>,
+    pub(super) group: Arc<str>,
+    pub(super) started_ns: u64,
+}
+
+impl SourceInstance {
+    pub(super) fn as_instance(&self) -> Instance<'_> {
+        Instance { name: &self.name, group: &self.group }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    AwaitingHello,
+    /// The log is searched for the message of the mark.
+    Searching {
+        number: u64,
+        mark: Mark,
+    },
+    Open,
+    Closed,
+}
+
+/// An acknowledgement that the source is to get.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owed {
+    through: Position,
+    /// It is sent when this position of the log here is safe.
+    position: Position,
+    destinations: Destinations,
+    mark: Option<Mark>,
+}
+
+/// A frame of records for the run loop.
+pub(crate) struct Arrived {
+    connection: ConnectionId,
+    source: SourceInstance,
+    input: Vec<u8>,
+    begin: usize,
+    size: usize,
+}
+
+/// The result of recording the records of a frame.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Taken {
+    pub(crate) record_count: u64,
+    pub(crate) duplicate_count: u64,
+    /// The destinations that the acknowledgement waits for.
+    pub(crate) destinations: Destinations,
+}
+
+impl Arrived {
+    pub(super) fn connection(&self) -> ConnectionId {
+        self.connection
+    }
+
+    pub(crate) fn source(&self) -> Instance<'_> {
+        self.source.as_instance()
+    }
+
+    /// The records, in their order.
+    ///
+    /// # Errors
+    /// The bytes after the last one are no record.
+    pub(crate) fn records(&self) -> impl Iterator<Item = Result<SentRecord<'_>, String>> {
+        let records = self.frame().map(Records::each);
+        records.into_iter().flatten().map(|record| record.map_err(|error| error.to_string()))
+    }
+
+    fn frame(&self) -> Option<Records<'_>> {
+        match next_frame(&self.input[self.begin..self.begin + self.size], usize::MAX) {
+            Ok(Some((Frame::Records(records), _))) => Some(records),
+            _ => None,
+        }
+    }
+}
+
+impl Incoming {
+    pub(super) fn new(connection: ConnectionId, peer: &str, now: Instant) -> Self {
+        Incoming {
+            connection,
+            peer: peer.to_owned(),
+            source: None,
+            state: State::AwaitingHello,
+            input: Vec::new(),
+            taken_size: 0,
+            owed: VecDeque::new(),
+            received: Position::ZERO,
+            acknowledged: Position::ZERO,
+            heard_at: now,
+            sent_at: now,
+            record_count: 0,
+            duplicate_count: 0,
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    pub(super) fn receive(&mut self, now: Instant, bytes: &[u8]) {
+        self.heard_at = now;
+        if !self.is_closed() {
+            self.input.extend_from_slice(bytes);
+        }
+    }
+
+    /// Works on what came, up to the next frame of records. `None` when there is no such frame. Gives whether the source has sent all that
+    /// it had.
+    pub(super) fn next_arrived(&mut self, cx: &mut Context, has_caught_up: &mut bool) -> Option<Arrived> {
+        let size_max = FRAME_OVERHEAD_MAX + cx.config.message_size_max();
+        let mut input = std::mem::take(&mut self.input);
+        let mut arrived = None;
+        while matches!(self.state, State::AwaitingHello | State::Open) {
+            let begin = self.taken_size;
+            match next_frame(&input[begin..], size_max) {
+                Ok(None) => break,
+                Ok(Some((Frame::Records(_), size))) if self.state == State::Open => {
+                    arrived = self.source.clone().map(|source| (source, begin, size));
+                    break;
+                }
+                Ok(Some((frame, size))) => {
+                    self.taken_size += size;
+                    *has_caught_up |= self.take(cx, &frame);
+                }
+                Err(error) => self.end(cx, &error.to_string()),
+            }
+        }
+        if self.is_closed() {
+            return None;
+        }
+        if let Some((source, begin, size)) = arrived {
+            return Some(Arrived { connection: self.connection, source, input, begin, size });
+        }
+        input.drain(..self.taken_size);
+        self.taken_size = 0;
+        self.input = input;
+        None
+    }
+
+    /// Takes a frame that has no records. Gives whether it is `caught_up`.
+    fn take(&mut self, cx: &mut Context, frame: &Frame<'_>) -> bool {
+        match (self.state, frame) {
+            (State::AwaitingHello, Frame::Hello(hello)) => self.greet(cx, hello),
+            (State::Open, Frame::CaughtUp) => return true,
+            (State::Open, Frame::Heartbeat) => (),
+            (_, Frame::Refused { .. }) => self.end(cx, "the source ended the link"),
+            _ => self.end(cx, "it sent a frame that a source does not send here"),
+        }
+        false
+    }
+
+    fn greet(&mut self, cx: &mut Context, hello: &Hello<'_>) {
+        if let Err(reason) = check(cx, hello) {
+            return self.end(cx, &reason);
+        }
+        self.source = Some(SourceInstance {
+            name: hello.instance.into(),
+            group: hello.group.into(),
+            started_ns: hello.started_ns,
+        });
+        match hello.mark {
+            Some(mark) if mark.position <= cx.log.journal.persisted() => {
+                let job = Job::FindBookmark { reader: cx.log.reader.clone(), bookmark: mark.bookmark };
+                let number = cx.begin_job(JobOwner::LinkMark(self.connection), job);
+                self.state = State::Searching { number, mark };
+            }
+            _ => self.welcome(cx, false),
+        }
+    }
+
+    /// The search for the mark is over.
+    pub(super) fn found(&mut self, cx: &mut Context, number: u64, found: Option<Position>) {
+        match self.state {
+            State::Searching { number: wanted, mark } if wanted == number => {
+                // A record that maintenance has removed was there, because the log continues after it.
+                let was_removed = mark.position < cx.log.reader.first();
+                self.welcome(cx, found == Some(mark.position) || was_removed);
+            }
+            _ => (),
+        }
+    }
+
+    fn welcome(&mut self, cx: &mut Context, has_mark: bool) {
+        let Some(source) = &self.source else { return };
+        let (name, group) = (cx.config.name.clone(), cx.config.group().to_owned());
+        let sends_back =
+            (cx.config.replication.destinations.iter()).any(|destination| *destination.name == *source.name);
+        let welcome = Welcome {
+            version: VERSION,
+            instance: &name,
+            group: &group,
+            started_ns: cx.started_ns(),
+            has_mark,
+            sends_back,
+        };
+        let event = Event::LinkAccepted { source: source.name.to_string(), peer: self.peer.clone() };
+        self.state = State::Open;
+        self.send(cx, &Frame::Welcome(welcome));
+        cx.outputs.push_back(Output::Log(event));
+        cx.wants_turn = true;
+    }
+
+    /// The records of a frame were recorded, or were duplicates. `mark` is the last record of the log.
+    pub(super) fn taken(&mut self, arrived: Arrived, position: Position, mark: Option<Mark>, taken: Taken) {
+        let through = arrived.frame().map_or(self.received, |records| records.through);
+        self.received = self.received.max(through);
+        self.record_count += taken.record_count;
+        self.duplicate_count += taken.duplicate_count;
+        self.owed.push_back(Owed { through, position, destinations: taken.destinations, mark });
+        self.taken_size = arrived.begin + arrived.size;
+        self.input = arrived.input;
+    }
+
+    /// Acknowledges what has become safe, and sends a heartbeat when nothing else was sent for a while.
+    pub(super) fn advance(&mut self, cx: &mut Context) {
+        if self.is_closed() {
+            return;
+        }
+        let now = cx.now.instant;
+        let mut safe = None;
+        while let Some(owed) = self.owed.front() {
+            if !cx.log.is_safe(owed.position, owed.destinations) {
+                break;
+            }
+            safe = self.owed.pop_front();
+        }
+        if let Some(Owed { through, mark, .. }) = safe {
+            self.acknowledged = self.acknowledged.max(through);
+            self.send(cx, &Frame::Acknowledged { through, mark });
+        } else if self.heard_at + SILENCE_MAX <= now {
+            self.end(cx, "nothing was heard from it for 10 s");
+        } else if self.sent_at + HEARTBEAT <= now && self.state == State::Open {
+            self.send(cx, &Frame::Heartbeat);
+        }
+    }
+
+    pub(super) fn next_timeout(&self) -> Instant {
+        (self.heard_at + SILENCE_MAX).min(self.sent_at + HEARTBEAT)
+    }
+
+    /// Ends the link, and says why at both ends.
+    pub(super) fn end(&mut self, cx: &mut Context, reason: &str) {
+        if self.is_closed() {
+            return;
+        }
+        self.send(cx, &Frame::Refused { reason });
+        self.state = State::Closed;
+        cx.outputs.push_back(Output::Close { connection: self.connection });
+        let source = self.name();
+        cx.outputs.push_back(Output::Log(Event::LinkRefused { source, reason: reason.to_owned() }));
+    }
+
+    fn send(&mut self, cx: &mut Context, frame: &Frame<'_>) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        self.sent_at = cx.now.instant;
+        cx.outputs.push_back(Output::Send { connection: self.connection, bytes });
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.source.as_ref().map_or_else(|| self.peer.clone(), |source| source.name.to_string())
+    }
+
+    pub(super) fn stats(&self) -> SourceStats {
+        SourceStats {
+            name: self.name(),
+            peer: self.peer.clone(),
+            state: if self.state == State::Open { "live" } else { "connecting" },
+            received: self.received.get(),
+            acknowledged: self.acknowledged.get(),
+            received_count: self.record_count,
+            duplicate_count: self.duplicate_count,
+        }
+    }
+}
+
+/// Checks the two configurations against each other.
+///
+/// # Errors
+/// Every difference, check by check.
+fn check(cx: &mut Context, hello: &Hello<'_>) -> Result<(), String> {
+    let (name, group) = (cx.config.name.clone(), cx.config.group().to_owned());
+    if hello.version != VERSION {
+        return Err(format!("links of version {} are not known here, version {VERSION} is", hello.version));
+    }
+    if !cx.config.replication.accepts {
+        return Err(format!("instance {name:?} accepts no links: set replication.address there"));
+    }
+    if hello.instance == name {
+        return Err(format!("both instances have the name {name:?}: names must be unique"));
+    }
+    if [hello.instance, hello.group].iter().any(|text| !(1..=NAME_SIZE_MAX).contains(&text.len())) {
+        return Err("the name or the group of the source is empty or too long".to_owned());
+    }
+    let is_meant = hello.destination == name
+        || (!hello.destination_group.is_empty() && hello.destination_group == group);
+    if !is_meant {
+        return Err(format!(
+            "this instance has the name {name:?} and the group {group:?}, and the source looks for {:?}",
+            hello.destination
+        ));
+    }
+    let mut mistakes = Vec::new();
+    let is_checked = |check: &str| !hello.excluded.contains(&check);
+    for offer in &hello.topics {
+        let topic = cx.topics.intern(offer.topic);
+        let recording = &cx.topics.topic(topic).recording;
+        if is_checked(CHECKS[0]) && !(recording.is_configured() && recording.records_any()) {
+            mistakes
+                .push(format!("txlog: {name:?} does not record the topic {:?} of the source", offer.topic));
+            continue;
+        }
+        if is_checked(CHECKS[1]) && recording.message_type.name() != offer.message_type {
+            mistakes.push(format!(
+                "message_type: the topic {:?} has the type {:?} at the source and {:?} here",
+                offer.topic,
+                offer.message_type,
+                recording.message_type.name()
+            ));
+        }
+        let queues = cx.topics.describe(offer.topic).queues;
+        if let Some(queue) = queues.iter().find(|queue| !cx.config.is_local_queue(queue)) {
+            mistakes.push(format!(
+                "queue: {queue:?} takes messages of the topic {:?}, which comes from another instance; define it as [[local_queue]]: then each instance delivers every message to its own consumers",
+                offer.topic
+            ));
+        }
+        let key = key_of(&cx.config, offer.topic);
+        if is_checked(CHECKS[2]) && key != offer.key {
+            mistakes.push(format!(
+                "key: the topic {:?} has the key {:?} at the source and {key:?} here",
+                offer.topic, offer.key
+            ));
+        }
+    }
+    if mistakes.is_empty() { Ok(()) } else { Err(mistakes.join("; ")) }
+}

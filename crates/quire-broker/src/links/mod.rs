@@ -1,0 +1,481 @@
+//! Links to other instances: records that are sent, records that arrive, and the progress of the destinations (docs/replication.md).
+//!
+//! A link is a separate connection between two instances, and each direction of a pair has one. `outgoing.rs` is the state machine of the
+//! source, `incoming.rs` that of the destination, and `frame.rs` has their frames. The records come from the log (`read.rs`), where the
+//! tests of `route.rs` choose them. The run loop records what came in, through the one intake.
+
+mod frame;
+mod incoming;
+mod outgoing;
+mod place;
+mod read;
+mod route;
+mod settings;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::BrokerConfig;
+use crate::context::Context;
+use crate::io::ConnectionId;
+use crate::replicated::Destinations;
+use crate::stats::ReplicationStats;
+use crate::tail::{Consumed, LogConsumer};
+use crate::topic::TopicId;
+use incoming::Incoming;
+use outgoing::{Outgoing, Start};
+use place::Places;
+use quire_expression::filter::MessageContext;
+use quire_expression::message_type::{Arena, MessageType};
+use quire_expression::topic::TopicSelector;
+use quire_journal::{Bookmark, InstancePath, JournalError, Position, Record};
+use quire_types::time::Instant;
+
+pub(crate) use frame::{Mark, SentRecord};
+pub(crate) use incoming::{Arrived, Taken};
+pub(crate) use place::PlacesFile;
+pub(crate) use read::{LinkFound, LinkReading};
+use route::Route;
+pub(crate) use settings::Definition;
+pub use settings::{DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
+
+/// The time without another frame after which a heartbeat is sent.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+
+/// The time without any byte after which the peer counts as gone.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// How long clients wait after a start for news from the sync destinations, at most. They may have messages that this instance lost.
+const START_MAX: Duration = Duration::from_secs(5);
+
+/// Topics that one `hello` names, at most. Those beyond are checked when their records arrive.
+const OFFERED_MAX: usize = 10_000;
+
+/// The links of the instance.
+pub(crate) struct Links {
+    outgoing: Vec<Outgoing>,
+    incoming: Vec<Incoming>,
+    by_connection: HashMap<ConnectionId, Side, FxBuildHasher>,
+    places: Places,
+    arena: Arena,
+    /// The last record that was recorded here, as far as the links were told.
+    last: Option<Mark>,
+    /// The first turn of the run.
+    started: Option<Instant>,
+    /// The instant after which clients wait no longer for instances that do not answer; `None` when it is past, or nothing waits.
+    start_due: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Outgoing(usize),
+    Incoming,
+}
+
+impl Links {
+    pub(crate) fn new(definitions: Vec<Definition>, cx: &Context) -> Self {
+        let definitions = definitions.into_iter().map(Arc::new).enumerate();
+        let mut outgoing: Vec<_> =
+            definitions.map(|(number, definition)| Outgoing::new(number, definition)).collect();
+        let places = Places::new(&cx.log.journal);
+        if !outgoing.is_empty() {
+            let end = cx.log.journal.persisted();
+            for (name, resume_from, mark) in places.read() {
+                let is_named = |link: &&mut Outgoing| link.definition.settings.name == name;
+                // Beyond the end of the log the place is of a log that was replaced by an older copy.
+                if let Some(link) = outgoing.iter_mut().find(is_named).filter(|_| resume_from <= end) {
+                    link.resume(resume_from, mark);
+                }
+            }
+        }
+        Links {
+            outgoing,
+            incoming: Vec::new(),
+            by_connection: HashMap::default(),
+            places,
+            arena: Arena::default(),
+            last: None,
+            started: None,
+            start_due: None,
+        }
+    }
+
+    /// Whether there is work for links at all.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        !self.outgoing.is_empty() || !self.incoming.is_empty()
+    }
+
+    /// The driver has connected to a destination, or could not.
+    pub(crate) fn opened(&mut self, cx: &mut Context, destination: u32, opened: Result<ConnectionId, &str>) {
+        let number = destination as usize;
+        let Some(link) = self.outgoing.get_mut(number) else { return };
+        match opened {
+            Ok(connection) => {
+                if link.opened(cx, connection) {
+                    self.by_connection.insert(connection, Side::Outgoing(number));
+                }
+            }
+            Err(reason) => link.not_opened(cx, reason),
+        }
+    }
+
+    /// Another instance has connected.
+    pub(crate) fn accepted(&mut self, cx: &mut Context, connection: ConnectionId, peer: &str) {
+        self.incoming.push(Incoming::new(connection, peer, cx.now.instant));
+        self.by_connection.insert(connection, Side::Incoming);
+    }
+
+    /// Takes the bytes of a connection between instances.
+    pub(crate) fn receive(&mut self, cx: &mut Context, connection: ConnectionId, bytes: &[u8]) {
+        match self.by_connection.get(&connection) {
+            Some(Side::Outgoing(number)) => {
+                let number = *number;
+                let link = &mut self.outgoing[number];
+                if link.connection() != Some(connection) {
+                    return;
+                }
+                let Some(greeted) = link.receive(cx, bytes) else { return };
+                if greeted.sends_back && link.start == Start::Unknown {
+                    link.start = Start::Filling;
+                } else if !greeted.sends_back {
+                    link.start = Start::Over;
+                }
+                // The new run may lack records that an earlier run of the instance has sent.
+                for incoming in &mut self.incoming {
+                    let is_earlier = incoming.source.as_ref().is_some_and(|source| {
+                        *source.name == *greeted.instance && source.started_ns != greeted.started_ns
+                    });
+                    if is_earlier {
+                        incoming.end(cx, "the instance was started again");
+                    }
+                }
+            }
+            Some(Side::Incoming) => {
+                if let Some(incoming) = self.incoming_mut(connection) {
+                    incoming.receive(cx.now.instant, bytes);
+                }
+            }
+            None => (),
+        }
+    }
+
+    fn incoming_mut(&mut self, connection: ConnectionId) -> Option<&mut Incoming> {
+        self.incoming.iter_mut().find(|incoming| incoming.connection == connection)
+    }
+
+    /// The connection takes more, or does not.
+    pub(crate) fn set_writable(&mut self, connection: ConnectionId, is_writable: bool) {
+        if let Some(Side::Outgoing(number)) = self.by_connection.get(&connection) {
+            self.outgoing[*number].set_writable(is_writable);
+        }
+    }
+
+    pub(crate) fn disconnected(&mut self, cx: &mut Context, connection: ConnectionId) {
+        match self.by_connection.remove(&connection) {
+            Some(Side::Outgoing(number)) => {
+                let link = &mut self.outgoing[number];
+                if link.connection() == Some(connection) {
+                    link.disconnected(cx);
+                }
+            }
+            Some(Side::Incoming) => {
+                self.incoming.retain(|incoming| incoming.connection != connection);
+            }
+            None => (),
+        }
+    }
+
+    /// The next frame of records that came in. `None` while the journal takes no writes: the frames wait.
+    pub(crate) fn next_arrived(&mut self, cx: &mut Context) -> Option<Arrived> {
+        if cx.log.failure.is_some() {
+            return None;
+        }
+        for index in 0..self.incoming.len() {
+            let mut has_caught_up = false;
+            let arrived = self.incoming[index].next_arrived(cx, &mut has_caught_up);
+            let source = self.incoming[index].source.clone();
+            if let Some(source) = source.filter(|_| has_caught_up) {
+                let of_source = |link: &&mut Outgoing| link.peer.as_deref() == Some(&source.name);
+                self.outgoing.iter_mut().filter(of_source).for_each(|link| link.start = Start::Over);
+            }
+            if arrived.is_some() {
+                // Another source gets the next turn.
+                self.incoming.rotate_left(index + 1);
+                return arrived;
+            }
+        }
+        None
+    }
+
+    /// The records of a frame were recorded. An error: one of them cannot be, and the link ends.
+    pub(crate) fn taken(
+        &mut self,
+        cx: &mut Context,
+        arrived: Arrived,
+        taken: Taken,
+        result: Result<(), String>,
+    ) {
+        let position = cx.log.appended();
+        let mark = self.last.filter(|mark| mark.position == position);
+        let Some(incoming) = self.incoming_mut(arrived.connection()) else { return };
+        match result {
+            Ok(()) => incoming.taken(arrived, position, mark, taken),
+            Err(reason) => incoming.end(cx, &reason),
+        }
+    }
+
+    /// A record was appended. Gives the destinations that it goes to and that its sender waits for: the four routing tests.
+    /// `path` is that of the record here.
+    pub(crate) fn route<'a>(
+        &mut self,
+        cx: &Context,
+        topic: TopicId,
+        appended: (Position, Bookmark),
+        path: InstancePath<'_>,
+        context: impl Fn() -> Option<MessageContext<'a>>,
+    ) -> Destinations {
+        let (position, bookmark) = appended;
+        self.last = Some(Mark { position, bookmark });
+        let known = cx.topics.topic(topic);
+        let (name, message_type) = (&*known.name, known.recording.message_type);
+        self.destinations_of(name, message_type, position, path, cx.now.instant, context)
+    }
+
+    fn destinations_of<'a>(
+        &mut self,
+        topic: &str,
+        message_type: MessageType,
+        position: Position,
+        path: InstancePath<'_>,
+        now: Instant,
+        context: impl Fn() -> Option<MessageContext<'a>>,
+    ) -> Destinations {
+        let mut destinations = Destinations::NONE;
+        for (number, link) in self.outgoing.iter_mut().enumerate() {
+            let route = &link.definition.route;
+            let has_passed = |peer: &str| path.instances().any(|instance| instance.name == peer);
+            if !route.passes_on(path)
+                || route.has_passed(path)
+                || link.peer.as_deref().is_some_and(has_passed)
+                || !route.takes(topic, message_type.code(), &mut self.arena, &context)
+            {
+                continue;
+            }
+            destinations.insert(number);
+            link.expect(position, now);
+        }
+        destinations
+    }
+
+    /// A read for a destination is done.
+    pub(crate) fn read_done(
+        &mut self,
+        cx: &mut Context,
+        destination: usize,
+        number: u64,
+        found: Option<LinkFound>,
+    ) {
+        if let Some(link) = self.outgoing.get_mut(destination) {
+            link.read_done(cx, number, found);
+        }
+    }
+
+    /// The search for the message that a source knows to be here is over.
+    pub(crate) fn mark_found(
+        &mut self,
+        cx: &mut Context,
+        connection: ConnectionId,
+        number: u64,
+        found: Option<Position>,
+    ) {
+        if let Some(incoming) = self.incoming_mut(connection) {
+            incoming.found(cx, number, found);
+        }
+    }
+
+    /// Acknowledges what is safe, connects, and sends what is new in the log.
+    pub(crate) fn advance(&mut self, cx: &mut Context) {
+        if !self.any() {
+            return;
+        }
+        let now = cx.now.instant;
+        let started = *self.started.get_or_insert(now);
+        self.incoming.iter_mut().for_each(|incoming| incoming.advance(cx));
+        self.outgoing.iter_mut().for_each(|link| link.advance(cx));
+        let by_connection = &mut self.by_connection;
+        self.incoming.retain(|incoming| {
+            let is_open = !incoming.is_closed();
+            if !is_open {
+                by_connection.remove(&incoming.connection);
+            }
+            is_open
+        });
+        let outgoing = &self.outgoing;
+        by_connection.retain(|connection, side| match side {
+            Side::Outgoing(number) => outgoing[*number].connection() == Some(*connection),
+            Side::Incoming => true,
+        });
+        self.hold_logons(cx, started);
+        self.save_places(cx);
+    }
+
+    fn save_places(&mut self, cx: &mut Context) {
+        let outgoing = &self.outgoing;
+        if !outgoing.is_empty() {
+            self.places.save(cx, || outgoing.iter().map(saved_place).collect());
+        }
+    }
+
+    /// The places were written; false: that failed.
+    pub(crate) fn places_written(&mut self, is_written: bool) {
+        self.places.written(is_written);
+    }
+
+    /// After a start, clients are let in when this instance has received its lost messages from the sync destinations. Otherwise a
+    /// publisher would continue above messages that arrive later, and these would count as duplicates.
+    fn hold_logons(&mut self, cx: &mut Context, started: Instant) {
+        let is_starting = self.outgoing.iter().any(|link| link.start != Start::Over);
+        let due = started + START_MAX;
+        self.start_due = (is_starting && cx.now.instant < due).then_some(due);
+        let is_late = cx.now.instant >= due;
+        let is_held = self.outgoing.iter().any(|link| match link.start {
+            _ if link.definition.settings.sync_type == SyncType::Async => false,
+            Start::Unknown => !is_late,
+            Start::Filling => {
+                let sends = |incoming: &Incoming| {
+                    incoming.source.as_ref().is_some_and(|s| Some(&*s.name) == link.peer.as_deref())
+                };
+                // It said that it sends. When it does not come, clients wait no longer than for an instance that does not answer.
+                !is_late || self.incoming.iter().any(sends)
+            }
+            Start::Over => false,
+        });
+        cx.wants_turn |= cx.log.replicated.holds_logons && !is_held;
+        cx.log.replicated.holds_logons = is_held;
+    }
+
+    /// When a link has something to do.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let outgoing = self.outgoing.iter().filter_map(Outgoing::next_timeout);
+        let incoming = self.incoming.iter().map(Incoming::next_timeout);
+        let places = self.places.due().filter(|_| !self.outgoing.is_empty());
+        outgoing.chain(incoming).chain(self.start_due).chain(places).min()
+    }
+
+    /// Whether publishers wait for a destination, by command.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn downgrade(
+        &mut self,
+        cx: &mut Context,
+        destination: &str,
+        is_downgraded: bool,
+    ) -> Result<(), String> {
+        let is_named = |link: &&mut Outgoing| link.definition.settings.name == destination;
+        let Some(link) = self.outgoing.iter_mut().find(is_named) else {
+            return Err(format!("no destination has the name {destination:?}"));
+        };
+        link.set_by_command(cx, is_downgraded)
+    }
+
+    pub(crate) fn stats(&self, cx: &Context) -> ReplicationStats {
+        ReplicationStats {
+            name: cx.config.name.clone(),
+            group: cx.config.group().to_owned(),
+            holds_logons: cx.log.replicated.holds_logons,
+            destinations: self.outgoing.iter().map(|link| link.stats(cx)).collect(),
+            sources: self.incoming.iter().map(Incoming::stats).collect(),
+        }
+    }
+
+    /// Ends all links: the instance stops.
+    pub(crate) fn close(&mut self, cx: &mut Context) {
+        for connection in self.by_connection.keys() {
+            cx.outputs.push_back(crate::Output::Close { connection: *connection });
+        }
+    }
+
+    /// Saves where the destinations are. Waits for the disk.
+    ///
+    /// # Errors
+    /// That of the journal.
+    pub(crate) fn save(&self) -> Result<(), JournalError> {
+        if self.outgoing.is_empty() {
+            return Ok(());
+        }
+        self.places.write_now(self.outgoing.iter().map(saved_place).collect())
+    }
+}
+
+fn saved_place(link: &Outgoing) -> place::Place {
+    let (resume_from, mark) = link.place();
+    (link.definition.settings.name.clone(), resume_from, mark)
+}
+
+impl LogConsumer for Links {
+    fn is_following(&self, _: &Context) -> bool {
+        false
+    }
+
+    fn on_record(&mut self, _: &mut Context, _: TopicId, _: &Record<'_>) -> Consumed {
+        Consumed::default()
+    }
+
+    fn on_unreadable(&mut self, _: &mut Context, _: Position, _: &JournalError) {}
+
+    fn needed_from(&self, _: &Context) -> Option<Position> {
+        self.outgoing.iter().map(Outgoing::needed_from).min()
+    }
+}
+
+/// A topic that is offered to a destination.
+pub(super) struct Offer {
+    topic: String,
+    message_type: &'static str,
+    key: String,
+}
+
+impl Offer {
+    fn as_frame(&self) -> frame::Offered<'_> {
+        frame::Offered { topic: &self.topic, message_type: self.message_type, key: &self.key }
+    }
+}
+
+/// The topics that the route sends: those that it names, and those of the log that it matches.
+fn offered(cx: &Context, route: &Route) -> Vec<Offer> {
+    let mut offers = Vec::new();
+    for topic in &route.topics {
+        let offer = |name: &str| Offer {
+            topic: name.to_owned(),
+            message_type: topic.message_type.name(),
+            key: key_of(&cx.config, name),
+        };
+        match &topic.selector {
+            TopicSelector::Name(name) => offers.push(offer(name)),
+            TopicSelector::Pattern(pattern) => {
+                let names = cx.log.journal.topics_after("", cx.config.limits.max_topics as usize);
+                offers.extend(names.iter().filter(|name| pattern.matches(name)).map(|name| offer(name)));
+            }
+        }
+    }
+    offers.truncate(OFFERED_MAX);
+    offers
+}
+
+/// The fields of the key of a last-value topic, joined by commas; empty for other topics.
+fn key_of(config: &BrokerConfig, topic: &str) -> String {
+    let is_named = |name: &str| match TopicSelector::new(name) {
+        Ok(selector) => selector.matches(topic),
+        Err(_) => false,
+    };
+    let settings = config.sow_topics.iter().find(|settings| match &settings.pattern {
+        Some(pattern) => is_named(pattern),
+        None => settings.name == topic,
+    });
+    settings.map(|settings| settings.key.join(",")).unwrap_or_default()
+}

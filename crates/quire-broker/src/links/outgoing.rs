@@ -1,0 +1,594 @@
+//! A link to a destination: the state machine of the source (docs/replication.md).
+//!
+//! ```text
+//!            +---------------- the connection is lost, or the peer refuses <---------------+
+//!            v                                                                             |
+//! Waiting ------> Opening ------> Greeting ------> Live ----------------------------------- +
+//!   at a time       the driver      `hello` is       `welcome` came: records are read and sent
+//!                   connects        sent
+//! ```
+//!
+//! While it is live, `scanned` is the position up to which the log was looked at. Records are in flight until the destination
+//! acknowledges them. `acknowledged` follows `scanned` at once while nothing is in flight.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quire_journal::{Cursor, Position};
+use quire_types::time::Instant;
+
+use super::frame::{Frame, Hello, Mark, VERSION, Welcome};
+use super::read::{LinkFound, LinkReading, SentFrame};
+use super::settings::{Definition, SyncType};
+use super::{HEARTBEAT, SILENCE_MAX, offered};
+use crate::context::Context;
+use crate::io::{ConnectionId, Event, Output};
+use crate::stats::DestinationStats;
+use crate::work::{Job, JobOwner};
+
+/// The first delay after every address was tried without success. It doubles with each pass. As with clients.
+const DELAY_MIN: Duration = Duration::from_millis(200);
+
+/// The longest delay.
+const DELAY_MAX: Duration = Duration::from_secs(20);
+
+/// Bytes of records that may be in flight: several milliseconds of a fast network, and little for the memory of the destination.
+const WINDOW_SIZE: usize = 4 * 1024 * 1024;
+
+/// Records that are read on the loop, when so few are new. A thread for them would cost more than the read.
+const INLINE_RECORDS_MAX: u64 = 64;
+
+/// Instants of messages that wait for an acknowledgement, at most. At the limit every second one is forgotten, so that ages become less
+/// exact.
+const WAITING_MAX: usize = 1024;
+
+/// The link to one destination.
+pub(super) struct Outgoing {
+    pub(super) definition: Arc<Definition>,
+    number: usize,
+    state: State,
+    /// The place of the address that is tried now, or next.
+    address: usize,
+    /// Passes over all addresses without success.
+    failed_passes: u32,
+    /// The name of the instance that answered.
+    pub(super) peer: Option<String>,
+    is_writable: bool,
+    input: Vec<u8>,
+    heard_at: Instant,
+    sent_at: Instant,
+    cursor: Option<Cursor>,
+    /// The number of the read under way.
+    reading: Option<u64>,
+    greeted: Position,
+    scanned: Position,
+    acknowledged: Position,
+    /// Where the next connection begins when the destination still has the message of `mark`.
+    resume_from: Position,
+    /// The last acknowledgement came with a mark, so that `mark` includes everything that is acknowledged.
+    is_marked: bool,
+    in_flight: VecDeque<SentFrame>,
+    in_flight_size: usize,
+    /// `caught_up` is still to be sent.
+    owes_caught_up: bool,
+    /// The last record that the destination is known to have.
+    pub(super) mark: Option<Mark>,
+    /// The instants at which messages were routed here, with their positions.
+    waiting: VecDeque<(Position, Instant)>,
+    /// The age of its messages or a command decided that it is not waited for.
+    is_downgraded: bool,
+    /// A command decided it, so that the age does not undo it.
+    by_command: bool,
+    /// The first attempt is over, and this instance has received what it lacked.
+    pub(super) start: Start,
+    last_error: Option<String>,
+    sent_count: u64,
+    sent_size: u64,
+    reconnect_count: u64,
+}
+
+/// The state of a destination since the start of this instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    /// Nothing yet.
+    Unknown,
+    /// It is there, and sends what this instance lacks.
+    Filling,
+    /// It has nothing for this instance, or it is not there.
+    Over,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting(Instant),
+    Opening,
+    Greeting(ConnectionId),
+    Live(ConnectionId),
+}
+
+impl Outgoing {
+    pub(super) fn new(number: usize, definition: Arc<Definition>) -> Self {
+        Outgoing {
+            definition,
+            number,
+            state: State::Waiting(Instant::default()),
+            address: 0,
+            failed_passes: 0,
+            peer: None,
+            is_writable: true,
+            input: Vec::new(),
+            heard_at: Instant::default(),
+            sent_at: Instant::default(),
+            cursor: None,
+            reading: None,
+            greeted: Position::ZERO,
+            scanned: Position::ZERO,
+            acknowledged: Position::ZERO,
+            resume_from: Position::ZERO,
+            is_marked: true,
+            in_flight: VecDeque::new(),
+            in_flight_size: 0,
+            owes_caught_up: false,
+            mark: None,
+            waiting: VecDeque::new(),
+            is_downgraded: false,
+            by_command: false,
+            start: Start::Unknown,
+            last_error: None,
+            sent_count: 0,
+            sent_size: 0,
+            reconnect_count: 0,
+        }
+    }
+
+    pub(super) fn connection(&self) -> Option<ConnectionId> {
+        match self.state {
+            State::Greeting(connection) | State::Live(connection) => Some(connection),
+            State::Waiting(_) | State::Opening => None,
+        }
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        matches!(self.state, State::Live(_))
+    }
+
+    /// The first position that the destination still needs.
+    pub(super) fn needed_from(&self) -> Position {
+        self.resume_from.next()
+    }
+
+    /// Continues after an earlier run, from what it saved.
+    pub(super) fn resume(&mut self, resume_from: Position, mark: Option<Mark>) {
+        (self.resume_from, self.mark) = (resume_from, mark);
+    }
+
+    /// What is to be saved for the next run.
+    pub(super) fn place(&self) -> (Position, Option<Mark>) {
+        (self.resume_from, self.mark)
+    }
+
+    /// Does what is due: connects, reads and sends records, sends a heartbeat, looks at the age of what is not acknowledged.
+    pub(super) fn advance(&mut self, cx: &mut Context) {
+        let now = cx.now.instant;
+        match self.state {
+            State::Waiting(at) if at <= now => self.open(cx),
+            State::Greeting(_) | State::Live(_) if self.heard_at + SILENCE_MAX <= now => {
+                self.lose(cx, "nothing was heard from it for 10 s");
+            }
+            State::Live(connection) => {
+                self.read(cx);
+                if self.owes_caught_up && self.scanned >= self.greeted {
+                    self.owes_caught_up = false;
+                    self.send(cx, connection, &Frame::CaughtUp);
+                    cx.outputs.push_back(Output::Log(Event::LinkCaughtUp { destination: self.name() }));
+                }
+                if self.sent_at + HEARTBEAT <= now {
+                    self.send(cx, connection, &Frame::Heartbeat);
+                }
+            }
+            State::Waiting(_) | State::Opening | State::Greeting(_) => (),
+        }
+        self.look_at_age(cx);
+        // Publishers were acknowledged earlier in the turn.
+        cx.wants_turn |= self.report(cx);
+    }
+
+    /// Tells the log how far the destination is. Gives whether that is news.
+    fn report(&self, cx: &mut Context) -> bool {
+        cx.log.replicated.set(self.number, self.acknowledged)
+    }
+
+    /// When it has something to do next.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let link = match self.state {
+            State::Waiting(at) => Some(at),
+            State::Opening => None,
+            State::Greeting(_) => Some(self.heard_at + SILENCE_MAX),
+            State::Live(_) => Some((self.heard_at + SILENCE_MAX).min(self.sent_at + HEARTBEAT)),
+        };
+        let is_aging = self.definition.downgrade_after().filter(|_| !self.is_downgraded && !self.by_command);
+        let age = self.waiting.front().zip(is_aging).map(|((_, since), after)| *since + after);
+        link.into_iter().chain(age).min()
+    }
+
+    fn open(&mut self, cx: &mut Context) {
+        self.state = State::Opening;
+        let address = self.definition.settings.addresses[self.address].clone();
+        cx.outputs.push_back(Output::OpenLink { destination: self.number as u32, address });
+    }
+
+    /// The driver could not connect.
+    pub(super) fn not_opened(&mut self, cx: &mut Context, reason: &str) {
+        if self.state == State::Opening {
+            self.fail(cx, reason);
+        }
+    }
+
+    /// The driver has connected: introduces this instance.
+    pub(super) fn opened(&mut self, cx: &mut Context, connection: ConnectionId) -> bool {
+        if self.state != State::Opening {
+            return false;
+        }
+        let now = cx.now.instant;
+        (self.heard_at, self.is_writable) = (now, true);
+        self.input.clear();
+        self.state = State::Greeting(connection);
+        let settings = &self.definition.settings;
+        let offers = offered(cx, &self.definition.route);
+        let (name, group) = (cx.config.name.clone(), cx.config.group().to_owned());
+        let hello = Hello {
+            version: VERSION,
+            instance: &name,
+            group: &group,
+            destination: &settings.name,
+            destination_group: settings.group.as_deref().unwrap_or_default(),
+            started_ns: cx.started_ns(),
+            mark: self.mark,
+            topics: offers.iter().map(super::Offer::as_frame).collect(),
+            excluded: settings.exclude_validation.iter().map(String::as_str).collect(),
+        };
+        let mut bytes = Vec::new();
+        Frame::Hello(hello).encode(&mut bytes);
+        self.sent_at = now;
+        cx.outputs.push_back(Output::Send { connection, bytes });
+        true
+    }
+
+    /// The connection takes more, or does not.
+    pub(super) fn set_writable(&mut self, is_writable: bool) {
+        self.is_writable = is_writable;
+    }
+
+    /// Bytes came from the destination. Gives its greeting when it is among them.
+    pub(super) fn receive(&mut self, cx: &mut Context, bytes: &[u8]) -> Option<Greeted> {
+        self.heard_at = cx.now.instant;
+        let mut input = std::mem::take(&mut self.input);
+        input.extend_from_slice(bytes);
+        let (mut taken_size, mut greeted) = (0, None);
+        while self.connection().is_some() {
+            match super::frame::next_frame(&input[taken_size..], super::frame::FRAME_OVERHEAD_MAX) {
+                Ok(None) => break,
+                Ok(Some((frame, size))) => {
+                    taken_size += size;
+                    greeted = self.take(cx, &frame).or(greeted);
+                }
+                Err(error) => self.lose(cx, &error.to_string()),
+            }
+        }
+        input.drain(..taken_size);
+        self.report(cx);
+        if self.connection().is_some() {
+            self.input = input;
+        }
+        greeted
+    }
+
+    fn take(&mut self, cx: &mut Context, frame: &Frame<'_>) -> Option<Greeted> {
+        match (self.state, frame) {
+            (State::Greeting(connection), Frame::Welcome(welcome)) => {
+                return self.welcomed(cx, connection, welcome);
+            }
+            (_, Frame::Refused { reason }) => self.refused(cx, reason),
+            (State::Live(_), Frame::Acknowledged { through, mark }) => self.acknowledged(*through, *mark),
+            (_, Frame::Heartbeat) => (),
+            _ => self.lose(cx, "it sent a frame that a destination does not send here"),
+        }
+        None
+    }
+
+    fn welcomed(
+        &mut self,
+        cx: &mut Context,
+        connection: ConnectionId,
+        welcome: &Welcome<'_>,
+    ) -> Option<Greeted> {
+        let settings = &self.definition.settings;
+        let is_meant = welcome.instance == settings.name
+            || settings.group.as_deref().is_some_and(|group| group == welcome.group);
+        if !is_meant {
+            let reason = format!(
+                "the instance there has the name {:?} and the group {:?}, which is not the destination",
+                welcome.instance, welcome.group
+            );
+            self.refused(cx, &reason);
+            return None;
+        }
+        self.state = State::Live(connection);
+        self.failed_passes = 0;
+        self.reconnect_count += 1;
+        self.peer = Some(welcome.instance.to_owned());
+        self.last_error = None;
+        if !welcome.has_mark {
+            // It is another instance of the group, it has lost its log, or nothing was ever sent: everything is offered again.
+            (self.resume_from, self.mark) = (Position::ZERO, None);
+        }
+        self.is_marked = true;
+        self.acknowledged = self.resume_from;
+        self.scanned = self.resume_from;
+        self.greeted = cx.log.appended();
+        self.owes_caught_up = true;
+        self.in_flight.clear();
+        self.in_flight_size = 0;
+        (self.cursor, self.reading) = (None, None);
+        let event = Event::LinkUp {
+            destination: self.name(),
+            instance: welcome.instance.to_owned(),
+            after: self.scanned.get(),
+        };
+        cx.outputs.push_back(Output::Log(event));
+        Some(Greeted {
+            instance: welcome.instance.to_owned(),
+            started_ns: welcome.started_ns,
+            sends_back: welcome.sends_back,
+        })
+    }
+
+    fn acknowledged(&mut self, through: Position, mark: Option<Mark>) {
+        while let Some(sent) = self.in_flight.pop_front_if(|sent| sent.through <= through) {
+            self.in_flight_size -= sent.size;
+            self.acknowledged = self.acknowledged.max(sent.through);
+        }
+        self.is_marked = mark.is_some();
+        self.note_mark(mark);
+        self.settle();
+    }
+
+    fn note_mark(&mut self, mark: Option<Mark>) {
+        let known = self.mark.map(|mark| mark.position);
+        if let Some(mark) = mark.filter(|mark| Some(mark.position) > known) {
+            self.mark = Some(mark);
+        }
+    }
+
+    /// Without anything in flight, everything that was looked at is acknowledged.
+    fn settle(&mut self) {
+        if self.in_flight.is_empty() {
+            self.acknowledged = self.acknowledged.max(self.scanned);
+        }
+        if self.is_marked {
+            self.resume_from = self.acknowledged;
+        }
+        while self.waiting.pop_front_if(|(position, _)| *position <= self.acknowledged).is_some() {}
+    }
+
+    fn read(&mut self, cx: &mut Context) {
+        let limit = cx.log.journal.persisted();
+        let has_room = self.is_writable && self.in_flight_size < WINDOW_SIZE;
+        if self.reading.is_some() || self.scanned >= limit || !has_room {
+            return;
+        }
+        let Some(peer) = self.peer.clone() else { return };
+        let cursor = self.cursor.take().unwrap_or_else(|| cx.log.reader.cursor(self.scanned));
+        let reading = LinkReading {
+            cursor,
+            scanned: self.scanned,
+            limit,
+            definition: Arc::clone(&self.definition),
+            peer,
+            greeted: self.greeted,
+            now: cx.now.wall,
+        };
+        let has_filter = self.definition.route.topics.iter().any(|topic| topic.filter.is_some());
+        let is_near = limit.get() - self.scanned.get() <= INLINE_RECORDS_MAX;
+        if is_near && !has_filter {
+            self.add_found(cx, reading.run());
+        } else {
+            let number = cx.begin_job(JobOwner::Link(self.number), Job::Link(Box::new(reading)));
+            self.reading = Some(number);
+        }
+    }
+
+    /// A read is done; `None` after a bug.
+    pub(super) fn read_done(&mut self, cx: &mut Context, number: u64, found: Option<LinkFound>) {
+        if self.reading != Some(number) {
+            return;
+        }
+        self.reading = None;
+        match found {
+            Some(found) => self.add_found(cx, found),
+            None => self.lose(cx, "reading the log for it failed"),
+        }
+        cx.wants_turn = true;
+    }
+
+    fn add_found(&mut self, cx: &mut Context, found: LinkFound) {
+        let State::Live(connection) = self.state else { return };
+        self.note_mark(found.mark);
+        self.scanned = found.scanned;
+        for sent in found.sent {
+            self.in_flight_size += sent.size;
+            self.sent_count += sent.count;
+            self.in_flight.push_back(sent);
+        }
+        if !found.frames.is_empty() {
+            self.sent_at = cx.now.instant;
+            self.sent_size += found.frames.len() as u64;
+            cx.outputs.push_back(Output::Send { connection, bytes: found.frames });
+        }
+        self.settle();
+        match found.cursor {
+            Ok(cursor) => self.cursor = Some(cursor),
+            Err(error) => self.lose(cx, &error.to_string()),
+        }
+        cx.wants_turn |= self.scanned < cx.log.journal.persisted();
+    }
+
+    /// A message was recorded that goes to the destination.
+    pub(super) fn expect(&mut self, position: Position, now: Instant) {
+        if self.waiting.back().is_some_and(|(_, since)| *since == now) {
+            return;
+        }
+        if self.waiting.len() >= WAITING_MAX {
+            let mut is_kept = false;
+            self.waiting.retain(|_| {
+                is_kept = !is_kept;
+                is_kept
+            });
+        }
+        self.waiting.push_back((position, now));
+    }
+
+    /// Downgrades and upgrades the destination by the age of the oldest message that it has not acknowledged.
+    fn look_at_age(&mut self, cx: &mut Context) {
+        if self.by_command || self.definition.settings.sync_type == SyncType::Async {
+            return;
+        }
+        let now = cx.now.instant;
+        let age = self.waiting.front().map_or(Duration::ZERO, |(_, since)| now.since(*since));
+        let is_too_old = self.definition.downgrade_after().is_some_and(|after| age >= after);
+        let is_close = self.definition.upgrade_below().is_some_and(|below| age < below);
+        if !self.is_downgraded && is_too_old {
+            self.set_downgraded(cx, true, "its oldest message without an acknowledgement is too old");
+        } else if self.is_downgraded && is_close && self.is_live() {
+            self.set_downgraded(cx, false, "it has caught up");
+        }
+    }
+
+    /// A command decides whether the destination is waited for.
+    ///
+    /// # Errors
+    /// The reason against it.
+    pub(super) fn set_by_command(&mut self, cx: &mut Context, is_downgraded: bool) -> Result<(), String> {
+        if self.definition.settings.sync_type == SyncType::Async {
+            return Err(format!(
+                "destination {:?}: it has sync_type = \"async\", so publishers never wait for it",
+                self.definition.settings.name
+            ));
+        }
+        self.by_command = is_downgraded;
+        self.set_downgraded(cx, is_downgraded, "a command asked for it");
+        Ok(())
+    }
+
+    fn set_downgraded(&mut self, cx: &mut Context, is_downgraded: bool, reason: &'static str) {
+        if self.is_downgraded == is_downgraded {
+            return;
+        }
+        self.is_downgraded = is_downgraded;
+        cx.log.replicated.wait_for(self.number, !is_downgraded);
+        cx.outputs.push_back(Output::Log(Event::LinkWaitedFor {
+            destination: self.name(),
+            is_waited_for: !is_downgraded,
+            reason,
+        }));
+        cx.wants_turn = true;
+    }
+
+    /// The peer does not accept the link. It may have another configuration later.
+    fn refused(&mut self, cx: &mut Context, reason: &str) {
+        // Every address is tried, and then the longest delay passes.
+        self.failed_passes = self.failed_passes.max(16);
+        self.lose(cx, reason);
+    }
+
+    /// The connection is gone.
+    pub(super) fn disconnected(&mut self, cx: &mut Context) {
+        self.lose(cx, "the connection was closed");
+    }
+
+    fn lose(&mut self, cx: &mut Context, reason: &str) {
+        if let Some(connection) = self.connection() {
+            cx.outputs.push_back(Output::Close { connection });
+            self.fail(cx, reason);
+        }
+    }
+
+    /// Tries the next address. A link that was up begins at the top again.
+    fn fail(&mut self, cx: &mut Context, reason: &str) {
+        let was_live = self.is_live();
+        if self.last_error.as_deref() != Some(reason) {
+            let event = Event::LinkDown { destination: self.name(), reason: reason.to_owned() };
+            cx.outputs.push_back(Output::Log(event));
+            self.last_error = Some(reason.to_owned());
+        }
+        self.input.clear();
+        (self.cursor, self.reading) = (None, None);
+        self.in_flight.clear();
+        self.in_flight_size = 0;
+        let is_last = self.address + 1 >= self.definition.settings.addresses.len();
+        self.address = if was_live || is_last { 0 } else { self.address + 1 };
+        let delay = if was_live {
+            DELAY_MIN
+        } else if is_last {
+            self.start = Start::Over;
+            let delay = DELAY_MIN.saturating_mul(1 << self.failed_passes.min(16)).min(DELAY_MAX);
+            self.failed_passes += 1;
+            delay
+        } else {
+            Duration::ZERO
+        };
+        if was_live {
+            self.start = Start::Over;
+        }
+        self.state = State::Waiting(cx.now.instant + delay);
+        cx.wants_turn |= delay.is_zero();
+    }
+
+    fn send(&mut self, cx: &mut Context, connection: ConnectionId, frame: &Frame<'_>) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        self.sent_at = cx.now.instant;
+        cx.outputs.push_back(Output::Send { connection, bytes });
+    }
+
+    fn name(&self) -> String {
+        self.definition.settings.name.clone()
+    }
+
+    pub(super) fn stats(&self, cx: &Context) -> DestinationStats {
+        let settings = &self.definition.settings;
+        let since = self.waiting.front().map(|(_, since)| cx.now.instant.since(*since));
+        DestinationStats {
+            name: settings.name.clone(),
+            instance: self.peer.clone().filter(|_| self.is_live()),
+            address: settings.addresses.get(self.address).cloned().unwrap_or_default(),
+            state: match self.state {
+                State::Waiting(_) => "waiting",
+                State::Opening | State::Greeting(_) => "connecting",
+                State::Live(_) if self.owes_caught_up => "catching_up",
+                State::Live(_) => "live",
+            },
+            configured_sync_type: settings.sync_type,
+            sync_type: match cx.log.replicated.is_waited_for(self.number) {
+                true => SyncType::Sync,
+                false => SyncType::Async,
+            },
+            acknowledged: self.acknowledged.get(),
+            scanned: self.scanned.get(),
+            unacknowledged_bytes: self.in_flight_size as u64,
+            seconds_behind: since.map_or(0.0, |since| since.as_secs_f64()),
+            sent_count: self.sent_count,
+            sent_bytes: self.sent_size,
+            connect_count: self.reconnect_count,
+            last_error: self.last_error.clone(),
+        }
+    }
+}
+
+/// The introduction of a destination.
+pub(super) struct Greeted {
+    pub(super) instance: String,
+    pub(super) started_ns: u64,
+    pub(super) sends_back: bool,
+}

@@ -1,0 +1,145 @@
+//! The file `destinations.place` next to the log: where each destination is, so that a restart does not send it everything again
+//! (docs/journal-format.md). A file that is missing or too old costs messages that are sent twice and dropped there.
+
+use std::time::Duration;
+
+use quire_journal::{
+    Bookmark, FoundSidecar, Journal, JournalError, Position, PublisherId, SidecarHead, Sidecars,
+};
+use quire_types::time::Instant;
+
+use super::frame::Mark;
+use crate::context::Context;
+use crate::work::{Job, JobOwner};
+
+const FILE: &str = "destinations.place";
+const NAME: &str = "destinations";
+const VERSION: u32 = 1;
+
+/// Bytes of an entry without its name.
+const ENTRY_SIZE: usize = 2 + 4 * 8;
+
+/// How often the file is written, at most.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// A destination by its name, where its link begins, and the message that it is known to have.
+pub(super) type Place = (String, Position, Option<Mark>);
+
+/// The file, and what it holds.
+pub(super) struct Places {
+    files: Sidecars,
+    saved: Vec<Place>,
+    /// The number of the job that writes it.
+    writing: Option<u64>,
+    look_due: Option<Instant>,
+}
+
+/// A file that is ready to be written.
+pub(crate) struct PlacesFile {
+    files: Sidecars,
+    places: Vec<Place>,
+}
+
+impl Places {
+    pub(super) fn new(journal: &Journal) -> Self {
+        Places { files: journal.sidecars(), saved: Vec::new(), writing: None, look_due: None }
+    }
+
+    /// Reads the places that an earlier run saved. Nothing when the file cannot be used.
+    pub(super) fn read(&self) -> Vec<Place> {
+        match self.files.read(FILE, NAME) {
+            Ok(FoundSidecar::Whole(SidecarHead { version: VERSION, .. }, content)) => {
+                decode(&content).unwrap_or_default()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Has the file written when the destinations have moved, once in a while.
+    pub(super) fn save(&mut self, cx: &mut Context, places: impl FnOnce() -> Vec<Place>) {
+        let now = cx.now.instant;
+        if self.writing.is_some() || self.look_due.is_some_and(|due| now < due) {
+            return;
+        }
+        self.look_due = Some(now + INTERVAL);
+        let places = places();
+        if places != self.saved {
+            let file = PlacesFile { files: self.files.clone(), places: places.clone() };
+            self.writing = Some(cx.begin_job(JobOwner::LinkPlaces, Job::LinkPlaces(file)));
+            self.saved = places;
+        }
+    }
+
+    /// The file was written, or the write failed: the next one comes soon.
+    pub(super) fn written(&mut self, is_written: bool) {
+        self.writing = None;
+        if !is_written {
+            self.saved.clear();
+        }
+    }
+
+    /// When to look again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.look_due.filter(|_| self.writing.is_none())
+    }
+
+    pub(super) fn write_now(&self, places: Vec<Place>) -> Result<(), JournalError> {
+        PlacesFile { files: self.files.clone(), places }.write()
+    }
+}
+
+impl PlacesFile {
+    /// Writes the file. Waits for the disk.
+    pub(crate) fn write(self) -> Result<(), JournalError> {
+        let needs = self.places.iter().map(|(_, resume_from, _)| resume_from.next()).min();
+        let head = SidecarHead { version: VERSION, position: needs.unwrap_or_default(), needs };
+        let mut content = Vec::new();
+        for (name, resume_from, mark) in &self.places {
+            content.extend_from_slice(&(name.len() as u16).to_le_bytes());
+            let (position, publisher, sequence) = mark.map_or((0, 0, 0), |Mark { position, bookmark }| {
+                (position.get(), bookmark.publisher.get(), bookmark.sequence)
+            });
+            for number in [resume_from.get(), position, publisher, sequence] {
+                content.extend_from_slice(&number.to_le_bytes());
+            }
+            content.extend_from_slice(name.as_bytes());
+        }
+        self.files.write(FILE, NAME, head, &[&content])
+    }
+}
+
+fn decode(mut content: &[u8]) -> Option<Vec<Place>> {
+    let mut places = Vec::new();
+    while !content.is_empty() {
+        let (head, rest) = content.split_at_checked(ENTRY_SIZE)?;
+        let (size, numbers) = head.split_first_chunk::<2>()?;
+        let mut numbers = numbers.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
+        let (resume_from, position) = (numbers.next()?, numbers.next()?);
+        let bookmark = Bookmark::new(PublisherId::new(numbers.next()?), numbers.next()?);
+        let (name, rest) = rest.split_at_checked(u16::from_le_bytes(*size).into())?;
+        let mark = (position > 0).then_some(Mark { position: Position::new(position), bookmark });
+        places.push((String::from_utf8(name.to_vec()).ok()?, Position::new(resume_from), mark));
+        content = rest;
+    }
+    Some(places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quire_journal::Options;
+
+    #[test]
+    fn what_is_saved_is_read_again() {
+        let journal = Journal::in_memory(&Options::default()).unwrap();
+        let places = Places::new(&journal);
+        assert_eq!(places.read(), []);
+        let bookmark = Bookmark::new(PublisherId::new(7), 9);
+        let mark = Some(Mark { position: Position::new(3), bookmark });
+        let saved =
+            vec![("east-2".to_owned(), Position::new(5), mark), ("b".to_owned(), Position::ZERO, None)];
+        places.write_now(saved.clone()).unwrap();
+        assert_eq!(places.read(), saved);
+        assert_eq!(journal.sidecars().needs(), Some(Position::new(1)));
+    }
+}

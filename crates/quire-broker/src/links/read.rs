@@ -1,0 +1,157 @@
+//! One read of the log for a link, as a value that can be run anywhere: looks at records, applies the routing tests, and makes frames.
+
+use std::sync::Arc;
+
+use quire_journal::{Cursor, JournalError, Position, Record, RecordKind, Timestamp};
+use quire_scan::{SCAN_SIZE_MAX, context_of};
+
+use super::frame::{Mark, RecordsWriter};
+use super::settings::Definition;
+use quire_expression::message_type::Arena;
+
+/// Bytes of records in one frame, unless one record has more. The destination works on a whole frame before it looks at its other
+/// connections, and half a millisecond is enough for it.
+const FRAME_SIZE: usize = 64 * 1024;
+
+/// Bytes of frames after which one read stops.
+const CHUNK_SIZE: usize = 256 * 1024;
+
+/// Read records up to `limit` for a destination.
+pub(crate) struct LinkReading {
+    pub(super) cursor: Cursor,
+    /// Everything up to here was looked at.
+    pub(super) scanned: Position,
+    pub(super) limit: Position,
+    pub(super) definition: Arc<Definition>,
+    /// The instance at the other end.
+    pub(super) peer: String,
+    /// The last position of the log when the link came up. The peer has the records that it sent itself after that.
+    pub(super) greeted: Position,
+    pub(super) now: Timestamp,
+}
+
+/// The result of a read.
+pub(crate) struct LinkFound {
+    pub(super) frames: Vec<u8>,
+    /// A description of each frame, in their order.
+    pub(super) sent: Vec<SentFrame>,
+    pub(super) scanned: Position,
+    /// Where reading continues, or why that is impossible.
+    pub(super) cursor: Result<Cursor, JournalError>,
+    /// The last record that was left out because it came from the peer: the place that it has there.
+    pub(super) mark: Option<Mark>,
+}
+
+/// One frame of records.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SentFrame {
+    pub(super) through: Position,
+    pub(super) size: usize,
+    pub(super) count: u64,
+}
+
+impl LinkReading {
+    pub(crate) fn run(mut self) -> LinkFound {
+        let mut chunk = Chunk::default();
+        let mut arena = Arena::default();
+        let mut mark = None;
+        let mut scanned_size = 0;
+        let cursor = 'read: loop {
+            self.cursor.set_read_step(CHUNK_SIZE.saturating_sub(chunk.frames.len()));
+            let batch = match self.cursor.next(self.limit, &self.definition.route) {
+                Ok(Some(batch)) => batch,
+                Ok(None) => {
+                    self.scanned = self.limit;
+                    break Ok(self.cursor);
+                }
+                Err(error) => break Err(error),
+            };
+            scanned_size += batch.size();
+            for record in batch.records() {
+                if record.position <= self.scanned {
+                    continue;
+                }
+                if record.position > self.limit {
+                    break 'read Ok(self.cursor);
+                }
+                match self.decide(&record, &mut arena) {
+                    Decided::Send => chunk.put(&record, self.scanned),
+                    Decided::LeaveOut => (),
+                    Decided::IsThere(there) => mark = there.or(mark),
+                }
+                self.scanned = record.position;
+            }
+            if chunk.frames.len() >= CHUNK_SIZE || scanned_size >= SCAN_SIZE_MAX {
+                break Ok(self.cursor);
+            }
+        };
+        chunk.end(self.scanned);
+        let cursor = cursor.map(|mut cursor| {
+            cursor.rest_at(self.scanned);
+            cursor
+        });
+        LinkFound { frames: chunk.frames, sent: chunk.sent, scanned: self.scanned, cursor, mark }
+    }
+
+    fn decide(&self, record: &Record<'_>, arena: &mut Arena) -> Decided {
+        if !matches!(record.kind, RecordKind::Publish | RecordKind::Delete) {
+            return Decided::LeaveOut;
+        }
+        let route = &self.definition.route;
+        let path = record.path();
+        let has_passed = path.instances().any(|instance| instance.name == self.peer);
+        if has_passed && record.position > self.greeted {
+            let source = record.source().filter(|source| source.instance.name == self.peer);
+            if let Some(source) = source {
+                let mark = |position| Mark { position, bookmark: record.bookmark() };
+                return Decided::IsThere(source.position.map(mark));
+            }
+        }
+        // A message that has passed the destination is sent again when the destination may have lost it. Its group does not matter.
+        let is_eligible = has_passed || route.passes_on(path);
+        // A delete has no content that a filter could look at.
+        let context = || match record.kind {
+            RecordKind::Publish => context_of(record, self.now),
+            _ => None,
+        };
+        match is_eligible && route.takes(record.topic, record.message_type, arena, context) {
+            true => Decided::Send,
+            false => Decided::LeaveOut,
+        }
+    }
+}
+
+/// The decision about a record.
+enum Decided {
+    Send,
+    LeaveOut,
+    /// It came from the destination, which has it there.
+    IsThere(Option<Mark>),
+}
+
+#[derive(Default)]
+struct Chunk {
+    frames: Vec<u8>,
+    sent: Vec<SentFrame>,
+    open: Option<(RecordsWriter, u64)>,
+}
+
+impl Chunk {
+    /// Everything up to `scanned` comes before the record.
+    fn put(&mut self, record: &Record<'_>, scanned: Position) {
+        if self.open.as_ref().is_some_and(|(writer, _)| writer.size + record.data.len() > FRAME_SIZE) {
+            self.end(scanned);
+        }
+        let frames = &mut self.frames;
+        let (writer, count) = self.open.get_or_insert_with(|| (RecordsWriter::begin(frames), 0));
+        writer.put(record, frames);
+        *count += 1;
+    }
+
+    fn end(&mut self, through: Position) {
+        let Some((writer, count)) = self.open.take() else { return };
+        let size = writer.size;
+        writer.end(through, &mut self.frames);
+        self.sent.push(SentFrame { through, size, count });
+    }
+}

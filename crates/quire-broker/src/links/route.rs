@@ -1,0 +1,77 @@
+//! The four routing tests: which records go to a destination (docs/replication.md, *What is sent*).
+//!
+//! The same tests decide what is sent and which destinations a publisher waits for. One of them differs. A publisher never waits for an
+//! instance that the message has passed. What is *sent* depends on whether that instance still has the message, and not on the path alone:
+//! an instance that lost its disk gets its own messages back.
+
+use quire_expression::filter::{EVALUATION_EFFORT_MAX, Filter, MessageContext};
+use quire_expression::message_type::{Arena, MessageType};
+use quire_expression::topic::TopicSelector;
+use quire_journal::{InstancePath, TopicFilter};
+
+/// The tests of one destination.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    /// The name of the instance.
+    pub(crate) destination: String,
+    /// Groups whose messages are sent on.
+    pub(crate) pass_through: Vec<TopicSelector>,
+    pub(crate) topics: Vec<TopicRoute>,
+}
+
+/// Topics that are sent.
+#[derive(Clone, Debug)]
+pub(crate) struct TopicRoute {
+    pub(crate) selector: TopicSelector,
+    pub(crate) message_type: MessageType,
+    pub(crate) filter: Option<Filter>,
+}
+
+impl Route {
+    /// Test 2: the topic, the message type and the content. `context` is only called for a filter. A filter that would take too much effort
+    /// counts as a match, so that nothing is missing.
+    pub(crate) fn takes<'a>(
+        &self,
+        topic: &str,
+        message_type: u8,
+        arena: &mut Arena,
+        context: impl FnOnce() -> Option<MessageContext<'a>>,
+    ) -> bool {
+        let is_named =
+            |route: &&TopicRoute| route.message_type.code() == message_type && route.selector.matches(topic);
+        let mut named = self.topics.iter().filter(is_named).peekable();
+        if named.peek().is_none() {
+            return false;
+        }
+        let mut filters = Vec::new();
+        for route in named {
+            match &route.filter {
+                None => return true,
+                Some(filter) => filters.push(filter),
+            }
+        }
+        let Some(context) = context() else { return true };
+        filters.into_iter().any(|filter| {
+            arena.allow(EVALUATION_EFFORT_MAX);
+            filter.decide(&context, arena) != Some(false)
+        })
+    }
+
+    /// Test 3: published here, or passed on from a group.
+    pub(crate) fn passes_on(&self, path: InstancePath<'_>) -> bool {
+        path.instances()
+            .last()
+            .is_none_or(|from| self.pass_through.iter().any(|pattern| pattern.matches(from.group)))
+    }
+
+    /// Test 4: whether a message with this path has passed the destination.
+    pub(crate) fn has_passed(&self, path: InstancePath<'_>) -> bool {
+        path.instances().any(|instance| instance.name == self.destination)
+    }
+}
+
+impl TopicFilter for Route {
+    fn wants(&self, topic: &str) -> bool {
+        self.topics.iter().any(|route| route.selector.matches(topic))
+    }
+}

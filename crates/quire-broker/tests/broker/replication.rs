@@ -1,0 +1,363 @@
+//! Records travel between instances, and publishers wait for the sync destinations of their messages (docs/replication.md).
+
+use std::time::Duration;
+
+use quire_broker::{AdminCommand, AdminReply, ReplicatedTopic, SyncType};
+use quire_command::*;
+use quire_types::Timestamp;
+
+use super::links::*;
+use super::pair::*;
+
+#[test]
+fn a_message_has_the_same_name_and_data_on_both_instances() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 3);
+    assert_eq!(cluster.log(0).len(), 3);
+    assert_eq!(cluster.log(0), cluster.log(1));
+    assert_eq!(cluster.paths(0), ["", "", ""]);
+    assert_eq!(cluster.paths(1), ["a", "a", "a"]);
+    assert_eq!(cluster.persisted(0, 1), 3);
+}
+
+#[test]
+fn a_message_that_came_from_an_instance_is_not_sent_back_to_it() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 3);
+    let stats = cluster.stats(1);
+    assert_eq!(stats.destinations[0].sent_count, 0);
+    assert_eq!(stats.sources[0].received_count, 3);
+    assert_eq!(stats.sources[0].duplicate_count, 0);
+}
+
+#[test]
+fn a_publisher_waits_until_the_sync_destination_has_persisted_the_message() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.at(1).writes_at_once = false;
+    cluster.publish(0, 1, 1, 2);
+    assert_eq!(cluster.persisted(0, 1), 0);
+    cluster.at(1).writes_at_once = true;
+    cluster.settle();
+    assert_eq!(cluster.persisted(0, 1), 2);
+}
+
+#[test]
+fn a_publisher_does_not_wait_for_an_async_destination() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Async));
+    cluster.at(0).client(1, "p");
+    cluster.kill(1);
+    cluster.publish(0, 1, 1, 2);
+    assert_eq!(cluster.persisted(0, 1), 2);
+    cluster.start(1);
+    cluster.pass(Duration::from_secs(60));
+    assert_eq!(cluster.log(0), cluster.log(1));
+}
+
+#[test]
+fn a_destination_that_does_not_get_a_message_does_not_delay_its_acknowledgement() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.at(0).client(2, "q");
+    cluster.kill(1);
+    cluster.publish(0, 1, 1, 1);
+    cluster.at(0).publish(2, 1, "local", "{}");
+    cluster.settle();
+    assert_eq!(cluster.persisted(0, 1), 0);
+    assert_eq!(cluster.persisted(0, 2), 1);
+}
+
+#[test]
+fn a_flush_waits_for_the_destinations_of_the_earlier_publishes() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.partition(0, 1);
+    cluster.publish(0, 1, 1, 1);
+    cluster.at(0).send(1, &Command::Flush { command: 9, acks: Acks::PERSISTED });
+    cluster.settle();
+    assert_eq!(cluster.at(0).take(1), []);
+    cluster.heal();
+    cluster.pass(Duration::from_secs(30));
+    let flushed = ack(AckKind::Persisted, 9, 0);
+    assert_eq!(cluster.at(0).take(1), [Said::Persisted(1), flushed]);
+}
+
+#[test]
+fn only_matching_topics_and_contents_are_sent() {
+    let mut to_b = destination("b", SyncType::Sync);
+    to_b.topics[0].filter = Some("/n > 2".into());
+    let mut cluster = Cluster::new(vec![instance("a", vec![to_b]), instance("b", vec![])]);
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 4);
+    assert_eq!(cluster.persisted(0, 1), 4);
+    cluster.at(0).publish(1, 5, "local", "{\"n\":5}");
+    cluster.settle();
+    let sequences: Vec<_> = cluster.log(1).into_iter().map(|(_, sequence, _)| sequence).collect();
+    assert_eq!(sequences, [3, 4]);
+    assert_eq!(cluster.persisted(0, 1), 5);
+}
+
+#[test]
+fn a_message_travels_one_hop_without_pass_through_and_on_with_it() {
+    let chain = |pass_through: Vec<String>| {
+        let mut to_c = destination("c", SyncType::Sync);
+        to_c.pass_through = pass_through;
+        let to_b = destination("b", SyncType::Sync);
+        vec![instance("a", vec![to_b]), instance("b", vec![to_c]), instance("c", vec![])]
+    };
+    for (pass_through, expected) in [(vec![], 0), (vec!["^x".to_owned()], 0), (vec!["^a".to_owned()], 2)] {
+        let mut cluster = Cluster::new(chain(pass_through));
+        cluster.at(0).client(1, "p");
+        cluster.publish(0, 1, 1, 2);
+        assert_eq!(cluster.log(2).len(), expected);
+        assert_eq!(cluster.persisted(0, 1), 2);
+        if expected > 0 {
+            assert_eq!(cluster.paths(2), ["a,b", "a,b"]);
+        }
+    }
+}
+
+#[test]
+fn the_acknowledgement_of_a_chain_waits_for_its_end() {
+    let mut to_c = destination("c", SyncType::Sync);
+    to_c.pass_through = vec![".*".into()];
+    let to_b = destination("b", SyncType::Sync);
+    let configs = vec![instance("a", vec![to_b]), instance("b", vec![to_c]), instance("c", vec![])];
+    let mut cluster = Cluster::new(configs);
+    cluster.at(0).client(1, "p");
+    cluster.at(2).writes_at_once = false;
+    cluster.publish(0, 1, 1, 2);
+    assert_eq!(cluster.log(1).len(), 2);
+    assert_eq!(cluster.persisted(0, 1), 0);
+    cluster.at(2).writes_at_once = true;
+    cluster.settle();
+    assert_eq!(cluster.persisted(0, 1), 2);
+}
+
+/// Every instance sends to every other one, and passes everything on.
+fn mesh_of_three() -> Cluster {
+    let names = ["a", "b", "c"];
+    let destinations = |own: &str| {
+        let others = names.iter().filter(|name| **name != own);
+        others
+            .map(|name| {
+                let mut destination = destination(name, SyncType::Sync);
+                destination.pass_through = vec![".*".into()];
+                destination
+            })
+            .collect()
+    };
+    Cluster::new(names.iter().map(|name| instance(name, destinations(name))).collect())
+}
+
+#[test]
+fn a_message_that_arrives_by_several_paths_is_recorded_once() {
+    let mut cluster = mesh_of_three();
+    cluster.at(0).client(1, "p");
+    cluster.at(1).client(1, "q");
+    cluster.publish(0, 1, 1, 5);
+    cluster.publish(1, 1, 1, 5);
+    assert_eq!(cluster.persisted(0, 1), 5);
+    assert_eq!(cluster.persisted(1, 1), 5);
+    assert_eq!(cluster.log(0).len(), 10);
+    assert_eq!(cluster.sorted(0), cluster.sorted(1));
+    assert_eq!(cluster.sorted(0), cluster.sorted(2));
+}
+
+#[test]
+fn required_acks_counts_the_sync_destinations_that_have_the_message() {
+    let mut a = instance("a", vec![destination("b", SyncType::Sync), destination("c", SyncType::Sync)]);
+    a.replication.required_acks = Some(1);
+    let mut cluster = Cluster::new(vec![a, instance("b", vec![]), instance("c", vec![])]);
+    cluster.at(0).client(1, "p");
+    cluster.kill(2);
+    cluster.publish(0, 1, 1, 2);
+    assert_eq!(cluster.persisted(0, 1), 2);
+    cluster.kill(1);
+    cluster.publish(0, 1, 3, 1);
+    assert_eq!(cluster.persisted(0, 1), 0);
+}
+
+#[test]
+fn a_destination_is_downgraded_by_age_and_upgraded_when_it_has_caught_up() {
+    let mut configs = pair_of(SyncType::Sync);
+    let to_b = &mut configs[0].replication.destinations[0];
+    to_b.downgrade_after_ns = Some(30_000_000_000);
+    to_b.upgrade_below_ns = Some(10_000_000_000);
+    let mut cluster = Cluster::new(configs);
+    cluster.at(0).client(1, "p");
+    cluster.kill(1);
+    cluster.publish(0, 1, 1, 2);
+    cluster.pass(Duration::from_secs(29));
+    assert_eq!(cluster.persisted(0, 1), 0);
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!(cluster.persisted(0, 1), 2);
+    assert_eq!(cluster.stats(0).destinations[0].sync_type, SyncType::Async);
+    cluster.start(1);
+    cluster.pass(Duration::from_secs(60));
+    assert_eq!(cluster.stats(0).destinations[0].sync_type, SyncType::Sync);
+    assert_eq!(cluster.log(0), cluster.log(1));
+}
+
+#[test]
+fn a_command_downgrades_and_upgrades_a_destination() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.kill(1);
+    cluster.publish(0, 1, 1, 2);
+    let set = |is_downgraded| AdminCommand::Downgrade { destination: "b".into(), is_downgraded };
+    assert!(matches!(cluster.admin(0, set(true)), AdminReply::Replication(_)));
+    cluster.settle();
+    assert_eq!(cluster.persisted(0, 1), 2);
+    assert!(matches!(cluster.admin(0, set(false)), AdminReply::Replication(_)));
+    cluster.publish(0, 1, 3, 1);
+    assert_eq!(cluster.persisted(0, 1), 0);
+    let unknown = AdminCommand::Downgrade { destination: "x".into(), is_downgraded: true };
+    assert!(matches!(cluster.admin(0, unknown), AdminReply::Refused { .. }));
+}
+
+#[test]
+fn a_link_between_configurations_that_do_not_fit_does_not_come_up() {
+    let mut b = instance("b", vec![]);
+    b.transaction_log.topics[0].message_type = "binary".into();
+    let mut to_b = destination("b", SyncType::Async);
+    to_b.topics = vec![ReplicatedTopic {
+        name: "orders".into(),
+        message_type: "json".into(),
+        ..ReplicatedTopic::default()
+    }];
+    let mut cluster = Cluster::new(vec![instance("a", vec![to_b]), b]);
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 1);
+    let stats = cluster.stats(0);
+    let error = stats.destinations[0].last_error.clone().unwrap_or_default();
+    assert!(error.starts_with("message_type: the topic \"orders\""), "{error}");
+    assert_eq!(cluster.log(1).len(), 0);
+}
+
+#[test]
+fn a_queue_over_replicated_topics_must_be_local() {
+    let with_queue = |is_local: bool| {
+        let mut configs = pair_of(SyncType::Async);
+        for config in &mut configs {
+            config.queues = serde_json::from_str(
+                r#"[{"name": "work", "message_type": "json", "underlying_topic": "orders"}]"#,
+            )
+            .unwrap();
+            config.replication.destinations[0].topics[0].name = "orders".into();
+            if is_local {
+                config.replication.local_queues = vec!["work".into()];
+            }
+        }
+        Cluster::new(configs)
+    };
+    let mut refused = with_queue(false);
+    let error = refused.stats(0).destinations[0].last_error.clone().unwrap_or_default();
+    assert!(error.contains("[[local_queue]]"), "{error}");
+    let mut cluster = with_queue(true);
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 3);
+    for number in 0..2 {
+        let stats = cluster.at(number).broker.queue_stats();
+        assert_eq!(serde_json::to_value(&stats).unwrap()["work"]["depth"], 3);
+    }
+}
+
+#[test]
+fn last_values_and_deletes_are_equal_on_both_instances() {
+    let mut configs = pair_of(SyncType::Sync);
+    for config in &mut configs {
+        config.sow_topics =
+            serde_json::from_str(r#"[{"name": "orders", "message_type": "json", "key": ["/id"]}]"#).unwrap();
+    }
+    let mut cluster = Cluster::new(configs);
+    cluster.at(0).client(1, "p");
+    for (sequence, data) in [(1, r#"{"id":1,"v":1}"#), (2, r#"{"id":2,"v":1}"#), (3, r#"{"id":1,"v":2}"#)] {
+        cluster.at(0).publish(1, sequence, "orders", data);
+    }
+    let delete = SowDelete {
+        command: 4,
+        sequence: 4,
+        topic: "orders",
+        filter: Some("/id = 2"),
+        ..SowDelete::default()
+    };
+    cluster.at(0).send(1, &Command::SowDelete(delete));
+    cluster.settle();
+    for number in 0..2 {
+        cluster.at(number).client(7, "reader");
+        let query = Query {
+            command: 5,
+            acks: Acks::COMPLETED,
+            topic: "orders",
+            wants_last_values: true,
+            ..Query::default()
+        };
+        cluster.at(number).send(7, &Command::Query(query));
+        cluster.settle();
+        let rows: Vec<_> = cluster
+            .at(number)
+            .take(7)
+            .into_iter()
+            .filter_map(|said| match said {
+                Said::Row(row) => Some(row.data),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(rows.iter().filter(|row| !row.is_empty()).collect::<Vec<_>>(), [r#"{"id":1,"v":2}"#]);
+    }
+    assert_eq!(cluster.log(0).len(), 4);
+    assert_eq!(cluster.log(0), cluster.log(1));
+}
+
+#[test]
+fn journal_files_that_a_destination_needs_are_kept() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Async));
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 5);
+    assert_eq!(cluster.at(0).broker.needed_position().map(|position| position.get()), Some(6));
+    cluster.kill(1);
+    cluster.publish(0, 1, 6, 5);
+    assert_eq!(cluster.at(0).broker.needed_position().map(|position| position.get()), Some(6));
+}
+
+#[test]
+fn records_have_the_time_at_which_each_instance_took_them() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(1).wall_ahead_ns = 5_000_000_000;
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 1);
+    let last = |cluster: &mut Cluster, number| cluster.at(number).broker.journal().last_timestamp();
+    let (a, b): (Timestamp, Timestamp) = (last(&mut cluster, 0), last(&mut cluster, 1));
+    assert!(b.as_ns() >= a.as_ns() + 5_000_000_000);
+}
+
+#[test]
+fn a_fully_durable_subscription_gets_a_message_when_the_sync_destinations_have_it() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.at(0).client(2, "plain");
+    cluster.at(0).client(3, "durable");
+    let durable = Subscribe { options: SubscribeOptions::FULLY_DURABLE, ..replay(7, "orders", "0") };
+    cluster.at(0).subscribe(2, &replay(7, "orders", "0"));
+    cluster.at(0).subscribe(3, &durable);
+    cluster.publish(0, 1, 1, 2);
+    assert_eq!(cluster.at(0).take_data(2).len(), 2);
+    assert_eq!(cluster.at(0).take_data(3).len(), 2);
+    cluster.at(1).writes_at_once = false;
+    cluster.publish(0, 1, 3, 2);
+    assert_eq!(cluster.at(0).take_data(2).len(), 2);
+    assert_eq!(cluster.at(0).take_data(3).len(), 0);
+    cluster.at(1).writes_at_once = true;
+    cluster.settle();
+    assert_eq!(cluster.at(0).take_data(3).len(), 2);
+    // A destination that is not waited for any more releases what waited for it.
+    cluster.kill(1);
+    cluster.publish(0, 1, 5, 2);
+    assert_eq!(cluster.at(0).take_data(3).len(), 0);
+    cluster.admin(0, AdminCommand::Downgrade { destination: "b".into(), is_downgraded: true });
+    cluster.settle();
+    assert_eq!(cluster.at(0).take_data(3).len(), 2);
+}

@@ -1,0 +1,203 @@
+//! What crashes, partitions, lost disks and old backups do to replication: after it heals, all instances have the same messages, once each,
+//! in the same order for each publisher, and nothing that was acknowledged is missing.
+
+use std::time::Duration;
+
+use quire_broker::SyncType;
+
+use super::links::*;
+use super::pair::*;
+
+const A_MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_destination_that_was_away_gets_what_it_missed() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Async));
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 10);
+    cluster.kill(1);
+    cluster.publish(0, 1, 11, 500);
+    cluster.start(1);
+    let before = cluster.carried_size;
+    cluster.pass(A_MINUTE);
+    assert_eq!(cluster.log(1).len(), 510);
+    assert_eq!(cluster.log(0), cluster.log(1));
+    assert_eq!(cluster.stats(1).sources[0].duplicate_count, 0, "it begins where it ended");
+    assert!(cluster.carried_size > before);
+}
+
+#[test]
+fn a_partition_costs_nothing_but_time() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.at(1).client(1, "q");
+    cluster.publish(0, 1, 1, 10);
+    cluster.partition(0, 1);
+    cluster.publish(0, 1, 11, 10);
+    cluster.publish(1, 1, 1, 10);
+    assert_eq!((cluster.persisted(0, 1), cluster.persisted(1, 1)), (10, 0));
+    cluster.pass(A_MINUTE);
+    cluster.heal();
+    cluster.pass(A_MINUTE);
+    assert_eq!((cluster.persisted(0, 1), cluster.persisted(1, 1)), (20, 10));
+    assert_eq!(cluster.log(0).len(), 30);
+    assert_eq!(cluster.sorted(0), cluster.sorted(1));
+}
+
+#[test]
+fn an_instance_that_lost_its_disk_is_filled_again() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.at(1).client(1, "q");
+    cluster.publish(0, 1, 1, 100);
+    cluster.publish(1, 1, 1, 100);
+    let before = cluster.sorted(1);
+    cluster.destroy(0);
+    cluster.start(0);
+    cluster.pass(A_MINUTE);
+    assert_eq!(cluster.sorted(0), before);
+    assert_eq!(cluster.sorted(1), before);
+    // What comes after that is numbered and sent as before.
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 101, 10);
+    assert_eq!(cluster.persisted(0, 1), 110);
+    assert_eq!(cluster.log(1).len(), 210);
+    assert_eq!(cluster.sorted(0), cluster.sorted(1));
+}
+
+#[test]
+fn a_client_is_let_in_after_the_instance_has_back_what_it_lost() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 50);
+    cluster.destroy(0);
+    cluster.start(0);
+    // The client is there first.
+    cluster.at(0).connect(1);
+    cluster.at(0).send(1, &quire_command::Command::Logon(logon("p")));
+    cluster.at(0).one_turn();
+    assert_eq!(cluster.at(0).take(1), []);
+    cluster.pass(A_MINUTE);
+    assert_eq!(cluster.at(0).take(1), [Said::LoggedOn { last_sequence: 50 }]);
+    cluster.publish(0, 1, 51, 1);
+    assert_eq!(cluster.sorted(0).len(), 51);
+    assert_eq!(cluster.sorted(0), cluster.sorted(1));
+}
+
+#[test]
+fn a_client_waits_a_limited_time_for_instances_that_do_not_answer() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.kill(0);
+    cluster.kill(1);
+    cluster.start(0);
+    cluster.at(0).connect(1);
+    cluster.at(0).send(1, &quire_command::Command::Logon(logon("p")));
+    cluster.pass(Duration::from_secs(6));
+    assert_eq!(cluster.at(0).take(1), [Said::LoggedOn { last_sequence: 0 }]);
+}
+
+#[test]
+fn a_restored_old_backup_gets_what_it_lacks_and_costs_the_others_nothing() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 100);
+    cluster.kill(0);
+    let backup = cluster.backup(0);
+    cluster.start(0);
+    cluster.pass(A_MINUTE);
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 101, 100);
+    assert_eq!(cluster.persisted(0, 1), 200);
+    cluster.kill(0);
+    cluster.disks[0] = backup;
+    cluster.start(0);
+    cluster.pass(A_MINUTE);
+    assert_eq!(cluster.log(1).len(), 200);
+    assert_eq!(cluster.sorted(0), cluster.sorted(1));
+}
+
+#[test]
+fn a_destination_with_a_restored_old_backup_is_filled_again() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 100);
+    cluster.kill(1);
+    let backup = cluster.backup(1);
+    cluster.start(1);
+    cluster.pass(A_MINUTE);
+    cluster.publish(0, 1, 101, 100);
+    assert_eq!(cluster.persisted(0, 1), 200);
+    cluster.kill(1);
+    cluster.disks[1] = backup;
+    cluster.start(1);
+    cluster.pass(A_MINUTE);
+    assert_eq!(cluster.log(1).len(), 200);
+    assert_eq!(cluster.sorted(0), cluster.sorted(1));
+}
+
+#[test]
+fn a_publisher_that_fails_over_loses_and_doubles_nothing() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 100);
+    assert_eq!(cluster.persisted(0, 1), 100);
+    // The last ones are not acknowledged when the instance dies.
+    cluster.at(1).writes_at_once = false;
+    cluster.publish(0, 1, 101, 5);
+    assert_eq!(cluster.persisted(0, 1), 0);
+    cluster.kill(0);
+    cluster.at(1).writes_at_once = true;
+    cluster.settle();
+    cluster.at(1).client(1, "p");
+    cluster.publish(1, 1, 101, 10);
+    cluster.start(0);
+    cluster.pass(A_MINUTE);
+    assert_eq!(cluster.persisted(1, 1), 110);
+    assert_eq!(cluster.log(1).len(), 110);
+    assert_eq!(cluster.sorted(0), cluster.sorted(1));
+}
+
+#[test]
+fn an_instance_that_starts_again_does_not_acknowledge_what_its_destination_lacks() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 10);
+    cluster.kill(1);
+    cluster.publish(0, 1, 11, 5);
+    cluster.kill(0);
+    cluster.start(0);
+    cluster.at(0).connect(1);
+    cluster.at(0).send(1, &quire_command::Command::Logon(logon("p")));
+    cluster.pass(Duration::from_secs(6));
+    let said = cluster.at(0).take(1);
+    assert!(matches!(said[..], [Said::LoggedOn { last_sequence: ..=10 }]), "{said:?}");
+    assert_eq!(cluster.at(0).clients[&1].highest_sequence, 15);
+    cluster.start(1);
+    cluster.pass(A_MINUTE);
+    assert_eq!(cluster.persisted(0, 1), 15);
+    assert_eq!(cluster.log(0), cluster.log(1));
+}
+
+#[test]
+fn a_ring_heals_after_a_lost_disk() {
+    let ring = |name: &str, to: &str| {
+        let mut destination = destination(to, SyncType::Async);
+        destination.pass_through = vec![".*".into()];
+        instance(name, vec![destination])
+    };
+    let mut cluster = Cluster::new(vec![ring("a", "b"), ring("b", "c"), ring("c", "a")]);
+    for number in 0..3 {
+        cluster.at(number).client(1, ["p", "q", "r"][number]);
+        cluster.publish(number, 1, 1, 20);
+    }
+    let all = cluster.sorted(0);
+    assert_eq!(all.len(), 60);
+    for number in 0..3 {
+        cluster.destroy(number);
+        cluster.start(number);
+        cluster.pass(A_MINUTE);
+        for other in 0..3 {
+            assert_eq!(cluster.sorted(other), all, "instance {other} after a lost disk of {number}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+"""`quire replication`: the links of a running server to other instances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cyclopts import App
+
+import quire
+from quire.cli import default_url
+from quire.cli._app import Json, Url
+from quire.cli._output import print_json, print_table
+
+app = App(
+    name="replication",
+    help="Show the links of a server to other instances; downgrade and upgrade destinations.",
+    help_format="plaintext",
+)
+
+#: The columns of `replication ls`: key, heading.
+COLUMNS = (
+    ("direction", "direction"),
+    ("name", "instance"),
+    ("state", "state"),
+    ("sync_type", "sync type"),
+    ("position", "acknowledged"),
+    ("behind", "seconds behind"),
+    ("last_error", "last error"),
+)
+
+
+@app.command(name="ls")
+def ls(*, url: Url = None, json: Json = False) -> int:
+    """List the destinations of a server, and the instances that send to it.
+
+    For example:
+      quire replication ls
+      quire replication ls --json | jq 'select(.seconds_behind > 10).name'
+    """
+    with quire.Client(url or default_url()) as client:
+        links = client._replication()
+    destinations = [{"direction": "to", **link} for link in links["destinations"]]
+    sources = [{"direction": "from", **link} for link in links["sources"]]
+    if json:
+        for link in (*destinations, *sources):
+            print_json(**link)
+        return 0
+    print_table([heading for _, heading in COLUMNS], [_row(link) for link in (*destinations, *sources)])
+    return 0
+
+
+@app.command(name="stats")
+def stats(name: str, *, url: Url = None, json: Json = False) -> int:
+    """Show all figures of one destination or source.
+
+    For example:
+      quire replication stats east-2
+      quire replication stats east-2 --json | jq .seconds_behind
+
+    Parameters
+    ----------
+    name
+        Name of the instance.
+    """
+    with quire.Client(url or default_url()) as client:
+        links = client._replication()
+    found = [
+        {"direction": direction, **link}
+        for direction, key in (("to", "destinations"), ("from", "sources"))
+        for link in links[key]
+        if link["name"] == name
+    ]
+    if not found:
+        raise quire.ConfigError(f"the server has no link to or from {name!r}", key="name")
+    for link in found:
+        if json:
+            print_json(**link)
+        else:
+            rows = [[key.replace("_", " "), _text(value)] for key, value in link.items()]
+            print_table(["link", name], rows)
+    return 0
+
+
+@app.command(name="downgrade")
+def downgrade(destination: str, *, url: Url = None) -> int:
+    """Let publishers no longer wait for a sync destination, until it is upgraded.
+
+    For example:
+      quire replication downgrade east-2
+
+    Parameters
+    ----------
+    destination
+        Name of the destination.
+    """
+    return _set(destination, url, is_downgraded=True)
+
+
+@app.command(name="upgrade")
+def upgrade(destination: str, *, url: Url = None) -> int:
+    """Let publishers wait for a downgraded destination again.
+
+    For example:
+      quire replication upgrade east-2
+
+    Parameters
+    ----------
+    destination
+        Name of the destination.
+    """
+    return _set(destination, url, is_downgraded=False)
+
+
+def _set(destination: str, url: str | None, *, is_downgraded: bool) -> int:
+    with quire.Client(url or default_url()) as client:
+        links = client._replication(destination, is_downgraded=is_downgraded)
+    (link,) = (link for link in links["destinations"] if link["name"] == destination)
+    print(f"{destination}: publishers {'wait' if link['sync_type'] == 'sync' else 'do not wait'} for it")
+    return 0
+
+
+def _row(link: dict[str, Any]) -> list[object]:
+    row = {
+        **link,
+        "position": link["acknowledged"],
+        "behind": round(link["seconds_behind"], 1) if "seconds_behind" in link else "",
+    }
+    return [_text(row.get(key)) for key, _ in COLUMNS]
+
+
+def _text(value: object) -> object:
+    return "" if value is None else value

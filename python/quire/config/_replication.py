@@ -1,0 +1,130 @@
+"""The configuration of replication: `[replication]` (docs/replication.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from quire._filter import MessageType
+from quire.config._mistakes import got
+from quire.config._values import Address, Period
+
+
+def _listed(value: Any) -> Any:
+    """A single text is accepted as a list with one entry."""
+    return (value,) if isinstance(value, str) else value
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+
+
+class _Model(BaseModel):
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
+
+
+class ReplicatedTopic(_Model):
+    """Topics that are sent to a destination."""
+
+    #: A topic, or a regular expression.
+    name: Annotated[str, Field(min_length=1)]
+    message_type: MessageType
+    #: Only messages that match are sent.
+    filter: str | None = None
+
+
+class Destination(_Model):
+    """An instance that this one sends its messages to."""
+
+    #: The `name` of the instance.
+    name: Annotated[str, Field(min_length=1)]
+    #: The group of the instance. With it, any instance of the group may answer at the addresses.
+    group: str | None = None
+    #: Equivalent addresses, tried from the top.
+    addresses: Annotated[Texts, Field(min_length=1)]
+    #: `sync`: a message is persisted when the destination has it, too.
+    sync_type: Literal["sync", "async"]
+    #: Patterns of groups: messages that came from an instance of such a group are sent on.
+    pass_through: Texts = ()
+    compression: str = "none"
+    #: A sync destination whose oldest message without an acknowledgement is older is not waited for.
+    downgrade_after: Period | None = None
+    #: It is waited for again when that message is younger than this.
+    upgrade_below: Period | None = None
+    #: Checks that are left out when the link is made: `txlog`, `message_type`, `key`.
+    exclude_validation: Texts = ()
+    topic: Annotated[tuple[ReplicatedTopic, ...], Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and isinstance(values.get("topic"), (Mapping, ReplicatedTopic)):
+            return {**values, "topic": (values["topic"],)}
+        return values
+
+    @field_validator("addresses")
+    @classmethod
+    def _check_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for address in value:
+            Address.parse(address)
+        return value
+
+    @field_validator("compression")
+    @classmethod
+    def _check_compression(cls, value: str) -> str:
+        if value != "none":
+            raise ValueError(f'links are not compressed in this version: use "none", got {got(value)}')
+        return value
+
+    def to_core(self) -> dict[str, Any]:
+        """Returns the form that the core reads, with durations in nanoseconds."""
+        return {
+            "name": self.name,
+            "group": self.group,
+            "addresses": list(self.addresses),
+            "sync_type": self.sync_type,
+            "pass_through": list(self.pass_through),
+            "downgrade_after_ns": _ns(self.downgrade_after),
+            "upgrade_below_ns": _ns(self.upgrade_below),
+            "exclude_validation": list(self.exclude_validation),
+            "topics": [topic.model_dump() for topic in self.topic],
+        }
+
+
+class Replication(_Model):
+    """The links of an instance to others."""
+
+    #: Where other instances connect. Without it none can.
+    address: str | None = None
+    #: The number of sync destinations that must have a message before it is persisted. Default: all.
+    required_acks: Annotated[int, Field(ge=1, le=64)] | None = None
+    destination: Annotated[tuple[Destination, ...], Field(max_length=64)] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and isinstance(values.get("destination"), (Mapping, Destination)):
+            return {**values, "destination": (values["destination"],)}
+        return values
+
+    @field_validator("address")
+    @classmethod
+    def _check_address(cls, value: str | None) -> str | None:
+        if value is not None:
+            Address.parse(value)
+        return value
+
+    def to_core(self, group: str | None, local_queues: list[str]) -> dict[str, Any]:
+        """Returns the form that the core reads."""
+        return {
+            "group": group,
+            "accepts": self.address is not None,
+            "required_acks": self.required_acks,
+            "local_queues": local_queues,
+            "destinations": [destination.to_core() for destination in self.destination],
+        }
+
+
+def _ns(period: float | None) -> int | None:
+    return None if period is None else round(period * 1e9)

@@ -1,0 +1,38 @@
+"""`server.replication`: the links of a running server to other instances."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from quire import _quire
+from quire._arguments import check_type
+
+
+class ServerReplication:
+    """The links of a server to other instances (docs/replication.md)."""
+
+    def __init__(self, engine: _quire.Engine, address: str | None) -> None:
+        self._engine = engine
+        #: `HOST:PORT` where other instances connect; `None` when none can.
+        self.address: str | None = address
+
+    def stats(self) -> dict[str, Any]:
+        """Returns the state of all links: `destinations` and `sources`, each with its figures."""
+        stats: dict[str, Any] = json.loads(self._engine.replication())
+        return stats
+
+    def downgrade(self, destination: str) -> None:
+        """Lets publishers no longer wait for a sync destination, until `upgrade`.
+
+        Raises `ConfigError` for an unknown or async destination.
+        """
+        self._set(destination, is_downgraded=True)
+
+    def upgrade(self, destination: str) -> None:
+        """Lets publishers wait for a sync destination again. Raises the errors of `downgrade`."""
+        self._set(destination, is_downgraded=False)
+
+    def _set(self, destination: str, *, is_downgraded: bool) -> None:
+        check_type(destination, str, "destination")
+        self._engine.downgrade(destination, is_downgraded)
