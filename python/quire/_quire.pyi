@@ -257,7 +257,7 @@ class Client:
         name: str,
         options: ClientOptions,
         bookmark_store: BookmarkStore | None,
-        seed: int,
+        incarnation: int,
     ) -> Client: ...
     def publish(
         self,
