@@ -446,9 +446,12 @@ impl World {
                     let unsubscribe = Unsubscribe { command: 800, acks, subscription: number, begun: None };
                     self.pair.send(2, &Command::Unsubscribe(unsubscribe));
                     self.views.remove(&number);
+                    // Another subscription that waits for its bookmark keeps the command waiting, too. The number is free after the answer.
+                    let reads_at_once = std::mem::replace(&mut self.pair.reads_at_once, true);
                     self.pair.set_writable(2, true);
                     self.pair.turn();
                     self.hear();
+                    self.pair.reads_at_once = reads_at_once;
                 }
             }
             Step::Past { back, filter } => {
@@ -632,4 +635,25 @@ proptest! {
     fn every_view_equals_the_filtered_records(steps in proptest::collection::vec(step(), 1..60)) {
         run(&steps);
     }
+}
+
+/// The delete came before the unsubscription, which waited for the bookmark of the subscription 1.
+#[test]
+fn a_number_is_used_again_when_its_subscription_has_ended() {
+    let publish = |v| Step::Publish { topic: 0, key: 0, v, lifetime_s: None, is_delta: false };
+    let kind = Kind { is_delta: true, is_conflated: false, page: None };
+    let subscribe = || Step::Subscribe { number: 4, selector: 0, filter: 0, kind };
+    run(&[
+        Step::RunReads(false),
+        publish(0),
+        publish(0),
+        publish(0),
+        subscribe(),
+        Step::Follow { number: 1, topic: 0, back: 0 },
+        publish(5),
+        Step::Unsubscribe { number: 4 },
+        Step::Delete { selector: 3, filter: 0 },
+        subscribe(),
+        Step::Past { back: 0, filter: 0 },
+    ]);
 }
