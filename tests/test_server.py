@@ -136,6 +136,7 @@ async def test_a_turn_takes_a_bounded_number_of_bytes_from_one_connection() -> N
             **{
                 "sends": [],
                 "closes": [],
+                "links": [],
                 "pauses": [],
                 "resumes": [],
                 "logs": [],
