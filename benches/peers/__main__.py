@@ -45,7 +45,7 @@ def main() -> None:
             directory = Path(tempfile.mkdtemp(prefix="quire-peers-", dir=options.directory))
             try:
                 _say(f"round {number + 1}/{options.rounds}: {engine.name}")
-                # With ports of its own: connections of the last round may hold those for a minute.
+                # With new ports: connections of the last round may hold the old ones for a minute.
                 _measure(
                     type(engine)(durability),
                     options.line or list(LINES),
