@@ -121,7 +121,7 @@ def test_a_bad_filter_is_shown_with_a_caret(tmp_path: Path) -> None:
         (("config", "check", "/nowhere/at/all"), 2, "quire: /nowhere/at/all: No such file"),
         (("publish", "t", "--url", "quire://127.0.0.1:1"), 1, "Connection refused"),
         (
-            ("subscribe", "t", "--url", "memory:", "--timeout", "3", "--count", "1"),
+            ("subscribe", "t", "--url", "memory:", "--timeout", "10", "--count", "1"),
             1,
             "0 of 1 message came",
         ),
@@ -138,7 +138,7 @@ def test_a_mistake_is_said_without_a_traceback(arguments: tuple[str, ...], code:
 
 def test_a_subscription_with_a_timeout_ends_when_nothing_comes() -> None:
     # The engine in the process of the command has to start within the timeout, too.
-    result = quire("subscribe", "t", "--url", "memory:", "--timeout", "3")
+    result = quire("subscribe", "t", "--url", "memory:", "--timeout", "10")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
