@@ -105,7 +105,7 @@ def test_the_command_line_shows_links_and_downgrades_a_destination(
 def test_a_client_fails_over_and_nothing_is_lost_or_doubled(tmp_path: Path, ports: dict[str, int]) -> None:
     settings = []
     for own, other in (("a", "b"), ("b", "a")):
-        every = _settings(own, other, tmp_path, ports, downgrade_after="1s")
+        every = _settings(own, other, tmp_path, ports)
         settings.append({key: every[key] for key in ("name", "transaction_log", "replication")})
     with (
         ServerProcess(tmp_path / "a", **settings[0]) as a,
@@ -120,6 +120,9 @@ def test_a_client_fails_over_and_nothing_is_lost_or_doubled(tmp_path: Path, port
             for number in range(200, 300):
                 publisher.publish("orders", {"n": number})
             a.kill()
+            # By command, because an age could also pass while both instances are there.
+            shown = command_line.quire("replication", "downgrade", "a", url=b.url)
+            assert shown.stdout == "a: publishers do not wait for it\n", shown.stderr
             for number in range(300, 400):
                 publisher.publish("orders", {"n": number})
             publisher.flush(PATIENCE)
