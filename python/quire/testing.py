@@ -27,6 +27,7 @@ from quire._arguments import correlation_to_core
 from quire._bookmarks import Point, one_message
 from quire._errors import ConfigError, QuireError
 from quire._message import Message, to_bytes
+from quire._process import StopSignals
 from quire._units import Duration, seconds
 from quire.config import Config
 from quire.server._server import Server
@@ -259,12 +260,11 @@ def _settings(directory: str | os.PathLike[str], port: int, settings: Mapping[st
 
 def _serve(settings: str) -> None:
     """The program of a `ServerProcess`: serves until SIGTERM, or the end of its standard input, which comes with the end of its parent."""
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stop = StopSignals(signal.SIGTERM)
 
     def stop_with_the_parent() -> None:
         sys.stdin.read()
-        stop.set()
+        stop.stop()
 
     threading.Thread(target=stop_with_the_parent, daemon=True).start()
     with Server(Config(**json.loads(settings))) as running:
