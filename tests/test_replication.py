@@ -145,7 +145,7 @@ def test_an_embedded_engine_has_no_links(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "key", "reason"),
     [
-        ({"compression": "lz4"}, "compression", "links are not compressed in this version"),
+        ({"compression": "gzip"}, "compression", 'expected "none", "lz4" or "zstd"'),
         ({"upgrade_below": "1s"}, "upgrade_below", "it requires downgrade_after"),
         ({"sync_type": "both"}, "sync_type", "both"),
         ({"exclude_validation": ["sow"]}, "exclude_validation", '"sow" is not a check'),

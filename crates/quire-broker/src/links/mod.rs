@@ -4,6 +4,7 @@
 //! source, `incoming.rs` that of the destination, and `frame.rs` has their frames. The records come from the log (`read.rs`), where the
 //! tests of `route.rs` choose them. The run loop records what came in, through the one intake.
 
+mod compress;
 mod frame;
 mod incoming;
 mod outgoing;
@@ -40,7 +41,7 @@ pub(crate) use place::PlacesFile;
 pub(crate) use read::{LinkFound, LinkReading};
 use route::Route;
 pub(crate) use settings::Definition;
-pub use settings::{DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
+pub use settings::{Compression, DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
 
 /// The time without another frame after which a heartbeat is sent.
 const HEARTBEAT: Duration = Duration::from_secs(2);

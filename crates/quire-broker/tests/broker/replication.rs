@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quire_broker::{AdminCommand, AdminReply, ReplicatedTopic, SyncType};
+use quire_broker::{AdminCommand, AdminReply, Compression, ReplicatedTopic, SyncType};
 use quire_command::*;
 use quire_types::Timestamp;
 
@@ -19,6 +19,31 @@ fn a_message_has_the_same_name_and_data_on_both_instances() {
     assert_eq!(cluster.paths(0), ["", "", ""]);
     assert_eq!(cluster.paths(1), ["a", "a", "a"]);
     assert_eq!(cluster.persisted(0, 1), 3);
+}
+
+#[test]
+fn compressed_records_arrive_as_others_do_with_fewer_bytes() {
+    let carried = |compression| {
+        let mut configs = pair_of(SyncType::Sync);
+        for destination in configs.iter_mut().flat_map(|config| &mut config.replication.destinations) {
+            destination.compression = compression;
+        }
+        let mut cluster = Cluster::new(configs);
+        cluster.at(0).client(1, "p");
+        cluster.kill(1);
+        cluster.publish(0, 1, 1, 2_000);
+        cluster.start(1);
+        cluster.pass(Duration::from_secs(60));
+        assert_eq!(cluster.log(0).len(), 2_000);
+        assert_eq!(cluster.log(0), cluster.log(1));
+        assert_eq!(cluster.persisted(0, 1), 2_000);
+        cluster.carried_size
+    };
+    let plain = carried(Compression::None);
+    for compression in [Compression::Lz4, Compression::Zstd] {
+        let compressed = carried(compression);
+        assert!(compressed < plain / 2, "{compression:?}: {compressed} of {plain} bytes");
+    }
 }
 
 #[test]
