@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from quire._filter import MessageType
-from quire.config._mistakes import got
 from quire.config._values import Address, Period
 
 
