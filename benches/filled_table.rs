@@ -31,16 +31,18 @@ pub struct Bench {
 impl Bench {
     /// A table without rows.
     pub fn new(hash_indexes: Vec<Vec<String>>) -> Self {
+        let keys = KeyFields::new(MessageType::Json, "orders", &["/order_id".into()]).unwrap();
         let config = TableConfig {
             name: "orders".into(),
             message_type: MessageType::Json,
+            key: Some(keys.clone()),
             hash_indexes,
             ordered_indexes: Vec::new(),
             history: None,
         };
         Bench {
             table: Table::new(config, &Memory::heap()).unwrap(),
-            keys: KeyFields::new(MessageType::Json, "orders", &["/order_id".into()]).unwrap(),
+            keys,
             arena: Arena::default(),
         }
     }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::TableConfigError;
 use crate::history::{AsOf, BeforeHistory, History, HistoryConfig, KnownHistory, Moment};
-use crate::index::Indexes;
+use crate::index::{ByKey, Indexes};
+use crate::key::KeyFields;
 use crate::key_index::{KeyIndex, hash_of};
 use crate::page::{Change, Move, Page, PageId, PageQuery, SlotMove};
 use crate::query::{Polled, Query, ScanId};
@@ -35,6 +36,9 @@ pub struct TableConfig {
     pub name: String,
     /// The type of its messages.
     pub message_type: MessageType,
+    /// The fields from which the caller generates the keys; `None`: publishers supply the keys. A filter that says which values all of
+    /// them have finds its rows through their keys.
+    pub key: Option<KeyFields>,
     /// Lists of fields: an index finds the rows that have given texts in all fields of one list.
     pub hash_indexes: Vec<Vec<String>>,
     /// Fields: an index finds the rows whose value is in a range.
@@ -57,6 +61,7 @@ pub struct Table {
     message_type: MessageType,
     rows: Rows,
     keys: KeyIndex,
+    by_key: Option<ByKey>,
     indexes: Indexes,
     /// The rows with a lifetime, by its end.
     lifetimes: BTreeSet<(Timestamp, u32)>,
@@ -109,6 +114,7 @@ impl Table {
             message_type: config.message_type,
             rows: Rows::new(memory),
             keys: KeyIndex::new(),
+            by_key: config.key.map(|fields| ByKey::new(fields, memory)),
             indexes,
             lifetimes: BTreeSet::new(),
             previous: Previous::default(),
@@ -141,6 +147,7 @@ impl Table {
             rows_size: self.rows.size(),
             memory_size: self.rows.memory_size()
                 + self.keys.memory_size()
+                + self.by_key.as_ref().map_or(0, ByKey::memory_size)
                 + self.indexes.memory_size()
                 + lifetimes_size,
             lifetimes: self.lifetimes.len(),
@@ -181,7 +188,7 @@ impl Table {
         if let Some(expires) = row.expires {
             self.lifetimes.insert((expires, slot));
         }
-        self.change_indexes(slot, Some(row.data));
+        self.change_indexes(slot, Some(row));
         self.keep_version(Moment { position: row.position, timestamp: row.timestamp });
         self.change_pages(slot, row.timestamp);
         known.is_none()
@@ -267,12 +274,20 @@ impl Table {
                 slots.dedup();
                 Some(slots)
             }
-            None => filter.and_then(|filter| self.indexes.candidates(filter, CANDIDATES_MAX)),
+            None => filter.and_then(|filter| self.candidates(filter)),
         };
         match listed {
             Some(slots) => Slots::Listed { slots, next: 0 },
             None => Slots::All { next: 0, end: self.rows.end() },
         }
+    }
+
+    /// The slots of which indexes know that all matching rows are among them.
+    fn candidates(&self, filter: &Filter) -> Option<Vec<u32>> {
+        let slot_of = |key: &[u8]| self.slot_of(key, hash_of(key));
+        let by_key =
+            self.by_key.as_ref().and_then(|by_key| by_key.candidates(filter, CANDIDATES_MAX, slot_of));
+        self.indexes.candidates(filter, by_key, CANDIDATES_MAX)
     }
 
     fn begin_scan(&mut self, query: Query, now: Timestamp, slots: Slots) -> ScanId {
@@ -423,12 +438,15 @@ impl Table {
         self.change_pages(slot, Timestamp(0));
     }
 
-    /// The row of a slot was replaced by one with this data, or removed.
-    fn change_indexes(&mut self, slot: u32, after: Option<&[u8]>) {
+    /// The row of a slot was replaced by this one, or removed.
+    fn change_indexes(&mut self, slot: u32, after: Option<&Row<'_>>) {
+        if let Some(by_key) = &mut self.by_key {
+            by_key.change(slot, after.map(|row| (row.key, row.data)), &mut self.arena);
+        }
         if self.indexes.is_empty() {
             return;
         }
-        let before = self.previous.row().map(|row| row.data);
+        let (before, after) = (self.previous.row().map(|row| row.data), after.map(|row| row.data));
         self.indexes.change(slot, self.message_type, (before, after), &mut self.arena);
     }
 
@@ -490,6 +508,7 @@ mod tests {
         let config = TableConfig {
             name: "orders".into(),
             message_type: MessageType::Json,
+            key: None,
             hash_indexes: Vec::new(),
             ordered_indexes: Vec::new(),
             history: None,

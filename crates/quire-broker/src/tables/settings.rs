@@ -236,7 +236,11 @@ impl TableDefinition {
                 .map(KeyRule::Fields)
                 .map_err(|error| error.to_string())?,
         };
-        let config = TableConfig { name: name.to_string(), ..self.config.clone() };
+        let key = match &key_rule {
+            KeyRule::Supplied => None,
+            KeyRule::Fields(fields) => Some(fields.clone()),
+        };
+        let config = TableConfig { name: name.to_string(), key, ..self.config.clone() };
         Ok(TableDefinition { name: name.clone(), key_rule, config, pattern: None, ..self.clone() })
     }
 }
@@ -315,6 +319,10 @@ impl SowTopicSettings {
         let config = TableConfig {
             name: name.to_string(),
             message_type,
+            key: match &key_rule {
+                KeyRule::Supplied => None,
+                KeyRule::Fields(fields) => Some(fields.clone()),
+            },
             hash_indexes: self.hash_index.clone(),
             ordered_indexes: self.index.clone(),
             history,

@@ -1,20 +1,20 @@
 //! The choice of an index for a filter.
 
 use super::{Indexes, OrderedIndex, hash_of_texts, number_bits, prefix_of, value_of};
-use crate::fields::path_of;
-use quire_expression::filter::{Equality, Filter, Range};
+use quire_expression::filter::{Equality, Filter, Range, path_of};
 use quire_expression::message_type::{Number, Step, Value};
 
 /// The most combinations of texts of `IN` lists that are looked up.
 const COMBINATIONS_MAX: usize = 1_024;
 
-/// The slots of the index that gives the fewest, if any gives at most `count_max`.
-pub(super) fn candidates(indexes: &Indexes, filter: &Filter, count_max: usize) -> Option<Vec<u32>> {
-    if indexes.is_empty() {
-        return None;
-    }
+/// The slots of the index that gives the fewest, if any gives at most `count_max`, or fewer than `best`.
+pub(super) fn candidates(
+    indexes: &Indexes,
+    filter: &Filter,
+    mut best: Option<Vec<u32>>,
+    count_max: usize,
+) -> Option<Vec<u32>> {
     // An index that gives as many slots as the best one replaces it.
-    let mut best: Option<Vec<u32>> = None;
     let equalities = with_paths(filter.equalities(), |equality| equality.field);
     let ranges = with_paths(filter.ranges(), |range| range.field);
     let limit = |best: &Option<Vec<u32>>| best.as_ref().map_or(count_max, Vec::len);
@@ -36,9 +36,8 @@ pub(super) fn candidates(indexes: &Indexes, filter: &Filter, count_max: usize) -
 }
 
 /// Conditions, each with the path of its field. A path identifies a field in any notation.
-fn with_paths<T>(conditions: Vec<T>, field: impl Fn(&T) -> &str) -> Vec<(Vec<Step>, T)> {
-    let path = |condition: T| path_of(field(&condition)).map(|path| (path, condition));
-    conditions.into_iter().filter_map(path).collect()
+pub(super) fn with_paths<T>(conditions: Vec<T>, field: impl Fn(&T) -> &str) -> Vec<(Vec<Step>, T)> {
+    conditions.into_iter().map(|condition| (path_of(field(&condition)), condition)).collect()
 }
 
 /// The slots with the wanted texts in all fields of a hash index.
@@ -51,27 +50,38 @@ fn by_hash(
 ) -> Option<Vec<u32>> {
     let index = &indexes.hash[number];
     let texts_of = |path: &Vec<Step>| {
-        let known = equalities.iter().find(|(known, _)| known == path);
-        known.map(|(_, equality)| &equality.texts[..])
+        let mut own = equalities.iter().filter(|(known, _)| known == path);
+        own.find_map(|(_, equality)| equality.plain_texts())
     };
     let texts = paths.iter().map(texts_of).collect::<Option<Vec<_>>>()?;
-    let count = texts.iter().try_fold(1_usize, |count, texts| count.checked_mul(texts.len()))?;
+    let mut found = Found::new(count_max);
+    index.irregular.for_each_in(0..=u32::MAX, |slot| found.push(slot));
+    for_each_combination(&texts, |texts| {
+        let hash = hash_of_texts(texts);
+        index.slots.for_each_in([hash, 0]..=[hash, u32::MAX], |[_, slot]| found.push(slot));
+    })?;
+    found.slots()
+}
+
+/// Calls `each` with every choice of one text of each list. `None`: there are too many.
+pub(super) fn for_each_combination<T: AsRef<[u8]>>(
+    lists: &[Vec<T>],
+    mut each: impl FnMut(&mut dyn Iterator<Item = &[u8]>),
+) -> Option<()> {
+    let count = lists.iter().try_fold(1_usize, |count, texts| count.checked_mul(texts.len()))?;
     if count > COMBINATIONS_MAX {
         return None;
     }
-    let mut found = Found::new(count_max);
-    index.irregular.for_each_in(0..=u32::MAX, |slot| found.push(slot));
     for combination in 0..count {
         // The digits of the number of the combination choose one text of each list.
         let mut rest = combination;
-        let hash = hash_of_texts(texts.iter().map(|texts| {
-            let text = texts[rest % texts.len()];
+        each(&mut lists.iter().map(|texts| {
+            let text = texts[rest % texts.len()].as_ref();
             rest /= texts.len();
             text
         }));
-        index.slots.for_each_in([hash, 0]..=[hash, u32::MAX], |[_, slot]| found.push(slot));
     }
-    found.slots()
+    Some(())
 }
 
 /// The slots whose value is within all ranges of the field with bounds of one type, numbers or texts. Ranges with bounds of the other type
@@ -104,18 +114,18 @@ fn by_range(
 }
 
 /// Slots that were found, up to a limit.
-struct Found {
+pub(super) struct Found {
     slots: Vec<u32>,
     count_max: usize,
 }
 
 impl Found {
-    fn new(count_max: usize) -> Self {
+    pub fn new(count_max: usize) -> Self {
         Found { slots: Vec::new(), count_max }
     }
 
     /// Adds a slot. Returns whether more may follow.
-    fn push(&mut self, slot: u32) -> bool {
+    pub fn push(&mut self, slot: u32) -> bool {
         // One slot above the limit is kept, so that the limit is known to be passed.
         if self.slots.len() <= self.count_max {
             self.slots.push(slot);
@@ -123,7 +133,7 @@ impl Found {
         self.slots.len() <= self.count_max
     }
 
-    fn slots(self) -> Option<Vec<u32>> {
+    pub fn slots(self) -> Option<Vec<u32>> {
         (self.slots.len() <= self.count_max).then_some(self.slots)
     }
 }

@@ -7,6 +7,7 @@
 //!   because they are never equal to the texts that it is asked for ([`Filter::equalities`]).
 //! - An ordered index has numbers as floats, and the first eight bytes of texts. A text that spells a number is in it as both.
 
+mod by_key;
 mod choose;
 mod sorted_set;
 
@@ -24,6 +25,8 @@ use quire_expression::filter::Filter;
 use quire_expression::message_type::{Arena, MessageType, Number, Value};
 use quire_journal::Memory;
 use sorted_set::SortedSet;
+
+pub(crate) use by_key::ByKey;
 
 /// The most indexes of a table: every publish changes all of them.
 pub const INDEXES_MAX: usize = 16;
@@ -121,10 +124,10 @@ impl Indexes {
         (self.before, self.after) = entries;
     }
 
-    /// The slots among which all rows are that match the filter, in ascending order, each once. `None` when no index can tell, or only with
-    /// more than `count_max` slots.
-    pub fn candidates(&self, filter: &Filter, count_max: usize) -> Option<Vec<u32>> {
-        choose::candidates(self, filter, count_max)
+    /// The slots among which all rows are that match the filter, in ascending order, each once. `best` are such slots that are known. `None`
+    /// when no index can tell, or only with more than `count_max` slots.
+    pub fn candidates(&self, filter: &Filter, best: Option<Vec<u32>>, count_max: usize) -> Option<Vec<u32>> {
+        choose::candidates(self, filter, best, count_max)
     }
 
     /// Bytes of memory.

@@ -58,6 +58,20 @@ impl<T: Copy + Ord> SortedSet<T> {
         self.join(number);
     }
 
+    /// Adds a value, or removes it.
+    pub fn set(&mut self, value: T, is_in: bool) {
+        if is_in && !self.has(value) {
+            self.insert(value);
+        } else if !is_in {
+            self.remove(value);
+        }
+    }
+
+    /// Whether a value is in it.
+    fn has(&self, value: T) -> bool {
+        !self.blocks.is_empty() && self.blocks[self.block_of(value)].binary_search(&value).is_ok()
+    }
+
     /// Calls `found` with the values in a range, in ascending order, until it returns false.
     pub fn for_each_in(&self, range: RangeInclusive<T>, mut found: impl FnMut(T) -> bool) {
         if self.blocks.is_empty() {

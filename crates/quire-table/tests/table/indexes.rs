@@ -17,7 +17,7 @@ fn filled(hash_indexes: &[&[&str]], ordered_indexes: &[&str]) -> Table {
 }
 
 /// How many rows match, and how many units of effort the scan takes: one for each row that it looks at.
-fn cost(table: &mut Table, text: &str) -> (u64, usize) {
+pub fn cost(table: &mut Table, text: &str) -> (u64, usize) {
     let scan = table.open(Query { filter: Some(filter(text)), ..everything() }, Timestamp(0));
     let mut portions = 1;
     loop {
@@ -123,6 +123,7 @@ fn indexes_of_no_field_or_of_equal_fields_are_refused() {
         let config = TableConfig {
             name: "orders".into(),
             message_type,
+            key: None,
             hash_indexes: hash.iter().map(|fields| names(fields)).collect(),
             ordered_indexes: names(ordered),
             history: None,

@@ -1,5 +1,6 @@
 //! The engine of last-value topics against a slow and obvious model, and the cases that a model does not show.
 
+mod by_key;
 mod history;
 mod indexes;
 mod model;
@@ -27,6 +28,7 @@ fn table_with(hash_indexes: &[&[&str]], ordered_indexes: &[&str]) -> Table {
     let config = TableConfig {
         name: "orders".into(),
         message_type: MessageType::Json,
+        key: None,
         hash_indexes: hash_indexes.iter().map(|fields| names(fields)).collect(),
         ordered_indexes: names(ordered_indexes),
         history: None,
