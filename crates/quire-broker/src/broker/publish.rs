@@ -217,11 +217,14 @@ impl Broker {
                 }
                 self.note_ingested(id, key, publish.sequence, ingested);
             }
-            // It may have come from another instance just now.
+            // It may have come from another instance just now, or be in the log since before the disk had no room. The destinations have
+            // it when they have everything up to now.
             Ingested::Duplicate { highest } => {
                 self.cx.counters.duplicates += 1;
+                let all = self.cx.log.replicated.all();
                 if let Some(publisher) = self.publishers.get_mut(key) {
                     publisher.record(highest, appended);
+                    publisher.wait_for(all);
                 }
             }
             Ingested::Unrecorded | Ingested::Refused => {
