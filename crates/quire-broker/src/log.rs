@@ -47,10 +47,16 @@ impl Log {
         self.journal.appended()
     }
 
-    /// Whether a record that goes to these destinations may be reported as safe to its publisher.
+    /// Whether a record that was published here, and goes to these destinations, may be reported as safe to its publisher.
     #[inline]
     pub(crate) fn is_safe(&self, position: Position, destinations: Destinations) -> bool {
-        position <= self.journal.persisted() && self.replicated.has(position, destinations)
+        self.is_safe_after(position, 0, destinations)
+    }
+
+    /// As [`Log::is_safe`], for a record that has passed `hops` instances.
+    #[inline]
+    pub(crate) fn is_safe_after(&self, position: Position, hops: u8, destinations: Destinations) -> bool {
+        position <= self.journal.persisted() && self.replicated.has(position, hops, destinations)
     }
 
     /// The position up to which everything is persisted here and on the destinations that it goes to.

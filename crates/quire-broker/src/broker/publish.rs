@@ -406,17 +406,22 @@ impl Broker {
                 self.ingest(submission, table)
             }
         };
-        let position = match ingested {
-            Ingested::Recorded(position) => position,
-            Ingested::Unrecorded => return Ok(()),
+        let hops = u8::try_from(record.attributes.path().instances().count()).unwrap_or(u8::MAX);
+        let (position, destinations) = match ingested {
+            Ingested::Recorded(position) => {
+                (position, self.destinations_of(topic, &publish, position, record.bookmark, path))
+            }
+            Ingested::Unrecorded => (Position::ZERO, Destinations::NONE),
+            // When it came from the same instance before, its acknowledgement got lost, and waits for the same destinations. Otherwise
+            // the instance from which it came first waits for them, and this wait does no harm.
             Ingested::Duplicate { .. } => {
                 taken.duplicate_count += 1;
-                self.cx.log.appended()
+                let position = self.cx.log.appended();
+                (position, self.links.route_again(&self.cx, topic, position, path, || None))
             }
             Ingested::Refused => return Err("the journal takes no writes".to_owned()),
         };
-        let destinations = self.destinations_of(topic, &publish, position, record.bookmark, path);
-        taken.destinations = taken.destinations.union(destinations);
+        taken.note(hops, record.position, position, destinations);
         Ok(())
     }
 
