@@ -205,7 +205,7 @@ impl Table {
         if let Some(expires) = row.expires {
             self.lifetimes.insert((expires, slot));
         }
-        self.change_indexes(slot, Some(row.data));
+        self.change_indexes(slot, Some(row));
     }
 
     /// Makes the index of the keys of all rows. This is done once, after the last [`restore`](Self::restore).

@@ -8,7 +8,7 @@ use super::settings::Compression;
 use quire_journal::{Attributes, Bookmark, Position, PublisherId, Record, RecordKind};
 
 /// The version of these frames. Both sides must have the same.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 
 /// The largest frame in bytes apart from the data of one message: its other fields, the limit of a frame of small records, or a `hello`.
 pub(super) const FRAME_OVERHEAD_MAX: usize = 4 * 1024 * 1024;
@@ -56,8 +56,8 @@ pub(super) enum Frame<'a> {
     Records(Records<'a>),
     /// Source: a frame of records that is compressed.
     Compressed(Compressed<'a>),
-    /// Destination: everything up to this position of the source's log is safe here.
-    Acknowledged { through: Position, mark: Option<Mark> },
+    /// Destination: up to this position of the source's log, everything is safe here that had passed `hops` instances before the source.
+    Acknowledged { through: Position, hops: u8, mark: Option<Mark> },
     /// Either: still there.
     Heartbeat,
     /// Source: all that it had when the link came up has been sent.
@@ -163,8 +163,9 @@ impl Frame<'_> {
                 put_u32(out, compressed.size);
                 out.extend_from_slice(compressed.bytes);
             }
-            Frame::Acknowledged { through, mark } => {
+            Frame::Acknowledged { through, hops, mark } => {
                 put_u64(out, through.get());
+                out.push(*hops);
                 put_mark(out, *mark);
             }
             Frame::Heartbeat | Frame::CaughtUp => (),
@@ -213,9 +214,11 @@ pub(super) fn next_frame(bytes: &[u8], size_max: usize) -> Result<Option<(Frame<
             size: take_u32(body)?,
             bytes: std::mem::take(body),
         }),
-        ACKNOWLEDGED => {
-            Frame::Acknowledged { through: Position::new(take_u64(body)?), mark: take_mark(body)? }
-        }
+        ACKNOWLEDGED => Frame::Acknowledged {
+            through: Position::new(take_u64(body)?),
+            hops: take_u8(body)?,
+            mark: take_mark(body)?,
+        },
         HEARTBEAT => Frame::Heartbeat,
         CAUGHT_UP => Frame::CaughtUp,
         _ => return Err(BadFrame("an unknown kind")),
@@ -480,7 +483,7 @@ mod tests {
             Frame::Hello(hello),
             Frame::Welcome(welcome),
             Frame::Refused { reason: "no" },
-            Frame::Acknowledged { through: Position::new(9), mark },
+            Frame::Acknowledged { through: Position::new(9), hops: 1, mark },
             Frame::Heartbeat,
             Frame::CaughtUp,
         ];

@@ -196,13 +196,7 @@ impl Links {
             return None;
         }
         for index in 0..self.incoming.len() {
-            let mut has_caught_up = false;
-            let arrived = self.incoming[index].next_arrived(cx, &mut has_caught_up);
-            let source = self.incoming[index].source.clone();
-            if let Some(source) = source.filter(|_| has_caught_up) {
-                let of_source = |link: &&mut Outgoing| link.peer.as_deref() == Some(&source.name);
-                self.outgoing.iter_mut().filter(of_source).for_each(|link| link.start = Start::Over);
-            }
+            let arrived = self.incoming[index].next_arrived(cx);
             if arrived.is_some() {
                 // Another source gets the next turn.
                 self.incoming.rotate_left(index + 1);
@@ -224,7 +218,7 @@ impl Links {
         let mark = self.last.filter(|mark| mark.position == position);
         let Some(incoming) = self.incoming_mut(arrived.connection()) else { return };
         match result {
-            Ok(()) => incoming.taken(arrived, position, mark, taken),
+            Ok(()) => incoming.taken(arrived, mark, &taken),
             Err(reason) => incoming.end(cx, &reason),
         }
     }
@@ -241,6 +235,18 @@ impl Links {
     ) -> Destinations {
         let (position, bookmark) = appended;
         self.last = Some(Mark { position, bookmark });
+        self.route_again(cx, topic, position, path, context)
+    }
+
+    /// As [`Links::route`], for a record that came again. It is at `position` or earlier.
+    pub(crate) fn route_again<'a>(
+        &mut self,
+        cx: &Context,
+        topic: TopicId,
+        position: Position,
+        path: InstancePath<'_>,
+        context: impl Fn() -> Option<MessageContext<'a>>,
+    ) -> Destinations {
         let known = cx.topics.topic(topic);
         let (name, message_type) = (&*known.name, known.recording.message_type);
         self.destinations_of(name, message_type, position, path, cx.now.instant, context)
@@ -343,6 +349,19 @@ impl Links {
         let due = started + START_MAX;
         self.start_due = (is_starting && cx.now.instant < due).then_some(due);
         let is_late = cx.now.instant >= due;
+        // The source may have caught up before the destination greeted, or after it.
+        for link in self.outgoing.iter_mut().filter(|link| link.start == Start::Filling) {
+            let has_filled = |incoming: &Incoming| {
+                incoming.has_caught_up
+                    && incoming
+                        .source
+                        .as_ref()
+                        .is_some_and(|source| Some(&*source.name) == link.peer.as_deref())
+            };
+            if self.incoming.iter().any(has_filled) {
+                link.start = Start::Over;
+            }
+        }
         let is_held = self.outgoing.iter().any(|link| match link.start {
             _ if link.definition.settings.sync_type == SyncType::Async => false,
             Start::Unknown => !is_late,

@@ -24,6 +24,7 @@ use super::settings::{Definition, SyncType};
 use super::{HEARTBEAT, SILENCE_MAX, offered};
 use crate::context::Context;
 use crate::io::{ConnectionId, Event, Output};
+use crate::replicated::Progress;
 use crate::stats::DestinationStats;
 use crate::work::{Job, JobOwner};
 
@@ -54,6 +55,7 @@ pub(super) struct Outgoing {
     failed_passes: u32,
     /// The name of the instance that answered.
     pub(super) peer: Option<String>,
+    peer_group: String,
     is_writable: bool,
     input: Vec<u8>,
     heard_at: Instant,
@@ -66,9 +68,14 @@ pub(super) struct Outgoing {
     acknowledged: Position,
     /// Where the next connection begins when the destination still has the message of `mark`.
     resume_from: Position,
-    /// The last acknowledgement came with a mark, so that `mark` includes everything that is acknowledged.
+    /// `mark` includes everything that was sent.
     is_marked: bool,
+    /// The last record that was sent, and the last one that a mark includes.
+    last_sent: Position,
+    marked: Position,
     in_flight: VecDeque<SentFrame>,
+    /// Of the records with the same hops in each frame in flight, the first and the last; by hops.
+    unacknowledged: Vec<VecDeque<(Position, Position)>>,
     in_flight_size: usize,
     /// `caught_up` is still to be sent.
     owes_caught_up: bool,
@@ -116,6 +123,7 @@ impl Outgoing {
             address: 0,
             failed_passes: 0,
             peer: None,
+            peer_group: String::new(),
             is_writable: true,
             input: Vec::new(),
             heard_at: Instant::default(),
@@ -127,7 +135,10 @@ impl Outgoing {
             acknowledged: Position::ZERO,
             resume_from: Position::ZERO,
             is_marked: true,
+            last_sent: Position::ZERO,
+            marked: Position::ZERO,
             in_flight: VecDeque::new(),
+            unacknowledged: Vec::new(),
             in_flight_size: 0,
             owes_caught_up: false,
             mark: None,
@@ -196,7 +207,13 @@ impl Outgoing {
 
     /// Tells the log how far the destination is. Gives whether that is news.
     fn report(&self, cx: &mut Context) -> bool {
-        cx.log.replicated.set(self.number, self.acknowledged)
+        let before = |records: &VecDeque<(Position, Position)>| {
+            let first = records.front().map(|(first, _)| first.get().saturating_sub(1));
+            first.map_or(self.scanned, Position::new)
+        };
+        let by_hops = self.unacknowledged.iter().map(before).collect();
+        let progress = Progress { all: self.acknowledged, by_hops, beyond: self.scanned };
+        cx.log.replicated.set(self.number, progress)
     }
 
     /// When it has something to do next.
@@ -290,7 +307,9 @@ impl Outgoing {
                 return self.welcomed(cx, connection, welcome);
             }
             (_, Frame::Refused { reason }) => self.refused(cx, reason),
-            (State::Live(_), Frame::Acknowledged { through, mark }) => self.acknowledged(*through, *mark),
+            (State::Live(_), Frame::Acknowledged { through, hops, mark }) => {
+                self.acknowledged(*through, *hops, *mark);
+            }
             (_, Frame::Heartbeat) => (),
             _ => self.lose(cx, "it sent a frame that a destination does not send here"),
         }
@@ -318,18 +337,19 @@ impl Outgoing {
         self.failed_passes = 0;
         self.reconnect_count += 1;
         self.peer = Some(welcome.instance.to_owned());
+        welcome.group.clone_into(&mut self.peer_group);
         self.last_error = None;
         if !welcome.has_mark {
             // It is another instance of the group, it has lost its log, or nothing was ever sent: everything is offered again.
             (self.resume_from, self.mark) = (Position::ZERO, None);
         }
         self.is_marked = true;
+        (self.last_sent, self.marked) = (self.resume_from, self.resume_from);
         self.acknowledged = self.resume_from;
         self.scanned = self.resume_from;
         self.greeted = cx.log.appended();
         self.owes_caught_up = true;
-        self.in_flight.clear();
-        self.in_flight_size = 0;
+        self.forget_flight();
         (self.cursor, self.reading) = (None, None);
         let event = Event::LinkUp {
             destination: self.name(),
@@ -344,14 +364,31 @@ impl Outgoing {
         })
     }
 
-    fn acknowledged(&mut self, through: Position, mark: Option<Mark>) {
-        while let Some(sent) = self.in_flight.pop_front_if(|sent| sent.through <= through) {
+    fn acknowledged(&mut self, through: Position, hops: u8, mark: Option<Mark>) {
+        if let Some(records) = self.unacknowledged.get_mut(usize::from(hops)) {
+            while records.pop_front_if(|(_, last)| *last <= through).is_some() {}
+        }
+        let unacknowledged = &self.unacknowledged;
+        let is_over = |sent: &mut SentFrame| {
+            let first = unacknowledged.iter().filter_map(VecDeque::front).map(|(first, _)| *first).min();
+            first.is_none_or(|first| first > sent.through)
+        };
+        while let Some(sent) = self.in_flight.pop_front_if(is_over) {
             self.in_flight_size -= sent.size;
             self.acknowledged = self.acknowledged.max(sent.through);
         }
-        self.is_marked = mark.is_some();
+        if mark.is_some() {
+            self.marked = self.marked.max(through);
+        }
+        self.is_marked = self.marked >= self.last_sent;
         self.note_mark(mark);
         self.settle();
+    }
+
+    fn forget_flight(&mut self) {
+        self.in_flight.clear();
+        self.in_flight_size = 0;
+        self.unacknowledged.clear();
     }
 
     fn note_mark(&mut self, mark: Option<Mark>) {
@@ -386,6 +423,7 @@ impl Outgoing {
             limit,
             definition: Arc::clone(&self.definition),
             peer,
+            peer_group: self.peer_group.clone(),
             greeted: self.greeted,
             now: cx.now.wall,
         };
@@ -419,6 +457,15 @@ impl Outgoing {
         for sent in found.sent {
             self.in_flight_size += sent.size;
             self.sent_count += sent.count;
+            for &(hops, first, last) in &sent.by_hops {
+                let place = usize::from(hops);
+                if self.unacknowledged.len() <= place {
+                    self.unacknowledged.resize_with(place + 1, VecDeque::new);
+                }
+                self.unacknowledged[place].push_back((first, last));
+                self.last_sent = self.last_sent.max(last);
+            }
+            self.is_marked = false;
             self.in_flight.push_back(sent);
         }
         if !found.frames.is_empty() {
@@ -524,8 +571,9 @@ impl Outgoing {
         }
         self.input.clear();
         (self.cursor, self.reading) = (None, None);
-        self.in_flight.clear();
-        self.in_flight_size = 0;
+        self.forget_flight();
+        // Nothing above it is known to be there.
+        self.scanned = self.acknowledged;
         let is_last = self.address + 1 >= self.definition.settings.addresses.len();
         self.address = if was_live || is_last { 0 } else { self.address + 1 };
         let delay = if was_live {
