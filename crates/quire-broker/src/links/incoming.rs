@@ -39,6 +39,8 @@ pub(super) struct Incoming {
     sent_at: Instant,
     record_count: u64,
     duplicate_count: u64,
+    /// The source has sent all that it had when the link was made.
+    pub(super) has_caught_up: bool,
 }
 
 /// The instance at the other end.
@@ -137,6 +139,7 @@ impl Incoming {
             sent_at: now,
             record_count: 0,
             duplicate_count: 0,
+            has_caught_up: false,
         }
     }
 
@@ -151,9 +154,8 @@ impl Incoming {
         }
     }
 
-    /// Works on what came, up to the next frame of records. `None` when there is no such frame. Gives whether the source has sent all that
-    /// it had.
-    pub(super) fn next_arrived(&mut self, cx: &mut Context, has_caught_up: &mut bool) -> Option<Arrived> {
+    /// Works on what came, up to the next frame of records. `None` when there is no such frame.
+    pub(super) fn next_arrived(&mut self, cx: &mut Context) -> Option<Arrived> {
         let size_max = FRAME_OVERHEAD_MAX + cx.config.message_size_max();
         let mut input = std::mem::take(&mut self.input);
         let mut arrived = None;
@@ -167,7 +169,7 @@ impl Incoming {
                 }
                 Ok(Some((frame, size))) => {
                     self.taken_size += size;
-                    *has_caught_up |= self.take(cx, &frame);
+                    self.take(cx, &frame);
                 }
                 Err(error) => self.end(cx, &error.to_string()),
             }
@@ -184,16 +186,15 @@ impl Incoming {
         None
     }
 
-    /// Takes a frame that has no records. Gives whether it is `caught_up`.
-    fn take(&mut self, cx: &mut Context, frame: &Frame<'_>) -> bool {
+    /// Takes a frame that has no records.
+    fn take(&mut self, cx: &mut Context, frame: &Frame<'_>) {
         match (self.state, frame) {
             (State::AwaitingHello, Frame::Hello(hello)) => self.greet(cx, hello),
-            (State::Open, Frame::CaughtUp) => return true,
+            (State::Open, Frame::CaughtUp) => self.has_caught_up = true,
             (State::Open, Frame::Heartbeat) => (),
             (_, Frame::Refused { .. }) => self.end(cx, "the source ended the link"),
             _ => self.end(cx, "it sent a frame that a source does not send here"),
         }
-        false
     }
 
     fn greet(&mut self, cx: &mut Context, hello: &Hello<'_>) {

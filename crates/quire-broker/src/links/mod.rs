@@ -195,13 +195,7 @@ impl Links {
             return None;
         }
         for index in 0..self.incoming.len() {
-            let mut has_caught_up = false;
-            let arrived = self.incoming[index].next_arrived(cx, &mut has_caught_up);
-            let source = self.incoming[index].source.clone();
-            if let Some(source) = source.filter(|_| has_caught_up) {
-                let of_source = |link: &&mut Outgoing| link.peer.as_deref() == Some(&source.name);
-                self.outgoing.iter_mut().filter(of_source).for_each(|link| link.start = Start::Over);
-            }
+            let arrived = self.incoming[index].next_arrived(cx);
             if arrived.is_some() {
                 // Another source gets the next turn.
                 self.incoming.rotate_left(index + 1);
@@ -338,6 +332,17 @@ impl Links {
     /// After a start, clients are let in when this instance has received its lost messages from the sync destinations. Otherwise a
     /// publisher would continue above messages that arrive later, and these would count as duplicates.
     fn hold_logons(&mut self, cx: &mut Context, started: Instant) {
+        // Either of the two links of a pair can be made first, so that the source may have sent everything before the greeting of the
+        // destination says that it sends.
+        for link in self.outgoing.iter_mut().filter(|link| link.start == Start::Filling) {
+            let has_sent_all = |incoming: &Incoming| {
+                let source = incoming.source.as_ref().map(|source| &*source.name);
+                incoming.has_caught_up && source == link.peer.as_deref()
+            };
+            if self.incoming.iter().any(has_sent_all) {
+                link.start = Start::Over;
+            }
+        }
         let is_starting = self.outgoing.iter().any(|link| link.start != Start::Over);
         let due = started + START_MAX;
         self.start_due = (is_starting && cx.now.instant < due).then_some(due);
