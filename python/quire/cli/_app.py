@@ -108,6 +108,43 @@ def serve(
 
 
 @app.command
+def up(
+    directory: Path = Path("quire-instances"),
+    *,
+    instances: int | None = None,
+    port: int | None = None,
+    sync_type: Literal["sync", "async"] | None = None,
+    json: Json = False,
+) -> int:
+    """Run instances on this machine that replicate to each other, until Ctrl-C or SIGTERM.
+
+    The first run writes a configuration file for each instance into the directory.
+    Later runs start the same instances with their data.
+    The configuration files can be changed, and `quire serve` runs each of them alone.
+
+    For example:
+      quire up --instances 2
+      quire up trial --instances 3 --port 9500
+      quire up trial
+
+    Parameters
+    ----------
+    directory
+        Directory for the configuration files, the logs and the data.
+    instances
+        Number of instances, 2 to 9. Default: 2, or those in the directory.
+    port
+        Port of the first instance for clients, 9007 by default. The others have the next ports.
+        The ports for the links are 100 higher. Port 0 selects free ports.
+    sync_type
+        Whether publishers wait for the other instances. Default: sync.
+    """
+    from quire.cli._up import up as run
+
+    return run(directory, instances=instances, port=port, sync_type=sync_type, as_json=json)
+
+
+@app.command
 def info(*, url: Url = None, json: Json = False) -> int:
     """Show the version and uptime of a server, and the sizes and counts of its parts.
 
