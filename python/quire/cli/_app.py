@@ -41,7 +41,7 @@ app.command("quire.cli._inspect:topic_app", name="topic", help="Show the topics 
 app.command(
     "quire.cli._replication:app",
     name="replication",
-    help="Show the links of a server to other instances; downgrade and upgrade destinations.",
+    help="Show the links of a server to other instances; downgrade, upgrade, pause and resume destinations.",
 )
 app.command("quire.cli._inspect:client_app", name="client", help="Show the clients of a server.")
 app.command(

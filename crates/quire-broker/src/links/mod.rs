@@ -28,6 +28,7 @@ use crate::topic::TopicId;
 use incoming::Incoming;
 use outgoing::{Outgoing, Start};
 use place::Places;
+use quire_command::LinkAction;
 use quire_expression::filter::MessageContext;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::topic::TopicSelector;
@@ -117,6 +118,9 @@ impl Links {
             Ok(connection) => {
                 if link.opened(cx, connection) {
                     self.by_connection.insert(connection, Side::Outgoing(number));
+                } else {
+                    // It was paused while the driver connected.
+                    cx.outputs.push_back(crate::Output::Close { connection });
                 }
             }
             Err(reason) => link.not_opened(cx, reason),
@@ -371,21 +375,32 @@ impl Links {
         outgoing.chain(incoming).chain(self.start_due).chain(places).min()
     }
 
-    /// Whether publishers wait for a destination, by command.
+    /// Changes the link to a destination, by command.
     ///
     /// # Errors
-    /// Why not.
-    pub(crate) fn downgrade(
+    /// The reason against it.
+    pub(crate) fn act(
         &mut self,
         cx: &mut Context,
         destination: &str,
-        is_downgraded: bool,
+        action: LinkAction,
     ) -> Result<(), String> {
         let is_named = |link: &&mut Outgoing| link.definition.settings.name == destination;
         let Some(link) = self.outgoing.iter_mut().find(is_named) else {
             return Err(format!("no destination has the name {destination:?}"));
         };
-        link.set_by_command(cx, is_downgraded)
+        match action {
+            LinkAction::Downgrade => link.set_by_command(cx, true),
+            LinkAction::Upgrade => link.set_by_command(cx, false),
+            LinkAction::Pause => {
+                link.pause(cx);
+                Ok(())
+            }
+            LinkAction::Resume => {
+                link.unpause(cx);
+                Ok(())
+            }
+        }
     }
 
     pub(crate) fn stats(&self, cx: &Context) -> ReplicationStats {
