@@ -40,11 +40,7 @@ impl Bench {
             ordered_indexes: Vec::new(),
             history: None,
         };
-        Bench {
-            table: Table::new(config, &Memory::heap()).unwrap(),
-            keys,
-            arena: Arena::default(),
-        }
+        Bench { table: Table::new(config, &Memory::heap()).unwrap(), keys, arena: Arena::default() }
     }
 
     /// A table with this many rows.

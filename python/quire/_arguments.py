@@ -38,6 +38,9 @@ AUTO: Final = _Auto.AUTO
 Auto = Literal[_Auto.AUTO]
 SequenceArgument = int | Auto | None
 
+#: A change of a link to another instance.
+LinkAction = Literal["downgrade", "upgrade", "pause", "resume"]
+
 
 def takes(
     arguments: Callable[_P, _A],

@@ -29,6 +29,7 @@ use crate::topic::TopicId;
 use incoming::Incoming;
 use outgoing::{Outgoing, Start};
 use place::Places;
+use quire_command::LinkAction;
 use quire_expression::filter::MessageContext;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::topic::TopicSelector;
@@ -118,6 +119,9 @@ impl Links {
             Ok(connection) => {
                 if link.opened(cx, connection) {
                     self.by_connection.insert(connection, Side::Outgoing(number));
+                } else {
+                    // It was paused while the driver connected.
+                    cx.outputs.push_back(crate::Output::Close { connection });
                 }
             }
             Err(reason) => link.not_opened(cx, reason),
@@ -345,23 +349,21 @@ impl Links {
     /// After a start, clients are let in when this instance has received its lost messages from the sync destinations. Otherwise a
     /// publisher would continue above messages that arrive later, and these would count as duplicates.
     fn hold_logons(&mut self, cx: &mut Context, started: Instant) {
+        // Either of the two links of a pair can be made first, so that the source may have sent everything before the greeting of the
+        // destination says that it sends.
+        for link in self.outgoing.iter_mut().filter(|link| link.start == Start::Filling) {
+            let has_sent_all = |incoming: &Incoming| {
+                let source = incoming.source.as_ref().map(|source| &*source.name);
+                incoming.has_caught_up && source == link.peer.as_deref()
+            };
+            if self.incoming.iter().any(has_sent_all) {
+                link.start = Start::Over;
+            }
+        }
         let is_starting = self.outgoing.iter().any(|link| link.start != Start::Over);
         let due = started + START_MAX;
         self.start_due = (is_starting && cx.now.instant < due).then_some(due);
         let is_late = cx.now.instant >= due;
-        // The source may have caught up before the destination greeted, or after it.
-        for link in self.outgoing.iter_mut().filter(|link| link.start == Start::Filling) {
-            let has_filled = |incoming: &Incoming| {
-                incoming.has_caught_up
-                    && incoming
-                        .source
-                        .as_ref()
-                        .is_some_and(|source| Some(&*source.name) == link.peer.as_deref())
-            };
-            if self.incoming.iter().any(has_filled) {
-                link.start = Start::Over;
-            }
-        }
         let is_held = self.outgoing.iter().any(|link| match link.start {
             _ if link.definition.settings.sync_type == SyncType::Async => false,
             Start::Unknown => !is_late,
@@ -386,21 +388,32 @@ impl Links {
         outgoing.chain(incoming).chain(self.start_due).chain(places).min()
     }
 
-    /// Whether publishers wait for a destination, by command.
+    /// Changes the link to a destination, by command.
     ///
     /// # Errors
-    /// Why not.
-    pub(crate) fn downgrade(
+    /// The reason against it.
+    pub(crate) fn act(
         &mut self,
         cx: &mut Context,
         destination: &str,
-        is_downgraded: bool,
+        action: LinkAction,
     ) -> Result<(), String> {
         let is_named = |link: &&mut Outgoing| link.definition.settings.name == destination;
         let Some(link) = self.outgoing.iter_mut().find(is_named) else {
             return Err(format!("no destination has the name {destination:?}"));
         };
-        link.set_by_command(cx, is_downgraded)
+        match action {
+            LinkAction::Downgrade => link.set_by_command(cx, true),
+            LinkAction::Upgrade => link.set_by_command(cx, false),
+            LinkAction::Pause => {
+                link.pause(cx);
+                Ok(())
+            }
+            LinkAction::Resume => {
+                link.unpause(cx);
+                Ok(())
+            }
+        }
     }
 
     pub(crate) fn stats(&self, cx: &Context) -> ReplicationStats {
