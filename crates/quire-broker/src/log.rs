@@ -17,8 +17,6 @@ pub(crate) struct Log {
     pub(crate) replicated: Replicated,
     /// Records may come from other instances, or go there.
     pub(crate) has_links: bool,
-    /// The last position of the log when it was opened.
-    opened_at: Position,
     pub(crate) failure: Option<Failure>,
     /// Publishers were not notified of the failure yet.
     pub(crate) is_failure_news: bool,
@@ -35,7 +33,6 @@ impl Log {
             served: journal.persisted(),
             // The journal gives no record an earlier time. Subscribers and last-value topics have the same time as the log.
             stamped: journal.last_timestamp(),
-            opened_at: journal.persisted(),
             journal,
             replicated: Replicated::default(),
             has_links: false,
@@ -50,16 +47,16 @@ impl Log {
         self.journal.appended()
     }
 
-    /// Whether a record that goes to these destinations may be reported as safe to its publisher.
+    /// Whether a record that was published here, and goes to these destinations, may be reported as safe to its publisher.
     #[inline]
     pub(crate) fn is_safe(&self, position: Position, destinations: Destinations) -> bool {
-        position <= self.journal.persisted() && self.replicated.has(position, destinations)
+        self.is_safe_after(position, 0, destinations)
     }
 
-    /// The destinations that records of an earlier run may still wait for.
-    pub(crate) fn awaited_since_start(&self) -> Destinations {
-        let all = self.replicated.all();
-        if self.replicated.has(self.opened_at, all) { Destinations::NONE } else { all }
+    /// As [`Log::is_safe`], for a record that has passed `hops` instances.
+    #[inline]
+    pub(crate) fn is_safe_after(&self, position: Position, hops: u8, destinations: Destinations) -> bool {
+        position <= self.journal.persisted() && self.replicated.has(position, hops, destinations)
     }
 
     /// The position up to which everything is persisted here and on the destinations that it goes to.

@@ -1,28 +1,54 @@
 //! How far the destinations of replication have got. Together with the persisted position it decides what is safe: `log.rs` asks here.
+//!
+//! A destination acknowledges records separately by their *hops*, the number of instances that they passed before this one. Its
+//! acknowledgement of a record waits for instances that have the record with more hops, and never for others. So instances that send to
+//! each other in a circle cannot wait for each other.
 
 use quire_journal::Position;
 
-/// Some of the destinations, one bit each.
+/// Some of the destinations, and the records that they must have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Destinations(u64);
+pub(crate) struct Destinations {
+    /// One bit each.
+    bits: u64,
+    /// They must have everything up to a position, and not only records with the same hops.
+    of_all_hops: bool,
+}
 
 impl Destinations {
-    pub(crate) const NONE: Destinations = Destinations(0);
+    pub(crate) const NONE: Destinations = Destinations { bits: 0, of_all_hops: false };
 
     pub(crate) fn insert(&mut self, number: usize) {
-        self.0 |= 1 << number;
+        self.bits |= 1 << number;
     }
 
     pub(crate) fn contains(self, number: usize) -> bool {
-        self.0 & (1 << number) != 0
+        self.bits & (1 << number) != 0
     }
 
     pub(crate) fn union(self, other: Destinations) -> Destinations {
-        Destinations(self.0 | other.0)
+        Destinations { bits: self.bits | other.bits, of_all_hops: self.of_all_hops || other.of_all_hops }
     }
 
     pub(crate) fn is_empty(self) -> bool {
-        self.0 == 0
+        self.bits == 0
+    }
+}
+
+/// The progress of a destination. Each position is one up to which it has everything that is routed to it, and that the name says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Records with any hops.
+    pub(crate) all: Position,
+    /// Records with as many hops as the place in the list.
+    pub(crate) by_hops: Vec<Position>,
+    /// Records with more hops than the list has places.
+    pub(crate) beyond: Position,
+}
+
+impl Progress {
+    fn of(&self, hops: u8) -> Position {
+        self.by_hops.get(usize::from(hops)).copied().unwrap_or(self.beyond)
     }
 }
 
@@ -36,16 +62,16 @@ pub(crate) struct Replicated {
     pub(crate) holds_logons: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Acknowledged {
-    position: Position,
+    progress: Progress,
     is_waited_for: bool,
 }
 
 impl Replicated {
     pub(crate) fn new(waited_for: impl Iterator<Item = bool>, required: Option<u32>) -> Self {
         let destinations = waited_for
-            .map(|is_waited_for| Acknowledged { position: Position::ZERO, is_waited_for })
+            .map(|is_waited_for| Acknowledged { progress: Progress::default(), is_waited_for })
             .collect();
         Replicated { destinations, required, holds_logons: false }
     }
@@ -56,10 +82,12 @@ impl Replicated {
         !self.destinations.is_empty()
     }
 
-    /// Everything up to `position` that is routed to the destination is persisted there. Gives whether it was at another position.
-    pub(crate) fn set(&mut self, number: usize, position: Position) -> bool {
-        let before = std::mem::replace(&mut self.destinations[number].position, position);
-        before != position
+    /// The progress of a destination. Gives whether it is another one than before.
+    pub(crate) fn set(&mut self, number: usize, progress: Progress) -> bool {
+        let before = &mut self.destinations[number].progress;
+        let is_news = *before != progress;
+        *before = progress;
+        is_news
     }
 
     /// Publishers wait for the destination from now on, or do not.
@@ -72,27 +100,29 @@ impl Replicated {
         self.destinations[number].is_waited_for
     }
 
-    /// Every destination. Messages that were in the log at the start wait for all of those that are waited for.
+    /// Every destination, and everything that it gets: for messages of which it is not known where they go.
     pub(crate) fn all(&self) -> Destinations {
-        let mut all = Destinations::NONE;
+        let mut all = Destinations { bits: 0, of_all_hops: true };
         (0..self.destinations.len()).for_each(|number| all.insert(number));
         all
     }
 
-    /// Whether enough of these destinations have everything up to `position`.
+    /// Whether enough of these destinations have the records with these hops up to `position`.
     #[inline]
-    pub(crate) fn has(&self, position: Position, of: Destinations) -> bool {
-        of.is_empty() || self.is_enough(position, of)
+    pub(crate) fn has(&self, position: Position, hops: u8, of: Destinations) -> bool {
+        of.is_empty() || self.is_enough(position, hops, of)
     }
 
-    fn is_enough(&self, position: Position, of: Destinations) -> bool {
+    fn is_enough(&self, position: Position, hops: u8, of: Destinations) -> bool {
         let waited_for = self.destinations.iter().enumerate();
         let waited_for =
             waited_for.filter(|(number, destination)| of.contains(*number) && destination.is_waited_for);
         let (mut count, mut having) = (0, 0);
         for (_, destination) in waited_for {
             count += 1;
-            having += u32::from(destination.position >= position);
+            let progress = &destination.progress;
+            let reached = if of.of_all_hops { progress.all } else { progress.of(hops) };
+            having += u32::from(reached >= position);
         }
         having >= self.required.map_or(count, |required| required.min(count))
     }
@@ -100,7 +130,7 @@ impl Replicated {
     /// The position up to which enough of all destinations have everything that is routed to them.
     pub(crate) fn everywhere(&self, persisted: Position) -> Position {
         let waited_for = self.destinations.iter().filter(|destination| destination.is_waited_for);
-        let mut positions: Vec<_> = waited_for.map(|destination| destination.position).collect();
+        let mut positions: Vec<_> = waited_for.map(|destination| destination.progress.all).collect();
         positions.sort_unstable_by(|a, b| b.cmp(a));
         let required =
             self.required.map_or(positions.len(), |required| positions.len().min(required as usize));
@@ -119,21 +149,26 @@ mod tests {
         both
     }
 
+    fn at(position: u64) -> Progress {
+        let position = Position::new(position);
+        Progress { all: position, by_hops: Vec::new(), beyond: position }
+    }
+
     #[test]
     fn a_message_is_safe_when_every_sync_destination_that_it_is_routed_to_has_it() {
         let mut replicated = Replicated::new([true, true].into_iter(), None);
         let (five, mut first) = (Position::new(5), Destinations::NONE);
         first.insert(0);
-        assert!(replicated.has(five, Destinations::NONE));
-        assert!(!replicated.has(five, first));
-        replicated.set(0, five);
-        assert!(replicated.has(five, first));
-        assert!(!replicated.has(five, both()));
+        assert!(replicated.has(five, 0, Destinations::NONE));
+        assert!(!replicated.has(five, 0, first));
+        replicated.set(0, at(5));
+        assert!(replicated.has(five, 0, first));
+        assert!(!replicated.has(five, 0, both()));
         assert_eq!(replicated.everywhere(five), Position::ZERO);
-        replicated.set(1, Position::new(4));
+        replicated.set(1, at(4));
         assert_eq!(replicated.everywhere(five), Position::new(4));
         replicated.wait_for(1, false);
-        assert!(replicated.has(five, both()));
+        assert!(replicated.has(five, 0, both()));
         assert_eq!(replicated.everywhere(five), five);
     }
 
@@ -141,9 +176,21 @@ mod tests {
     fn required_acks_counts_the_destinations_that_are_waited_for() {
         let mut replicated = Replicated::new([true, true].into_iter(), Some(1));
         let five = Position::new(5);
-        assert!(!replicated.has(five, both()));
-        replicated.set(1, five);
-        assert!(replicated.has(five, both()));
+        assert!(!replicated.has(five, 0, both()));
+        replicated.set(1, at(5));
+        assert!(replicated.has(five, 0, both()));
         assert_eq!(replicated.everywhere(five), five);
+    }
+
+    #[test]
+    fn a_message_does_not_wait_for_messages_with_other_hops() {
+        let mut replicated = Replicated::new([true].into_iter(), None);
+        let (five, mut first) = (Position::new(5), Destinations::NONE);
+        first.insert(0);
+        let by_hops = vec![Position::new(2), five];
+        replicated.set(0, Progress { all: Position::new(2), by_hops, beyond: Position::new(7) });
+        let reached: Vec<_> = (0..3).map(|hops| replicated.has(five, hops, first)).collect();
+        assert_eq!(reached, [false, true, true]);
+        assert!(!replicated.has(five, 1, replicated.all()));
     }
 }

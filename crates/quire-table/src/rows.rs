@@ -170,6 +170,14 @@ impl Rows {
         whole(self.slot(slot).hash)
     }
 
+    /// The hashes of the keys of all rows, and their slots.
+    pub fn hashes(&self) -> impl Iterator<Item = (u32, u32)> + Clone {
+        let slots = self.blocks.iter().flat_map(|block| block.iter()).zip(0..);
+        slots
+            .filter(|(slot, _)| !matches!(slot.location(), Location::Free(_)))
+            .map(|(slot, number)| (whole(slot.hash), number))
+    }
+
     /// When the slot was changed last.
     #[inline]
     pub fn epoch(&self, slot: u32) -> u32 {

@@ -13,6 +13,7 @@ use crate::row::{Head, Row};
 use crate::rows::{Previous, Rows};
 use crate::scan::{Scan, Source, row_effort_max};
 use crate::slots::{IndexLimits, Slots};
+use crate::snapshot::BadSnapshot;
 use quire_expression::filter::Filter;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::{Memory, Position, Timestamp};
@@ -203,6 +204,32 @@ impl Table {
         self.keep_version(Moment { position: row.position, timestamp: row.timestamp });
         self.change_pages(slot, row.timestamp);
         known.is_none()
+    }
+
+    /// Adds a row of a snapshot to a table that only [`restore`](Self::restore) has filled. The row is found by its key after
+    /// [`finish_restore`](Self::finish_restore), and scans give it.
+    ///
+    /// # Panics
+    /// As [`put`](Self::put).
+    pub fn restore(&mut self, row: &Row<'_>) {
+        self.previous.clear();
+        let slot = self.rows.insert(row, hash_of(row.key), self.epoch);
+        if let Some(expires) = row.expires {
+            self.lifetimes.insert((expires, slot));
+        }
+        self.change_indexes(slot, Some(row));
+    }
+
+    /// Makes the index of the keys of all rows. This is done once, after the last [`restore`](Self::restore).
+    ///
+    /// # Errors
+    /// [`BadSnapshot::SameKey`]: two rows have the same key. The table is of no use then.
+    pub fn finish_restore(&mut self) -> Result<(), BadSnapshot> {
+        let rows = &self.rows;
+        let key = |slot| rows.row(slot).map(|row| row.key);
+        let are_equal = |one, other| rows.hash(one) == rows.hash(other) && key(one) == key(other);
+        self.keys = KeyIndex::of(rows.hashes(), are_equal).ok_or(BadSnapshot::SameKey)?;
+        Ok(())
     }
 
     /// Removes the row with a key. `at` is the record of the log that removes it. Returns whether there was one.

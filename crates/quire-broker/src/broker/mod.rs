@@ -418,8 +418,8 @@ impl Broker {
 
     /// The parts that remove records of last-value topics.
     fn removals(&mut self) -> Removals<'_> {
-        let Broker { cx, publishers, tables, ordinary, .. } = self;
-        Removals { cx, publishers, tables, ordinary }
+        let Broker { cx, publishers, tables, ordinary, links, .. } = self;
+        Removals { cx, publishers, tables, ordinary, links }
     }
 
     fn pump_replays(&mut self) {

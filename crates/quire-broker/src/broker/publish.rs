@@ -217,11 +217,14 @@ impl Broker {
                 }
                 self.note_ingested(id, key, publish.sequence, ingested);
             }
-            // It may have come from another instance just now.
+            // It may have come from another instance just now, or be in the log since before the disk had no room. The destinations have
+            // it when they have everything up to now.
             Ingested::Duplicate { highest } => {
                 self.cx.counters.duplicates += 1;
+                let all = self.cx.log.replicated.all();
                 if let Some(publisher) = self.publishers.get_mut(key) {
                     publisher.record(highest, appended);
+                    publisher.wait_for(all);
                 }
             }
             Ingested::Unrecorded | Ingested::Refused => {
@@ -403,17 +406,22 @@ impl Broker {
                 self.ingest(submission, table)
             }
         };
-        let position = match ingested {
-            Ingested::Recorded(position) => position,
-            Ingested::Unrecorded => return Ok(()),
+        let hops = u8::try_from(record.attributes.path().instances().count()).unwrap_or(u8::MAX);
+        let (position, destinations) = match ingested {
+            Ingested::Recorded(position) => {
+                (position, self.destinations_of(topic, &publish, position, record.bookmark, path))
+            }
+            Ingested::Unrecorded => (Position::ZERO, Destinations::NONE),
+            // When it came from the same instance before, its acknowledgement got lost, and waits for the same destinations. Otherwise
+            // the instance from which it came first waits for them, and this wait does no harm.
             Ingested::Duplicate { .. } => {
                 taken.duplicate_count += 1;
-                self.cx.log.appended()
+                let position = self.cx.log.appended();
+                (position, self.links.route_again(&self.cx, topic, position, path, || None))
             }
             Ingested::Refused => return Err("the journal takes no writes".to_owned()),
         };
-        let destinations = self.destinations_of(topic, &publish, position, record.bookmark, path);
-        taken.destinations = taken.destinations.union(destinations);
+        taken.note(hops, record.position, position, destinations);
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 
 use super::publish::Ingested;
 use crate::context::Context;
-use crate::links::SentRecord;
+use crate::links::{Links, SentRecord};
 use crate::ordinary::Ordinary;
 use crate::publishers::Publishers;
 use crate::reply::{Refused, not_last_value};
@@ -15,7 +15,7 @@ use crate::tables::{DeleteDone, Portion, Tables};
 use crate::topic::TopicId;
 use quire_command::{Acks, Code, SowDelete};
 use quire_expression::topic::TopicSelector;
-use quire_journal::{Appended, Attributes, DeletedKeys, NewRecord, RecordKind};
+use quire_journal::{Appended, Attributes, Bookmark, DeletedKeys, InstancePath, NewRecord, RecordKind};
 
 /// The parts of the broker that take part in a removal.
 pub(super) struct Removals<'a> {
@@ -23,6 +23,7 @@ pub(super) struct Removals<'a> {
     pub(super) publishers: &'a mut Publishers,
     pub(super) tables: &'a mut Tables,
     pub(super) ordinary: &'a mut Ordinary,
+    pub(super) links: &'a mut Links,
 }
 
 impl Removals<'_> {
@@ -171,6 +172,18 @@ impl Removals<'_> {
             Ok(Appended::Recorded(position)) => {
                 if sequence != 0 {
                     publisher.record(sequence, position);
+                }
+                if self.cx.log.has_links {
+                    // The publisher waits for the destinations of every portion.
+                    let bookmark = Bookmark::new(
+                        record.publisher,
+                        self.cx.log.highest_sequence(record.publisher).unwrap_or(sequence),
+                    );
+                    let appended = (position, bookmark);
+                    // A delete has no content, so it passes every filter.
+                    let destinations =
+                        self.links.route(self.cx, topic, appended, InstancePath::EMPTY, || None);
+                    publisher.wait_for(destinations);
                 }
                 Recorded::Yes
             }

@@ -4,14 +4,14 @@
 //! knows to be here. Then `welcome` goes out and records come in. The run loop takes them one frame at a time, so that a source which has
 //! much to send does not keep the other connections waiting. A frame is acknowledged when all that was recorded of it is safe here.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use quire_journal::{Instance, Position};
 use quire_types::time::Instant;
 
 use super::frame::{
-    FRAME_OVERHEAD_MAX, Frame, Hello, Mark, Records, SentRecord, VERSION, Welcome, next_frame,
+    FRAME_OVERHEAD_MAX, Frame, Hello, Mark, Records, SentRecord, VERSION, Welcome, next_frame, take_records,
 };
 use super::settings::{CHECKS, NAME_SIZE_MAX};
 use super::{HEARTBEAT, SILENCE_MAX, key_of};
@@ -31,7 +31,8 @@ pub(super) struct Incoming {
     input: Vec<u8>,
     /// Bytes of `input` that were worked on.
     taken_size: usize,
-    owed: VecDeque<Owed>,
+    /// By hops at the source, each in the order of its log.
+    owed: BTreeMap<u8, VecDeque<Owed>>,
     /// The place in the log of the source up to which its records came, and up to which they are acknowledged.
     received: Position,
     acknowledged: Position,
@@ -39,6 +40,8 @@ pub(super) struct Incoming {
     sent_at: Instant,
     record_count: u64,
     duplicate_count: u64,
+    /// The source has sent everything that it had when the link came up.
+    pub(super) has_caught_up: bool,
 }
 
 /// The instance at the other end.
@@ -67,9 +70,10 @@ enum State {
     Closed,
 }
 
-/// An acknowledgement that the source is to get.
+/// An acknowledgement that the source is to get: of the records with the same hops in a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owed {
+    /// The position of the last of them in the log of the source.
     through: Position,
     /// It is sent when this position of the log here is safe.
     position: Position,
@@ -84,15 +88,42 @@ pub(crate) struct Arrived {
     input: Vec<u8>,
     begin: usize,
     size: usize,
+    /// The body of the frame when it was compressed.
+    body: Option<Vec<u8>>,
 }
 
 /// The result of recording the records of a frame.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Taken {
     pub(crate) record_count: u64,
     pub(crate) duplicate_count: u64,
-    /// The destinations that the acknowledgement waits for.
-    pub(crate) destinations: Destinations,
+    /// By hops at the source.
+    by_hops: BTreeMap<u8, Waiting>,
+}
+
+/// The condition under which the records with the same hops in a frame are acknowledged.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waiting {
+    through: Position,
+    position: Position,
+    destinations: Destinations,
+}
+
+impl Taken {
+    /// A record was at `through` in the log of the source, and is at `position` or earlier here. Its acknowledgement waits for the
+    /// destinations.
+    pub(crate) fn note(
+        &mut self,
+        hops: u8,
+        through: Position,
+        position: Position,
+        destinations: Destinations,
+    ) {
+        let waiting = self.by_hops.entry(hops).or_default();
+        waiting.through = waiting.through.max(through);
+        waiting.position = waiting.position.max(position);
+        waiting.destinations = waiting.destinations.union(destinations);
+    }
 }
 
 impl Arrived {
@@ -114,6 +145,9 @@ impl Arrived {
     }
 
     fn frame(&self) -> Option<Records<'_>> {
+        if let Some(body) = &self.body {
+            return take_records(body).ok();
+        }
         match next_frame(&self.input[self.begin..self.begin + self.size], usize::MAX) {
             Ok(Some((Frame::Records(records), _))) => Some(records),
             _ => None,
@@ -130,13 +164,14 @@ impl Incoming {
             state: State::AwaitingHello,
             input: Vec::new(),
             taken_size: 0,
-            owed: VecDeque::new(),
+            owed: BTreeMap::new(),
             received: Position::ZERO,
             acknowledged: Position::ZERO,
             heard_at: now,
             sent_at: now,
             record_count: 0,
             duplicate_count: 0,
+            has_caught_up: false,
         }
     }
 
@@ -151,9 +186,8 @@ impl Incoming {
         }
     }
 
-    /// Works on what came, up to the next frame of records. `None` when there is no such frame. Gives whether the source has sent all that
-    /// it had.
-    pub(super) fn next_arrived(&mut self, cx: &mut Context, has_caught_up: &mut bool) -> Option<Arrived> {
+    /// Works on what came, up to the next frame of records. `None` when there is no such frame.
+    pub(super) fn next_arrived(&mut self, cx: &mut Context) -> Option<Arrived> {
         let size_max = FRAME_OVERHEAD_MAX + cx.config.message_size_max();
         let mut input = std::mem::take(&mut self.input);
         let mut arrived = None;
@@ -162,12 +196,21 @@ impl Incoming {
             match next_frame(&input[begin..], size_max) {
                 Ok(None) => break,
                 Ok(Some((Frame::Records(_), size))) if self.state == State::Open => {
-                    arrived = self.source.clone().map(|source| (source, begin, size));
+                    arrived = self.source.clone().map(|source| (source, begin, size, None));
                     break;
+                }
+                Ok(Some((Frame::Compressed(compressed), size))) if self.state == State::Open => {
+                    match compressed.decompress(size_max) {
+                        Ok(body) => {
+                            arrived = self.source.clone().map(|source| (source, begin, size, Some(body)));
+                            break;
+                        }
+                        Err(error) => self.end(cx, &error.to_string()),
+                    }
                 }
                 Ok(Some((frame, size))) => {
                     self.taken_size += size;
-                    *has_caught_up |= self.take(cx, &frame);
+                    self.take(cx, &frame);
                 }
                 Err(error) => self.end(cx, &error.to_string()),
             }
@@ -175,8 +218,8 @@ impl Incoming {
         if self.is_closed() {
             return None;
         }
-        if let Some((source, begin, size)) = arrived {
-            return Some(Arrived { connection: self.connection, source, input, begin, size });
+        if let Some((source, begin, size, body)) = arrived {
+            return Some(Arrived { connection: self.connection, source, input, begin, size, body });
         }
         input.drain(..self.taken_size);
         self.taken_size = 0;
@@ -184,16 +227,15 @@ impl Incoming {
         None
     }
 
-    /// Takes a frame that has no records. Gives whether it is `caught_up`.
-    fn take(&mut self, cx: &mut Context, frame: &Frame<'_>) -> bool {
+    /// Takes a frame that has no records.
+    fn take(&mut self, cx: &mut Context, frame: &Frame<'_>) {
         match (self.state, frame) {
             (State::AwaitingHello, Frame::Hello(hello)) => self.greet(cx, hello),
-            (State::Open, Frame::CaughtUp) => return true,
+            (State::Open, Frame::CaughtUp) => self.has_caught_up = true,
             (State::Open, Frame::Heartbeat) => (),
             (_, Frame::Refused { .. }) => self.end(cx, "the source ended the link"),
             _ => self.end(cx, "it sent a frame that a source does not send here"),
         }
-        false
     }
 
     fn greet(&mut self, cx: &mut Context, hello: &Hello<'_>) {
@@ -248,12 +290,16 @@ impl Incoming {
     }
 
     /// The records of a frame were recorded, or were duplicates. `mark` is the last record of the log.
-    pub(super) fn taken(&mut self, arrived: Arrived, position: Position, mark: Option<Mark>, taken: Taken) {
+    pub(super) fn taken(&mut self, arrived: Arrived, mark: Option<Mark>, taken: &Taken) {
         let through = arrived.frame().map_or(self.received, |records| records.through);
         self.received = self.received.max(through);
         self.record_count += taken.record_count;
         self.duplicate_count += taken.duplicate_count;
-        self.owed.push_back(Owed { through, position, destinations: taken.destinations, mark });
+        for (hops, waiting) in &taken.by_hops {
+            let Waiting { through, position, destinations } = *waiting;
+            let owed = Owed { through, position, destinations, mark };
+            self.owed.entry(*hops).or_default().push_back(owed);
+        }
         self.taken_size = arrived.begin + arrived.size;
         self.input = arrived.input;
     }
@@ -264,17 +310,26 @@ impl Incoming {
             return;
         }
         let now = cx.now.instant;
-        let mut safe = None;
-        while let Some(owed) = self.owed.front() {
-            if !cx.log.is_safe(owed.position, owed.destinations) {
-                break;
+        let mut acknowledged = Vec::new();
+        for (&hops, owed) in &mut self.owed {
+            let mut safe = None;
+            // A record has one hop more here than at the source.
+            let is_safe = |owed: &mut Owed| {
+                cx.log.is_safe_after(owed.position, hops.saturating_add(1), owed.destinations)
+            };
+            while let Some(owed) = owed.pop_front_if(is_safe) {
+                safe = Some(owed);
             }
-            safe = self.owed.pop_front();
+            acknowledged.extend(safe.map(|owed| (hops, owed)));
         }
-        if let Some(Owed { through, mark, .. }) = safe {
-            self.acknowledged = self.acknowledged.max(through);
-            self.send(cx, &Frame::Acknowledged { through, mark });
-        } else if self.heard_at + SILENCE_MAX <= now {
+        for (hops, Owed { through, mark, .. }) in &acknowledged {
+            self.acknowledged = self.acknowledged.max(*through);
+            self.send(cx, &Frame::Acknowledged { through: *through, hops: *hops, mark: *mark });
+        }
+        if !acknowledged.is_empty() {
+            return;
+        }
+        if self.heard_at + SILENCE_MAX <= now {
             self.end(cx, "nothing was heard from it for 10 s");
         } else if self.sent_at + HEARTBEAT <= now && self.state == State::Open {
             self.send(cx, &Frame::Heartbeat);
@@ -282,7 +337,12 @@ impl Incoming {
     }
 
     pub(super) fn next_timeout(&self) -> Instant {
-        (self.heard_at + SILENCE_MAX).min(self.sent_at + HEARTBEAT)
+        let silence = self.heard_at + SILENCE_MAX;
+        match self.state {
+            State::Open => silence.min(self.sent_at + HEARTBEAT),
+            // Nothing is sent before the greeting.
+            State::AwaitingHello | State::Searching { .. } | State::Closed => silence,
+        }
     }
 
     /// Ends the link, and says why at both ends.

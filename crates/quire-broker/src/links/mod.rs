@@ -4,6 +4,7 @@
 //! source, `incoming.rs` that of the destination, and `frame.rs` has their frames. The records come from the log (`read.rs`), where the
 //! tests of `route.rs` choose them. The run loop records what came in, through the one intake.
 
+mod compress;
 mod frame;
 mod incoming;
 mod outgoing;
@@ -28,6 +29,7 @@ use crate::topic::TopicId;
 use incoming::Incoming;
 use outgoing::{Outgoing, Start};
 use place::Places;
+use quire_command::LinkAction;
 use quire_expression::filter::MessageContext;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::topic::TopicSelector;
@@ -40,7 +42,7 @@ pub(crate) use place::PlacesFile;
 pub(crate) use read::{LinkFound, LinkReading};
 use route::Route;
 pub(crate) use settings::Definition;
-pub use settings::{DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
+pub use settings::{Compression, DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
 
 /// The time without another frame after which a heartbeat is sent.
 const HEARTBEAT: Duration = Duration::from_secs(2);
@@ -117,6 +119,9 @@ impl Links {
             Ok(connection) => {
                 if link.opened(cx, connection) {
                     self.by_connection.insert(connection, Side::Outgoing(number));
+                } else {
+                    // It was paused while the driver connected.
+                    cx.outputs.push_back(crate::Output::Close { connection });
                 }
             }
             Err(reason) => link.not_opened(cx, reason),
@@ -195,13 +200,7 @@ impl Links {
             return None;
         }
         for index in 0..self.incoming.len() {
-            let mut has_caught_up = false;
-            let arrived = self.incoming[index].next_arrived(cx, &mut has_caught_up);
-            let source = self.incoming[index].source.clone();
-            if let Some(source) = source.filter(|_| has_caught_up) {
-                let of_source = |link: &&mut Outgoing| link.peer.as_deref() == Some(&source.name);
-                self.outgoing.iter_mut().filter(of_source).for_each(|link| link.start = Start::Over);
-            }
+            let arrived = self.incoming[index].next_arrived(cx);
             if arrived.is_some() {
                 // Another source gets the next turn.
                 self.incoming.rotate_left(index + 1);
@@ -223,7 +222,7 @@ impl Links {
         let mark = self.last.filter(|mark| mark.position == position);
         let Some(incoming) = self.incoming_mut(arrived.connection()) else { return };
         match result {
-            Ok(()) => incoming.taken(arrived, position, mark, taken),
+            Ok(()) => incoming.taken(arrived, mark, &taken),
             Err(reason) => incoming.end(cx, &reason),
         }
     }
@@ -240,6 +239,18 @@ impl Links {
     ) -> Destinations {
         let (position, bookmark) = appended;
         self.last = Some(Mark { position, bookmark });
+        self.route_again(cx, topic, position, path, context)
+    }
+
+    /// As [`Links::route`], for a record that came again. It is at `position` or earlier.
+    pub(crate) fn route_again<'a>(
+        &mut self,
+        cx: &Context,
+        topic: TopicId,
+        position: Position,
+        path: InstancePath<'_>,
+        context: impl Fn() -> Option<MessageContext<'a>>,
+    ) -> Destinations {
         let known = cx.topics.topic(topic);
         let (name, message_type) = (&*known.name, known.recording.message_type);
         self.destinations_of(name, message_type, position, path, cx.now.instant, context)
@@ -338,6 +349,17 @@ impl Links {
     /// After a start, clients are let in when this instance has received its lost messages from the sync destinations. Otherwise a
     /// publisher would continue above messages that arrive later, and these would count as duplicates.
     fn hold_logons(&mut self, cx: &mut Context, started: Instant) {
+        // Either of the two links of a pair can be made first, so that the source may have sent everything before the greeting of the
+        // destination says that it sends.
+        for link in self.outgoing.iter_mut().filter(|link| link.start == Start::Filling) {
+            let has_sent_all = |incoming: &Incoming| {
+                let source = incoming.source.as_ref().map(|source| &*source.name);
+                incoming.has_caught_up && source == link.peer.as_deref()
+            };
+            if self.incoming.iter().any(has_sent_all) {
+                link.start = Start::Over;
+            }
+        }
         let is_starting = self.outgoing.iter().any(|link| link.start != Start::Over);
         let due = started + START_MAX;
         self.start_due = (is_starting && cx.now.instant < due).then_some(due);
@@ -366,21 +388,32 @@ impl Links {
         outgoing.chain(incoming).chain(self.start_due).chain(places).min()
     }
 
-    /// Whether publishers wait for a destination, by command.
+    /// Changes the link to a destination, by command.
     ///
     /// # Errors
-    /// Why not.
-    pub(crate) fn downgrade(
+    /// The reason against it.
+    pub(crate) fn act(
         &mut self,
         cx: &mut Context,
         destination: &str,
-        is_downgraded: bool,
+        action: LinkAction,
     ) -> Result<(), String> {
         let is_named = |link: &&mut Outgoing| link.definition.settings.name == destination;
         let Some(link) = self.outgoing.iter_mut().find(is_named) else {
             return Err(format!("no destination has the name {destination:?}"));
         };
-        link.set_by_command(cx, is_downgraded)
+        match action {
+            LinkAction::Downgrade => link.set_by_command(cx, true),
+            LinkAction::Upgrade => link.set_by_command(cx, false),
+            LinkAction::Pause => {
+                link.pause(cx);
+                Ok(())
+            }
+            LinkAction::Resume => {
+                link.unpause(cx);
+                Ok(())
+            }
+        }
     }
 
     pub(crate) fn stats(&self, cx: &Context) -> ReplicationStats {

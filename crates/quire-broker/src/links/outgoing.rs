@@ -10,6 +10,8 @@
 //!
 //! While it is live, `scanned` is the position up to which the log was looked at. Records are in flight until the destination
 //! acknowledges them. `acknowledged` follows `scanned` at once while nothing is in flight.
+//!
+//! A command brings the link from any state to `Paused`, and another one from there to `Waiting`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,6 +26,7 @@ use super::settings::{Definition, SyncType};
 use super::{HEARTBEAT, SILENCE_MAX, offered};
 use crate::context::Context;
 use crate::io::{ConnectionId, Event, Output};
+use crate::replicated::Progress;
 use crate::stats::DestinationStats;
 use crate::work::{Job, JobOwner};
 
@@ -54,6 +57,7 @@ pub(super) struct Outgoing {
     failed_passes: u32,
     /// The name of the instance that answered.
     pub(super) peer: Option<String>,
+    peer_group: String,
     is_writable: bool,
     input: Vec<u8>,
     heard_at: Instant,
@@ -66,9 +70,14 @@ pub(super) struct Outgoing {
     acknowledged: Position,
     /// Where the next connection begins when the destination still has the message of `mark`.
     resume_from: Position,
-    /// The last acknowledgement came with a mark, so that `mark` includes everything that is acknowledged.
+    /// `mark` includes everything that was sent.
     is_marked: bool,
+    /// The last record that was sent, and the last one that a mark includes.
+    last_sent: Position,
+    marked: Position,
     in_flight: VecDeque<SentFrame>,
+    /// Of the records with the same hops in each frame in flight, the first and the last; by hops.
+    unacknowledged: Vec<VecDeque<(Position, Position)>>,
     in_flight_size: usize,
     /// `caught_up` is still to be sent.
     owes_caught_up: bool,
@@ -105,6 +114,7 @@ enum State {
     Opening,
     Greeting(ConnectionId),
     Live(ConnectionId),
+    Paused,
 }
 
 impl Outgoing {
@@ -116,6 +126,7 @@ impl Outgoing {
             address: 0,
             failed_passes: 0,
             peer: None,
+            peer_group: String::new(),
             is_writable: true,
             input: Vec::new(),
             heard_at: Instant::default(),
@@ -127,7 +138,10 @@ impl Outgoing {
             acknowledged: Position::ZERO,
             resume_from: Position::ZERO,
             is_marked: true,
+            last_sent: Position::ZERO,
+            marked: Position::ZERO,
             in_flight: VecDeque::new(),
+            unacknowledged: Vec::new(),
             in_flight_size: 0,
             owes_caught_up: false,
             mark: None,
@@ -145,7 +159,7 @@ impl Outgoing {
     pub(super) fn connection(&self) -> Option<ConnectionId> {
         match self.state {
             State::Greeting(connection) | State::Live(connection) => Some(connection),
-            State::Waiting(_) | State::Opening => None,
+            State::Waiting(_) | State::Opening | State::Paused => None,
         }
     }
 
@@ -187,7 +201,7 @@ impl Outgoing {
                     self.send(cx, connection, &Frame::Heartbeat);
                 }
             }
-            State::Waiting(_) | State::Opening | State::Greeting(_) => (),
+            State::Waiting(_) | State::Opening | State::Greeting(_) | State::Paused => (),
         }
         self.look_at_age(cx);
         // Publishers were acknowledged earlier in the turn.
@@ -196,14 +210,20 @@ impl Outgoing {
 
     /// Tells the log how far the destination is. Gives whether that is news.
     fn report(&self, cx: &mut Context) -> bool {
-        cx.log.replicated.set(self.number, self.acknowledged)
+        let before = |records: &VecDeque<(Position, Position)>| {
+            let first = records.front().map(|(first, _)| first.get().saturating_sub(1));
+            first.map_or(self.scanned, Position::new)
+        };
+        let by_hops = self.unacknowledged.iter().map(before).collect();
+        let progress = Progress { all: self.acknowledged, by_hops, beyond: self.scanned };
+        cx.log.replicated.set(self.number, progress)
     }
 
     /// When it has something to do next.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let link = match self.state {
             State::Waiting(at) => Some(at),
-            State::Opening => None,
+            State::Opening | State::Paused => None,
             State::Greeting(_) => Some(self.heard_at + SILENCE_MAX),
             State::Live(_) => Some((self.heard_at + SILENCE_MAX).min(self.sent_at + HEARTBEAT)),
         };
@@ -290,7 +310,9 @@ impl Outgoing {
                 return self.welcomed(cx, connection, welcome);
             }
             (_, Frame::Refused { reason }) => self.refused(cx, reason),
-            (State::Live(_), Frame::Acknowledged { through, mark }) => self.acknowledged(*through, *mark),
+            (State::Live(_), Frame::Acknowledged { through, hops, mark }) => {
+                self.acknowledged(*through, *hops, *mark);
+            }
             (_, Frame::Heartbeat) => (),
             _ => self.lose(cx, "it sent a frame that a destination does not send here"),
         }
@@ -318,18 +340,19 @@ impl Outgoing {
         self.failed_passes = 0;
         self.reconnect_count += 1;
         self.peer = Some(welcome.instance.to_owned());
+        welcome.group.clone_into(&mut self.peer_group);
         self.last_error = None;
         if !welcome.has_mark {
             // It is another instance of the group, it has lost its log, or nothing was ever sent: everything is offered again.
             (self.resume_from, self.mark) = (Position::ZERO, None);
         }
         self.is_marked = true;
+        (self.last_sent, self.marked) = (self.resume_from, self.resume_from);
         self.acknowledged = self.resume_from;
         self.scanned = self.resume_from;
         self.greeted = cx.log.appended();
         self.owes_caught_up = true;
-        self.in_flight.clear();
-        self.in_flight_size = 0;
+        self.forget_flight();
         (self.cursor, self.reading) = (None, None);
         let event = Event::LinkUp {
             destination: self.name(),
@@ -344,14 +367,31 @@ impl Outgoing {
         })
     }
 
-    fn acknowledged(&mut self, through: Position, mark: Option<Mark>) {
-        while let Some(sent) = self.in_flight.pop_front_if(|sent| sent.through <= through) {
+    fn acknowledged(&mut self, through: Position, hops: u8, mark: Option<Mark>) {
+        if let Some(records) = self.unacknowledged.get_mut(usize::from(hops)) {
+            while records.pop_front_if(|(_, last)| *last <= through).is_some() {}
+        }
+        let unacknowledged = &self.unacknowledged;
+        let is_over = |sent: &mut SentFrame| {
+            let first = unacknowledged.iter().filter_map(VecDeque::front).map(|(first, _)| *first).min();
+            first.is_none_or(|first| first > sent.through)
+        };
+        while let Some(sent) = self.in_flight.pop_front_if(is_over) {
             self.in_flight_size -= sent.size;
             self.acknowledged = self.acknowledged.max(sent.through);
         }
-        self.is_marked = mark.is_some();
+        if mark.is_some() {
+            self.marked = self.marked.max(through);
+        }
+        self.is_marked = self.marked >= self.last_sent;
         self.note_mark(mark);
         self.settle();
+    }
+
+    fn forget_flight(&mut self) {
+        self.in_flight.clear();
+        self.in_flight_size = 0;
+        self.unacknowledged.clear();
     }
 
     fn note_mark(&mut self, mark: Option<Mark>) {
@@ -386,6 +426,7 @@ impl Outgoing {
             limit,
             definition: Arc::clone(&self.definition),
             peer,
+            peer_group: self.peer_group.clone(),
             greeted: self.greeted,
             now: cx.now.wall,
         };
@@ -419,6 +460,15 @@ impl Outgoing {
         for sent in found.sent {
             self.in_flight_size += sent.size;
             self.sent_count += sent.count;
+            for &(hops, first, last) in &sent.by_hops {
+                let place = usize::from(hops);
+                if self.unacknowledged.len() <= place {
+                    self.unacknowledged.resize_with(place + 1, VecDeque::new);
+                }
+                self.unacknowledged[place].push_back((first, last));
+                self.last_sent = self.last_sent.max(last);
+            }
+            self.is_marked = false;
             self.in_flight.push_back(sent);
         }
         if !found.frames.is_empty() {
@@ -481,6 +531,42 @@ impl Outgoing {
         Ok(())
     }
 
+    /// Sends nothing from now on. The log keeps the records that the destination has not acknowledged.
+    pub(super) fn pause(&mut self, cx: &mut Context) {
+        if self.state == State::Paused {
+            return;
+        }
+        if let Some(connection) = self.connection() {
+            cx.outputs.push_back(Output::Close { connection });
+        }
+        self.forget_connection();
+        // Clients of an instance that has just started do not wait for the end of the pause.
+        (self.start, self.address) = (Start::Over, 0);
+        self.state = State::Paused;
+        cx.outputs.push_back(Output::Log(Event::LinkPaused { destination: self.name(), is_paused: true }));
+        cx.wants_turn = true;
+    }
+
+    /// Connects again.
+    pub(super) fn unpause(&mut self, cx: &mut Context) {
+        if self.state != State::Paused {
+            return;
+        }
+        self.failed_passes = 0;
+        self.state = State::Waiting(cx.now.instant);
+        cx.outputs.push_back(Output::Log(Event::LinkPaused { destination: self.name(), is_paused: false }));
+        cx.wants_turn = true;
+    }
+
+    /// Forgets all that belongs to the connection.
+    fn forget_connection(&mut self) {
+        self.input.clear();
+        (self.cursor, self.reading) = (None, None);
+        self.forget_flight();
+        // Nothing above it is known to be there.
+        self.scanned = self.acknowledged;
+    }
+
     fn set_downgraded(&mut self, cx: &mut Context, is_downgraded: bool, reason: &'static str) {
         if self.is_downgraded == is_downgraded {
             return;
@@ -522,10 +608,7 @@ impl Outgoing {
             cx.outputs.push_back(Output::Log(event));
             self.last_error = Some(reason.to_owned());
         }
-        self.input.clear();
-        (self.cursor, self.reading) = (None, None);
-        self.in_flight.clear();
-        self.in_flight_size = 0;
+        self.forget_connection();
         let is_last = self.address + 1 >= self.definition.settings.addresses.len();
         self.address = if was_live || is_last { 0 } else { self.address + 1 };
         let delay = if was_live {
@@ -568,6 +651,7 @@ impl Outgoing {
                 State::Opening | State::Greeting(_) => "connecting",
                 State::Live(_) if self.owes_caught_up => "catching_up",
                 State::Live(_) => "live",
+                State::Paused => "paused",
             },
             configured_sync_type: settings.sync_type,
             sync_type: match cx.log.replicated.is_waited_for(self.number) {

@@ -6,7 +6,7 @@ use quire_journal::{Cursor, JournalError, Position, Record, RecordKind, Timestam
 use quire_scan::{SCAN_SIZE_MAX, context_of};
 
 use super::frame::{Mark, RecordsWriter};
-use super::settings::Definition;
+use super::settings::{Compression, Definition};
 use quire_expression::message_type::Arena;
 
 /// Bytes of records in one frame, unless one record has more. The destination works on a whole frame before it looks at its other
@@ -23,8 +23,9 @@ pub(crate) struct LinkReading {
     pub(super) scanned: Position,
     pub(super) limit: Position,
     pub(super) definition: Arc<Definition>,
-    /// The instance at the other end.
+    /// The instance at the other end, and its group.
     pub(super) peer: String,
+    pub(super) peer_group: String,
     /// The last position of the log when the link came up. The peer has the records that it sent itself after that.
     pub(super) greeted: Position,
     pub(super) now: Timestamp,
@@ -43,16 +44,18 @@ pub(crate) struct LinkFound {
 }
 
 /// One frame of records.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct SentFrame {
     pub(super) through: Position,
     pub(super) size: usize,
     pub(super) count: u64,
+    /// The hops of its records, and of the records with the same hops the first and the last.
+    pub(super) by_hops: Vec<(u8, Position, Position)>,
 }
 
 impl LinkReading {
     pub(crate) fn run(mut self) -> LinkFound {
-        let mut chunk = Chunk::default();
+        let mut chunk = Chunk { compression: self.definition.settings.compression, ..Chunk::default() };
         let mut arena = Arena::default();
         let mut mark = None;
         let mut scanned_size = 0;
@@ -107,8 +110,12 @@ impl LinkReading {
                 return Decided::IsThere(source.position.map(mark));
             }
         }
-        // A message that has passed the destination is sent again when the destination may have lost it. Its group does not matter.
-        let is_eligible = has_passed || route.passes_on(path);
+        // A message that has passed the destination is sent again when the destination may have lost it. Its group does not matter. The
+        // destination may also have had messages that came here from another instance of its group. Without them, later messages of the
+        // same publisher would stand above a gap that nothing fills.
+        let is_of_group = record.position <= self.greeted
+            && path.instances().any(|instance| instance.group == self.peer_group);
+        let is_eligible = has_passed || is_of_group || route.passes_on(path);
         // A delete has no content that a filter could look at.
         let context = || match record.kind {
             RecordKind::Publish => context_of(record, self.now),
@@ -134,6 +141,8 @@ struct Chunk {
     frames: Vec<u8>,
     sent: Vec<SentFrame>,
     open: Option<(RecordsWriter, u64)>,
+    compression: Compression,
+    by_hops: Vec<(u8, Position, Position)>,
 }
 
 impl Chunk {
@@ -146,12 +155,18 @@ impl Chunk {
         let (writer, count) = self.open.get_or_insert_with(|| (RecordsWriter::begin(frames), 0));
         writer.put(record, frames);
         *count += 1;
+        let hops = u8::try_from(record.path().instances().count()).unwrap_or(u8::MAX);
+        match self.by_hops.iter_mut().find(|(other, ..)| *other == hops) {
+            Some((_, _, last)) => *last = record.position,
+            None => self.by_hops.push((hops, record.position, record.position)),
+        }
     }
 
     fn end(&mut self, through: Position) {
         let Some((writer, count)) = self.open.take() else { return };
         let size = writer.size;
-        writer.end(through, &mut self.frames);
-        self.sent.push(SentFrame { through, size, count });
+        writer.end(through, self.compression, &mut self.frames);
+        let by_hops = std::mem::take(&mut self.by_hops);
+        self.sent.push(SentFrame { through, size, count, by_hops });
     }
 }

@@ -222,7 +222,7 @@ impl Publishers {
             }
             let Some(publisher) = self.get_mut(key) else { continue };
             publisher.settle(|position, to| cx.log.is_safe(position, to), |_| ());
-            publisher.fail();
+            publisher.fail(cx.log.replicated.all());
             if let Some(id) = publisher.session {
                 cx.resume_commands(id, Stall::AckBacklog);
                 if cx.session(id).phase == Phase::LoggingOn {

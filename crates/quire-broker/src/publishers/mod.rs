@@ -64,9 +64,10 @@ impl Publishers {
         let highest = recorded.max(self.departed.get(&id).copied().unwrap_or(0));
         let derived = PublisherId::derived(id, &self.instance);
         let publisher = match recorded {
-            // Its messages may have come from another instance just now, or wait for a destination since before a restart.
+            // Its messages may have come from another instance just now, or wait for a destination since an earlier connection. It is
+            // not known which ones, so the destinations must have everything that is in the log now.
             1.. if log.has_links => {
-                Publisher::found(id, derived, highest, log.appended(), log.awaited_since_start())
+                Publisher::found(id, derived, highest, log.appended(), log.replicated.all())
             }
             _ => Publisher::new(id, derived, highest),
         };
@@ -90,6 +91,7 @@ impl Publishers {
         let recorded = log.highest_sequence(publisher.id).unwrap_or(0);
         if recorded > publisher.highest() {
             publisher.record(recorded, log.appended());
+            publisher.wait_for(log.replicated.all());
             publisher.note();
             self.unsettled.insert(key);
         }

@@ -267,8 +267,10 @@ impl Publisher {
     }
 
     /// The journal takes no more writes. Forgets the sequences that can never be acknowledged, and returns the first of them.
-    pub(crate) fn fail(&mut self) -> u64 {
+    /// Some of them may be in the log. When they are sent again, they wait for the destinations `to`.
+    pub(crate) fn fail(&mut self, to: Destinations) -> u64 {
         self.owed.clear();
+        self.destinations = to;
         self.refusal_count = 0;
         self.due + 1
     }

@@ -52,6 +52,7 @@ mod queue_settling;
 mod ranges;
 mod rates;
 mod replication;
+mod replication_defects;
 mod replication_faults;
 mod selecting;
 mod slices;

@@ -1,4 +1,4 @@
-//! Rows that a filter finds through their keys: equality of all key fields needs no other index.
+//! Rows that a filter finds through their keys: equality of all key fields needs no separate index.
 //!
 //! The key of a row is the hash of the texts of its key fields. So a filter that says which texts they have names the keys. That is not true
 //! for every row and every constant, and results must not depend on it:

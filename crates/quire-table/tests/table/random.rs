@@ -244,7 +244,8 @@ impl World {
         let Some((bytes, model)) = self.complete.take() else { return };
         let (_, rows) = read(&bytes, 50).unwrap();
         self.table = (self.make_table)();
-        rows.iter().for_each(|row| assert!(self.table.put(&row.row())));
+        rows.iter().for_each(|row| self.table.restore(&row.row()));
+        self.table.finish_restore().unwrap();
         self.model = model;
         self.scans.clear();
         self.snapshot = None;

@@ -1,0 +1,199 @@
+//! Faults of replication that the simulation found, each as its shortest history.
+
+use std::time::Duration;
+
+use quire_broker::{BrokerConfig, SyncType};
+use quire_command::*;
+
+use super::links::*;
+use super::pair::*;
+
+const A_MINUTE: Duration = Duration::from_secs(60);
+
+/// Instances in a circle. Each one sends everything to the next one and waits for it.
+fn sync_ring(count: usize) -> Cluster {
+    let name = |number: usize| ["a", "b", "c", "d"][number % count];
+    let config = |number: usize| {
+        let mut destination = destination(name(number + 1), SyncType::Sync);
+        destination.pass_through = vec![".*".into()];
+        instance(name(number), vec![destination])
+    };
+    Cluster::new((0..count).map(config).collect())
+}
+
+#[test]
+fn publishers_on_every_instance_of_a_sync_ring_are_acknowledged() {
+    let mut cluster = sync_ring(3);
+    for number in 0..3 {
+        cluster.at(number).client(1, ["p", "q", "r"][number]);
+        cluster.at(number).writes_at_once = false;
+    }
+    // All of them publish before any of them has sent anything.
+    for number in 0..3 {
+        cluster.at(number).publish(1, 1, "orders", "{}");
+    }
+    for number in 0..3 {
+        cluster.at(number).writes_at_once = true;
+    }
+    cluster.pass(A_MINUTE);
+    let persisted: Vec<_> = (0..3).map(|number| cluster.persisted(number, 1)).collect();
+    assert_eq!(persisted, [1, 1, 1]);
+}
+
+#[test]
+fn records_that_are_sent_again_wait_for_the_end_of_the_chain_again() {
+    let mut to_c = destination("c", SyncType::Sync);
+    to_c.pass_through = vec![".*".into()];
+    let to_b = destination("b", SyncType::Sync);
+    let configs = vec![instance("a", vec![to_b]), instance("b", vec![to_c]), instance("c", vec![])];
+    let mut cluster = Cluster::new(configs);
+    cluster.at(0).client(1, "p");
+    cluster.partition(1, 2);
+    cluster.publish(0, 1, 1, 2);
+    // The acknowledgement that b owes is lost with the connection.
+    cluster.partition(0, 1);
+    cluster.heal();
+    cluster.partition(1, 2);
+    cluster.pass(A_MINUTE);
+    assert_eq!((cluster.log(1).len(), cluster.log(2).len()), (2, 0));
+    assert_eq!(cluster.persisted(0, 1), 0);
+    cluster.heal();
+    cluster.pass(A_MINUTE);
+    assert_eq!(cluster.persisted(0, 1), 2);
+}
+
+fn with_last_values(mut configs: Vec<BrokerConfig>) -> Vec<BrokerConfig> {
+    for config in &mut configs {
+        config.sow_topics =
+            serde_json::from_str(r#"[{"name": "orders", "message_type": "json", "key": ["/n"]}]"#).unwrap();
+    }
+    configs
+}
+
+#[test]
+fn a_delete_is_acknowledged_when_the_sync_destination_has_it() {
+    let mut cluster = Cluster::new(with_last_values(pair_of(SyncType::Sync)));
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 1);
+    assert_eq!(cluster.persisted(0, 1), 1);
+    cluster.partition(0, 1);
+    let delete = SowDelete {
+        command: 2,
+        sequence: 2,
+        topic: "orders",
+        filter: Some("/n = 1"),
+        ..SowDelete::default()
+    };
+    cluster.at(0).send(1, &Command::SowDelete(delete));
+    cluster.settle();
+    assert_eq!(cluster.persisted(0, 1), 0);
+    cluster.heal();
+    cluster.pass(A_MINUTE);
+    assert_eq!(cluster.persisted(0, 1), 2);
+}
+
+#[test]
+fn a_repeated_publish_is_acknowledged_when_the_sync_destination_has_it() {
+    let mut configs = pair_of(SyncType::Sync);
+    configs[1].replication.destinations[0].pass_through = vec![".*".into()];
+    let mut to_c = destination("c", SyncType::Sync);
+    to_c.pass_through = vec![".*".into()];
+    configs[1].replication.destinations.push(to_c);
+    configs.push(instance("c", vec![]));
+    let mut cluster = Cluster::new(configs);
+    cluster.at(0).client(1, "p");
+    cluster.partition(1, 2);
+    cluster.publish(0, 1, 1, 2);
+    assert_eq!(cluster.persisted(0, 1), 0);
+    // The client fails over to b, which has the messages from a, and sends them again.
+    cluster.at(1).client(1, "p");
+    cluster.publish(1, 1, 1, 2);
+    assert_eq!(cluster.persisted(1, 1), 0, "c does not have them");
+    cluster.heal();
+    cluster.pass(A_MINUTE);
+    assert_eq!(cluster.persisted(1, 1), 2);
+}
+
+#[test]
+fn a_connection_that_says_nothing_asks_for_no_turns() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Async));
+    let pair = cluster.at(0);
+    let connection = quire_broker::ConnectionId(77);
+    let now = pair.now();
+    pair.broker.handle(now, quire_broker::Input::LinkAccepted { connection, peer: "test" });
+    pair.turn();
+    pair.now_ns += 3_000_000_000;
+    pair.turn();
+    let (now, due) = (pair.now().instant, pair.broker.next_timeout());
+    assert!(due.is_some_and(|due| due > now), "due at {due:?}, now is {now:?}");
+}
+
+/// The frames of a link: size, kind, body.
+fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = (body.len() as u32 + 1).to_le_bytes().to_vec();
+    bytes.push(kind);
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+#[test]
+fn clients_are_let_in_when_the_source_has_caught_up_before_the_destination_greets() {
+    let text = |text: &str| [&(text.len() as u16).to_le_bytes()[..], text.as_bytes()].concat();
+    let mut pair = Pair::with(instance("a", vec![destination("b", SyncType::Sync)]));
+    pair.turn();
+    let now = pair.now();
+    let (from_b, to_b) = (quire_broker::ConnectionId(71), quire_broker::ConnectionId(72));
+    let version = 2_u16.to_le_bytes();
+    // b has connected and sent all that it has.
+    pair.broker.handle(now, quire_broker::Input::LinkAccepted { connection: from_b, peer: "test" });
+    let hello = [
+        &version[..],
+        &text("b"),
+        &text("b"),
+        &text("a"),
+        &text(""),
+        &9_u64.to_le_bytes(),
+        &[0; 24],
+        &[0; 4],
+        &[0; 4],
+    ];
+    let bytes = [frame(1, &hello.concat()), frame(7, &[])].concat();
+    pair.broker.handle(now, quire_broker::Input::Received { connection: from_b, bytes: &bytes });
+    pair.turn();
+    // Only now the link in the other direction comes up.
+    pair.broker.handle(now, quire_broker::Input::LinkOpened { destination: 0, connection: to_b });
+    pair.turn();
+    let welcome = [&version[..], &text("b"), &text("b"), &9_u64.to_le_bytes(), &[0, 1]];
+    let bytes = frame(2, &welcome.concat());
+    pair.broker.handle(now, quire_broker::Input::Received { connection: to_b, bytes: &bytes });
+    pair.turn();
+    pair.client(1, "p");
+}
+
+#[test]
+fn an_instance_of_a_group_gets_back_what_came_from_the_other_one() {
+    // East and west have a group each. b and c are of west, and send to a, which sends to b.
+    let of = |group: &str, mut config: BrokerConfig| {
+        config.replication.group = Some(group.into());
+        config
+    };
+    let mut to_west = destination("west", SyncType::Async);
+    to_west.group = Some("west".into());
+    to_west.addresses = vec!["b".into()];
+    to_west.pass_through = vec!["^east$".into()];
+    let configs = vec![
+        of("east", instance("a", vec![to_west])),
+        of("west", instance("b", vec![destination("a", SyncType::Async)])),
+        of("west", instance("c", vec![destination("a", SyncType::Async), destination("b", SyncType::Async)])),
+    ];
+    let mut cluster = Cluster::new(configs);
+    cluster.at(2).client(1, "p");
+    cluster.publish(2, 1, 1, 20);
+    assert_eq!(cluster.log(1).len(), 20);
+    // b loses its disk while it cannot reach c.
+    cluster.destroy(1);
+    cluster.partition(1, 2);
+    cluster.start(1);
+    cluster.pass(A_MINUTE);
+    assert_eq!(cluster.log(1), cluster.log(2));
+}
