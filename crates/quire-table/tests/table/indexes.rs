@@ -175,7 +175,7 @@ fn a_range_of_many_rows_costs_its_matches_and_stays_the_state_of_its_instant() {
     let range = || Query { filter: Some(filter("/n < 20000")), ..everything() };
     let (matched, cost) = cost(&mut table, "/n < 20000");
     assert_eq!(matched, 20_000);
-    // The next row of the index is looked at, too, and every portion costs as much as a row.
+    // The next row of the index is looked at, too, and every portion has the cost of a row.
     assert!((20_000..20_200).contains(&cost), "{cost}");
     let scan = table.open(range(), Timestamp(0));
     assert!(table.stats().copies_size <= ROWS as usize / 8 + 8);
