@@ -28,14 +28,16 @@ pub(super) type Points = Vec<Option<Position>>;
 /// What is saved, and when.
 pub(super) struct Saving {
     file: QueuePointsFile,
-    /// The positions in the file, by the numbers of the queues; `None` before it is written.
+    /// The positions in the file, by the numbers of the queues; `None` before it is written. They change when a write has succeeded, not
+    /// when it begins: a restart after a failed write reads the log from the old positions, or all of it when there is no file.
     pub(super) saved: Option<Points>,
-    /// The positions that the file will have when the write under way has succeeded. Until then a restart needs the log from the
-    /// positions in the file on.
+    /// The positions that are being written.
     writing: Option<Points>,
+    /// The last write failed. The next one is due even when no position changes.
+    has_failed: bool,
     /// The positions to write when the log is persisted up to the first position.
     next: Option<(Position, Points)>,
-    /// The file is being written.
+    /// This file, or the one with the queues that were created at run time, is being written.
     pub(super) is_under_way: bool,
     /// When the settled positions are saved.
     save_due: Option<Instant>,
@@ -53,6 +55,7 @@ impl Saving {
             file,
             saved: None,
             writing: None,
+            has_failed: false,
             next: None,
             is_under_way: false,
             save_due: None,
@@ -72,8 +75,7 @@ impl Saving {
         self.file.clear()
     }
 
-    /// The position up to which the file has a queue settled, or will have it when the write under way is done. Everything that settled
-    /// the queue up to there is in the log.
+    /// The position up to which the file has a queue settled. Everything that settled the queue up to there is in the log.
     pub fn saved(&self, queue: QueueId) -> Option<Position> {
         *self.saved.as_ref()?.get(queue.get() as usize)?
     }
@@ -121,7 +123,8 @@ impl QueueService {
         let index = queue.get() as usize;
         let Saving { saved, writing, next, .. } = &mut self.saving;
         let next = next.as_mut().map(|(_, points)| points);
-        for points in [Some(saved.get_or_insert_default()), writing.as_mut(), next].into_iter().flatten() {
+        for points in [Some(saved.get_or_insert_default()), writing.as_mut(), next] {
+            let Some(points) = points else { continue };
             points.resize(points.len().max(index + 1), None);
             points[index] = begin;
         }
@@ -164,7 +167,8 @@ impl QueueService {
                 cx.log.reader.segment_start(oldest.next())
             };
             let frees_a_file = saved.and_then(first_needed) < first_needed(&points);
-            if saved != Some(&points) && (is_due || frees_a_file) {
+            let is_news = saved != Some(&points) || self.saving.has_failed;
+            if is_news && (is_due || frees_a_file) {
                 self.saving.save_due = None;
                 self.saving.next = Some((cx.log.journal.appended(), points));
             }
@@ -184,16 +188,16 @@ impl QueueService {
     }
 
     pub(super) fn points_saved(&mut self, cx: &mut Context, result: Option<Result<(), JournalError>>) {
-        self.saving.is_under_way = false;
-        let written = self.saving.writing.take();
-        if let Some(Ok(())) = result {
-            if written.is_some() {
-                self.saving.saved = written;
-                self.pin_log(cx);
-            }
-            return;
+        let saving = &mut self.saving;
+        saving.is_under_way = false;
+        let written = saving.writing.take();
+        saving.has_failed = !matches!(result, Some(Ok(())));
+        if !saving.has_failed {
+            saving.saved = written;
+            return self.pin_log(cx);
         }
-        // The old file costs recovery time and the room of journal files, nothing else.
+        // The journal files that the old file needs stay. The next write follows after an interval, so that a full disk is not reported in
+        // every turn.
         self.save_later(cx);
         if let Some(Err(error)) = result {
             cx.outputs.push_back(Output::Log(Event::QueuePointsNotSaved { reason: error.to_string() }));
