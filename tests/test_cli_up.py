@@ -111,10 +111,13 @@ def test_the_text_says_how_to_connect(tmp_path: Path) -> None:
 
 def test_a_directory_or_a_port_that_is_in_use_is_named(tmp_path: Path) -> None:
     directory = tmp_path / "trial"
-    with running(str(directory), "--port", "0"):
+    with running(str(directory), "--port", "0") as (process, _):
         refused = command_line.quire("up", str(directory))
         assert refused.returncode == 1
         assert "another quire up runs the instances in" in refused.stderr
+        # Its instances have ended when it has.
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
     port = quire.Config.load(directory / "instance-2.toml").address.port
     with socket.create_server(("127.0.0.1", port)):
         refused = command_line.quire("up", str(directory))

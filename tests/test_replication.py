@@ -175,7 +175,7 @@ def test_an_embedded_engine_has_no_links(tmp_path: Path) -> None:
         ({"compression": "gzip"}, "compression", 'expected "none", "lz4" or "zstd"'),
         ({"upgrade_below": "1s"}, "upgrade_below", "it requires downgrade_after"),
         ({"sync_type": "both"}, "sync_type", "both"),
-        ({"exclude_validation": ["sow"]}, "exclude_validation", '"sow" is not a check'),
+        ({"exclude_validation": ["queue"]}, "exclude_validation", '"queue" is not a check'),
         ({"name": "a"}, "name", "is the name of this instance"),
         ({"pause": True}, "pause", "pause"),
     ],

@@ -11,7 +11,8 @@ use crate::page::{Change, Move, Page, PageId, PageQuery, SlotMove};
 use crate::query::{Polled, Query, ScanId};
 use crate::row::{Head, Row};
 use crate::rows::{Previous, Rows};
-use crate::scan::{Scan, Slots, Source, row_effort_max};
+use crate::scan::{Scan, Source, row_effort_max};
+use crate::slots::{IndexLimits, Slots};
 use crate::snapshot::BadSnapshot;
 use quire_expression::filter::Filter;
 use quire_expression::message_type::{Arena, MessageType};
@@ -23,6 +24,7 @@ macro_rules! source_of {
         Source {
             rows: &$table.rows,
             history: $table.history.as_ref(),
+            indexes: &$table.indexes,
             topic: &$table.name,
             message_type: $table.message_type,
         }
@@ -45,6 +47,8 @@ pub struct TableConfig {
     pub ordered_indexes: Vec<String>,
     /// How much of its history the table keeps; `None` = nothing.
     pub history: Option<HistoryConfig>,
+    /// How queries use indexes.
+    pub limits: IndexLimits,
 }
 
 /// The newest row of each key of one last-value topic.
@@ -63,6 +67,7 @@ pub struct Table {
     keys: KeyIndex,
     by_key: Option<ByKey>,
     indexes: Indexes,
+    limits: IndexLimits,
     /// The rows with a lifetime, by its end.
     lifetimes: BTreeSet<(Timestamp, u32)>,
     /// The row that the last change replaced.
@@ -100,6 +105,10 @@ pub struct TableStats {
     pub versions: usize,
     /// Bytes of the versions.
     pub history_size: usize,
+    /// Indexes that queries made, and that they use.
+    pub made_indexes: usize,
+    /// Indexes that are being built.
+    pub building_indexes: usize,
 }
 
 impl Table {
@@ -116,6 +125,7 @@ impl Table {
             keys: KeyIndex::new(),
             by_key: config.key.map(|fields| ByKey::new(fields, memory)),
             indexes,
+            limits: config.limits,
             lifetimes: BTreeSet::new(),
             previous: Previous::default(),
             history: config.history.map(History::new),
@@ -157,6 +167,8 @@ impl Table {
             pages: self.pages.len(),
             versions: self.history.as_ref().map_or(0, History::len),
             history_size: self.history.as_ref().map_or(0, History::size),
+            made_indexes: self.indexes.made_count() - usize::from(self.is_building_index()),
+            building_indexes: self.is_building_index().into(),
         }
     }
 
@@ -257,37 +269,44 @@ impl Table {
     /// Begins a scan. Its result is the state at this call: later changes do not change it. Rows whose lifetime ended at `now` or before are
     /// not in it.
     pub fn open(&mut self, mut query: Query, now: Timestamp) -> ScanId {
-        let slots = self.slots(query.keys.as_deref(), query.filter.as_ref());
+        let slots = self.slots(query.keys.as_deref(), query.filter.as_ref(), query.copies_size_max);
         if query.as_of.is_none() {
             query.keys = None;
         }
         self.begin_scan(query, now, slots)
     }
 
-    /// The slots of all rows that can have one of the keys and match the filter, and perhaps others.
-    fn slots(&self, keys: Option<&[Box<[u8]>]>, filter: Option<&Filter>) -> Slots {
-        let listed = match keys {
-            Some(keys) => {
-                let mut slots: Vec<u32> =
-                    keys.iter().filter_map(|key| self.slot_of(key, hash_of(key))).collect();
-                slots.sort_unstable();
-                slots.dedup();
-                Some(slots)
-            }
-            None => filter.and_then(|filter| self.candidates(filter)),
-        };
-        match listed {
-            Some(slots) => Slots::Listed { slots, next: 0 },
-            None => Slots::All { next: 0, end: self.rows.end() },
+    /// The slots of all rows that can have one of the keys and match the filter, and perhaps others. `size_max`: the bytes that the scan may
+    /// hold.
+    fn slots(&self, keys: Option<&[Box<[u8]>]>, filter: Option<&Filter>, size_max: usize) -> Slots {
+        if let Some(keys) = keys {
+            return Slots::listed(keys.iter().filter_map(|key| self.slot_of(key, hash_of(key))).collect());
         }
-    }
-
-    /// The slots of which indexes know that all matching rows are among them.
-    fn candidates(&self, filter: &Filter) -> Option<Vec<u32>> {
+        let limits = &self.limits;
         let slot_of = |key: &[u8]| self.slot_of(key, hash_of(key));
+        let by_key = self.by_key.as_ref().zip(filter);
         let by_key =
-            self.by_key.as_ref().and_then(|by_key| by_key.candidates(filter, CANDIDATES_MAX, slot_of));
-        self.indexes.candidates(filter, by_key, CANDIDATES_MAX)
+            by_key.and_then(|(by_key, filter)| by_key.candidates(filter, limits.listed_max, slot_of));
+        let walk = filter.and_then(|filter| self.indexes.walk(filter));
+        let end = self.rows.end();
+        match (by_key, walk) {
+            (Some(slots), walk) if walk.as_ref().is_none_or(|(_, count)| slots.len() <= *count) => {
+                Slots::listed(slots)
+            }
+            (_, Some((mut walk, count))) if count <= limits.listed_max => {
+                let mut slots = Vec::with_capacity(count);
+                walk.take(&self.indexes, usize::MAX, &mut slots);
+                Slots::listed(slots)
+            }
+            (None, Some((walk, count)))
+                if count <= self.rows.len() / limits.walked_part
+                    && Slots::size_of_walk(end) <= size_max / 2 =>
+            {
+                Slots::walked(walk, end, limits.portion_len)
+            }
+            (Some(slots), _) => Slots::listed(slots),
+            _ => Slots::All { next: 0, end },
+        }
     }
 
     fn begin_scan(&mut self, query: Query, now: Timestamp, slots: Slots) -> ScanId {
@@ -308,10 +327,25 @@ impl Table {
     /// A scan that is not open has no rows.
     pub fn poll(&mut self, scan: ScanId, effort: usize, out: &mut dyn FnMut(&Row<'_>) -> bool) -> Polled {
         let source = source_of!(self);
-        match self.scans.get_mut(&scan) {
-            Some(scan) => scan.poll(effort, source, &mut self.arena, out),
-            None => Polled::Done { matched: 0 },
+        let Some(scan) = self.scans.get_mut(&scan) else { return Polled::Done { matched: 0 } };
+        let polled = scan.poll(effort, source, &mut self.arena, out);
+        if let (Polled::Done { matched }, Some(filter)) = (polled, scan.costly_filter()) {
+            let (rows, part) = (self.rows.len(), self.limits.walked_part as u64);
+            if rows >= self.limits.made_rows_min && matched.saturating_mul(part) <= rows as u64 {
+                self.indexes.make_for(filter, rows, self.rows.size() / self.limits.made_size_part);
+            }
         }
+        polled
+    }
+
+    /// Whether an index is being built, because a scan needed it. The caller calls [`build_index`](Table::build_index) until it is whole.
+    pub fn is_building_index(&self) -> bool {
+        self.indexes.is_building()
+    }
+
+    /// Reads the next rows into the index that is being built, at most `count`. Returns whether there are more.
+    pub fn build_index(&mut self, count: usize) -> bool {
+        self.indexes.build(&self.rows, self.message_type, count, &mut self.arena)
     }
 
     /// Ends a scan and frees its memory.
@@ -372,7 +406,7 @@ impl Table {
 
     /// Begins a page. It shows rows when [`poll_page`](Table::poll_page) has looked at all rows.
     pub fn open_page(&mut self, query: PageQuery) -> PageId {
-        let slots = self.slots(query.keys.as_deref(), query.filter.as_ref());
+        let slots = self.slots(query.keys.as_deref(), query.filter.as_ref(), query.size_max);
         let page = self.next_page;
         self.next_page = PageId(page.0 + 1);
         self.pages.insert(page, Page::new(query, slots));
@@ -399,7 +433,7 @@ impl Table {
         };
         let query = Query { order, copies_size_max, ..Query::default() };
         // The rows of the page count as alive until they are removed.
-        self.begin_scan(query, Timestamp(0), Slots::Listed { slots, next: 0 })
+        self.begin_scan(query, Timestamp(0), Slots::listed(slots))
     }
 
     /// The moves of all pages by the last change.
@@ -492,9 +526,6 @@ impl Table {
     }
 }
 
-/// The most slots that an index may give to a scan: 256 KiB, and less than a millisecond. With more, the scan looks at all slots.
-const CANDIDATES_MAX: usize = 64 * 1024;
-
 /// Bytes of a lifetime in the list of lifetimes, about.
 const LIFETIME_SIZE: usize = 24;
 
@@ -512,6 +543,7 @@ mod tests {
             hash_indexes: Vec::new(),
             ordered_indexes: Vec::new(),
             history: None,
+            limits: IndexLimits::default(),
         };
         Table::new(config, &Memory::heap()).unwrap()
     }

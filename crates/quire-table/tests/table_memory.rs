@@ -24,6 +24,7 @@ fn table(has_index: bool, memory: &Memory) -> Table {
         hash_indexes: if has_index { vec![vec!["/name".into()]] } else { Vec::new() },
         ordered_indexes: Vec::new(),
         history: None,
+        limits: IndexLimits::default(),
     };
     Table::new(config, memory).unwrap()
 }

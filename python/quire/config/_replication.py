@@ -52,7 +52,7 @@ class Destination(_Model):
     downgrade_after: Period | None = None
     #: It is waited for again when that message is younger than this.
     upgrade_below: Period | None = None
-    #: Checks that are left out when the link is made: `txlog`, `message_type`, `key`.
+    #: Checks that are left out when the link is made: `txlog`, `message_type`, `sow`, `key`.
     exclude_validation: Texts = ()
     topic: Annotated[tuple[ReplicatedTopic, ...], Field(min_length=1)]
 

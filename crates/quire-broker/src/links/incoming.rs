@@ -433,7 +433,12 @@ fn check(cx: &mut Context, hello: &Hello<'_>) -> Result<(), String> {
             ));
         }
         let key = key_of(&cx.config, offer.topic);
-        if is_checked(CHECKS[2]) && key != offer.key {
+        if key.is_empty() != offer.key.is_empty() {
+            let place = if key.is_empty() { "the source" } else { "this instance" };
+            if is_checked(CHECKS[2]) {
+                mistakes.push(format!("sow: only {place} keeps last values of the topic {:?}", offer.topic));
+            }
+        } else if is_checked(CHECKS[3]) && key != offer.key {
             mistakes.push(format!(
                 "key: the topic {:?} has the key {:?} at the source and {key:?} here",
                 offer.topic, offer.key

@@ -500,7 +500,8 @@ fn offered(cx: &Context, route: &Route) -> Vec<Offer> {
     offers
 }
 
-/// The fields of the key of a last-value topic, joined by commas; empty for other topics.
+/// The rule of the keys of a last-value topic, as both instances write it: the fields, joined by commas, with the domain when the
+/// configuration names one. Empty for other topics.
 fn key_of(config: &BrokerConfig, topic: &str) -> String {
     let is_named = |name: &str| match TopicSelector::new(name) {
         Ok(selector) => selector.matches(topic),
@@ -510,5 +511,9 @@ fn key_of(config: &BrokerConfig, topic: &str) -> String {
         Some(pattern) => is_named(pattern),
         None => settings.name == topic,
     });
-    settings.map(|settings| settings.key.join(",")).unwrap_or_default()
+    settings.map_or_else(String::new, |settings| match &settings.key_domain {
+        _ if settings.key.is_empty() => "supplied by publishers".to_owned(),
+        Some(domain) => format!("{} in the domain {domain}", settings.key.join(",")),
+        None => settings.key.join(","),
+    })
 }

@@ -96,7 +96,7 @@ pub struct ReplicatedTopic {
 }
 
 /// The checks of two configurations against each other, by the names that `exclude_validation` uses.
-pub(crate) const CHECKS: [&str; 3] = ["txlog", "message_type", "key"];
+pub(crate) const CHECKS: [&str; 4] = ["txlog", "message_type", "sow", "key"];
 
 /// A destination, compiled.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use quire_expression::filter::FilterOptions;
 use quire_expression::message_type::{MessageType, Step};
 use quire_expression::topic::{TopicPattern, TopicSelector};
 use quire_journal::Memory;
-use quire_table::{HistoryConfig, KeyFields, KeyRule, Table, TableConfig, TableConfigError};
+use quire_table::{HistoryConfig, IndexLimits, KeyFields, KeyRule, Table, TableConfig, TableConfigError};
 use quire_types::Timestamp;
 
 /// One last-value topic. Every key but `name` and `message_type` may be left out.
@@ -326,6 +326,7 @@ impl SowTopicSettings {
             hash_indexes: self.hash_index.clone(),
             ordered_indexes: self.index.clone(),
             history,
+            limits: IndexLimits::default(),
         };
         let checked = Table::new(config.clone(), &Memory::heap());
         errors.note(checked.map_err(|bad| error(key_of(&bad), bad.to_string())))?;

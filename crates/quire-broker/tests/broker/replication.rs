@@ -310,6 +310,43 @@ fn a_link_between_configurations_that_do_not_fit_does_not_come_up() {
     assert_eq!(cluster.log(1).len(), 0);
 }
 
+/// Why a link from an instance with one last-value topic to an instance with another one is refused; empty when it is up.
+fn refusal(at_source: &str, at_destination: &str, excluded: &[&str]) -> String {
+    let mut configs = vec![instance("a", vec![destination("b", SyncType::Async)]), instance("b", vec![])];
+    for (config, topics) in configs.iter_mut().zip([at_source, at_destination]) {
+        config.sow_topics = serde_json::from_str(topics).unwrap();
+    }
+    let to_b = &mut configs[0].replication.destinations[0];
+    to_b.topics[0].name = "orders".into();
+    to_b.exclude_validation = excluded.iter().map(|check| (*check).to_owned()).collect();
+    let mut cluster = Cluster::new(configs);
+    let link = cluster.stats(0).destinations.remove(0);
+    assert_eq!(link.last_error.is_none(), link.state == "live");
+    link.last_error.unwrap_or_default()
+}
+
+#[test]
+fn last_value_topics_that_differ_are_refused_unless_the_check_is_excluded() {
+    let by_id = r#"[{"name": "orders", "message_type": "json", "key": ["/id"]}]"#;
+    let in_domain = r#"[{"name": "orders", "message_type": "json", "key": ["/id"], "key_domain": "d"}]"#;
+    let by_publisher = r#"[{"name": "orders", "message_type": "json"}]"#;
+    assert_eq!(refusal(by_id, by_id, &[]), "");
+    assert_eq!(refusal(by_id, "[]", &[]), "sow: only the source keeps last values of the topic \"orders\"");
+    assert_eq!(
+        refusal("[]", by_publisher, &["key"]),
+        "sow: only this instance keeps last values of the topic \"orders\""
+    );
+    assert_eq!(refusal(by_id, "[]", &["sow"]), "");
+    for other in [in_domain, by_publisher] {
+        let refused = refusal(by_id, other, &["sow"]);
+        assert!(
+            refused.starts_with("key: the topic \"orders\" has the key \"/id\" at the source"),
+            "{refused}"
+        );
+        assert_eq!(refusal(by_id, other, &["key"]), "");
+    }
+}
+
 #[test]
 fn a_queue_over_replicated_topics_must_be_local() {
     let with_queue = |is_local: bool| {

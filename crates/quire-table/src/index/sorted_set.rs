@@ -7,6 +7,12 @@ use quire_journal::{Array, Memory};
 /// The most values of a block.
 const BLOCK_LEN: usize = 256;
 
+/// The values of a block on average.
+const BLOCK_LEN_USUAL: usize = BLOCK_LEN * 2 / 3;
+
+/// Of a range in more blocks than this, the values are not counted: some microseconds.
+const COUNTED_BLOCKS_MAX: usize = 1_024;
+
 /// Values in ascending order, each once. A full block is divided into two halves, so that blocks are two thirds full on average.
 #[derive(Debug)]
 pub(super) struct SortedSet<T: Copy + Ord> {
@@ -87,6 +93,21 @@ impl<T: Copy + Ord> SortedSet<T> {
         }
     }
 
+    /// How many values are in a range: exact when they are in few blocks, and about the number otherwise.
+    pub fn count_in(&self, range: &RangeInclusive<T>) -> usize {
+        if self.blocks.is_empty() || range.is_empty() {
+            return 0;
+        }
+        let (first, last) = (self.block_of(*range.start()), self.block_of(*range.end()));
+        let before = self.blocks[first].partition_point(|value| value < range.start());
+        let through = self.blocks[last].partition_point(|value| value <= range.end());
+        let between = match last - first {
+            count if count > COUNTED_BLOCKS_MAX => count * BLOCK_LEN_USUAL,
+            _ => self.blocks[first..last].iter().map(|block| block.len()).sum(),
+        };
+        (between + through).saturating_sub(before)
+    }
+
     /// Bytes of memory.
     pub fn memory_size(&self) -> usize {
         let blocks: usize = self.blocks.iter().map(|block| block.capacity() * size_of::<T>()).sum();
@@ -151,7 +172,8 @@ mod tests {
                 true
             });
             let expected: Vec<_> = model.iter().copied().filter(|value| (low..=high).contains(value)).collect();
-            prop_assert_eq!(found, expected);
+            prop_assert_eq!(&found, &expected);
+            prop_assert_eq!(set.count_in(&(low..=high)), expected.len());
             for value in model {
                 set.remove(value);
             }

@@ -26,6 +26,7 @@ pub fn keyed_table(names: &[&str]) -> Table {
         hash_indexes: Vec::new(),
         ordered_indexes: Vec::new(),
         history: None,
+        limits: IndexLimits::default(),
     };
     Table::new(config, &any_memory()).unwrap()
 }

@@ -70,6 +70,7 @@ pub fn table(granularity_ns: u64, size_max: usize) -> Table {
         hash_indexes: vec![vec!["/a".into()]],
         ordered_indexes: vec!["/b".into()],
         history: Some(HistoryConfig { window_ns: WINDOW, granularity_ns, size_max }),
+        limits: IndexLimits::default(),
     };
     Table::new(config, &Memory::heap()).unwrap()
 }
