@@ -28,16 +28,16 @@ pub(super) type Points = Vec<Option<Position>>;
 /// What is saved, and when.
 pub(super) struct Saving {
     file: QueuePointsFile,
-    /// The positions in the file, by the numbers of the queues; `None` before it is written. They change when a write has succeeded, not
-    /// when it begins: a restart after a failed write reads the log from the old positions, or all of it when there is no file.
+    /// The positions in the file, by the numbers of the queues; `None` before it is written.
     pub(super) saved: Option<Points>,
-    /// The positions that are being written.
+    /// The positions that the file will have when the write under way has succeeded. Until then a restart needs the log from the
+    /// positions in the file on.
     writing: Option<Points>,
-    /// The last write failed. The next one is due even when no position changes.
+    /// The last write failed. The next one is due even when no position changes: a new queue may have no file yet.
     has_failed: bool,
     /// The positions to write when the log is persisted up to the first position.
     next: Option<(Position, Points)>,
-    /// This file, or the one with the queues that were created at run time, is being written.
+    /// The file is being written.
     pub(super) is_under_way: bool,
     /// When the settled positions are saved.
     save_due: Option<Instant>,
@@ -123,8 +123,7 @@ impl QueueService {
         let index = queue.get() as usize;
         let Saving { saved, writing, next, .. } = &mut self.saving;
         let next = next.as_mut().map(|(_, points)| points);
-        for points in [Some(saved.get_or_insert_default()), writing.as_mut(), next] {
-            let Some(points) = points else { continue };
+        for points in [Some(saved.get_or_insert_default()), writing.as_mut(), next].into_iter().flatten() {
             points.resize(points.len().max(index + 1), None);
             points[index] = begin;
         }
@@ -188,16 +187,17 @@ impl QueueService {
     }
 
     pub(super) fn points_saved(&mut self, cx: &mut Context, result: Option<Result<(), JournalError>>) {
-        let saving = &mut self.saving;
-        saving.is_under_way = false;
-        let written = saving.writing.take();
-        saving.has_failed = !matches!(result, Some(Ok(())));
-        if !saving.has_failed {
-            saving.saved = written;
-            return self.pin_log(cx);
+        self.saving.is_under_way = false;
+        let written = self.saving.writing.take();
+        self.saving.has_failed = !matches!(result, Some(Ok(())));
+        if let Some(Ok(())) = result {
+            if written.is_some() {
+                self.saving.saved = written;
+                self.pin_log(cx);
+            }
+            return;
         }
-        // The journal files that the old file needs stay. The next write follows after an interval, so that a full disk is not reported in
-        // every turn.
+        // The old file costs recovery time and the room of journal files, nothing else.
         self.save_later(cx);
         if let Some(Err(error)) = result {
             cx.outputs.push_back(Output::Log(Event::QueuePointsNotSaved { reason: error.to_string() }));
