@@ -30,24 +30,28 @@ pub struct Bench {
 
 impl Bench {
     /// A table without rows.
-    pub fn new(hash_indexes: Vec<Vec<String>>) -> Self {
+    pub fn new(hash_indexes: Vec<Vec<String>>, ordered_indexes: Vec<String>) -> Self {
+        let keys = KeyFields::new(MessageType::Json, "orders", &["/order_id".into()]).unwrap();
         let config = TableConfig {
             name: "orders".into(),
             message_type: MessageType::Json,
+            key: Some(keys.clone()),
             hash_indexes,
-            ordered_indexes: Vec::new(),
+            ordered_indexes,
             history: None,
+            limits: IndexLimits::default(),
         };
-        Bench {
-            table: Table::new(config, &Memory::heap()).unwrap(),
-            keys: KeyFields::new(MessageType::Json, "orders", &["/order_id".into()]).unwrap(),
-            arena: Arena::default(),
-        }
+        Bench { table: Table::new(config, &Memory::heap()).unwrap(), keys, arena: Arena::default() }
     }
 
     /// A table with this many rows.
     pub fn filled(rows: u64, hash_indexes: Vec<Vec<String>>) -> Self {
-        let mut bench = Bench::new(hash_indexes);
+        Bench::indexed(rows, hash_indexes, Vec::new())
+    }
+
+    /// A table with this many rows, with these indexes.
+    pub fn indexed(rows: u64, hash_indexes: Vec<Vec<String>>, ordered_indexes: Vec<String>) -> Self {
+        let mut bench = Bench::new(hash_indexes, ordered_indexes);
         (0..rows).for_each(|number| assert!(bench.put(number, &message(number))));
         bench
     }

@@ -34,6 +34,13 @@ def refused(call: Callable[[], object], key: str, reason: str) -> None:
     assert reason in str(caught.value)
 
 
+def test_a_misspelt_argument_is_named_with_the_call(client: quire.Client) -> None:
+    with pytest.raises(TypeError, match=r'^Client\.subscribe\(\) .*\'bookmrk\'; did you mean "bookmark"\?$'):
+        client.subscribe("orders", bookmrk=quire.EPOCH)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^Client\.__init__\(\) .*'zzz'$"):
+        quire.Client("memory:", zzz=1)  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize(
     ("options", "key", "reason"),
     [

@@ -63,6 +63,35 @@ def test_serve_publish_subscribe_and_a_clean_stop(tmp_path: Path) -> None:
         assert raw.stdout == '{"qty": 1}\n{"qty": 99}\n'
 
 
+#: Runs `quire serve`. SIGTERM comes while the main thread is inside the function in which it waits for this signal.
+_SIGNALLED_SERVER = """
+import os, signal, sys
+from quire.cli import _serve, main
+
+def trace(frame, event, argument):
+    waits_in = frame.f_back.f_code if frame.f_code.co_name == "wait" and frame.f_back else None
+    if waits_in is not _serve.serve.__code__:
+        return None
+    def at_line(frame, event, argument):
+        if event == "line":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return at_line
+    return at_line
+
+sys.settrace(trace)
+main()
+"""
+
+
+def test_a_signal_at_any_step_of_the_wait_stops_a_server(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _SIGNALLED_SERVER, "serve", "--address", "127.0.0.1:0"]
+    result = subprocess.run(
+        [*command, "--data-directory", str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("listening on ")
+
+
 def test_what_was_flushed_survives_a_kill(tmp_path: Path) -> None:
     with serving(tmp_path) as (process, line):
         lines = "".join(f'{{"n": {n}}}\n' for n in range(2000))

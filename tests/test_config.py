@@ -530,6 +530,12 @@ def test_a_last_value_topic_with_a_pattern_keeps_no_history(tmp_path: Path) -> N
         (SOW_TOPIC + 'expiration = "0s"', "sow_topic[0].expiration", "0"),
         (SOW_TOPIC + 'expiration = "never"', "sow_topic[0].expiration", "never"),
         (SOW_TOPIC + "filter = 1", "sow_topic[0].filter", "unknown key"),
+        (
+            "[[transaction_log.topic]]\nname = 'a'\nmessage_type = 'json'\ndurability = 'os'",
+            "transaction_log.topic[0].durability",
+            "unknown key; it belongs to [transaction_log]",
+        ),
+        ("[transaction_log]\nname = 'a'", "transaction_log.name", "it belongs before all tables"),
     ],
 )
 def test_a_mistake_in_a_last_value_topic_is_named(tmp_path: Path, text: str, key: str, reason: str) -> None:

@@ -21,6 +21,7 @@ def test_the_demo_loses_nothing_over_a_kill() -> None:
     said = result.stdout.replace("\n", " ")
     assert "no message was lost, duplicated or out of order" in said
     assert "every flight was processed" in said
+    assert "both instances have every flight, once and in order" in said
     assert "table and query are equal to the source" in said
 
 

@@ -265,6 +265,26 @@ def test_the_broker_is_a_handful_of_parts() -> None:
     assert count == int(said[1])
 
 
+def test_the_architecture_page_counts_the_methods_of_the_broker() -> None:
+    count = 0
+    for path in BROKER.rglob("*.rs"):
+        for block in re.findall(r"^impl Broker\b.*?^\}", code_of(path), re.MULTILINE | re.DOTALL):
+            count += len(re.findall(r"^    (?:pub(?:\([^)]*\))? )?(?:const )?fn ", block, re.MULTILINE))
+    said = re.search(r"^\| methods of `Broker` \|[^|]*\| (\d+) in 4 files", PAGE, re.MULTILINE)
+    assert said is not None
+    assert count == int(said[1])
+
+
+def test_the_architecture_page_lists_the_phases_of_a_turn_in_order() -> None:
+    code = code_of(BROKER / "broker/mod.rs")
+    phases = re.search(r"let phases = \[(.*?)\];", code, re.DOTALL)
+    table = re.search(r"^\| phase \|.*?(?=^$)", PAGE, re.MULTILINE | re.DOTALL)
+    assert phases is not None
+    assert table is not None
+    said = [name for row in table[0].splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[2])]
+    assert said == re.findall(r"Broker::(\w+)", phases[1])
+
+
 @pytest.mark.parametrize(
     ("section", "row", "end"),
     [

@@ -23,7 +23,7 @@ fn puts(criterion: &mut Criterion) {
         bencher.iter_custom(|rounds| {
             let mut taken = Duration::ZERO;
             for _ in 0..rounds {
-                let mut bench = Bench::new(Vec::new());
+                let mut bench = Bench::new(Vec::new(), Vec::new());
                 let start = Instant::now();
                 messages.iter().zip(0..).for_each(|(data, number)| assert!(bench.put(number, data)));
                 taken += start.elapsed();
@@ -75,5 +75,30 @@ fn reads(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, puts, reads);
+/// Queries by the key, and of a range that one row in a hundred is in.
+fn queries(criterion: &mut Criterion) {
+    let filter = |text: &str| Filter::parse(text, &FilterOptions::default()).unwrap();
+    for rows in [1_000, 100_000, 10_000_000] {
+        let mut bench = Bench::indexed(rows, Vec::new(), vec!["/quantity".to_owned()]);
+        let mut group = criterion.benchmark_group(format!("table query of {rows}"));
+        group.sample_size(10);
+        let mut number = 0;
+        group.bench_function("by the key", |bencher| {
+            bencher.iter(|| {
+                number = (number * 7_919 + 1) % rows;
+                assert_eq!(bench.scan(&filter(&format!("/order_id = 'order-{number:09}'"))), 1);
+            });
+        });
+        let (indexed, whole) = (filter("/quantity < 10"), filter("/quantity < 10 OR /quantity = -1"));
+        group.bench_function("range of 1 %, ordered index", |bencher| {
+            bencher.iter(|| assert_eq!(bench.scan(&indexed), rows / 100));
+        });
+        group.bench_function("range of 1 %, all rows", |bencher| {
+            bencher.iter(|| assert_eq!(bench.scan(&whole), rows / 100));
+        });
+        group.finish();
+    }
+}
+
+criterion_group!(benches, puts, reads, queries);
 criterion_main!(benches);

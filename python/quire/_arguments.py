@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import math
@@ -37,6 +38,9 @@ AUTO: Final = _Auto.AUTO
 Auto = Literal[_Auto.AUTO]
 SequenceArgument = int | Auto | None
 
+#: A change of a link to another instance.
+LinkAction = Literal["downgrade", "upgrade", "pause", "resume"]
+
 
 def takes(
     arguments: Callable[_P, _A],
@@ -49,10 +53,21 @@ def takes(
     def decorate(method: Callable[[_S, _A], _R]) -> Callable[Concatenate[_S, _P], _R]:
         @functools.wraps(method)
         def taking(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-            return method(self, arguments(*args, **kwargs))
+            try:
+                taken = arguments(*args, **kwargs)
+            except TypeError as error:
+                # The caller knows the method, and not the dataclass.
+                text = str(error).replace(f"{arguments.__qualname__}.__init__()", f"{method.__qualname__}()")
+                if text == str(error):
+                    raise
+                unknown = next((name for name in kwargs if name not in names), None)
+                close = difflib.get_close_matches(unknown, names, 1) if unknown else []
+                raise TypeError(f'{text}; did you mean "{close[0]}"?' if close else text) from None
+            return method(self, taken)
 
         own = inspect.signature(method)
-        parameters = [*list(own.parameters.values())[:1], *inspect.signature(arguments).parameters.values()]
+        names = inspect.signature(arguments).parameters
+        parameters = [*list(own.parameters.values())[:1], *names.values()]
         taking.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         return taking
 

@@ -1,9 +1,11 @@
-"""Threads and open files of this process: when the system gives no more of them, the error says which limit to raise."""
+"""Threads, open files and signals of this process. When the system gives no more threads or files, the error says which limit to raise."""
 
 from __future__ import annotations
 
 import errno
 import os
+import queue
+import signal
 import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -15,6 +17,33 @@ from quire._errors import LimitExceededError
 SERVER_FILES: Final = 32
 
 _T = TypeVar("_T")
+
+
+class StopSignals:
+    """Waits for SIGTERM and other signals that ask the process to stop. It is made in the main thread.
+
+    A handler runs in the main thread, between any two steps of it. `threading.Event.set` in a handler waits forever when the main thread
+    is just inside `Event.wait`, which has the lock of the event. `SimpleQueue.put` may be called at any moment.
+    """
+
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self._came: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for number in numbers:
+            signal.signal(number, lambda *_: self.stop())
+
+    def stop(self) -> None:
+        """Does what a signal does. Any thread may call it."""
+        self._came.put(None)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits for at most `timeout` seconds; `None` = without a limit. Returns whether the process is to stop."""
+        try:
+            self._came.get(timeout=timeout)
+        except queue.Empty:
+            return False
+        # The next call finds it, too.
+        self.stop()
+        return True
 
 
 def start_thread(thread: threading.Thread) -> None:

@@ -10,7 +10,7 @@ use super::reply::Refused;
 use super::stats::{ConnectionStats, Page, ReplicationStats, ServerStats, Stats, TopicStats};
 use super::{Access, ConnectionId, Output};
 use crate::session::{Phase, SessionId};
-use quire_command::{Ack, AckKind, Code, Maintain, Reply, Subject};
+use quire_command::{Ack, AckKind, Code, LinkAction, Maintain, Reply, Subject};
 
 /// An administrative command.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,12 +40,12 @@ pub enum AdminCommand {
     DropQueue(String),
     /// The links to other instances. The reply is [`AdminReply::Replication`].
     Replication,
-    /// Whether publishers wait for a destination. The reply is [`AdminReply::Replication`].
-    Downgrade {
+    /// Changes the link to a destination. The reply is [`AdminReply::Replication`].
+    Link {
         /// The destination.
         destination: String,
-        /// They do not wait for it from now on; false: they do again.
-        is_downgraded: bool,
+        /// The change.
+        action: LinkAction,
     },
 }
 

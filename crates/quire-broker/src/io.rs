@@ -387,6 +387,13 @@ pub enum Event {
         /// Why this changed.
         reason: &'static str,
     },
+    /// A command paused a destination, or ended the pause.
+    LinkPaused {
+        /// The destination.
+        destination: String,
+        /// Whether nothing is sent to it from now on.
+        is_paused: bool,
+    },
     /// Another instance sends its records.
     LinkAccepted {
         /// The instance.
@@ -423,6 +430,7 @@ impl Event {
             | Event::LinkCaughtUp { .. }
             | Event::LinkAccepted { .. }
             | Event::LinkWaitedFor { is_waited_for: true, .. }
+            | Event::LinkPaused { .. }
             | Event::ShuttingDown => Level::Info,
             Event::Ended { code: Code::ShuttingDown, .. } => Level::Info,
             Event::Ended { .. }
@@ -557,6 +565,12 @@ impl fmt::Display for Event {
             }
             Event::LinkWaitedFor { destination, is_waited_for: false, reason } => {
                 write!(f, "destination {destination:?}: publishers do not wait for it: {reason}")
+            }
+            Event::LinkPaused { destination, is_paused: true } => {
+                write!(f, "destination {destination:?}: paused by a command: nothing is sent to it")
+            }
+            Event::LinkPaused { destination, is_paused: false } => {
+                write!(f, "destination {destination:?}: resumed by a command")
             }
             Event::LinkAccepted { source, peer } => {
                 write!(f, "source {source:?}: connected from {peer}")

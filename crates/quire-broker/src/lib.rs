@@ -42,7 +42,7 @@ pub use config::{
 };
 pub use failure::code_of;
 pub use io::{ConnectionId, Event, Input, Level, Output, TransportId};
-pub use links::{DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
+pub use links::{Compression, DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
 pub use maintenance::{Maintenance, MaintenanceDone, MaintenanceJob};
 pub(crate) use queues::QueueSubscription;
 pub use queues::{

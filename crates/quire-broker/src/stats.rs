@@ -152,6 +152,12 @@ pub struct TableFigures {
     /// Bytes of memory that the topic uses.
     #[serde(rename = "memory")]
     pub memory_size: u64,
+    /// Indexes that queries made, and that they use.
+    #[serde(rename = "made_indexes")]
+    pub made_index_count: u64,
+    /// Indexes that queries need, and that are being built.
+    #[serde(rename = "building_indexes")]
+    pub building_index_count: u64,
     /// The fields of the key; none when publishers supply the keys.
     pub key: Vec<String>,
     /// `persistent` or `transient`.

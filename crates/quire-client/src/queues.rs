@@ -9,7 +9,8 @@ use super::connection::Connection;
 use super::lease::{BEGUN_SIZE_MAX, pieces};
 use super::{ClientCore, CommandId, Failure, Lease, State};
 use quire_command::{
-    Acks, Bookmarks, Command, DefineQueue, SETTLE_BOOKMARKS_MAX, Selection, Settle, Subject, put_bookmark,
+    Acks, Bookmarks, Command, DefineQueue, LinkAction, SETTLE_BOOKMARKS_MAX, Selection, Settle, Subject,
+    put_bookmark,
 };
 use quire_types::Verdict;
 use quire_types::time::Instant;
@@ -101,15 +102,15 @@ impl ClientCore {
         }))
     }
 
-    /// Decides whether publishers of the server wait for a destination: [`Event::Told`](super::Event::Told).
+    /// Downgrades, upgrades, pauses or resumes the link of the server to a destination: [`Event::Told`](super::Event::Told).
     ///
     /// # Errors
     /// When the client is closed.
-    pub fn replicate(&mut self, destination: &str, is_downgraded: bool) -> Result<CommandId, Failure> {
+    pub fn replicate(&mut self, destination: &str, action: LinkAction) -> Result<CommandId, Failure> {
         self.check_not_closed()?;
         Ok(self.command(|commands| {
             commands.once(None, |command, out| {
-                Command::Replicate { command, destination, is_downgraded }.encode(out);
+                Command::Replicate { command, destination, action }.encode(out);
             })
         }))
     }

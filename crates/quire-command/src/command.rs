@@ -25,7 +25,20 @@ pub enum Command<'a> {
     Inspect { command: u32, subject: Subject<'a> },
     DefineQueue { command: u32, action: DefineQueue<'a> },
     SowDelete(SowDelete<'a>),
-    Replicate { command: u32, destination: &'a str, is_downgraded: bool },
+    Replicate { command: u32, destination: &'a str, action: LinkAction },
+}
+
+/// The change that a [`Command::Replicate`] asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkAction {
+    /// Publishers no longer wait for the destination.
+    Downgrade,
+    /// They wait for it again.
+    Upgrade,
+    /// Nothing is sent to the destination.
+    Pause,
+    /// Records are sent again.
+    Resume,
 }
 
 /// The change that a [`Command::DefineQueue`] asks for.

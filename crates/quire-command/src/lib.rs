@@ -10,8 +10,8 @@ mod reply;
 
 pub use code::Code;
 pub use command::{
-    Acks, Command, DefineQueue, Extend, Logon, Maintain, Publish, PublishBatch, Query, Selection, Settle,
-    SowDelete, Subject, Subscribe, SubscribeOptions, Unsubscribe,
+    Acks, Command, DefineQueue, Extend, LinkAction, Logon, Maintain, Publish, PublishBatch, Query, Selection,
+    Settle, SowDelete, Subject, Subscribe, SubscribeOptions, Unsubscribe,
 };
 pub use packed::{
     BatchItems, Bookmarks, KEYS_MAX, Keys, SETTLE_BOOKMARKS_MAX, SubscriptionNumbers, put_batch_item,

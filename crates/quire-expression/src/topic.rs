@@ -52,8 +52,12 @@ pub enum TopicError {
         instead: Box<str>,
     },
     /// The pattern does not compile, or its compiled form is above the limit.
-    #[error("the topic pattern is not usable: {reason}")]
+    #[error(
+        "the topic pattern {pattern:?} cannot be used: {reason}; write a backslash before a character that is part of a name"
+    )]
     Pattern {
+        /// The pattern.
+        pattern: Box<str>,
         /// The error of the regular expression engine.
         reason: String,
     },
@@ -109,7 +113,7 @@ impl TopicPattern {
             .dfa_size_limit(PATTERN_CACHE_SIZE_MAX)
             .build()
             .map(|regex| TopicPattern { regex: Arc::new(regex), prefix: prefix_of(pattern).into() })
-            .map_err(|error| TopicError::Pattern { reason: in_one_line(&error) })
+            .map_err(|error| TopicError::Pattern { pattern: pattern.into(), reason: in_one_line(&error) })
     }
 
     /// As it was written.
@@ -262,7 +266,7 @@ mod tests {
         assert!(TopicSelector::new("a.>b").is_ok() && TopicSelector::new("#").is_ok());
         assert_eq!(
             TopicSelector::new("a(b").unwrap_err(),
-            TopicError::Pattern { reason: "unclosed group".into() }
+            TopicError::Pattern { pattern: "a(b".into(), reason: "unclosed group".into() }
         );
         assert!(matches!(TopicSelector::new(r"\w{1000}{1000}"), Err(TopicError::Pattern { .. })));
     }

@@ -32,7 +32,7 @@ use crate::errors;
 use crate::fork;
 use crate::headers;
 use crate::interpreter;
-use crate::maintenance::{action_of, files_of};
+use crate::maintenance::{action_of, files_of, link_action};
 use crate::message::{Message, Progress};
 use crate::queue::verdict_of;
 use crate::receipt::Receipt;
@@ -579,10 +579,10 @@ impl Client {
         number_of(py, self.handle.client().inspect(subject))
     }
 
-    /// Decides whether publishers of the server wait for a destination; gives the command.
-    fn replicate(&self, py: Python<'_>, destination: &str, is_downgraded: bool) -> PyResult<u32> {
+    /// Downgrades, upgrades, pauses or resumes the link of the server to a destination; gives the command.
+    fn replicate(&self, py: Python<'_>, destination: &str, action: &str) -> PyResult<u32> {
         self.handle.check_fork(py)?;
-        number_of(py, self.handle.client().replicate(destination, is_downgraded))
+        number_of(py, self.handle.client().replicate(destination, link_action(action)?))
     }
 
     /// Has the server create a queue with these settings, as JSON; gives the command.

@@ -23,7 +23,7 @@ use quire_journal::{JournalError, Progress};
 use crate::errors;
 use crate::interpreter;
 use crate::journal_reader::{JournalReader, SegmentFields, fields_of};
-use crate::maintenance::{action_of, files_of};
+use crate::maintenance::{action_of, files_of, link_action};
 
 /// The kinds of events of a turn. `python/quire/server/_server.py` has the same numbers.
 const CONNECTED: u8 = 0;
@@ -182,9 +182,10 @@ impl Engine {
         }
     }
 
-    /// Decides whether publishers wait for a destination.
-    fn downgrade(&self, py: Python<'_>, destination: String, is_downgraded: bool) -> PyResult<()> {
-        match self.admin(py, AdminCommand::Downgrade { destination, is_downgraded })? {
+    /// Downgrades, upgrades, pauses or resumes the link to a destination.
+    fn replicate(&self, py: Python<'_>, destination: String, action: &str) -> PyResult<()> {
+        let action = link_action(action)?;
+        match self.admin(py, AdminCommand::Link { destination, action })? {
             AdminReply::Replication(_) => Ok(()),
             reply => Err(unexpected(py, reply)),
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use quire_command::LinkAction;
 use quire_driver::Clock;
 use quire_journal::{Action, Which};
 use quire_types::Files;
@@ -110,5 +111,18 @@ pub fn action_of(name: &str) -> PyResult<Action> {
         "compress" => Ok(Action::Compress),
         "remove" => Ok(Action::Remove),
         _ => Err(PyValueError::new_err(format!("{name:?} is not 'archive', 'compress' or 'remove'"))),
+    }
+}
+
+/// `"downgrade"`, `"upgrade"`, `"pause"` or `"resume"`.
+pub fn link_action(name: &str) -> PyResult<LinkAction> {
+    match name {
+        "downgrade" => Ok(LinkAction::Downgrade),
+        "upgrade" => Ok(LinkAction::Upgrade),
+        "pause" => Ok(LinkAction::Pause),
+        "resume" => Ok(LinkAction::Resume),
+        _ => {
+            Err(PyValueError::new_err(format!("{name:?} is not 'downgrade', 'upgrade', 'pause' or 'resume'")))
+        }
     }
 }

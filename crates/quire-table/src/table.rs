@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::TableConfigError;
 use crate::history::{AsOf, BeforeHistory, History, HistoryConfig, KnownHistory, Moment};
-use crate::index::Indexes;
+use crate::index::{ByKey, Indexes};
+use crate::key::KeyFields;
 use crate::key_index::{KeyIndex, hash_of};
 use crate::page::{Change, Move, Page, PageId, PageQuery, SlotMove};
 use crate::query::{Polled, Query, ScanId};
 use crate::row::{Head, Row};
 use crate::rows::{Previous, Rows};
-use crate::scan::{Scan, Slots, Source, row_effort_max};
+use crate::scan::{Scan, Source, row_effort_max};
+use crate::slots::{IndexLimits, Slots};
+use crate::snapshot::BadSnapshot;
 use quire_expression::filter::Filter;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_journal::{Memory, Position, Timestamp};
@@ -21,6 +24,7 @@ macro_rules! source_of {
         Source {
             rows: &$table.rows,
             history: $table.history.as_ref(),
+            indexes: &$table.indexes,
             topic: &$table.name,
             message_type: $table.message_type,
         }
@@ -34,12 +38,17 @@ pub struct TableConfig {
     pub name: String,
     /// The type of its messages.
     pub message_type: MessageType,
+    /// The fields from which the caller generates the keys; `None`: publishers supply the keys. A filter that says which values all of
+    /// them have finds its rows through their keys.
+    pub key: Option<KeyFields>,
     /// Lists of fields: an index finds the rows that have given texts in all fields of one list.
     pub hash_indexes: Vec<Vec<String>>,
     /// Fields: an index finds the rows whose value is in a range.
     pub ordered_indexes: Vec<String>,
     /// How much of its history the table keeps; `None` = nothing.
     pub history: Option<HistoryConfig>,
+    /// How queries use indexes.
+    pub limits: IndexLimits,
 }
 
 /// The newest row of each key of one last-value topic.
@@ -56,7 +65,9 @@ pub struct Table {
     message_type: MessageType,
     rows: Rows,
     keys: KeyIndex,
+    by_key: Option<ByKey>,
     indexes: Indexes,
+    limits: IndexLimits,
     /// The rows with a lifetime, by its end.
     lifetimes: BTreeSet<(Timestamp, u32)>,
     /// The row that the last change replaced.
@@ -94,6 +105,10 @@ pub struct TableStats {
     pub versions: usize,
     /// Bytes of the versions.
     pub history_size: usize,
+    /// Indexes that queries made, and that they use.
+    pub made_indexes: usize,
+    /// Indexes that are being built.
+    pub building_indexes: usize,
 }
 
 impl Table {
@@ -108,7 +123,9 @@ impl Table {
             message_type: config.message_type,
             rows: Rows::new(memory),
             keys: KeyIndex::new(),
+            by_key: config.key.map(|fields| ByKey::new(fields, memory)),
             indexes,
+            limits: config.limits,
             lifetimes: BTreeSet::new(),
             previous: Previous::default(),
             history: config.history.map(History::new),
@@ -140,6 +157,7 @@ impl Table {
             rows_size: self.rows.size(),
             memory_size: self.rows.memory_size()
                 + self.keys.memory_size()
+                + self.by_key.as_ref().map_or(0, ByKey::memory_size)
                 + self.indexes.memory_size()
                 + lifetimes_size,
             lifetimes: self.lifetimes.len(),
@@ -149,6 +167,8 @@ impl Table {
             pages: self.pages.len(),
             versions: self.history.as_ref().map_or(0, History::len),
             history_size: self.history.as_ref().map_or(0, History::size),
+            made_indexes: self.indexes.made_count() - usize::from(self.is_building_index()),
+            building_indexes: self.is_building_index().into(),
         }
     }
 
@@ -180,10 +200,36 @@ impl Table {
         if let Some(expires) = row.expires {
             self.lifetimes.insert((expires, slot));
         }
-        self.change_indexes(slot, Some(row.data));
+        self.change_indexes(slot, Some(row));
         self.keep_version(Moment { position: row.position, timestamp: row.timestamp });
         self.change_pages(slot, row.timestamp);
         known.is_none()
+    }
+
+    /// Adds a row of a snapshot to a table that only [`restore`](Self::restore) has filled. The row is found by its key after
+    /// [`finish_restore`](Self::finish_restore), and scans give it.
+    ///
+    /// # Panics
+    /// As [`put`](Self::put).
+    pub fn restore(&mut self, row: &Row<'_>) {
+        self.previous.clear();
+        let slot = self.rows.insert(row, hash_of(row.key), self.epoch);
+        if let Some(expires) = row.expires {
+            self.lifetimes.insert((expires, slot));
+        }
+        self.change_indexes(slot, Some(row));
+    }
+
+    /// Makes the index of the keys of all rows. This is done once, after the last [`restore`](Self::restore).
+    ///
+    /// # Errors
+    /// [`BadSnapshot::SameKey`]: two rows have the same key. The table is of no use then.
+    pub fn finish_restore(&mut self) -> Result<(), BadSnapshot> {
+        let rows = &self.rows;
+        let key = |slot| rows.row(slot).map(|row| row.key);
+        let are_equal = |one, other| rows.hash(one) == rows.hash(other) && key(one) == key(other);
+        self.keys = KeyIndex::of(rows.hashes(), are_equal).ok_or(BadSnapshot::SameKey)?;
+        Ok(())
     }
 
     /// Removes the row with a key. `at` is the record of the log that removes it. Returns whether there was one.
@@ -223,28 +269,43 @@ impl Table {
     /// Begins a scan. Its result is the state at this call: later changes do not change it. Rows whose lifetime ended at `now` or before are
     /// not in it.
     pub fn open(&mut self, mut query: Query, now: Timestamp) -> ScanId {
-        let slots = self.slots(query.keys.as_deref(), query.filter.as_ref());
+        let slots = self.slots(query.keys.as_deref(), query.filter.as_ref(), query.copies_size_max);
         if query.as_of.is_none() {
             query.keys = None;
         }
         self.begin_scan(query, now, slots)
     }
 
-    /// The slots of all rows that can have one of the keys and match the filter, and perhaps others.
-    fn slots(&self, keys: Option<&[Box<[u8]>]>, filter: Option<&Filter>) -> Slots {
-        let listed = match keys {
-            Some(keys) => {
-                let mut slots: Vec<u32> =
-                    keys.iter().filter_map(|key| self.slot_of(key, hash_of(key))).collect();
-                slots.sort_unstable();
-                slots.dedup();
-                Some(slots)
+    /// The slots of all rows that can have one of the keys and match the filter, and perhaps others. `size_max`: the bytes that the scan may
+    /// hold.
+    fn slots(&self, keys: Option<&[Box<[u8]>]>, filter: Option<&Filter>, size_max: usize) -> Slots {
+        if let Some(keys) = keys {
+            return Slots::listed(keys.iter().filter_map(|key| self.slot_of(key, hash_of(key))).collect());
+        }
+        let limits = &self.limits;
+        let slot_of = |key: &[u8]| self.slot_of(key, hash_of(key));
+        let by_key = self.by_key.as_ref().zip(filter);
+        let by_key =
+            by_key.and_then(|(by_key, filter)| by_key.candidates(filter, limits.listed_max, slot_of));
+        let walk = filter.and_then(|filter| self.indexes.walk(filter));
+        let end = self.rows.end();
+        match (by_key, walk) {
+            (Some(slots), walk) if walk.as_ref().is_none_or(|(_, count)| slots.len() <= *count) => {
+                Slots::listed(slots)
             }
-            None => filter.and_then(|filter| self.indexes.candidates(filter, CANDIDATES_MAX)),
-        };
-        match listed {
-            Some(slots) => Slots::Listed { slots, next: 0 },
-            None => Slots::All { next: 0, end: self.rows.end() },
+            (_, Some((mut walk, count))) if count <= limits.listed_max => {
+                let mut slots = Vec::with_capacity(count);
+                walk.take(&self.indexes, usize::MAX, &mut slots);
+                Slots::listed(slots)
+            }
+            (None, Some((walk, count)))
+                if count <= self.rows.len() / limits.walked_part
+                    && Slots::size_of_walk(end) <= size_max / 2 =>
+            {
+                Slots::walked(walk, end, limits.portion_len)
+            }
+            (Some(slots), _) => Slots::listed(slots),
+            _ => Slots::All { next: 0, end },
         }
     }
 
@@ -266,10 +327,25 @@ impl Table {
     /// A scan that is not open has no rows.
     pub fn poll(&mut self, scan: ScanId, effort: usize, out: &mut dyn FnMut(&Row<'_>) -> bool) -> Polled {
         let source = source_of!(self);
-        match self.scans.get_mut(&scan) {
-            Some(scan) => scan.poll(effort, source, &mut self.arena, out),
-            None => Polled::Done { matched: 0 },
+        let Some(scan) = self.scans.get_mut(&scan) else { return Polled::Done { matched: 0 } };
+        let polled = scan.poll(effort, source, &mut self.arena, out);
+        if let (Polled::Done { matched }, Some(filter)) = (polled, scan.costly_filter()) {
+            let (rows, part) = (self.rows.len(), self.limits.walked_part as u64);
+            if rows >= self.limits.made_rows_min && matched.saturating_mul(part) <= rows as u64 {
+                self.indexes.make_for(filter, rows, self.rows.size() / self.limits.made_size_part);
+            }
         }
+        polled
+    }
+
+    /// Whether an index is being built, because a scan needed it. The caller calls [`build_index`](Table::build_index) until it is whole.
+    pub fn is_building_index(&self) -> bool {
+        self.indexes.is_building()
+    }
+
+    /// Reads the next rows into the index that is being built, at most `count`. Returns whether there are more.
+    pub fn build_index(&mut self, count: usize) -> bool {
+        self.indexes.build(&self.rows, self.message_type, count, &mut self.arena)
     }
 
     /// Ends a scan and frees its memory.
@@ -330,7 +406,7 @@ impl Table {
 
     /// Begins a page. It shows rows when [`poll_page`](Table::poll_page) has looked at all rows.
     pub fn open_page(&mut self, query: PageQuery) -> PageId {
-        let slots = self.slots(query.keys.as_deref(), query.filter.as_ref());
+        let slots = self.slots(query.keys.as_deref(), query.filter.as_ref(), query.size_max);
         let page = self.next_page;
         self.next_page = PageId(page.0 + 1);
         self.pages.insert(page, Page::new(query, slots));
@@ -357,7 +433,7 @@ impl Table {
         };
         let query = Query { order, copies_size_max, ..Query::default() };
         // The rows of the page count as alive until they are removed.
-        self.begin_scan(query, Timestamp(0), Slots::Listed { slots, next: 0 })
+        self.begin_scan(query, Timestamp(0), Slots::listed(slots))
     }
 
     /// The moves of all pages by the last change.
@@ -396,12 +472,15 @@ impl Table {
         self.change_pages(slot, Timestamp(0));
     }
 
-    /// The row of a slot was replaced by one with this data, or removed.
-    fn change_indexes(&mut self, slot: u32, after: Option<&[u8]>) {
+    /// The row of a slot was replaced by this one, or removed.
+    fn change_indexes(&mut self, slot: u32, after: Option<&Row<'_>>) {
+        if let Some(by_key) = &mut self.by_key {
+            by_key.change(slot, after.map(|row| (row.key, row.data)), &mut self.arena);
+        }
         if self.indexes.is_empty() {
             return;
         }
-        let before = self.previous.row().map(|row| row.data);
+        let (before, after) = (self.previous.row().map(|row| row.data), after.map(|row| row.data));
         self.indexes.change(slot, self.message_type, (before, after), &mut self.arena);
     }
 
@@ -447,9 +526,6 @@ impl Table {
     }
 }
 
-/// The most slots that an index may give to a scan: 256 KiB, and less than a millisecond. With more, the scan looks at all slots.
-const CANDIDATES_MAX: usize = 64 * 1024;
-
 /// Bytes of a lifetime in the list of lifetimes, about.
 const LIFETIME_SIZE: usize = 24;
 
@@ -463,9 +539,11 @@ mod tests {
         let config = TableConfig {
             name: "orders".into(),
             message_type: MessageType::Json,
+            key: None,
             hash_indexes: Vec::new(),
             ordered_indexes: Vec::new(),
             history: None,
+            limits: IndexLimits::default(),
         };
         Table::new(config, &Memory::heap()).unwrap()
     }

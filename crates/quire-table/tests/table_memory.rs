@@ -20,9 +20,11 @@ fn table(has_index: bool, memory: &Memory) -> Table {
     let config = TableConfig {
         name: "orders".into(),
         message_type: MessageType::Json,
+        key: None,
         hash_indexes: if has_index { vec![vec!["/name".into()]] } else { Vec::new() },
         ordered_indexes: Vec::new(),
         history: None,
+        limits: IndexLimits::default(),
     };
     Table::new(config, memory).unwrap()
 }

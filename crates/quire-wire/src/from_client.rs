@@ -7,7 +7,7 @@ use super::frame::{
 };
 use quire_command::{
     Acks, BatchItems, Bookmarks, CLIENT_NAME_SIZE_MAX, CORRELATION_SIZE_MAX, Command, Extend, KEY_SIZE_MAX,
-    Logon, Maintain, Publish, PublishBatch, Query, Settle, SowDelete, Subject, Subscribe,
+    LinkAction, Logon, Maintain, Publish, PublishBatch, Query, Settle, SowDelete, Subject, Subscribe,
     SubscriptionNumbers, Unsubscribe, put_batch_item,
 };
 use quire_types::{Delay, Headers, TOPIC_SIZE_MAX, Timestamp};
@@ -150,9 +150,9 @@ impl Encode for Command<'_> {
             Command::Inspect { command, subject } => encode_inspect(out, *command, subject),
             Command::DefineQueue { command, action } => encode_define_queue(out, *command, action),
             Command::SowDelete(delete) => delete.encode(out),
-            Command::Replicate { command, destination, is_downgraded } => put_frame(out, REPLICATE, |out| {
+            Command::Replicate { command, destination, action } => put_frame(out, REPLICATE, |out| {
                 put_field(out, 1, &command.to_le_bytes());
-                put_field(out, 3, &[if *is_downgraded { DOWNGRADE } else { UPGRADE }]);
+                put_field(out, 3, &[number_of(*action)]);
                 put_field(out, 4, destination.as_bytes());
             }),
         }
@@ -375,10 +375,13 @@ fn decode_replicate(body: &[u8]) -> Result<Command<'_>, WireError> {
             tag => fields.unknown(tag)?,
         }
     }
-    if command == 0 || destination.is_empty() || !matches!(action, DOWNGRADE | UPGRADE) {
-        return Err(fields.bad("command, action and destination"));
+    let known = LINK_ACTIONS.into_iter().find(|known| number_of(*known) == action);
+    match known {
+        Some(action) if command != 0 && !destination.is_empty() => {
+            Ok(Command::Replicate { command, destination, action })
+        }
+        _ => Err(fields.bad("command, action and destination")),
     }
-    Ok(Command::Replicate { command, destination, is_downgraded: action == DOWNGRADE })
 }
 
 fn decode_inspect(body: &[u8]) -> Result<Command<'_>, WireError> {
@@ -412,9 +415,18 @@ const CLIENTS: u8 = 2;
 const TOPICS: u8 = 3;
 const REPLICATION: u8 = 4;
 
+const LINK_ACTIONS: [LinkAction; 4] =
+    [LinkAction::Downgrade, LinkAction::Upgrade, LinkAction::Pause, LinkAction::Resume];
+
 /// `action` of a `replicate`.
-const DOWNGRADE: u8 = 1;
-const UPGRADE: u8 = 2;
+fn number_of(action: LinkAction) -> u8 {
+    match action {
+        LinkAction::Downgrade => 1,
+        LinkAction::Upgrade => 2,
+        LinkAction::Pause => 3,
+        LinkAction::Resume => 4,
+    }
+}
 
 /// The fields that the small commands share.
 struct CommandFields<'a> {

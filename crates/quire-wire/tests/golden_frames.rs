@@ -242,9 +242,20 @@ fn client_frames() -> Vec<(&'static str, Command<'static>)> {
         ("inspect.replication", Command::Inspect { command: 1, subject: Subject::Replication }),
         (
             "replicate.downgrade",
-            Command::Replicate { command: 1, destination: "east-2", is_downgraded: true },
+            Command::Replicate { command: 1, destination: "east-2", action: LinkAction::Downgrade },
         ),
-        ("replicate.upgrade", Command::Replicate { command: 1, destination: "east-2", is_downgraded: false }),
+        (
+            "replicate.upgrade",
+            Command::Replicate { command: 1, destination: "east-2", action: LinkAction::Upgrade },
+        ),
+        (
+            "replicate.pause",
+            Command::Replicate { command: 1, destination: "east-2", action: LinkAction::Pause },
+        ),
+        (
+            "replicate.resume",
+            Command::Replicate { command: 1, destination: "east-2", action: LinkAction::Resume },
+        ),
         (
             "define_queue.create",
             Command::DefineQueue { command: 1, action: DefineQueue::Create { settings: "{\"name\":\"q\"}" } },

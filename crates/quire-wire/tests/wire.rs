@@ -208,8 +208,8 @@ proptest! {
         client_round_trip(&Command::Stats { command, queue: filter.as_deref() });
         server_round_trip(&Reply::Stats { command, json: &json });
         if !topic.is_empty() {
-            for is_downgraded in [false, true] {
-                client_round_trip(&Command::Replicate { command, destination: &topic, is_downgraded });
+            for action in [LinkAction::Downgrade, LinkAction::Upgrade, LinkAction::Pause, LinkAction::Resume] {
+                client_round_trip(&Command::Replicate { command, destination: &topic, action });
             }
         }
         for subject in [Subject::Server, Subject::Replication, Subject::Clients { after: subscription.into() }, Subject::Topics { after: &topic }] {
@@ -298,7 +298,7 @@ proptest! {
             30 => Message { key: b"k", kind: MessageKind::Delta(RecordHash([1; 16])), queued: None, ..QUEUED }.encode(&mut bytes),
             29 => Command::Query(Query { command: 1, topic: "orders", keys, skip_n: Some(1), wants_last_values: true, ..Query::default() })
                 .encode(&mut bytes),
-            31 => Command::Replicate { command: 3, destination: "b", is_downgraded: true }.encode(&mut bytes),
+            31 => Command::Replicate { command: 3, destination: "b", action: LinkAction::Downgrade }.encode(&mut bytes),
             22 => Command::Inspect { command: 3, subject: Subject::Clients { after: 4 } }.encode(&mut bytes),
             _ => Command::Unsubscribe(Unsubscribe { command: 3, acks: Acks::PROCESSED, subscription: 4, begun: None }).encode(&mut bytes),
         }

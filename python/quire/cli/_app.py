@@ -41,7 +41,7 @@ app.command("quire.cli._inspect:topic_app", name="topic", help="Show the topics 
 app.command(
     "quire.cli._replication:app",
     name="replication",
-    help="Show the links of a server to other instances; downgrade and upgrade destinations.",
+    help="Show the links of a server to other instances; downgrade, upgrade, pause and resume destinations.",
 )
 app.command("quire.cli._inspect:client_app", name="client", help="Show the clients of a server.")
 app.command(
@@ -105,6 +105,43 @@ def serve(
     from quire.cli._serve import serve as run
 
     return run(config, address=address, data_directory=data_directory, as_json=json)
+
+
+@app.command
+def up(
+    directory: Path = Path("quire-instances"),
+    *,
+    instances: int | None = None,
+    port: int | None = None,
+    sync_type: Literal["sync", "async"] | None = None,
+    json: Json = False,
+) -> int:
+    """Run instances on this machine that replicate to each other, until Ctrl-C or SIGTERM.
+
+    The first run writes a configuration file for each instance into the directory.
+    Later runs start the same instances with their data.
+    The configuration files can be changed, and `quire serve` runs each of them alone.
+
+    For example:
+      quire up --instances 2
+      quire up trial --instances 3 --port 9500
+      quire up trial
+
+    Parameters
+    ----------
+    directory
+        Directory for the configuration files, the logs and the data.
+    instances
+        Number of instances, 2 to 9. Default: 2, or those in the directory.
+    port
+        Port of the first instance for clients, 9007 by default. The others have the next ports.
+        The ports for the links are 100 higher. Port 0 selects free ports.
+    sync_type
+        Whether publishers wait for the other instances. Default: sync.
+    """
+    from quire.cli._up import up as run
+
+    return run(directory, instances=instances, port=port, sync_type=sync_type, as_json=json)
 
 
 @app.command

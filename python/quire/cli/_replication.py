@@ -7,13 +7,14 @@ from typing import Any
 from cyclopts import App
 
 import quire
+from quire._arguments import LinkAction
 from quire.cli import default_url
 from quire.cli._app import Json, Url
 from quire.cli._output import print_json, print_table
 
 app = App(
     name="replication",
-    help="Show the links of a server to other instances; downgrade and upgrade destinations.",
+    help="Show the links of a server to other instances; downgrade, upgrade, pause and resume destinations.",
     help_format="plaintext",
 )
 
@@ -93,7 +94,7 @@ def downgrade(destination: str, *, url: Url = None) -> int:
     destination
         Name of the destination.
     """
-    return _set(destination, url, is_downgraded=True)
+    return _set_waited_for(destination, url, "downgrade")
 
 
 @app.command(name="upgrade")
@@ -108,13 +109,56 @@ def upgrade(destination: str, *, url: Url = None) -> int:
     destination
         Name of the destination.
     """
-    return _set(destination, url, is_downgraded=False)
+    return _set_waited_for(destination, url, "upgrade")
 
 
-def _set(destination: str, url: str | None, *, is_downgraded: bool) -> int:
+@app.command(name="pause")
+def pause(destination: str, *, url: Url = None) -> int:
+    """Send nothing to a destination until it is resumed or the server is restarted.
+
+    The journal keeps the files that the destination needs.
+    Publishers wait for a sync destination as before. Downgrade it so that they do not wait.
+
+    For example:
+      quire replication pause east-2
+
+    Parameters
+    ----------
+    destination
+        Name of the destination.
+    """
+    _act(destination, url, "pause")
+    print(f"{destination}: paused, nothing is sent to it")
+    return 0
+
+
+@app.command(name="resume")
+def resume(destination: str, *, url: Url = None) -> int:
+    """Connect to a paused destination, and send it what it lacks.
+
+    For example:
+      quire replication resume east-2
+
+    Parameters
+    ----------
+    destination
+        Name of the destination.
+    """
+    _act(destination, url, "resume")
+    print(f"{destination}: resumed")
+    return 0
+
+
+def _act(destination: str, url: str | None, action: LinkAction) -> dict[str, Any]:
+    """Changes the link to a destination, and returns its figures."""
     with quire.Client(url or default_url()) as client:
-        links = client._replication(destination, is_downgraded=is_downgraded)
+        links = client._replicate(destination, action)
     (link,) = (link for link in links["destinations"] if link["name"] == destination)
+    return dict(link)
+
+
+def _set_waited_for(destination: str, url: str | None, action: LinkAction) -> int:
+    link = _act(destination, url, action)
     print(f"{destination}: publishers {'wait' if link['sync_type'] == 'sync' else 'do not wait'} for it")
     return 0
 

@@ -6,11 +6,10 @@ import json
 import logging
 import signal
 import sys
-import threading
 from pathlib import Path
 
 from quire._errors import ConfigError
-from quire._process import raise_open_files
+from quire._process import StopSignals, raise_open_files
 from quire.config import Address, Config
 from quire.server._server import Progress, Server
 
@@ -27,9 +26,7 @@ def serve(
     config = config.replace(address=address, data_directory=data_directory)
     raise_open_files()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    stopping = StopSignals(signal.SIGTERM, signal.SIGINT)
     server = Server(config, on_progress=_progress() if sys.stderr.isatty() else None)
     server.start()
     try:

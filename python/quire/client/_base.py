@@ -18,6 +18,7 @@ from typing import Any, Generic, Literal, TypeVar
 from quire import _quire
 from quire._arguments import (
     AUTO,
+    LinkAction,
     backlog_to_core,
     check_function,
     check_timeout,
@@ -633,12 +634,11 @@ class ClientBase(Generic[S]):
         links: dict[str, Any] = told["replication"]
         return links
 
-    async def _set_waited_for(self, destination: str, *, is_downgraded: bool) -> dict[str, Any]:
-        """Decides whether publishers of the server wait for a destination. Gives its links."""
+    async def _change_link(self, destination: str, action: LinkAction) -> dict[str, Any]:
+        """Downgrades, upgrades, pauses or resumes a link of the server. Gives its links."""
         core = await self._ready()
-        command = core.replicate(destination, is_downgraded)
-        verb = "downgrading" if is_downgraded else "upgrading"
-        told = await self._told(core, command, None, f"{verb} the destination {destination!r}")
+        command = core.replicate(destination, action)
+        told = await self._told(core, command, None, f"{action} of the destination {destination!r}")
         links: dict[str, Any] = told["replication"]
         return links
 

@@ -12,6 +12,7 @@ from quire import _quire
 from quire._arguments import (
     AUTO,
     Auto,
+    LinkAction,
     SequenceArgument,
     check_timeout,
     check_type,
@@ -757,11 +758,13 @@ class Client(ClientBase[Subscription]):
         """Returns the topics of the server with these names."""
         return finish(self._described(topics))
 
-    def _replication(self, destination: str | None = None, *, is_downgraded: bool = False) -> dict[str, Any]:
-        """Returns the links of the server. With a destination: decides first whether publishers wait for it."""
-        if destination is None:
-            return finish(self._links())
-        return finish(self._set_waited_for(destination, is_downgraded=is_downgraded))
+    def _replication(self) -> dict[str, Any]:
+        """Returns the links of the server."""
+        return finish(self._links())
+
+    def _replicate(self, destination: str, action: LinkAction) -> dict[str, Any]:
+        """Changes a link of the server, and returns its links."""
+        return finish(self._change_link(destination, action))
 
     def _clients(self) -> list[dict[str, Any]]:
         """Returns the connections of the server, the oldest first."""

@@ -232,7 +232,15 @@ def _reason(mistake: ErrorDetails, model: type[BaseModel]) -> str:
     if kind == "extra_forbidden":
         *tables, key = keys_of(mistake["loc"])
         close = difflib.get_close_matches(key, _keys(model, tables), n=1)
-        return f'unknown key; did you mean "{close[0]}"?' if close else "unknown key"
+        if close:
+            return f'unknown key; did you mean "{close[0]}"?'
+        outer = next(
+            (end for end in range(len(tables) - 1, -1, -1) if key in _keys(model, tables[:end])), None
+        )
+        if outer is None:
+            return "unknown key"
+        place = f"to [{'.'.join(tables[:outer])}]" if outer else "before all tables"
+        return f"unknown key; it belongs {place}"
     if kind == "value_error":
         return mistake["msg"].removeprefix("Value error, ")
     if kind in _ENTRIES:

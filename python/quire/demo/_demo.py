@@ -6,6 +6,7 @@ is ended with `kill -9` and started again. At the end every message is read back
 published.
 
 Then the same flights are jobs of a queue for four worker processes, one of which is killed (`_jobs.py`).
+Two instances replicate to each other: one is killed, loses its disk, and is filled again (`_pair.py`).
 At last, a last-value topic has the newest flight of each aircraft, and a table follows it (`_board.py`).
 """
 
@@ -33,6 +34,7 @@ from quire._errors import ConfigError
 from quire._message import Message
 from quire.demo._board import AIRCRAFT, run_board
 from quire.demo._jobs import QUEUE, run_jobs
+from quire.demo._pair import run_pair
 from quire.demo._spark import act as act_spark
 from quire.testing import ServerProcess
 
@@ -71,6 +73,10 @@ def run(directory: Path | None, count: int | None, spark: bool) -> int:
         if spark:
             console.rule("part 3: Spark")
             is_right = act_spark(console, Path(place) / "journal", TOPIC, flights, str(QUEUE["name"]))
+        console.rule("part 4: two instances")
+        pair = run_pair(console, flights)
+        console.print(pair.table())
+        console.print(pair.verdict())
         console.rule("last part: a table of the newest values")
         board = run_board(console, server, flights)
         console.print(board.table())
@@ -80,7 +86,8 @@ def run(directory: Path | None, count: int | None, spark: bool) -> int:
             f"look around: quire serve --data-directory {directory}; quire subscribe {TOPIC} --bookmark epoch"
         )
     console.print("next: README.md for twelve lines of Python, `quire --help` for the commands")
-    return 0 if results.is_sound and jobs.is_sound and board.is_sound and is_right else 1
+    parts = (results.is_sound, jobs.is_sound, is_right, pair.is_sound, board.is_sound)
+    return 0 if all(parts) else 1
 
 
 @dataclass

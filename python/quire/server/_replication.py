@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from quire import _quire
-from quire._arguments import check_type
+from quire._arguments import LinkAction, check_type
 
 
 class ServerReplication:
@@ -27,12 +27,24 @@ class ServerReplication:
 
         Raises `ConfigError` for an unknown or async destination.
         """
-        self._set(destination, is_downgraded=True)
+        self._act(destination, "downgrade")
 
     def upgrade(self, destination: str) -> None:
         """Lets publishers wait for a sync destination again. Raises the errors of `downgrade`."""
-        self._set(destination, is_downgraded=False)
+        self._act(destination, "upgrade")
 
-    def _set(self, destination: str, *, is_downgraded: bool) -> None:
+    def pause(self, destination: str) -> None:
+        """Sends nothing to a destination until `resume`, or until the server is restarted.
+
+        The journal keeps the files that the destination needs. Publishers wait for a sync destination as before.
+        Raises `ConfigError` for an unknown destination.
+        """
+        self._act(destination, "pause")
+
+    def resume(self, destination: str) -> None:
+        """Connects to a paused destination, and sends what it lacks. Raises the errors of `pause`."""
+        self._act(destination, "resume")
+
+    def _act(self, destination: str, action: LinkAction) -> None:
         check_type(destination, str, "destination")
-        self._engine.downgrade(destination, is_downgraded)
+        self._engine.replicate(destination, action)

@@ -28,14 +28,25 @@ const AHEAD_MAX: usize = 4096;
 /// The beginning of the log on the wire.
 const BEGINNING: Bookmark = Bookmark { publisher: PublisherId(0), sequence: 0 };
 
+/// The messages of a batch.
+#[derive(Clone, Copy, Debug)]
+struct Messages {
+    first: Position,
+    last: Position,
+    /// Of the last one.
+    bookmark: Bookmark,
+}
+
 #[derive(Debug)]
 pub(super) struct ResumePositions {
-    /// The last message of each batch, from the first that is above the tail.
-    ahead: VecDeque<(Position, Bookmark)>,
-    /// The last message of the open batch.
-    open: Option<(Position, Bookmark)>,
+    /// The messages of each batch, from the first batch whose last message is above the tail.
+    ahead: VecDeque<Messages>,
+    /// The messages of the open batch.
+    open: Option<Messages>,
     /// The last message up to the tail; `None` = not known, because the last record of the log is not a message.
     reached: Option<Bookmark>,
+    /// The tail.
+    served: Position,
     /// The last position that was sent to all subscriptions that have caught up.
     told: Option<Bookmark>,
     next_at: Instant,
@@ -50,6 +61,7 @@ impl ResumePositions {
             ahead: VecDeque::new(),
             open: None,
             reached: last_message(journal),
+            served: journal.persisted(),
             told: None,
             next_at: Instant::default(),
             sessions: BTreeSet::new(),
@@ -58,32 +70,40 @@ impl ResumePositions {
 
     /// A message was appended.
     pub(crate) fn appended(&mut self, position: Position, bookmark: Bookmark) {
-        self.open = Some((position, bookmark));
+        let first = self.open.map_or(position, |open| open.first);
+        self.open = Some(Messages { first, last: position, bookmark });
     }
 
     /// The open batch goes to the journal.
     pub(crate) fn submitted(&mut self) {
-        let Some(last) = self.open.take() else { return };
-        if self.ahead.len() >= AHEAD_MAX {
-            self.ahead.pop_back();
+        let Some(mut messages) = self.open.take() else { return };
+        if self.ahead.len() >= AHEAD_MAX
+            && let Some(before) = self.ahead.pop_back()
+        {
+            messages.first = before.first;
         }
-        self.ahead.push_back(last);
+        self.ahead.push_back(messages);
     }
 
     /// The tail has moved.
     fn reach(&mut self, served: Position) {
-        while let Some((position, bookmark)) = self.ahead.front().copied()
-            && position <= served
-        {
-            self.ahead.pop_front();
-            self.reached = Some(bookmark);
+        while let Some(messages) = self.ahead.pop_front_if(|messages| messages.last <= served) {
+            self.reached = Some(messages.bookmark);
         }
+        self.served = served;
     }
 
-    /// When the next resume positions are due.
+    /// Whether no message is between `reached` and this position. Otherwise a subscription that has everything up to the position would
+    /// receive these messages again when it resumed after `reached`.
+    fn is_exact(&self, position: Position) -> bool {
+        let next = self.ahead.front().or(self.open.as_ref());
+        next.is_none_or(|messages| messages.first > position)
+    }
+
+    /// When the next resume positions are due. While the tail is inside a batch, they wait until it is at the end.
     pub(crate) fn due(&self) -> Option<Instant> {
         let has_news = self.reached.is_some() && self.reached != self.told && !self.sessions.is_empty();
-        has_news.then_some(self.next_at)
+        (has_news && self.is_exact(self.served)).then_some(self.next_at)
     }
 
     pub(crate) fn forget(&mut self, session: SessionId) {
@@ -129,7 +149,7 @@ impl Bookmarks {
         else {
             return;
         };
-        let is_at_end = progress.after >= served;
+        let is_at_end = progress.after >= served && self.resume_positions.is_exact(progress.after);
         self.resume_positions.sessions.insert(session);
         if is_at_end && let Some(reached) = self.resume_positions.reached {
             cx.send_resume_position(session, reached, &number.to_le_bytes());

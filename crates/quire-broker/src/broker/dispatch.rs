@@ -147,10 +147,10 @@ impl Broker {
                     }
                 }
             }
-            (_, Command::Replicate { command, destination, is_downgraded }) => {
-                let (destination, is_downgraded) = ((*destination).to_owned(), *is_downgraded);
+            (_, Command::Replicate { command, destination, action }) => {
+                let (destination, action) = ((*destination).to_owned(), *action);
                 let by = self.cx.requester(id, *command);
-                self.administer(by, AdminCommand::Downgrade { destination, is_downgraded });
+                self.administer(by, AdminCommand::Link { destination, action });
             }
             (_, Command::Maintain(maintain)) => {
                 let by = self.cx.requester(id, maintain.command);
@@ -188,8 +188,8 @@ impl Broker {
             AdminCommand::Server => AdminReply::Server(Box::new(self.server_stats())),
             AdminCommand::Clients(after) => AdminReply::Clients(self.connections_after(after)),
             AdminCommand::Replication => AdminReply::Replication(Box::new(self.links.stats(&self.cx))),
-            AdminCommand::Downgrade { destination, is_downgraded } => {
-                match self.links.downgrade(&mut self.cx, &destination, is_downgraded) {
+            AdminCommand::Link { destination, action } => {
+                match self.links.act(&mut self.cx, &destination, action) {
                     Ok(()) => AdminReply::Replication(Box::new(self.links.stats(&self.cx))),
                     Err(reason) => AdminReply::refused(Code::BadOption, reason),
                 }

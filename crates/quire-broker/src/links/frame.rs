@@ -3,6 +3,8 @@
 //! A frame is its size (u32, without these four bytes), its kind (u8) and its body. Numbers are little-endian. A text is its size (u16) and
 //! its bytes. Any bytes decode to a frame or to [`BadFrame`], and nothing is allocated for a size that has not arrived.
 
+use super::compress::{compress, decompress};
+use super::settings::Compression;
 use quire_journal::{Attributes, Bookmark, Position, PublisherId, Record, RecordKind};
 
 /// The version of these frames. Both sides must have the same.
@@ -18,11 +20,12 @@ const RECORDS: u8 = 4;
 const ACKNOWLEDGED: u8 = 5;
 const HEARTBEAT: u8 = 6;
 const CAUGHT_UP: u8 = 7;
+const COMPRESSED: u8 = 8;
 
 /// Bytes that are no frame. The fault of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bytes that are no frame of a link: {0}")]
-pub(super) struct BadFrame(&'static str);
+pub(super) struct BadFrame(pub(super) &'static str);
 
 /// A message that the destination had at a position of its log. It has everything before it, as long as it still has this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +54,8 @@ pub(super) enum Frame<'a> {
     Refused { reason: &'a str },
     /// Source: records, and how far the source has looked in its log.
     Records(Records<'a>),
+    /// Source: a frame of records that is compressed.
+    Compressed(Compressed<'a>),
     /// Destination: up to this position of the source's log, everything is safe here that had passed `hops` instances before the source.
     Acknowledged { through: Position, hops: u8, mark: Option<Mark> },
     /// Either: still there.
@@ -95,6 +100,15 @@ pub(super) struct Welcome<'a> {
 pub(super) struct Records<'a> {
     /// The source has looked at its log up to here.
     pub(super) through: Position,
+    bytes: &'a [u8],
+}
+
+/// The body of a frame of records, compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Compressed<'a> {
+    algorithm: u8,
+    /// Of the body that comes out.
+    size: u32,
     bytes: &'a [u8],
 }
 
@@ -144,6 +158,11 @@ impl Frame<'_> {
                 put_u64(out, records.through.get());
                 out.extend_from_slice(records.bytes);
             }
+            Frame::Compressed(compressed) => {
+                out.push(compressed.algorithm);
+                put_u32(out, compressed.size);
+                out.extend_from_slice(compressed.bytes);
+            }
             Frame::Acknowledged { through, hops, mark } => {
                 put_u64(out, through.get());
                 out.push(*hops);
@@ -160,6 +179,7 @@ impl Frame<'_> {
             Frame::Welcome(_) => WELCOME,
             Frame::Refused { .. } => REFUSED,
             Frame::Records(_) => RECORDS,
+            Frame::Compressed(_) => COMPRESSED,
             Frame::Acknowledged { .. } => ACKNOWLEDGED,
             Frame::Heartbeat => HEARTBEAT,
             Frame::CaughtUp => CAUGHT_UP,
@@ -188,10 +208,12 @@ pub(super) fn next_frame(bytes: &[u8], size_max: usize) -> Result<Option<(Frame<
             sends_back: take_u8(body)? != 0,
         }),
         REFUSED => Frame::Refused { reason: take_text(body)? },
-        RECORDS => {
-            let through = Position::new(take_u64(body)?);
-            Frame::Records(Records { through, bytes: std::mem::take(body) })
-        }
+        RECORDS => Frame::Records(take_records(std::mem::take(body))?),
+        COMPRESSED => Frame::Compressed(Compressed {
+            algorithm: take_u8(body)?,
+            size: take_u32(body)?,
+            bytes: std::mem::take(body),
+        }),
         ACKNOWLEDGED => Frame::Acknowledged {
             through: Position::new(take_u64(body)?),
             hops: take_u8(body)?,
@@ -229,6 +251,19 @@ fn take_hello<'a>(body: &mut &'a [u8]) -> Result<Hello<'a>, BadFrame> {
         hello.excluded.push(take_text(body)?);
     }
     Ok(hello)
+}
+
+/// The body of a frame of records.
+pub(super) fn take_records(mut body: &[u8]) -> Result<Records<'_>, BadFrame> {
+    let through = Position::new(take_u64(&mut body)?);
+    Ok(Records { through, bytes: body })
+}
+
+impl Compressed<'_> {
+    /// The body of a frame of records, which has at most `size_max` bytes.
+    pub(super) fn decompress(self, size_max: usize) -> Result<Vec<u8>, BadFrame> {
+        decompress(self.algorithm, self.bytes, self.size as usize, size_max)
+    }
 }
 
 impl<'a> Records<'a> {
@@ -309,10 +344,17 @@ impl RecordsWriter {
         self.size += out.len() - before;
     }
 
-    pub(super) fn end(self, through: Position, out: &mut [u8]) {
+    /// Ends the frame. With a compression, a smaller frame takes its place.
+    pub(super) fn end(self, through: Position, compression: Compression, out: &mut Vec<u8>) {
         let at = self.begin + 5;
         out[at..at + 8].copy_from_slice(&through.get().to_le_bytes());
-        end_frame(out, self.begin);
+        if let Some((algorithm, bytes)) = compress(compression, &out[at..]) {
+            let size = (out.len() - at) as u32;
+            out.truncate(self.begin);
+            Frame::Compressed(Compressed { algorithm, size, bytes: &bytes }).encode(out);
+        } else {
+            end_frame(out, self.begin);
+        }
     }
 }
 
@@ -457,7 +499,12 @@ mod tests {
         let mut bytes = Vec::new();
         let mut writer = RecordsWriter::begin(&mut bytes);
         writer.put(&record(), &mut bytes);
-        writer.end(Position::new(8), &mut bytes);
+        writer.end(Position::new(8), Compression::None, &mut bytes);
+        let mut compressed = Vec::new();
+        let mut writer = RecordsWriter::begin(&mut compressed);
+        (0..20).for_each(|_| writer.put(&record(), &mut compressed));
+        writer.end(Position::new(8), Compression::Lz4, &mut compressed);
+        examples.push(compressed);
         examples.push(bytes);
         examples
     }
@@ -495,8 +542,15 @@ mod tests {
                 for value in [0, 1, 0x7f, 0xff] {
                     let mut changed = bytes.clone();
                     changed[at] = value;
-                    if let Ok(Some((Frame::Records(records), _))) = next_frame(&changed, 1000) {
-                        records.each().for_each(drop);
+                    match next_frame(&changed, 1000) {
+                        Ok(Some((Frame::Records(records), _))) => records.each().for_each(drop),
+                        Ok(Some((Frame::Compressed(compressed), _))) => {
+                            if let Ok(body) = compressed.decompress(10_000) {
+                                let records = take_records(&body).into_iter();
+                                records.flat_map(Records::each).for_each(drop);
+                            }
+                        }
+                        _ => (),
                     }
                 }
             }

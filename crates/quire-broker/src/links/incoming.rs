@@ -11,7 +11,7 @@ use quire_journal::{Instance, Position};
 use quire_types::time::Instant;
 
 use super::frame::{
-    FRAME_OVERHEAD_MAX, Frame, Hello, Mark, Records, SentRecord, VERSION, Welcome, next_frame,
+    FRAME_OVERHEAD_MAX, Frame, Hello, Mark, Records, SentRecord, VERSION, Welcome, next_frame, take_records,
 };
 use super::settings::{CHECKS, NAME_SIZE_MAX};
 use super::{HEARTBEAT, SILENCE_MAX, key_of};
@@ -88,6 +88,8 @@ pub(crate) struct Arrived {
     input: Vec<u8>,
     begin: usize,
     size: usize,
+    /// The body of the frame when it was compressed.
+    body: Option<Vec<u8>>,
 }
 
 /// The result of recording the records of a frame.
@@ -143,6 +145,9 @@ impl Arrived {
     }
 
     fn frame(&self) -> Option<Records<'_>> {
+        if let Some(body) = &self.body {
+            return take_records(body).ok();
+        }
         match next_frame(&self.input[self.begin..self.begin + self.size], usize::MAX) {
             Ok(Some((Frame::Records(records), _))) => Some(records),
             _ => None,
@@ -191,8 +196,17 @@ impl Incoming {
             match next_frame(&input[begin..], size_max) {
                 Ok(None) => break,
                 Ok(Some((Frame::Records(_), size))) if self.state == State::Open => {
-                    arrived = self.source.clone().map(|source| (source, begin, size));
+                    arrived = self.source.clone().map(|source| (source, begin, size, None));
                     break;
+                }
+                Ok(Some((Frame::Compressed(compressed), size))) if self.state == State::Open => {
+                    match compressed.decompress(size_max) {
+                        Ok(body) => {
+                            arrived = self.source.clone().map(|source| (source, begin, size, Some(body)));
+                            break;
+                        }
+                        Err(error) => self.end(cx, &error.to_string()),
+                    }
                 }
                 Ok(Some((frame, size))) => {
                     self.taken_size += size;
@@ -204,8 +218,8 @@ impl Incoming {
         if self.is_closed() {
             return None;
         }
-        if let Some((source, begin, size)) = arrived {
-            return Some(Arrived { connection: self.connection, source, input, begin, size });
+        if let Some((source, begin, size, body)) = arrived {
+            return Some(Arrived { connection: self.connection, source, input, begin, size, body });
         }
         input.drain(..self.taken_size);
         self.taken_size = 0;
@@ -419,7 +433,12 @@ fn check(cx: &mut Context, hello: &Hello<'_>) -> Result<(), String> {
             ));
         }
         let key = key_of(&cx.config, offer.topic);
-        if is_checked(CHECKS[2]) && key != offer.key {
+        if key.is_empty() != offer.key.is_empty() {
+            let place = if key.is_empty() { "the source" } else { "this instance" };
+            if is_checked(CHECKS[2]) {
+                mistakes.push(format!("sow: only {place} keeps last values of the topic {:?}", offer.topic));
+            }
+        } else if is_checked(CHECKS[3]) && key != offer.key {
             mistakes.push(format!(
                 "key: the topic {:?} has the key {:?} at the source and {key:?} here",
                 offer.topic, offer.key

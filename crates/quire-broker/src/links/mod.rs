@@ -4,6 +4,7 @@
 //! source, `incoming.rs` that of the destination, and `frame.rs` has their frames. The records come from the log (`read.rs`), where the
 //! tests of `route.rs` choose them. The run loop records what came in, through the one intake.
 
+mod compress;
 mod frame;
 mod incoming;
 mod outgoing;
@@ -28,6 +29,7 @@ use crate::topic::TopicId;
 use incoming::Incoming;
 use outgoing::{Outgoing, Start};
 use place::Places;
+use quire_command::LinkAction;
 use quire_expression::filter::MessageContext;
 use quire_expression::message_type::{Arena, MessageType};
 use quire_expression::topic::TopicSelector;
@@ -40,7 +42,7 @@ pub(crate) use place::PlacesFile;
 pub(crate) use read::{LinkFound, LinkReading};
 use route::Route;
 pub(crate) use settings::Definition;
-pub use settings::{DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
+pub use settings::{Compression, DestinationSettings, ReplicatedTopic, ReplicationConfig, SyncType};
 
 /// The time without another frame after which a heartbeat is sent.
 const HEARTBEAT: Duration = Duration::from_secs(2);
@@ -117,6 +119,9 @@ impl Links {
             Ok(connection) => {
                 if link.opened(cx, connection) {
                     self.by_connection.insert(connection, Side::Outgoing(number));
+                } else {
+                    // It was paused while the driver connected.
+                    cx.outputs.push_back(crate::Output::Close { connection });
                 }
             }
             Err(reason) => link.not_opened(cx, reason),
@@ -344,23 +349,21 @@ impl Links {
     /// After a start, clients are let in when this instance has received its lost messages from the sync destinations. Otherwise a
     /// publisher would continue above messages that arrive later, and these would count as duplicates.
     fn hold_logons(&mut self, cx: &mut Context, started: Instant) {
+        // Either of the two links of a pair can be made first, so that the source may have sent everything before the greeting of the
+        // destination says that it sends.
+        for link in self.outgoing.iter_mut().filter(|link| link.start == Start::Filling) {
+            let has_sent_all = |incoming: &Incoming| {
+                let source = incoming.source.as_ref().map(|source| &*source.name);
+                incoming.has_caught_up && source == link.peer.as_deref()
+            };
+            if self.incoming.iter().any(has_sent_all) {
+                link.start = Start::Over;
+            }
+        }
         let is_starting = self.outgoing.iter().any(|link| link.start != Start::Over);
         let due = started + START_MAX;
         self.start_due = (is_starting && cx.now.instant < due).then_some(due);
         let is_late = cx.now.instant >= due;
-        // The source may have caught up before the destination greeted, or after it.
-        for link in self.outgoing.iter_mut().filter(|link| link.start == Start::Filling) {
-            let has_filled = |incoming: &Incoming| {
-                incoming.has_caught_up
-                    && incoming
-                        .source
-                        .as_ref()
-                        .is_some_and(|source| Some(&*source.name) == link.peer.as_deref())
-            };
-            if self.incoming.iter().any(has_filled) {
-                link.start = Start::Over;
-            }
-        }
         let is_held = self.outgoing.iter().any(|link| match link.start {
             _ if link.definition.settings.sync_type == SyncType::Async => false,
             Start::Unknown => !is_late,
@@ -385,21 +388,32 @@ impl Links {
         outgoing.chain(incoming).chain(self.start_due).chain(places).min()
     }
 
-    /// Whether publishers wait for a destination, by command.
+    /// Changes the link to a destination, by command.
     ///
     /// # Errors
-    /// Why not.
-    pub(crate) fn downgrade(
+    /// The reason against it.
+    pub(crate) fn act(
         &mut self,
         cx: &mut Context,
         destination: &str,
-        is_downgraded: bool,
+        action: LinkAction,
     ) -> Result<(), String> {
         let is_named = |link: &&mut Outgoing| link.definition.settings.name == destination;
         let Some(link) = self.outgoing.iter_mut().find(is_named) else {
             return Err(format!("no destination has the name {destination:?}"));
         };
-        link.set_by_command(cx, is_downgraded)
+        match action {
+            LinkAction::Downgrade => link.set_by_command(cx, true),
+            LinkAction::Upgrade => link.set_by_command(cx, false),
+            LinkAction::Pause => {
+                link.pause(cx);
+                Ok(())
+            }
+            LinkAction::Resume => {
+                link.unpause(cx);
+                Ok(())
+            }
+        }
     }
 
     pub(crate) fn stats(&self, cx: &Context) -> ReplicationStats {
@@ -486,7 +500,8 @@ fn offered(cx: &Context, route: &Route) -> Vec<Offer> {
     offers
 }
 
-/// The fields of the key of a last-value topic, joined by commas; empty for other topics.
+/// The rule of the keys of a last-value topic, as both instances write it: the fields, joined by commas, with the domain when the
+/// configuration names one. Empty for other topics.
 fn key_of(config: &BrokerConfig, topic: &str) -> String {
     let is_named = |name: &str| match TopicSelector::new(name) {
         Ok(selector) => selector.matches(topic),
@@ -496,5 +511,9 @@ fn key_of(config: &BrokerConfig, topic: &str) -> String {
         Some(pattern) => is_named(pattern),
         None => settings.name == topic,
     });
-    settings.map(|settings| settings.key.join(",")).unwrap_or_default()
+    settings.map_or_else(String::new, |settings| match &settings.key_domain {
+        _ if settings.key.is_empty() => "supplied by publishers".to_owned(),
+        Some(domain) => format!("{} in the domain {domain}", settings.key.join(",")),
+        None => settings.key.join(","),
+    })
 }

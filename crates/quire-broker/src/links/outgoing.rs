@@ -10,6 +10,8 @@
 //!
 //! While it is live, `scanned` is the position up to which the log was looked at. Records are in flight until the destination
 //! acknowledges them. `acknowledged` follows `scanned` at once while nothing is in flight.
+//!
+//! A command brings the link from any state to `Paused`, and another one from there to `Waiting`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -112,6 +114,7 @@ enum State {
     Opening,
     Greeting(ConnectionId),
     Live(ConnectionId),
+    Paused,
 }
 
 impl Outgoing {
@@ -156,7 +159,7 @@ impl Outgoing {
     pub(super) fn connection(&self) -> Option<ConnectionId> {
         match self.state {
             State::Greeting(connection) | State::Live(connection) => Some(connection),
-            State::Waiting(_) | State::Opening => None,
+            State::Waiting(_) | State::Opening | State::Paused => None,
         }
     }
 
@@ -198,7 +201,7 @@ impl Outgoing {
                     self.send(cx, connection, &Frame::Heartbeat);
                 }
             }
-            State::Waiting(_) | State::Opening | State::Greeting(_) => (),
+            State::Waiting(_) | State::Opening | State::Greeting(_) | State::Paused => (),
         }
         self.look_at_age(cx);
         // Publishers were acknowledged earlier in the turn.
@@ -220,7 +223,7 @@ impl Outgoing {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let link = match self.state {
             State::Waiting(at) => Some(at),
-            State::Opening => None,
+            State::Opening | State::Paused => None,
             State::Greeting(_) => Some(self.heard_at + SILENCE_MAX),
             State::Live(_) => Some((self.heard_at + SILENCE_MAX).min(self.sent_at + HEARTBEAT)),
         };
@@ -528,6 +531,42 @@ impl Outgoing {
         Ok(())
     }
 
+    /// Sends nothing from now on. The log keeps the records that the destination has not acknowledged.
+    pub(super) fn pause(&mut self, cx: &mut Context) {
+        if self.state == State::Paused {
+            return;
+        }
+        if let Some(connection) = self.connection() {
+            cx.outputs.push_back(Output::Close { connection });
+        }
+        self.forget_connection();
+        // Clients of an instance that has just started do not wait for the end of the pause.
+        (self.start, self.address) = (Start::Over, 0);
+        self.state = State::Paused;
+        cx.outputs.push_back(Output::Log(Event::LinkPaused { destination: self.name(), is_paused: true }));
+        cx.wants_turn = true;
+    }
+
+    /// Connects again.
+    pub(super) fn unpause(&mut self, cx: &mut Context) {
+        if self.state != State::Paused {
+            return;
+        }
+        self.failed_passes = 0;
+        self.state = State::Waiting(cx.now.instant);
+        cx.outputs.push_back(Output::Log(Event::LinkPaused { destination: self.name(), is_paused: false }));
+        cx.wants_turn = true;
+    }
+
+    /// Forgets all that belongs to the connection.
+    fn forget_connection(&mut self) {
+        self.input.clear();
+        (self.cursor, self.reading) = (None, None);
+        self.forget_flight();
+        // Nothing above it is known to be there.
+        self.scanned = self.acknowledged;
+    }
+
     fn set_downgraded(&mut self, cx: &mut Context, is_downgraded: bool, reason: &'static str) {
         if self.is_downgraded == is_downgraded {
             return;
@@ -569,11 +608,7 @@ impl Outgoing {
             cx.outputs.push_back(Output::Log(event));
             self.last_error = Some(reason.to_owned());
         }
-        self.input.clear();
-        (self.cursor, self.reading) = (None, None);
-        self.forget_flight();
-        // Nothing above it is known to be there.
-        self.scanned = self.acknowledged;
+        self.forget_connection();
         let is_last = self.address + 1 >= self.definition.settings.addresses.len();
         self.address = if was_live || is_last { 0 } else { self.address + 1 };
         let delay = if was_live {
@@ -616,6 +651,7 @@ impl Outgoing {
                 State::Opening | State::Greeting(_) => "connecting",
                 State::Live(_) if self.owes_caught_up => "catching_up",
                 State::Live(_) => "live",
+                State::Paused => "paused",
             },
             configured_sync_type: settings.sync_type,
             sync_type: match cx.log.replicated.is_waited_for(self.number) {

@@ -6,7 +6,7 @@ use quire_journal::{Cursor, JournalError, Position, Record, RecordKind, Timestam
 use quire_scan::{SCAN_SIZE_MAX, context_of};
 
 use super::frame::{Mark, RecordsWriter};
-use super::settings::Definition;
+use super::settings::{Compression, Definition};
 use quire_expression::message_type::Arena;
 
 /// Bytes of records in one frame, unless one record has more. The destination works on a whole frame before it looks at its other
@@ -55,7 +55,7 @@ pub(super) struct SentFrame {
 
 impl LinkReading {
     pub(crate) fn run(mut self) -> LinkFound {
-        let mut chunk = Chunk::default();
+        let mut chunk = Chunk { compression: self.definition.settings.compression, ..Chunk::default() };
         let mut arena = Arena::default();
         let mut mark = None;
         let mut scanned_size = 0;
@@ -141,6 +141,7 @@ struct Chunk {
     frames: Vec<u8>,
     sent: Vec<SentFrame>,
     open: Option<(RecordsWriter, u64)>,
+    compression: Compression,
     by_hops: Vec<(u8, Position, Position)>,
 }
 
@@ -164,7 +165,7 @@ impl Chunk {
     fn end(&mut self, through: Position) {
         let Some((writer, count)) = self.open.take() else { return };
         let size = writer.size;
-        writer.end(through, &mut self.frames);
+        writer.end(through, self.compression, &mut self.frames);
         let by_hops = std::mem::take(&mut self.by_hops);
         self.sent.push(SentFrame { through, size, count, by_hops });
     }

@@ -47,6 +47,8 @@ pub struct DestinationSettings {
     pub sync_type: SyncType,
     /// Patterns of groups: messages that came from an instance of such a group are sent on.
     pub pass_through: Vec<String>,
+    /// Of the records on their way.
+    pub compression: Compression,
     /// A sync destination whose oldest message without an acknowledgement is older is not waited for; `None`: it is always waited for.
     pub downgrade_after_ns: Option<u64>,
     /// It is waited for again when that message is younger than this.
@@ -68,6 +70,19 @@ pub enum SyncType {
     Async,
 }
 
+/// How records are made smaller on their way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// They are sent as they are.
+    #[default]
+    None,
+    /// LZ4: little time.
+    Lz4,
+    /// Zstandard: smaller, and more time.
+    Zstd,
+}
+
 /// Topics that are sent to a destination.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -81,7 +96,7 @@ pub struct ReplicatedTopic {
 }
 
 /// The checks of two configurations against each other, by the names that `exclude_validation` uses.
-pub(crate) const CHECKS: [&str; 3] = ["txlog", "message_type", "key"];
+pub(crate) const CHECKS: [&str; 4] = ["txlog", "message_type", "sow", "key"];
 
 /// A destination, compiled.
 #[derive(Debug)]

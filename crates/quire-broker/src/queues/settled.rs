@@ -30,6 +30,9 @@ pub(super) struct Saving {
     file: QueuePointsFile,
     /// The positions in the file, by the numbers of the queues; `None` before it is written.
     pub(super) saved: Option<Points>,
+    /// The positions that the file will have when the write under way has succeeded. Until then a restart needs the log from the
+    /// positions in the file on.
+    writing: Option<Points>,
     /// The positions to write when the log is persisted up to the first position.
     next: Option<(Position, Points)>,
     /// The file is being written.
@@ -49,6 +52,7 @@ impl Saving {
         Saving {
             file,
             saved: None,
+            writing: None,
             next: None,
             is_under_way: false,
             save_due: None,
@@ -115,9 +119,9 @@ impl QueueService {
     /// A queue was created and begins after a position, or was removed.
     pub(super) fn set_point(&mut self, cx: &Context, queue: QueueId, begin: Option<Position>) {
         let index = queue.get() as usize;
-        let Saving { saved, next, .. } = &mut self.saving;
-        for points in [Some(saved.get_or_insert_default()), next.as_mut().map(|(_, points)| points)] {
-            let Some(points) = points else { continue };
+        let Saving { saved, writing, next, .. } = &mut self.saving;
+        let next = next.as_mut().map(|(_, points)| points);
+        for points in [Some(saved.get_or_insert_default()), writing.as_mut(), next].into_iter().flatten() {
             points.resize(points.len().max(index + 1), None);
             points[index] = begin;
         }
@@ -174,15 +178,23 @@ impl QueueService {
             let file = saving.file.clone();
             saving.is_under_way = true;
             let entries = self.file_entries(&points, cx.log.reader.first());
-            self.saving.saved = Some(points);
-            self.pin_log(cx);
+            self.saving.writing = Some(points);
             cx.begin_queue_job(Purpose::Save, QueueJob::WriteSettled { file, points: entries });
         }
     }
 
     pub(super) fn points_saved(&mut self, cx: &mut Context, result: Option<Result<(), JournalError>>) {
         self.saving.is_under_way = false;
-        // The old file costs recovery time, nothing else.
+        let written = self.saving.writing.take();
+        if let Some(Ok(())) = result {
+            if written.is_some() {
+                self.saving.saved = written;
+                self.pin_log(cx);
+            }
+            return;
+        }
+        // The old file costs recovery time and the room of journal files, nothing else.
+        self.save_later(cx);
         if let Some(Err(error)) = result {
             cx.outputs.push_back(Output::Log(Event::QueuePointsNotSaved { reason: error.to_string() }));
         }

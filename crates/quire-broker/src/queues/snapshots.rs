@@ -152,6 +152,8 @@ impl QueueService {
         let ahead_ns = self.wall_ahead_ns(cx.now);
         let QueueService { snapshots, engine, dead_letters, fills, .. } = self;
         if snapshots.queues.is_empty() {
+            // The last one was removed.
+            snapshots.due = None;
             return;
         }
         if let Some(error) = snapshots.memory.take_failure() {

@@ -174,6 +174,8 @@ impl Tables {
             record_count: 0,
             size: 0,
             memory_size: 0,
+            made_index_count: 0,
+            building_index_count: 0,
             key: definition.key.clone(),
             durability: definition.durability.name(),
             snapshot_position: container.snapshot_position.get(),
@@ -186,6 +188,8 @@ impl Tables {
             figures.record_count += stats.rows as u64;
             figures.size += stats.rows_size as u64;
             figures.memory_size += stats.memory_size as u64;
+            figures.made_index_count += stats.made_indexes as u64;
+            figures.building_index_count += stats.building_indexes as u64;
         }
         Some(TableFigures { topic_count: Some(topic_count), ..figures })
     }

@@ -161,7 +161,7 @@ impl Tables {
     fn find(&mut self, cx: &mut Context) {
         let deadline = cx.slices.deadline(PASS);
         let Tables { all, deleting, .. } = self;
-        let mut failed = Vec::new();
+        let (mut failed, mut read) = (Vec::new(), Vec::new());
         'deletes: for (id, delete) in deleting {
             for part in &mut delete.parts {
                 while let Some(scan) = part.scan {
@@ -179,6 +179,7 @@ impl Tables {
                         Polled::Done { .. } => {
                             part.scan = None;
                             table.close(scan);
+                            read.push(part.table);
                             continue;
                         }
                         Polled::TooManyCopies => "max_query_copies: too many records were replaced meanwhile",
@@ -190,6 +191,9 @@ impl Tables {
                     continue 'deletes;
                 }
             }
+        }
+        for id in read {
+            self.note_building(cx, id);
         }
         for (id, reason) in failed {
             let refused = Refused::new(Code::LimitExceeded, reason.to_owned());

@@ -33,7 +33,7 @@ mod snapshot_file;
 mod snapshots;
 mod view;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -86,6 +86,8 @@ pub(crate) struct Tables {
     expiring: BTreeSet<(Timestamp, TableId)>,
     /// Queries, and subscriptions that get their records.
     scanning: Scanning,
+    /// The topics that build an index.
+    building: VecDeque<TableId>,
     snapshots: Snapshots,
     /// For the topics whose records can be paged out.
     memory: PagedMemory,
@@ -171,6 +173,7 @@ impl Tables {
             has_empty: false,
             expiring: BTreeSet::new(),
             scanning: Scanning::default(),
+            building: VecDeque::new(),
             snapshots: Snapshots::new(journal),
             memory,
             pin: None,
@@ -344,6 +347,8 @@ impl State {
             record_count: stats.rows as u64,
             size: stats.rows_size as u64,
             memory_size: stats.memory_size as u64,
+            made_index_count: stats.made_indexes as u64,
+            building_index_count: stats.building_indexes as u64,
             key: self.definition.key.clone(),
             durability: self.definition.durability.name(),
             snapshot_position: self.snapshot_position.get(),

@@ -269,7 +269,7 @@ impl Tables {
     /// The view of a subscription with these options, which begins now. The messages that wait for the records of the former view stay in it.
     pub(crate) fn view(
         &self,
-        cx: &Context,
+        cx: &mut Context,
         plan: &RecordsPlan,
         options: SubscribeOptions,
         select: Option<&Select>,
@@ -282,6 +282,9 @@ impl Tables {
         };
         let selects = || plan.tables.iter().filter_map(select_of).collect();
         let no_empties = options.has(SubscribeOptions::NO_EMPTIES);
+        // The lifetimes of later records end after this time, also when the clock is set back now. So `begun` tells them from the records
+        // that had expired.
+        cx.log.stamp(cx.now.wall);
         let held = former.and_then(|former| former.held.as_mut().map(std::mem::take));
         SowSubscription {
             keys: plan.keys.as_ref().map(|keys| keys.iter().cloned().collect()),

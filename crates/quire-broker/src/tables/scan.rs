@@ -1,6 +1,7 @@
 //! Queries, and the records of subscriptions: scans of tables, in portions between other work.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use quire_command::{Ack, AckKind, Acks, Code, Message, MessageKind, Reply};
 use quire_expression::select::Select;
@@ -20,6 +21,12 @@ use crate::topic::TableId;
 
 /// Records that one query looks at before the next query gets its turn.
 const EFFORT: usize = 256;
+
+/// Records that an index under construction reads at a time: about a tenth of a millisecond.
+const BUILT_COUNT: usize = 128;
+
+/// The longest that indexes under construction read records in one turn.
+const BUILDING: Duration = Duration::from_micros(500);
 
 /// Queries of one connection at a time. Each can hold copies of `max_query_copies` bytes.
 pub(super) const QUERIES_PER_SESSION_MAX: usize = 16;
@@ -178,8 +185,39 @@ impl Tables {
         }
     }
 
-    /// Continues with the scans whose connections take more.
+    /// Continues with the scans whose connections take more, and with the indexes that they needed.
     pub(crate) fn serve(&mut self, cx: &mut Context) {
+        self.serve_scans(cx);
+        self.build_indexes(cx);
+    }
+
+    /// A scan of a table is done: builds the index that it needs.
+    pub(super) fn note_building(&mut self, cx: &mut Context, id: TableId) {
+        if self.state(id).table.is_building_index() && !self.building.contains(&id) {
+            self.building.push_back(id);
+            cx.wants_turn = true;
+        }
+    }
+
+    /// Reads the next records into the indexes that are being built.
+    fn build_indexes(&mut self, cx: &mut Context) {
+        if self.building.is_empty() {
+            return;
+        }
+        let deadline = cx.slices.deadline(BUILDING);
+        while let Some(id) = self.building.pop_front() {
+            // A topic that is gone builds nothing.
+            if self.state(id).table.build_index(BUILT_COUNT) {
+                self.building.push_back(id);
+            }
+            if deadline.is_none() || cx.slices.is_past(deadline) {
+                break;
+            }
+        }
+        cx.wants_turn |= !self.building.is_empty();
+    }
+
+    fn serve_scans(&mut self, cx: &mut Context) {
         if self.scanning.0.is_empty() {
             return;
         }
@@ -289,6 +327,7 @@ impl Tables {
             }
         }
         state.table.close(number);
+        self.note_building(cx, table);
         scan.parts.pop_front();
         scan.change.iter_mut().for_each(|change| change.finish_part());
         if scan.parts.is_empty() { Step::Done } else { Step::More }

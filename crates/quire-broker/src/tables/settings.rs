@@ -14,7 +14,7 @@ use quire_expression::filter::FilterOptions;
 use quire_expression::message_type::{MessageType, Step};
 use quire_expression::topic::{TopicPattern, TopicSelector};
 use quire_journal::Memory;
-use quire_table::{HistoryConfig, KeyFields, KeyRule, Table, TableConfig, TableConfigError};
+use quire_table::{HistoryConfig, IndexLimits, KeyFields, KeyRule, Table, TableConfig, TableConfigError};
 use quire_types::Timestamp;
 
 /// One last-value topic. Every key but `name` and `message_type` may be left out.
@@ -236,7 +236,11 @@ impl TableDefinition {
                 .map(KeyRule::Fields)
                 .map_err(|error| error.to_string())?,
         };
-        let config = TableConfig { name: name.to_string(), ..self.config.clone() };
+        let key = match &key_rule {
+            KeyRule::Supplied => None,
+            KeyRule::Fields(fields) => Some(fields.clone()),
+        };
+        let config = TableConfig { name: name.to_string(), key, ..self.config.clone() };
         Ok(TableDefinition { name: name.clone(), key_rule, config, pattern: None, ..self.clone() })
     }
 }
@@ -315,9 +319,14 @@ impl SowTopicSettings {
         let config = TableConfig {
             name: name.to_string(),
             message_type,
+            key: match &key_rule {
+                KeyRule::Supplied => None,
+                KeyRule::Fields(fields) => Some(fields.clone()),
+            },
             hash_indexes: self.hash_index.clone(),
             ordered_indexes: self.index.clone(),
             history,
+            limits: IndexLimits::default(),
         };
         let checked = Table::new(config.clone(), &Memory::heap());
         errors.note(checked.map_err(|bad| error(key_of(&bad), bad.to_string())))?;

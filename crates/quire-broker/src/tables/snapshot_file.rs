@@ -129,7 +129,7 @@ fn read_rows(mut content: impl Read, log: &Reader, state: &mut State) -> Result<
         let table = &mut state.table;
         let mut put = |row: &Row<'_>, ended: Option<Moment>| match ended {
             Some(ended) => table.restore_version(ended, row),
-            None => drop(table.put(row)),
+            None => table.restore(row),
         };
         reader.read(&bytes[..size], &mut put).map_err(|bad| match bad {
             BadSnapshot::OtherTopic => None,
@@ -138,6 +138,7 @@ fn read_rows(mut content: impl Read, log: &Reader, state: &mut State) -> Result<
     }
     let history = reader.history();
     let head = reader.finish().map_err(|bad| Some(bad.to_string()))?;
+    state.table.finish_restore().map_err(|bad| Some(bad.to_string()))?;
     if let Some(config) = state.definition.config.history {
         let kept = history.filter(|known| known.has_all_of(config.granularity_ns));
         // Without the history before the snapshot, it begins with the time of the snapshot, which is in its stamp.

@@ -132,6 +132,30 @@ fn a_record_that_was_deleted_or_whose_lifetime_ended_is_not_the_previous_one() {
 }
 
 #[test]
+fn a_query_finds_a_record_by_its_key_field_as_enrichment_wrote_it() {
+    let topics = || [enriched(&["CONCAT('new-', /id) AS /id"])];
+    let mut pair = with_topics(topics());
+    pair.publish(1, 1, "orders", r#"{"id":"a","n":1}"#);
+    pair.publish(1, 2, "orders", r#"{"id":"b","n":2}"#);
+    pair.turn();
+    let found =
+        |pair: &mut Pair, filter| pair.records(2, Query { filter: Some(filter), ..query(5, "orders") });
+    let check = |pair: &mut Pair| {
+        assert_eq!(found(pair, "/id = 'new-a'"), [r#"{"id":"new-a","n":1}"#]);
+        assert_eq!(found(pair, "/id IN ('new-b', 'b')"), [r#"{"id":"new-b","n":2}"#]);
+        assert!(found(pair, "/id = 'a'").is_empty());
+    };
+    check(&mut pair);
+    // Without enrichment, later records are found through their keys.
+    let mut pair = crash(pair, sow_config([sow_topic("orders")]));
+    check(&mut pair);
+    pair.publish(1, 3, "orders", r#"{"id":"c","n":3}"#);
+    pair.turn();
+    assert_eq!(found(&mut pair, "/id = 'c'"), [r#"{"id":"c","n":3}"#]);
+    check(&mut pair);
+}
+
+#[test]
 fn expressions_read_the_key_the_topic_the_headers_and_the_time() {
     let fields =
         ["SOW_KEY() AS /key", "TOPIC_NAME() AS /topic", "CORRELATION_ID() AS /cause", "BOOKMARK() AS /b"];

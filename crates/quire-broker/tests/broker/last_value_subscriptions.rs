@@ -240,3 +240,21 @@ fn a_record_that_expired_before_the_subscription_gives_no_oof() {
     assert_eq!(pair.take_rows(2), Vec::<String>::new());
     assert_eq!(pair.clients[&2].total, 0);
 }
+
+#[test]
+fn a_record_gives_oof_although_the_clock_was_set_back_behind_the_start_of_the_subscription() {
+    let topic =
+        SowTopicSettings { expiration: TableExpiration::AfterNs(1_000_000_000), ..sow_topic("orders") };
+    let mut pair = with_topics([topic]);
+    pair.publish(1, 1, "orders", r#"{"id":1}"#);
+    pair.turn();
+    pair.wall_ahead_ns = 3_600_000_000_000;
+    pair.subscribe(2, &sow(3, "orders"));
+    pair.turn();
+    pair.take(2);
+    pair.wall_ahead_ns = 0;
+    pair.publish(1, 2, "orders", r#"{"id":2}"#);
+    pair.turn();
+    assert_eq!(pair.delete(1, SowDelete { filter: Some("/id = 2"), ..delete(7, 3, "orders") }), 1);
+    assert_eq!(pair.take_rows(2), [r#"+{"id":2}"#, r#"-Deleted {"id":2}"#]);
+}

@@ -349,6 +349,64 @@ fn the_list_of_topics_has_the_figures_of_last_value_topics() {
     assert_eq!(figures("scratch")["durability"], "transient");
 }
 
+/// A topic with 10,000 records of a number and a text.
+fn many_records() -> Pair {
+    let mut pair = with_topics([sow_topic("orders")]);
+    pair.client(3, "inspector");
+    (1..=10_000).for_each(|id| pair.publish(1, id, "orders", &named(id)));
+    pair.turn();
+    pair.take(1);
+    pair
+}
+
+fn named(id: u64) -> String {
+    format!(r#"{{"id":{id},"name":"n{id}","text":"{:100}"}}"#, "")
+}
+
+/// The indexes of the topic that queries made, those that are being built, and the memory of the topic.
+fn indexes(pair: &mut Pair) -> (u64, u64, u64) {
+    pair.send(3, &Command::Inspect { command: 4, subject: Subject::Topics { after: "" } });
+    pair.one_turn();
+    let said = pair.take(3);
+    let Some(Said::Stats { json, .. }) = said.last() else { panic!("{said:?}") };
+    let json: serde_json::Value = serde_json::from_str(json).unwrap();
+    let orders = json["topics"].as_array().unwrap().iter().find(|topic| topic["topic"] == "orders");
+    let figure = |name: &str| orders.unwrap()["last_values"][name].as_u64().unwrap();
+    (figure("made_indexes"), figure("building_indexes"), figure("memory"))
+}
+
+#[test]
+fn a_query_that_needs_an_index_has_it_made_between_other_work() {
+    let mut pair = many_records();
+    let (made, building, memory) = indexes(&mut pair);
+    assert_eq!((made, building), (0, 0));
+    let by_name = || Query { filter: Some("/name IN ('n7', 'n10001')"), ..query(5, "orders") };
+    pair.send(2, &Command::Query(by_name()));
+    // While the query runs and the index is built, records come and go.
+    let mut was_building = false;
+    for id in 10_001..10_100 {
+        was_building |= indexes(&mut pair).1 == 1;
+        pair.publish(1, id, "orders", &named(id));
+    }
+    pair.turn();
+    pair.take(2);
+    let (made, building, memory_after) = indexes(&mut pair);
+    assert_eq!((made, building, was_building), (1, 0, true));
+    assert!(memory_after > memory + 10_000 * 8);
+    assert_eq!(pair.records(2, by_name()), [named(10_001), named(7)]);
+}
+
+#[test]
+fn a_delete_that_needs_an_index_has_it_made() {
+    let mut pair = many_records();
+    let by_name = |sequence| SowDelete { filter: Some("/name = 'n7'"), ..delete(7, sequence, "orders") };
+    assert_eq!(pair.delete(1, by_name(10_001)), 1);
+    pair.turn();
+    let (made, building, _) = indexes(&mut pair);
+    assert_eq!((made, building), (1, 0));
+    assert_eq!(pair.delete(1, by_name(10_002)), 0);
+}
+
 #[test]
 fn a_dead_letter_becomes_a_record_when_it_has_the_fields_of_the_key() {
     let dead =

@@ -31,6 +31,9 @@ pub struct Cluster {
     pipes: BTreeMap<End, End>,
     /// Pairs of brokers that cannot reach each other.
     cuts: BTreeSet<(usize, usize)>,
+    /// An instance whose connections to others are not made for now, and those that it asked for.
+    pub held: Option<usize>,
+    wanted: Vec<(usize, u32, String)>,
     last_connection: u64,
     now_ns: u64,
     /// Frames of links so far, in bytes.
@@ -76,6 +79,8 @@ impl Cluster {
             disks,
             pipes: BTreeMap::new(),
             cuts: BTreeSet::new(),
+            held: None,
+            wanted: Vec::new(),
             last_connection: LINKS,
             now_ns: 0,
             carried_size: 0,
@@ -194,7 +199,19 @@ impl Cluster {
         moved
     }
 
+    /// Makes the connections of the held instance.
+    pub fn release(&mut self) {
+        self.held = None;
+        for (number, destination, address) in std::mem::take(&mut self.wanted) {
+            self.open(number, destination, &address);
+        }
+        self.settle();
+    }
+
     fn open(&mut self, number: usize, destination: u32, address: &str) {
+        if self.held == Some(number) {
+            return self.wanted.push((number, destination, address.to_owned()));
+        }
         let target = self.configs.iter().position(|config| config.name == address);
         let target = target
             .filter(|target| self.brokers[*target].is_some())

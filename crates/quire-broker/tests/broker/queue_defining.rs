@@ -524,3 +524,14 @@ fn letters_that_are_not_published_yet_are_dropped_with_their_queue() {
     pair.turn();
     assert_eq!(pair.take_data(2).len() as u64 + dropped, 3);
 }
+
+#[test]
+fn a_broker_is_idle_after_the_last_queue_that_keeps_its_state_was_dropped() {
+    let mut pair = start();
+    create(&mut pair, &QueueSettings { file_backed_metadata: true, ..queue("jobs") }).unwrap();
+    pair.turn();
+    drop_queue(&mut pair, "jobs").unwrap();
+    pair.pass(Duration::from_secs(60));
+    pair.turn();
+    assert!(pair.broker.next_timeout().is_none_or(|at| at.as_ns() > pair.now_ns));
+}

@@ -1,13 +1,16 @@
 //! Queues over restarts: what stays, what comes back, where recovery begins, and what the log must keep.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use quire_broker::{BrokerConfig, Event, QueueSettings};
 use quire_command::*;
-use quire_journal::{Disk, Position};
+use quire_journal::{Disk, MemoryDisk, Position};
 use quire_queue::{Semantics, Verdict};
 
+use crate::faulty_disk::{Call, FaultyDisk};
 use crate::pair::*;
 use crate::queue_pair::*;
 
@@ -349,6 +352,41 @@ fn rule_19_what_a_queue_needs_is_not_removed() {
     save(&mut pair);
     assert!(!pair.broker.journal().maintenance().remove(Which::All, None).unwrap().is_empty());
     assert!(pair.broker.journal().reader().first() > Position(31));
+}
+
+#[test]
+fn journal_files_that_queues_ack_needs_are_kept_when_it_cannot_be_written() {
+    use quire_journal::Which;
+    let settings = queue("jobs");
+    let fails = Arc::new(AtomicBool::new(false));
+    let disk = Arc::new(MemoryDisk::new(1 << 30));
+    let is_failing = fails.clone();
+    let faulty = FaultyDisk::new(disk.clone(), move |call| match call {
+        Call::Rename(path) if is_failing.load(Ordering::Relaxed) && path.ends_with("queues.ack") => {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+        _ => Ok(()),
+    });
+    let faulty = faulty.with_page_files(0);
+    let mut pair = start(Pair::over(Arc::new(faulty), disk, queue_config([settings.clone()])), 1000);
+    publish_all(&mut pair, 1..=1);
+    let filler = "x".repeat(50_000);
+    for sequence in 2..=60 {
+        pair.publish(1, sequence, "elsewhere", &filler);
+        pair.turn();
+    }
+    let held = pair.take_queued(2);
+    pair.settle(2, "jobs", Verdict::Acknowledge, &held);
+    pair.turn();
+    fails.store(true, Ordering::Relaxed);
+    save(&mut pair);
+    assert!(pair.log.iter().any(|event| matches!(event, Event::QueuePointsNotSaved { .. })));
+    fails.store(false, Ordering::Relaxed);
+    assert_eq!(pair.broker.journal().maintenance().remove(Which::All, None).unwrap(), []);
+    save(&mut pair);
+    assert!(!pair.broker.journal().maintenance().remove(Which::All, None).unwrap().is_empty());
+    let mut pair = again(pair, &settings, 1000);
+    assert_eq!(pair.take_queued(2).len(), 0);
 }
 
 /// Rule G5 of journal management.

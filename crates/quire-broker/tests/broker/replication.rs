@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quire_broker::{AdminCommand, AdminReply, ReplicatedTopic, SyncType};
+use quire_broker::{AdminCommand, AdminReply, Compression, ReplicatedTopic, SyncType};
 use quire_command::*;
 use quire_types::Timestamp;
 
@@ -19,6 +19,31 @@ fn a_message_has_the_same_name_and_data_on_both_instances() {
     assert_eq!(cluster.paths(0), ["", "", ""]);
     assert_eq!(cluster.paths(1), ["a", "a", "a"]);
     assert_eq!(cluster.persisted(0, 1), 3);
+}
+
+#[test]
+fn compressed_records_arrive_as_others_do_with_fewer_bytes() {
+    let carried = |compression| {
+        let mut configs = pair_of(SyncType::Sync);
+        for destination in configs.iter_mut().flat_map(|config| &mut config.replication.destinations) {
+            destination.compression = compression;
+        }
+        let mut cluster = Cluster::new(configs);
+        cluster.at(0).client(1, "p");
+        cluster.kill(1);
+        cluster.publish(0, 1, 1, 2_000);
+        cluster.start(1);
+        cluster.pass(Duration::from_secs(60));
+        assert_eq!(cluster.log(0).len(), 2_000);
+        assert_eq!(cluster.log(0), cluster.log(1));
+        assert_eq!(cluster.persisted(0, 1), 2_000);
+        cluster.carried_size
+    };
+    let plain = carried(Compression::None);
+    for compression in [Compression::Lz4, Compression::Zstd] {
+        let compressed = carried(compression);
+        assert!(compressed < plain / 2, "{compression:?}: {compressed} of {plain} bytes");
+    }
 }
 
 #[test]
@@ -207,15 +232,63 @@ fn a_command_downgrades_and_upgrades_a_destination() {
     cluster.at(0).client(1, "p");
     cluster.kill(1);
     cluster.publish(0, 1, 1, 2);
-    let set = |is_downgraded| AdminCommand::Downgrade { destination: "b".into(), is_downgraded };
-    assert!(matches!(cluster.admin(0, set(true)), AdminReply::Replication(_)));
+    let set = |action| AdminCommand::Link { destination: "b".into(), action };
+    assert!(matches!(cluster.admin(0, set(LinkAction::Downgrade)), AdminReply::Replication(_)));
     cluster.settle();
     assert_eq!(cluster.persisted(0, 1), 2);
-    assert!(matches!(cluster.admin(0, set(false)), AdminReply::Replication(_)));
+    assert!(matches!(cluster.admin(0, set(LinkAction::Upgrade)), AdminReply::Replication(_)));
     cluster.publish(0, 1, 3, 1);
     assert_eq!(cluster.persisted(0, 1), 0);
-    let unknown = AdminCommand::Downgrade { destination: "x".into(), is_downgraded: true };
+    let unknown = AdminCommand::Link { destination: "x".into(), action: LinkAction::Downgrade };
     assert!(matches!(cluster.admin(0, unknown), AdminReply::Refused { .. }));
+}
+
+#[test]
+fn a_paused_link_sends_nothing_and_keeps_the_journal_until_it_is_resumed() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 2);
+    assert_eq!(cluster.persisted(0, 1), 2);
+    let set = |action| AdminCommand::Link { destination: "b".into(), action };
+    cluster.admin(0, set(LinkAction::Pause));
+    cluster.settle();
+    let carried_size = cluster.carried_size;
+    cluster.publish(0, 1, 3, 3);
+    cluster.pass(Duration::from_secs(60));
+    assert_eq!(cluster.stats(0).destinations[0].state, "paused");
+    // Only the link of the other direction sends its heartbeats, and nobody connects.
+    assert!(cluster.carried_size < carried_size + 1000, "{carried_size} {}", cluster.carried_size);
+    assert_eq!(cluster.log(1).len(), 2);
+    assert_eq!(cluster.persisted(0, 1), 0, "publishers wait");
+    assert_eq!(cluster.at(0).broker.needed_position().map(|position| position.get()), Some(3));
+    // A second pause and a second resume change nothing.
+    cluster.admin(0, set(LinkAction::Pause));
+    cluster.admin(0, set(LinkAction::Resume));
+    cluster.admin(0, set(LinkAction::Resume));
+    cluster.pass(Duration::from_secs(1));
+    assert_eq!(cluster.stats(0).destinations[0].state, "live");
+    assert_eq!(cluster.persisted(0, 1), 5);
+    assert_eq!(cluster.log(0), cluster.log(1));
+    let unknown = AdminCommand::Link { destination: "x".into(), action: LinkAction::Pause };
+    assert!(matches!(cluster.admin(0, unknown), AdminReply::Refused { .. }));
+}
+
+#[test]
+fn a_pause_ends_an_attempt_to_connect_and_a_restart_ends_the_pause() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Async));
+    cluster.kill(0);
+    cluster.held = Some(0);
+    cluster.start(0);
+    cluster.settle();
+    let pause = AdminCommand::Link { destination: "b".into(), action: LinkAction::Pause };
+    cluster.admin(0, pause.clone());
+    cluster.release();
+    assert_eq!(cluster.stats(0).destinations[0].state, "paused");
+    assert!(cluster.stats(1).sources.is_empty(), "the connection was closed");
+    cluster.kill(0);
+    cluster.start(0);
+    cluster.pass(Duration::from_secs(1));
+    assert_eq!(cluster.stats(0).destinations[0].state, "live");
 }
 
 #[test]
@@ -235,6 +308,43 @@ fn a_link_between_configurations_that_do_not_fit_does_not_come_up() {
     let error = stats.destinations[0].last_error.clone().unwrap_or_default();
     assert!(error.starts_with("message_type: the topic \"orders\""), "{error}");
     assert_eq!(cluster.log(1).len(), 0);
+}
+
+/// Why a link from an instance with one last-value topic to an instance with another one is refused; empty when it is up.
+fn refusal(at_source: &str, at_destination: &str, excluded: &[&str]) -> String {
+    let mut configs = vec![instance("a", vec![destination("b", SyncType::Async)]), instance("b", vec![])];
+    for (config, topics) in configs.iter_mut().zip([at_source, at_destination]) {
+        config.sow_topics = serde_json::from_str(topics).unwrap();
+    }
+    let to_b = &mut configs[0].replication.destinations[0];
+    to_b.topics[0].name = "orders".into();
+    to_b.exclude_validation = excluded.iter().map(|check| (*check).to_owned()).collect();
+    let mut cluster = Cluster::new(configs);
+    let link = cluster.stats(0).destinations.remove(0);
+    assert_eq!(link.last_error.is_none(), link.state == "live");
+    link.last_error.unwrap_or_default()
+}
+
+#[test]
+fn last_value_topics_that_differ_are_refused_unless_the_check_is_excluded() {
+    let by_id = r#"[{"name": "orders", "message_type": "json", "key": ["/id"]}]"#;
+    let in_domain = r#"[{"name": "orders", "message_type": "json", "key": ["/id"], "key_domain": "d"}]"#;
+    let by_publisher = r#"[{"name": "orders", "message_type": "json"}]"#;
+    assert_eq!(refusal(by_id, by_id, &[]), "");
+    assert_eq!(refusal(by_id, "[]", &[]), "sow: only the source keeps last values of the topic \"orders\"");
+    assert_eq!(
+        refusal("[]", by_publisher, &["key"]),
+        "sow: only this instance keeps last values of the topic \"orders\""
+    );
+    assert_eq!(refusal(by_id, "[]", &["sow"]), "");
+    for other in [in_domain, by_publisher] {
+        let refused = refusal(by_id, other, &["sow"]);
+        assert!(
+            refused.starts_with("key: the topic \"orders\" has the key \"/id\" at the source"),
+            "{refused}"
+        );
+        assert_eq!(refusal(by_id, other, &["key"]), "");
+    }
 }
 
 #[test]
@@ -357,7 +467,7 @@ fn a_fully_durable_subscription_gets_a_message_when_the_sync_destinations_have_i
     cluster.kill(1);
     cluster.publish(0, 1, 5, 2);
     assert_eq!(cluster.at(0).take_data(3).len(), 0);
-    cluster.admin(0, AdminCommand::Downgrade { destination: "b".into(), is_downgraded: true });
+    cluster.admin(0, AdminCommand::Link { destination: "b".into(), action: LinkAction::Downgrade });
     cluster.settle();
     assert_eq!(cluster.at(0).take_data(3).len(), 2);
 }

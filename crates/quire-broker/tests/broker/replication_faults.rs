@@ -86,6 +86,22 @@ fn a_client_is_let_in_after_the_instance_has_back_what_it_lost() {
 }
 
 #[test]
+fn a_client_is_let_in_when_the_destination_sent_everything_before_the_link_to_it_was_made() {
+    let mut cluster = Cluster::new(pair_of(SyncType::Sync));
+    cluster.at(0).client(1, "p");
+    cluster.publish(0, 1, 1, 10);
+    cluster.destroy(0);
+    cluster.held = Some(0);
+    cluster.start(0);
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!(cluster.log(0).len(), 10);
+    assert!(cluster.stats(0).holds_logons, "it has not heard from its destination");
+    cluster.release();
+    cluster.pass(Duration::from_secs(1));
+    assert!(!cluster.stats(0).holds_logons);
+}
+
+#[test]
 fn a_client_waits_a_limited_time_for_instances_that_do_not_answer() {
     let mut cluster = Cluster::new(pair_of(SyncType::Sync));
     cluster.kill(0);

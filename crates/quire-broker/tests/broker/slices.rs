@@ -168,3 +168,44 @@ fn a_batch_of_refusals_is_taken_only_as_far_as_they_may_wait() {
     let refused = pair.take(1).iter().filter(|said| matches!(said, Said::Failed { .. })).count();
     assert_eq!(refused, 100_000);
 }
+
+/// A subscription that resumes at a resume position must not receive again what it had before the position was sent.
+#[test]
+fn a_resume_position_is_not_before_messages_that_were_sent() {
+    let mut pair = Pair::new();
+    pair.client(1, "publisher");
+    pair.client(2, "reader");
+    pair.subscribe(2, &Subscribe { acks: Acks::PERSISTED, ..replay(1, "orders", "0") });
+    pair.turn();
+    pair.take(2);
+    // Two batches are persisted at once. The tail stops in the second one.
+    pair.publish(1, 1, "orders", "");
+    pair.one_turn();
+    let (mut frames, data) = (Vec::new(), "x".repeat(1_000));
+    (2..=401).for_each(|sequence| Command::Publish(publish(sequence, "orders", &data)).encode(&mut frames));
+    pair.send_bytes(1, &frames);
+    pair.one_turn();
+    // One block of the journal to a turn.
+    let elapsed = Arc::new(AtomicU64::new(0));
+    pair.broker.set_stopwatch(Box::new(move || Instant(elapsed.fetch_add(10 * STEP_NS, Ordering::Relaxed))));
+    let (mut received, mut places) = (0, 0);
+    for turn in 0..100 {
+        pair.write();
+        pair.run_reads();
+        // The next position is due.
+        pair.now_ns += 1_000_000_000 * u64::from(turn == 1);
+        pair.one_turn();
+        for said in pair.take(2) {
+            match said {
+                Said::Message { bookmark: Some((_, sequence)), .. } => received = sequence.max(received),
+                Said::Place { bookmark: (_, sequence), .. } if sequence > 0 => {
+                    assert!(sequence >= received, "{sequence} after message {received} was sent");
+                    places += 1;
+                }
+                _ => (),
+            }
+        }
+    }
+    assert_eq!(received, 401);
+    assert!(places > 0);
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use quire_client::{CommandId, Failure, Lease, Message, QuerySpec};
-use quire_command::{DefineQueue, Subject};
+use quire_command::{DefineQueue, LinkAction, Subject};
 use quire_journal::Bookmark;
 use quire_types::Verdict;
 use quire_types::time::Instant;
@@ -139,13 +139,13 @@ impl Client {
         self.command(|core| core.define_queue(action))
     }
 
-    /// Decides whether publishers of the server wait for a destination; take the answer with [`take_told`](Self::take_told) when the command
+    /// Downgrades, upgrades, pauses or resumes the link of the server to a destination; take the answer with [`take_told`](Self::take_told) when the command
     /// is answered.
     ///
     /// # Errors
     /// See [`quire_client::ClientCore::replicate`].
-    pub fn replicate(&self, destination: &str, is_downgraded: bool) -> Result<CommandId, Failure> {
-        self.command(|core| core.replicate(destination, is_downgraded))
+    pub fn replicate(&self, destination: &str, action: LinkAction) -> Result<CommandId, Failure> {
+        self.command(|core| core.replicate(destination, action))
     }
 
     /// Messages that were settled, of which it is not known yet that this is durable.

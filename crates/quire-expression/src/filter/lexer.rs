@@ -91,7 +91,11 @@ impl<'t> Lexer<'t> {
         let mut size = 1;
         loop {
             match memchr::memchr(quote, &bytes[size..]) {
-                None => return Err(self.error(self.at, "a closing quote")),
+                // At its first quote, because the missing one could be anywhere after it.
+                None => {
+                    let expected = "a closing quote for the text that begins here";
+                    return Err(FilterError::at(self.text, self.at, expected, "the end"));
+                }
                 // A doubled quote means one quote.
                 Some(plain) if bytes.get(size + plain + 1) == Some(&quote) => size += plain + 2,
                 Some(plain) => return Ok(Token::Text(self.take(size + plain + 1))),
@@ -168,6 +172,10 @@ impl<'t> Lexer<'t> {
                 self.at += symbol.len();
                 Ok(Token::Symbol(symbol))
             }
+            // As in other languages.
+            None if self.rest().starts_with('&') => Err(self.error(self.at, "AND in place of &")),
+            None if self.rest().starts_with('|') => Err(self.error(self.at, "OR in place of |")),
+            None if self.rest().starts_with('!') => Err(self.error(self.at, "NOT in place of !")),
             None => Err(self.error(self.at, "a field, a value or an operator")),
         }
     }

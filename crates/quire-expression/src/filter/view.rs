@@ -4,13 +4,21 @@ use super::node::{Comparison, Literal, Node};
 use super::{Filter, Parsed};
 use crate::message_type::{Number, Value, boolean_text};
 
-/// A field that must be equal to a text. Of an array, any element.
+/// A field that must be equal to a constant. Of an array, any element.
 #[derive(Clone, Debug)]
 pub struct Equality<'f> {
     /// The field, as written in the filter.
     pub field: &'f str,
-    /// The texts, of which it must be equal to one. None of them spells a number, TRUE or FALSE. So only a text with the same bytes is equal.
-    pub texts: Vec<&'f [u8]>,
+    /// The constants, of which it must be equal to one: numbers, texts and Booleans. There are none when NULL is the only member of a list.
+    pub values: Vec<Value<'f>>,
+}
+
+impl<'f> Equality<'f> {
+    /// The constants, when all of them are texts, and none of them spells a number, TRUE or FALSE. Only a text with the same bytes is equal to
+    /// such a text.
+    pub fn plain_texts(&self) -> Option<Vec<&'f [u8]>> {
+        self.values.iter().map(|value| plain_text(*value)).collect()
+    }
 }
 
 /// A field that must be in a range. Of an array, one element may be above the lower bound and another below the upper bound.
@@ -25,7 +33,7 @@ pub struct Range<'f> {
 }
 
 impl Filter {
-    /// Comparisons with `=` and `IN` of a field with quoted texts that the filter joins with AND. The filter is TRUE only for messages for
+    /// Comparisons with `=` and `IN` of a field with constants that the filter joins with AND. The filter is TRUE only for messages for
     /// which all of them hold. Other parts of the filter are left out.
     pub fn equalities(&self) -> Vec<Equality<'_>> {
         let parsed = self.parsed();
@@ -65,29 +73,33 @@ fn comparison_of(node: &Node) -> Option<(u32, Comparison, &Literal)> {
 }
 
 fn equality_of<'f>(node: &'f Node, parsed: &'f Parsed) -> Option<Equality<'f>> {
-    let (field, texts) = match node {
+    let (field, values) = match node {
         Node::In(left, members) => match &**left {
             Node::Field(field) => {
-                let literal = |member: &'f Node| match member {
-                    Node::Literal(literal) => plain_text(literal),
+                let constant = |member: &'f Node| match member {
+                    Node::Literal(literal) => Some(literal.value()),
                     _ => None,
                 };
-                (*field, members.iter().map(literal).collect::<Option<Vec<_>>>()?)
+                let mut values = members.iter().map(constant).collect::<Option<Vec<_>>>()?;
+                // Nothing is equal to NULL.
+                values.retain(|value| !value.is_null());
+                (*field, values)
             }
             _ => return None,
         },
         node => match comparison_of(node)? {
-            (field, Comparison::Equal, literal) => (field, vec![plain_text(literal)?]),
+            (_, Comparison::Equal, Literal::Null) => return None,
+            (field, Comparison::Equal, literal) => (field, vec![literal.value()]),
             _ => return None,
         },
     };
-    Some(Equality { field: &parsed.names[field as usize], texts })
+    Some(Equality { field: &parsed.names[field as usize], values })
 }
 
 /// The text of a constant that only a text is equal to.
-fn plain_text(literal: &Literal) -> Option<&[u8]> {
-    match literal {
-        Literal::Text(text) if Number::parse(text).is_none() && boolean_text(text).is_none() => Some(text),
+fn plain_text(value: Value<'_>) -> Option<&[u8]> {
+    match value {
+        Value::Text(text) if Number::parse(text).is_none() && boolean_text(text).is_none() => Some(text),
         _ => None,
     }
 }

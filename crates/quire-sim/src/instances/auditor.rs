@@ -289,6 +289,11 @@ impl Auditor {
         Ok(())
     }
 
+    /// An instance lacks the place of a subscriber, which begins again there. It then forgets what it had from each publisher.
+    pub fn bookmark_missing(&mut self, stream: usize, instance: usize) {
+        self.streams[stream].has_returned |= self.replaced_at[instance].is_some();
+    }
+
     /// A subscriber is on another instance.
     pub fn moved(&mut self, stream: usize) {
         self.streams[stream].has_moved = true;

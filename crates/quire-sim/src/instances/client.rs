@@ -363,6 +363,9 @@ impl Client {
                         auditor.received(*stream, instance, message.bookmark(), message.data());
                     }
                 }
+                (Program::Subscribe { stream, .. }, Event::BookmarkMissing { .. }) => {
+                    auditor.bookmark_missing(*stream, instance);
+                }
                 (
                     Program::Subscribe { subscription, place, .. },
                     Event::Ended { subscription: number, .. },

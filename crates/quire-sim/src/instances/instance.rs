@@ -8,6 +8,7 @@ use quire_broker::{
     Access, AdminCommand, AdminReply, Broker, BrokerConfig, ConnectionId, Event, Input, Output, ReadDone,
     TransportId,
 };
+use quire_command::LinkAction;
 use quire_journal::{AllTopics, Journal, Options, Position, RecordKind, Timestamp};
 use quire_types::time::{Instant, Now};
 
@@ -162,7 +163,8 @@ impl Instance {
     pub fn downgrade(&mut self, now_ns: u64, random: &mut Random, is_downgraded: bool) {
         let count = self.config.replication.destinations.len() as u64;
         let destination = self.config.replication.destinations[random.below(count) as usize].name.clone();
-        let command = AdminCommand::Downgrade { destination, is_downgraded };
+        let action = if is_downgraded { LinkAction::Downgrade } else { LinkAction::Upgrade };
+        let command = AdminCommand::Link { destination, action };
         self.hand_in(now_ns, Input::Admin { ticket: 0, command });
     }
 

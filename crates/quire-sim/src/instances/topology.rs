@@ -1,8 +1,8 @@
 //! The links of a world: the configurations of the instances, and the copies that an acknowledgement counts.
 
 use quire_broker::{
-    BrokerConfig, DestinationSettings, Limits, RecordedTopic, ReplicatedTopic, ReplicationConfig,
-    SowTopicSettings, SyncType, TransactionLogConfig, TransportConfig,
+    BrokerConfig, Compression, DestinationSettings, Limits, RecordedTopic, ReplicatedTopic,
+    ReplicationConfig, SowTopicSettings, SyncType, TransactionLogConfig, TransportConfig,
 };
 
 use super::SECOND_NS;
@@ -137,6 +137,8 @@ impl Topology {
             addresses: link.to.iter().map(|to| name_of(*to)).collect(),
             sync_type: if self.waiting == Waiting::Never { SyncType::Async } else { SyncType::Sync },
             pass_through: link.pass_through.clone(),
+            // The deliberate mistakes change the frames of records, which are then not compressed.
+            compression: Compression::None,
             downgrade_after_ns: is_downgrading.then_some(self.downgrade_after_ns),
             upgrade_below_ns: is_downgrading.then_some(self.downgrade_after_ns / 2),
             exclude_validation: Vec::new(),

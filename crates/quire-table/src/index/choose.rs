@@ -1,88 +1,86 @@
 //! The choice of an index for a filter.
 
-use super::{Indexes, OrderedIndex, hash_of_texts, number_bits, prefix_of, value_of};
-use crate::fields::path_of;
-use quire_expression::filter::{Equality, Filter, Range};
+use super::walk::{Part, Walk, Which};
+use super::{Indexes, hash_of_texts, number_bits, prefix_of, value_of};
+use quire_expression::filter::{Equality, Filter, Range, path_of};
 use quire_expression::message_type::{Number, Step, Value};
 
 /// The most combinations of texts of `IN` lists that are looked up.
 const COMBINATIONS_MAX: usize = 1_024;
 
-/// The slots of the index that gives the fewest, if any gives at most `count_max`.
-pub(super) fn candidates(indexes: &Indexes, filter: &Filter, count_max: usize) -> Option<Vec<u32>> {
+/// A walk over the slots of the index that gives the fewest, and their number.
+pub(super) fn best(indexes: &Indexes, filter: &Filter) -> Option<(Walk, usize)> {
     if indexes.is_empty() {
         return None;
     }
-    // An index that gives as many slots as the best one replaces it.
-    let mut best: Option<Vec<u32>> = None;
     let equalities = with_paths(filter.equalities(), |equality| equality.field);
     let ranges = with_paths(filter.ranges(), |range| range.field);
-    let limit = |best: &Option<Vec<u32>>| best.as_ref().map_or(count_max, Vec::len);
+    let mut walks = Vec::new();
     let mut paths = indexes.fields.paths();
     for (number, index) in indexes.hash.iter().enumerate() {
         let (own, others) = paths.split_at(index.width);
         paths = others;
-        best = by_hash(indexes, number, own, &equalities, limit(&best)).or(best);
-    }
-    for (index, path) in indexes.ordered.iter().zip(paths) {
-        for is_text in [false, true] {
-            best = by_range(index, path, &ranges, is_text, limit(&best)).or(best);
+        if indexes.is_whole(Which::Hash(number)) {
+            walks.extend(by_hash(number, own, &equalities));
         }
     }
-    let mut slots = best?;
-    slots.sort_unstable();
-    slots.dedup();
-    Some(slots)
+    for (number, path) in paths.iter().enumerate() {
+        if indexes.is_whole(Which::Ordered(number)) {
+            let by_range = |is_text| by_range(number, path, &ranges, is_text);
+            walks.extend([false, true].into_iter().filter_map(by_range));
+        }
+    }
+    let counted = walks.into_iter().map(|walk| {
+        let count = walk.count(indexes);
+        (walk, count)
+    });
+    counted.min_by_key(|(_, count)| *count)
 }
 
 /// Conditions, each with the path of its field. A path identifies a field in any notation.
-fn with_paths<T>(conditions: Vec<T>, field: impl Fn(&T) -> &str) -> Vec<(Vec<Step>, T)> {
-    let path = |condition: T| path_of(field(&condition)).map(|path| (path, condition));
-    conditions.into_iter().filter_map(path).collect()
+pub(super) fn with_paths<T>(conditions: Vec<T>, field: impl Fn(&T) -> &str) -> Vec<(Vec<Step>, T)> {
+    conditions.into_iter().map(|condition| (path_of(field(&condition)), condition)).collect()
 }
 
 /// The slots with the wanted texts in all fields of a hash index.
-fn by_hash(
-    indexes: &Indexes,
-    number: usize,
-    paths: &[Vec<Step>],
-    equalities: &[(Vec<Step>, Equality<'_>)],
-    count_max: usize,
-) -> Option<Vec<u32>> {
-    let index = &indexes.hash[number];
+fn by_hash(number: usize, paths: &[Vec<Step>], equalities: &[(Vec<Step>, Equality<'_>)]) -> Option<Walk> {
     let texts_of = |path: &Vec<Step>| {
-        let known = equalities.iter().find(|(known, _)| known == path);
-        known.map(|(_, equality)| &equality.texts[..])
+        let mut own = equalities.iter().filter(|(known, _)| known == path);
+        own.find_map(|(_, equality)| equality.plain_texts())
     };
     let texts = paths.iter().map(texts_of).collect::<Option<Vec<_>>>()?;
-    let count = texts.iter().try_fold(1_usize, |count, texts| count.checked_mul(texts.len()))?;
+    let mut parts = Vec::new();
+    for_each_combination(&texts, |texts| {
+        let hash = hash_of_texts(texts);
+        parts.push(Part::Hash([hash, 0]..=[hash, u32::MAX]));
+    })?;
+    Some(Walk::new(Which::Hash(number), parts))
+}
+
+/// Calls `each` with every choice of one text of each list. `None`: there are too many.
+pub(super) fn for_each_combination<T: AsRef<[u8]>>(
+    lists: &[Vec<T>],
+    mut each: impl FnMut(&mut dyn Iterator<Item = &[u8]>),
+) -> Option<()> {
+    let count = lists.iter().try_fold(1_usize, |count, texts| count.checked_mul(texts.len()))?;
     if count > COMBINATIONS_MAX {
         return None;
     }
-    let mut found = Found::new(count_max);
-    index.irregular.for_each_in(0..=u32::MAX, |slot| found.push(slot));
     for combination in 0..count {
         // The digits of the number of the combination choose one text of each list.
         let mut rest = combination;
-        let hash = hash_of_texts(texts.iter().map(|texts| {
-            let text = texts[rest % texts.len()];
+        each(&mut lists.iter().map(|texts| {
+            let text = texts[rest % texts.len()].as_ref();
             rest /= texts.len();
             text
         }));
-        index.slots.for_each_in([hash, 0]..=[hash, u32::MAX], |[_, slot]| found.push(slot));
     }
-    found.slots()
+    Some(())
 }
 
 /// The slots whose value is within all ranges of the field with bounds of one type, numbers or texts. Ranges with bounds of the other type
 /// are left out, because a text that spells a number may meet the one as a number and the other as a text.
-fn by_range(
-    index: &OrderedIndex,
-    path: &[Step],
-    ranges: &[(Vec<Step>, Range<'_>)],
-    is_text: bool,
-    count_max: usize,
-) -> Option<Vec<u32>> {
+fn by_range(number: usize, path: &[Step], ranges: &[(Vec<Step>, Range<'_>)], is_text: bool) -> Option<Walk> {
     let mut within = Within::default();
     for (known, range) in ranges {
         if known == path {
@@ -93,29 +91,27 @@ fn by_range(
     if !within.is_restricted {
         return None;
     }
-    let mut found = Found::new(count_max);
-    index.irregular.for_each_in(0..=u32::MAX, |slot| found.push(slot));
-    for (set, range) in [(&index.numbers, within.numbers), (&index.texts, within.texts)] {
-        if let Some((low, high)) = range.filter(|(low, high)| low <= high) {
-            set.for_each_in(value_of(low, 0)..=value_of(high, u32::MAX), |[_, _, slot]| found.push(slot));
-        }
-    }
-    found.slots()
+    let values = |range: Option<(u64, u64)>| {
+        let (low, high) = range.filter(|(low, high)| low <= high)?;
+        Some(value_of(low, 0)..=value_of(high, u32::MAX))
+    };
+    let parts = [values(within.numbers).map(Part::Numbers), values(within.texts).map(Part::Texts)];
+    Some(Walk::new(Which::Ordered(number), parts.into_iter().flatten().collect()))
 }
 
 /// Slots that were found, up to a limit.
-struct Found {
+pub(super) struct Found {
     slots: Vec<u32>,
     count_max: usize,
 }
 
 impl Found {
-    fn new(count_max: usize) -> Self {
+    pub fn new(count_max: usize) -> Self {
         Found { slots: Vec::new(), count_max }
     }
 
     /// Adds a slot. Returns whether more may follow.
-    fn push(&mut self, slot: u32) -> bool {
+    pub fn push(&mut self, slot: u32) -> bool {
         // One slot above the limit is kept, so that the limit is known to be passed.
         if self.slots.len() <= self.count_max {
             self.slots.push(slot);
@@ -123,7 +119,7 @@ impl Found {
         self.slots.len() <= self.count_max
     }
 
-    fn slots(self) -> Option<Vec<u32>> {
+    pub fn slots(self) -> Option<Vec<u32>> {
         (self.slots.len() <= self.count_max).then_some(self.slots)
     }
 }

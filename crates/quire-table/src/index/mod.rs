@@ -7,8 +7,11 @@
 //!   because they are never equal to the texts that it is asked for ([`Filter::equalities`]).
 //! - An ordered index has numbers as floats, and the first eight bytes of texts. A text that spells a number is in it as both.
 
+mod build;
+mod by_key;
 mod choose;
 mod sorted_set;
+mod walk;
 
 use std::collections::HashSet;
 
@@ -25,6 +28,12 @@ use quire_expression::message_type::{Arena, MessageType, Number, Value};
 use quire_journal::Memory;
 use sorted_set::SortedSet;
 
+use build::Building;
+pub use build::MADE_INDEXES_MAX;
+pub(crate) use by_key::ByKey;
+pub(crate) use walk::Walk;
+use walk::Which;
+
 /// The most indexes of a table: every publish changes all of them.
 pub const INDEXES_MAX: usize = 16;
 
@@ -35,6 +44,10 @@ pub(crate) struct Indexes {
     fields: Fields,
     hash: Vec<HashIndex>,
     ordered: Vec<OrderedIndex>,
+    building: Option<Building>,
+    /// How many indexes no configuration asked for.
+    made_count: usize,
+    memory: Memory,
     /// The entries of a row before and after a change, kept between calls.
     before: Vec<Entry>,
     after: Vec<Entry>,
@@ -76,20 +89,15 @@ impl Indexes {
         check(config)?;
         let names: Vec<String> =
             config.hash_indexes.iter().flatten().chain(&config.ordered_indexes).cloned().collect();
-        let hash = config.hash_indexes.iter().map(|fields| HashIndex {
-            width: fields.len(),
-            slots: SortedSet::new(memory),
-            irregular: SortedSet::new(memory),
-        });
-        let ordered = config.ordered_indexes.iter().map(|_| OrderedIndex {
-            numbers: SortedSet::new(memory),
-            texts: SortedSet::new(memory),
-            irregular: SortedSet::new(memory),
-        });
+        let hash = config.hash_indexes.iter().map(|fields| HashIndex::new(fields.len(), memory));
+        let ordered = config.ordered_indexes.iter().map(|_| OrderedIndex::new(memory));
         Ok(Indexes {
             fields: Fields::new("index", &names)?,
             hash: hash.collect(),
             ordered: ordered.collect(),
+            building: None,
+            made_count: 0,
+            memory: memory.clone(),
             before: Vec::new(),
             after: Vec::new(),
         })
@@ -115,16 +123,32 @@ impl Indexes {
                 self.read(message_type, data, arena, entries);
             }
         }
+        if let Some(unread) = self.unread(slot) {
+            entries.0.retain(|entry| entry.number() != unread);
+            entries.1.retain(|entry| entry.number() != unread);
+        }
         let (before, after) = &entries;
         before.iter().filter(|entry| !after.contains(entry)).for_each(|entry| self.remove(*entry, slot));
         after.iter().filter(|entry| !before.contains(entry)).for_each(|entry| self.insert(*entry, slot));
         (self.before, self.after) = entries;
     }
 
-    /// The slots among which all rows are that match the filter, in ascending order, each once. `None` when no index can tell, or only with
-    /// more than `count_max` slots.
-    pub fn candidates(&self, filter: &Filter, count_max: usize) -> Option<Vec<u32>> {
-        choose::candidates(self, filter, count_max)
+    /// A walk over the slots among which all rows are that match the filter, of the index that gives the fewest, and their number. `None`
+    /// when no index can tell.
+    pub fn walk(&self, filter: &Filter) -> Option<(Walk, usize)> {
+        choose::best(self, filter)
+    }
+
+    fn irregular(&self, index: Which) -> &SortedSet<u32> {
+        match index {
+            Which::Hash(number) => &self.hash[number].irregular,
+            Which::Ordered(number) => &self.ordered[number].irregular,
+        }
+    }
+
+    /// How many indexes no configuration asked for, with the one that is being built.
+    pub fn made_count(&self) -> usize {
+        self.made_count
     }
 
     /// Bytes of memory.
@@ -182,6 +206,22 @@ impl Indexes {
         match number.checked_sub(self.hash.len()) {
             None => &mut self.hash[number].irregular,
             Some(number) => &mut self.ordered[number].irregular,
+        }
+    }
+}
+
+impl HashIndex {
+    fn new(width: usize, memory: &Memory) -> Self {
+        HashIndex { width, slots: SortedSet::new(memory), irregular: SortedSet::new(memory) }
+    }
+}
+
+impl OrderedIndex {
+    fn new(memory: &Memory) -> Self {
+        OrderedIndex {
+            numbers: SortedSet::new(memory),
+            texts: SortedSet::new(memory),
+            irregular: SortedSet::new(memory),
         }
     }
 }

@@ -7,6 +7,12 @@ use quire_journal::{Array, Memory};
 /// The most values of a block.
 const BLOCK_LEN: usize = 256;
 
+/// The values of a block on average.
+const BLOCK_LEN_USUAL: usize = BLOCK_LEN * 2 / 3;
+
+/// Of a range in more blocks than this, the values are not counted: some microseconds.
+const COUNTED_BLOCKS_MAX: usize = 1_024;
+
 /// Values in ascending order, each once. A full block is divided into two halves, so that blocks are two thirds full on average.
 #[derive(Debug)]
 pub(super) struct SortedSet<T: Copy + Ord> {
@@ -58,6 +64,20 @@ impl<T: Copy + Ord> SortedSet<T> {
         self.join(number);
     }
 
+    /// Adds a value, or removes it.
+    pub fn set(&mut self, value: T, is_in: bool) {
+        if is_in && !self.has(value) {
+            self.insert(value);
+        } else if !is_in {
+            self.remove(value);
+        }
+    }
+
+    /// Whether a value is in it.
+    fn has(&self, value: T) -> bool {
+        !self.blocks.is_empty() && self.blocks[self.block_of(value)].binary_search(&value).is_ok()
+    }
+
     /// Calls `found` with the values in a range, in ascending order, until it returns false.
     pub fn for_each_in(&self, range: RangeInclusive<T>, mut found: impl FnMut(T) -> bool) {
         if self.blocks.is_empty() {
@@ -71,6 +91,21 @@ impl<T: Copy + Ord> SortedSet<T> {
                 }
             }
         }
+    }
+
+    /// How many values are in a range: exact when they are in few blocks, and about the number otherwise.
+    pub fn count_in(&self, range: &RangeInclusive<T>) -> usize {
+        if self.blocks.is_empty() || range.is_empty() {
+            return 0;
+        }
+        let (first, last) = (self.block_of(*range.start()), self.block_of(*range.end()));
+        let before = self.blocks[first].partition_point(|value| value < range.start());
+        let through = self.blocks[last].partition_point(|value| value <= range.end());
+        let between = match last - first {
+            count if count > COUNTED_BLOCKS_MAX => count * BLOCK_LEN_USUAL,
+            _ => self.blocks[first..last].iter().map(|block| block.len()).sum(),
+        };
+        (between + through).saturating_sub(before)
     }
 
     /// Bytes of memory.
@@ -137,7 +172,8 @@ mod tests {
                 true
             });
             let expected: Vec<_> = model.iter().copied().filter(|value| (low..=high).contains(value)).collect();
-            prop_assert_eq!(found, expected);
+            prop_assert_eq!(&found, &expected);
+            prop_assert_eq!(set.count_in(&(low..=high)), expected.len());
             for value in model {
                 set.remove(value);
             }

@@ -66,9 +66,11 @@ pub fn table(granularity_ns: u64, size_max: usize) -> Table {
     let config = TableConfig {
         name: "orders".into(),
         message_type: MessageType::Json,
+        key: None,
         hash_indexes: vec![vec!["/a".into()]],
         ordered_indexes: vec!["/b".into()],
         history: Some(HistoryConfig { window_ns: WINDOW, granularity_ns, size_max }),
+        limits: IndexLimits::default(),
     };
     Table::new(config, &Memory::heap()).unwrap()
 }

@@ -4,7 +4,7 @@ use quire_expression::message_type::MessageType;
 use quire_journal::{Memory, Timestamp};
 use quire_table::*;
 
-use crate::{everything, filter, row, table_with};
+use crate::{everything, filter, row, table_of, table_with};
 
 /// 1,000 rows with a number, a text that ten rows share, and a text of a group of a hundred.
 fn filled(hash_indexes: &[&[&str]], ordered_indexes: &[&str]) -> Table {
@@ -17,7 +17,7 @@ fn filled(hash_indexes: &[&[&str]], ordered_indexes: &[&str]) -> Table {
 }
 
 /// How many rows match, and how many units of effort the scan takes: one for each row that it looks at.
-fn cost(table: &mut Table, text: &str) -> (u64, usize) {
+pub fn cost(table: &mut Table, text: &str) -> (u64, usize) {
     let scan = table.open(Query { filter: Some(filter(text)), ..everything() }, Timestamp(0));
     let mut portions = 1;
     loop {
@@ -123,9 +123,11 @@ fn indexes_of_no_field_or_of_equal_fields_are_refused() {
         let config = TableConfig {
             name: "orders".into(),
             message_type,
+            key: None,
             hash_indexes: hash.iter().map(|fields| names(fields)).collect(),
             ordered_indexes: names(ordered),
             history: None,
+            limits: IndexLimits::default(),
         };
         Table::new(config, &Memory::heap()).unwrap_err().to_string()
     };
@@ -142,4 +144,136 @@ fn indexes_of_no_field_or_of_equal_fields_are_refused() {
         refused(MessageType::Binary, &[&["/a"]], &[]),
         "binary messages have no fields; remove the indexes"
     );
+}
+
+/// The numbers of the rows of a scan, in ascending order.
+fn numbers(table: &mut Table, scan: ScanId) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    while table.poll(scan, 3, &mut |row| {
+        let text = String::from_utf8(row.key.to_vec()).unwrap();
+        numbers.push(text.parse().unwrap());
+        true
+    }) == Polled::More
+    {}
+    table.close(scan);
+    numbers.sort_unstable();
+    numbers
+}
+
+#[test]
+fn a_range_of_many_rows_costs_its_matches_and_stays_the_state_of_its_instant() {
+    const ROWS: u64 = 100_000;
+    let mut table = table_with(&[], &["/n"]);
+    let put = |table: &mut Table, key: u64, n: u64| {
+        // Some numbers are texts, which the index has twice.
+        let n = if n.is_multiple_of(3) { format!("\"{n}\"") } else { n.to_string() };
+        table.put(&row(&key.to_string(), &format!(r#"{{"n":{n}}}"#)))
+    };
+    (0..ROWS).for_each(|key| assert!(put(&mut table, key, key * 7_919 % ROWS)));
+    let wanted = |key: u64| key * 7_919 % ROWS < 20_000;
+    let expected: Vec<u64> = (0..ROWS).filter(|key| wanted(*key)).collect();
+    let range = || Query { filter: Some(filter("/n < 20000")), ..everything() };
+    let (matched, cost) = cost(&mut table, "/n < 20000");
+    assert_eq!(matched, 20_000);
+    // The next row of the index is looked at, too, and every portion has the cost of a row.
+    assert!((20_000..20_200).contains(&cost), "{cost}");
+    let scan = table.open(range(), Timestamp(0));
+    assert!(table.stats().copies_size <= ROWS as usize / 8 + 8);
+    let mut found = Vec::new();
+    for key in 0..ROWS {
+        if key.is_multiple_of(64) {
+            table.poll(scan, 1, &mut |row| {
+                found.push(String::from_utf8(row.key.to_vec()).unwrap().parse::<u64>().unwrap());
+                false
+            });
+        }
+        match key % 5 {
+            0 => drop(table.remove(key.to_string().as_bytes(), Moment::default())),
+            1 => drop(put(&mut table, key, (key * 7_919 + 10_000) % ROWS)),
+            2 => drop(put(&mut table, ROWS + key, key % ROWS)),
+            _ => {}
+        }
+    }
+    let second = table.open(range(), Timestamp(0));
+    found.extend(numbers(&mut table, scan));
+    found.sort_unstable();
+    assert_eq!(found, expected);
+    let mut left: Vec<u64> = (0..ROWS)
+        .filter(|key| match key % 5 {
+            0 => false,
+            1 => (key * 7_919 + 10_000) % ROWS < 20_000,
+            _ => wanted(*key),
+        })
+        .chain((0..ROWS).filter(|key| key % 5 == 2 && *key < 20_000).map(|key| ROWS + key))
+        .collect();
+    left.sort_unstable();
+    assert_eq!(numbers(&mut table, second), left);
+}
+
+/// 20,000 rows with a number and a text that ten rows share.
+fn large(limits: IndexLimits) -> Table {
+    let mut table = table_of(&[], &[], limits);
+    for key in 0..20_000 {
+        let data = format!(r#"{{"n":{key},"name":"name {}","text":"{:200}"}}"#, key / 10, "");
+        table.put(&row(&key.to_string(), &data));
+    }
+    table
+}
+
+/// Builds the index that is being built.
+fn build(table: &mut Table) {
+    assert!(table.is_building_index());
+    while table.build_index(128) {}
+    assert!(!table.is_building_index());
+}
+
+#[test]
+fn a_query_that_looks_at_all_rows_for_few_makes_an_index_for_later_ones() {
+    let mut table = large(IndexLimits::default());
+    let before = table.stats().memory_size;
+    assert_eq!(cost(&mut table, "/name = 'name 7'"), (10, 20_000));
+    table.build_index(128);
+    assert_eq!(cost(&mut table, "/name = 'name 7'"), (10, 20_000), "the index is not whole");
+    table.put(&row("70", r#"{"name":"other"}"#));
+    table.put(&row("19999", r#"{"name":"name 7"}"#));
+    table.put(&row("20000", r#"{"name":"name 7"}"#));
+    table.remove(b"19998", Moment::default());
+    build(&mut table);
+    assert_eq!(cost(&mut table, "/name = 'name 7'"), (11, 11));
+    assert_eq!(cost(&mut table, "/name = 'name 1999'"), (8, 8));
+    // A row that changed before the index read it is in the index once.
+    table.put(&row("19999", r#"{"name":"other"}"#));
+    assert_eq!(cost(&mut table, "/name = 'name 7'"), (10, 10));
+    assert!(!table.is_building_index(), "a query that an index serves needs no other");
+    assert!(table.stats().memory_size > before + 20_000 * 8);
+
+    assert_eq!(cost(&mut table, "/n > 19000 AND /n < 19011 AND /name > 'a'"), (10, 20_001));
+    build(&mut table);
+    assert_eq!(cost(&mut table, "/n > 19000 AND /n < 19011 AND /name > 'a'"), (10, 12));
+}
+
+#[test]
+fn no_index_is_made_for_few_rows_for_many_matches_and_for_other_conditions() {
+    let mut few = filled(&[], &[]);
+    cost(&mut few, "/name = 'name 7'");
+    assert!(!few.is_building_index());
+    let mut table = large(IndexLimits::default());
+    for text in ["/n >= 0", "/name LIKE '^name 7$'", "/n = 1 OR /n = 2", "/n + 1 = 2", "SOW_KEY() = '7'"] {
+        cost(&mut table, text);
+        assert!(!table.is_building_index(), "{text}");
+    }
+}
+
+#[test]
+fn the_indexes_that_queries_make_have_a_limit_of_number_and_of_memory() {
+    let mut table = large(IndexLimits { made_size_part: 1, ..IndexLimits::default() });
+    for field in 0..MADE_INDEXES_MAX {
+        cost(&mut table, &format!("/field{field} = 'x'"));
+        build(&mut table);
+    }
+    cost(&mut table, "/another = 'x'");
+    assert!(!table.is_building_index());
+    let mut small = large(IndexLimits { made_size_part: 1_000, ..IndexLimits::default() });
+    cost(&mut small, "/name = 'name 7'");
+    assert!(!small.is_building_index());
 }

@@ -1,5 +1,6 @@
 //! The engine of last-value topics against a slow and obvious model, and the cases that a model does not show.
 
+mod by_key;
 mod history;
 mod indexes;
 mod model;
@@ -23,13 +24,34 @@ fn table() -> Table {
 }
 
 fn table_with(hash_indexes: &[&[&str]], ordered_indexes: &[&str]) -> Table {
+    table_of(hash_indexes, ordered_indexes, IndexLimits::default())
+}
+
+/// A table whose scans take the slots of indexes one or two at a time.
+fn walking_table(hash_indexes: &[&[&str]], ordered_indexes: &[&str]) -> Table {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let portion_len = CALLS.fetch_add(1, Ordering::Relaxed) % 2 + 1;
+    let limits = IndexLimits { listed_max: 0, walked_part: 1, portion_len, ..IndexLimits::default() };
+    table_of(hash_indexes, ordered_indexes, limits)
+}
+
+/// A table that makes an index for every query that looks at all rows.
+fn making_table() -> Table {
+    let limits =
+        IndexLimits { walked_part: 1, made_rows_min: 0, made_size_part: 1, ..IndexLimits::default() };
+    table_of(&[], &[], limits)
+}
+
+fn table_of(hash_indexes: &[&[&str]], ordered_indexes: &[&str], limits: IndexLimits) -> Table {
     let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
     let config = TableConfig {
         name: "orders".into(),
         message_type: MessageType::Json,
+        key: None,
         hash_indexes: hash_indexes.iter().map(|fields| names(fields)).collect(),
         ordered_indexes: names(ordered_indexes),
         history: None,
+        limits,
     };
     Table::new(config, &any_memory()).unwrap()
 }

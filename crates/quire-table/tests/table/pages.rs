@@ -10,7 +10,7 @@ use quire_table::*;
 
 use crate::model::{Asked, Field, Model, Version, version};
 use crate::random::{asked, field, key_name};
-use crate::{row, table, table_with};
+use crate::{row, table, table_with, walking_table};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -176,6 +176,11 @@ proptest! {
     #[test]
     fn indexes_do_not_change_pages(steps in steps()) {
         run(table_with(&[&["/a"], &["/b", "/c"]], &["/a", "/c"]), &steps);
+    }
+
+    #[test]
+    fn slots_that_are_taken_from_an_index_in_portions_do_not_change_pages(steps in steps()) {
+        run(walking_table(&[&["/a"], &["/b", "/c"]], &["/a", "/b", "/c"]), &steps);
     }
 }
 

@@ -10,7 +10,7 @@ use quire_table::*;
 
 use crate::model::{Asked, Expected, Field, Model, Term, Version, version};
 use crate::snapshots::{HEAD, owner, read};
-use crate::table_with;
+use crate::{making_table, table_with, walking_table};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -221,6 +221,7 @@ impl World {
             Step::Snapshot { effort } => self.write_snapshot(*effort),
             Step::Restore => self.restore(),
         }
+        self.table.build_index(1);
         self.check();
     }
 
@@ -243,10 +244,26 @@ impl World {
         let Some((bytes, model)) = self.complete.take() else { return };
         let (_, rows) = read(&bytes, 50).unwrap();
         self.table = (self.make_table)();
-        rows.iter().for_each(|row| assert!(self.table.put(&row.row())));
+        rows.iter().for_each(|row| self.table.restore(&row.row()));
+        self.table.finish_restore().unwrap();
         self.model = model;
         self.scans.clear();
         self.snapshot = None;
+    }
+
+    /// Puts rows, and looks at all rows with a filter, so that an index is made.
+    fn need(&mut self, filter: &str) {
+        for key in 0..12 {
+            let fields = [Field::Text("a".into()), Field::Integer(i32::from(key)), Field::Text("b".into())];
+            self.step(&Step::Put { key, fields, lifetime: 0, padding: 40, has_headers: false });
+        }
+        let filter = Some(filter.to_owned());
+        let asked =
+            Asked { filter, keys: None, order: Vec::new(), skip_n: 0, top_n: None, copies_size_max: 1 << 30 };
+        let expected = self.model.expected(&asked, Timestamp(self.now));
+        let scan = self.table.open(asked.query(), Timestamp(self.now));
+        self.scans.insert(scan, (expected, Vec::new(), 1 << 30));
+        while !self.poll(scan, 100, 100) {}
     }
 
     /// Polls one portion. Returns whether the scan has ended.
@@ -336,5 +353,22 @@ proptest! {
     #[test]
     fn indexes_do_not_change_results(steps in steps()) {
         run(|| table_with(&[&["/a"], &["/b", "/c"]], &["/a", "/c"]), &steps);
+    }
+
+    #[test]
+    fn indexes_that_are_made_while_rows_change_do_not_change_results(steps in steps()) {
+        let mut world = World::new(making_table);
+        let mut steps = steps.iter();
+        for filter in ["/a = 'a'", "/b >= 1", "/c IN ('a', 'b')"] {
+            world.need(filter);
+            steps.by_ref().take(30).for_each(|step| world.step(step));
+        }
+        steps.for_each(|step| world.step(step));
+        world.finish();
+    }
+
+    #[test]
+    fn slots_that_are_taken_from_an_index_in_portions_do_not_change_results(steps in steps()) {
+        run(|| walking_table(&[&["/a"], &["/b", "/c"]], &["/a", "/b", "/c"]), &steps);
     }
 }

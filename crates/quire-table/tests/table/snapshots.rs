@@ -7,7 +7,7 @@ use quire_journal::{HeaderValue, HeadersBuffer, Position, Timestamp};
 use quire_table::*;
 
 use crate::model::Version;
-use crate::{history, row, table};
+use crate::{history, row, table, table_with};
 
 pub const HEAD: SnapshotHead = SnapshotHead { position: Position(258), stamp: *b"a stamp of 24 characters" };
 
@@ -136,6 +136,35 @@ fn a_snapshot_of_another_topic_type_or_key_is_refused() {
     }
     assert_eq!(SnapshotOwner::new("orders", MessageType::Json, &fields("orders", &["/id"])), owner());
     assert_eq!(snapshot_file("orders"), "table-a88ccdc9fa4974fb.state");
+}
+
+#[test]
+fn restored_rows_are_found_and_can_be_changed() {
+    let mut restored = table_with(&[&["/id"]], &["/id"]);
+    let keys: Vec<String> = (0..5_000).map(|number| format!("key-{number}")).collect();
+    let data = |id: usize| format!(r#"{{"id":{id}}}"#);
+    for (number, key) in keys.iter().enumerate() {
+        let expires = (number % 3 == 0).then_some(Timestamp(1_000 + number as u64));
+        restored.restore(&Row { expires, ..row(key, &data(number)) });
+    }
+    restored.finish_restore().unwrap();
+    for (number, key) in keys.iter().enumerate() {
+        assert_eq!(restored.get(key.as_bytes()).map(|row| row.data), Some(data(number).as_bytes()));
+        assert!(!restored.put(&row(key, &data(number + 1))));
+    }
+    assert!(restored.put(&row("new", "{}")));
+    assert!(restored.remove(b"key-7", Moment::default()));
+    assert_eq!((restored.len(), restored.get(b"key-7")), (5_000, None));
+    assert_eq!(restored.next_expiry(), None, "each row was replaced by one without a lifetime");
+}
+
+#[test]
+fn a_snapshot_with_two_rows_of_one_key_is_refused() {
+    let mut table = table();
+    for key in ["a", "b", "a"] {
+        table.restore(&row(key, "{}"));
+    }
+    assert_eq!(table.finish_restore(), Err(BadSnapshot::SameKey));
 }
 
 #[test]

@@ -268,8 +268,14 @@ impl Broker {
         } else if let Some(records) = &records {
             let is_follower =
                 records.is_page() || (options.has(SubscribeOptions::OOF) && conflation.is_some());
-            let view =
-                self.tables.view(&self.cx, records, options, select.as_ref(), is_follower, former.as_mut());
+            let view = self.tables.view(
+                &mut self.cx,
+                records,
+                options,
+                select.as_ref(),
+                is_follower,
+                former.as_mut(),
+            );
             ServedBy::Sow(Box::new(view))
         } else {
             ServedBy::Ordinary

@@ -423,8 +423,9 @@ impl Ledger {
         let name = &stream.name;
         match seen {
             Seen::Publish { key, value } => {
-                // A publisher sends a message again that a crash has lost.
-                let is_same_server = stream.life == self.life;
+                // A publisher sends a message again that a crash has lost. A message that the log does not record it sends again after
+                // each lost connection over which it was not acknowledged.
+                let is_same_server = stream.life == self.life && self.topics[topic].is_logged;
                 if stream.view.insert(key, value) == Some(value) && stream.wants_oof && is_same_server {
                     return Err(format!("{name} received message {value} again"));
                 }

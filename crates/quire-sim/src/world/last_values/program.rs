@@ -232,11 +232,12 @@ impl Publisher {
     }
 }
 
-/// Whether the server refuses a command that is right.
+/// Whether the server refuses a command that is right. The logon of a killed process can arrive after the one of the process that was
+/// started in its place, and takes the name.
 fn is_refusal(code: FailureCode) -> bool {
     match code {
         FailureCode::Wire(code) => {
-            !matches!(code, Code::StorageFull | Code::StorageFailed | Code::ShuttingDown)
+            !matches!(code, Code::StorageFull | Code::StorageFailed | Code::ShuttingDown | Code::NameInUse)
         }
         FailureCode::Closed | FailureCode::Disconnected => false,
     }

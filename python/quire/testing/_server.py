@@ -1,8 +1,4 @@
-"""Tools for tests: real servers (`server()`, and `ServerProcess`, which can be killed), and messages (`message()`).
-
-The pytest fixtures `quire_server`, `quire_server_process`, `quire_client` and `quire_async_client` are
-available where quire is installed (docs/testing.md).
-"""
+"""`quire.testing.server` and `quire.testing.ServerProcess`: real servers for tests."""
 
 from __future__ import annotations
 
@@ -18,16 +14,11 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import IO, Any, Final, Literal, Self
+from typing import IO, Any, Final, Self
 
-from quire import _quire
-from quire._arguments import correlation_to_core
-from quire._bookmarks import Point, one_message
-from quire._errors import ConfigError, QuireError
-from quire._message import Message, to_bytes
-from quire._units import Duration, seconds
+from quire._errors import QuireError
+from quire._process import StopSignals
 from quire.config import Config
 from quire.server._server import Server
 
@@ -48,79 +39,6 @@ def server(directory: str | os.PathLike[str] | None = None, **settings: Any) -> 
     temporary = tempfile.TemporaryDirectory(prefix="quire-") if directory is None else nullcontext(directory)
     with temporary as place, Server(Config(**_settings(place, 0, settings))) as running:
         yield running
-
-
-#: When the messages of `message` were taken, unless a test says otherwise.
-TIMESTAMP: Final = datetime(2026, 1, 1, tzinfo=UTC)
-
-#: The lease period of a lease without end.
-_UNLIMITED_MS: Final = 2**64 - 1
-
-
-def message(
-    topic: str,
-    data: Any,
-    *,
-    bookmark: Point | None = "1|1|",
-    timestamp: datetime = TIMESTAMP,
-    correlation_id: str | None = None,
-    headers: Mapping[str, str | bytes] | None = None,
-    sub_id: str = "test",
-    queue: str | None = None,
-    lease_period: Duration | None = None,
-    delivery_count: int = 1,
-    cancel_count: int = 0,
-    command: Literal["publish", "sow", "oof"] = "publish",
-    reason: Literal["deleted", "expired", "match"] | None = None,
-    sow_key: str | None = None,
-    is_delta: bool = False,
-) -> Message:
-    """Returns a message for the test of a handler, without a server.
-
-        message = quire.testing.message("orders", {"id": 1}, queue="shipping")
-
-    - `topic`: the topic of the message
-    - `data`, `headers`: as in `Client.publish`
-    - `bookmark`: its bookmark, or a `Message` that has it; `None` for a message that was not recorded
-    - `queue`: the queue that delivered the message; `Message.topic` is then this queue
-    - `lease_period`, `delivery_count`, `cancel_count`: of a message from a queue
-    - `command`, `reason`, `sow_key`, `is_delta`: of a message of a last-value topic
-
-    `ack`, `cancel` and `expire` of this message send nothing. `verdict` returns which one the handler called.
-    Two calls with the same arguments return equal messages. Raises `ConfigError` or `BadBookmarkError` for an
-    invalid argument.
-    """
-    for key, text, limit in (
-        ("topic", topic, 1024),
-        ("queue", queue, 1024),
-    ):
-        if text is not None and not 1 <= len(text.encode()) <= limit:
-            raise ConfigError(f"{text!r} does not have 1 to {limit} bytes", key=key)
-    if timestamp.tzinfo is None:
-        raise ConfigError(f"the time {timestamp.isoformat()} has no time zone", key="timestamp")
-    period_ms = None if lease_period is None else round(seconds(lease_period, "lease_period") * 1000)
-    return _quire.test_message(
-        topic,
-        to_bytes(data),
-        bookmark=None if bookmark is None else one_message(bookmark, "bookmark"),
-        timestamp_ns=(timestamp - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000,
-        correlation_id=correlation_to_core(correlation_id) or "",
-        headers=headers,
-        sub_id=sub_id,
-        queue=queue,
-        lease_ms=_UNLIMITED_MS if period_ms is None else period_ms,
-        delivery_count=delivery_count,
-        cancel_count=cancel_count,
-        kind=command,
-        reason=reason,
-        sow_key=sow_key,
-        is_delta=is_delta,
-    )
-
-
-def verdict(message: Message) -> Literal["ack", "cancel", "expire"] | None:
-    """Returns the first of `ack`, `cancel` and `expire` that was called on a test message, or `None`."""
-    return message._verdict
 
 
 class ServerProcess:
@@ -147,21 +65,9 @@ class ServerProcess:
         self._settings = settings
         self._environment = {**os.environ, **(environment or {})}
         self._standard_error = standard_error
-        self._port = self._reserve_port()
+        # Elsewhere the first start chooses the port.
+        self._port = reserve_port(self) if sys.platform == "linux" else 0
         self._process: subprocess.Popen[str] | None = None
-
-    def _reserve_port(self) -> int:
-        """Returns a port that is reserved while this object exists. Returns 0 where the first start chooses it."""
-        if sys.platform != "linux":
-            return 0
-        # The system never assigns the port to a socket that asks for any free port. The server may listen on it,
-        # because it sets SO_REUSEADDR, too. A connection to a socket that does not listen is refused.
-        reserved = socket.socket()
-        weakref.finalize(self, reserved.close)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(("127.0.0.1", 0))
-        port: int = reserved.getsockname()[1]
-        return port
 
     @property
     def url(self) -> str:
@@ -251,20 +157,36 @@ class ServerProcess:
         return status
 
 
+def reserve_port(owner: object) -> int:
+    """Returns a free port of 127.0.0.1. On Linux it is reserved while `owner` exists."""
+    reserved = socket.socket()
+    if sys.platform == "linux":
+        # The system never assigns the port to a socket that asks for any free port. The server may listen on it,
+        # because it sets SO_REUSEADDR, too. A connection to a socket that does not listen is refused.
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    port: int = reserved.getsockname()[1]
+    if sys.platform == "linux":
+        weakref.finalize(owner, reserved.close)
+    else:
+        # The server could not listen on it.
+        reserved.close()
+    return port
+
+
 def _settings(directory: str | os.PathLike[str], port: int, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of `Config` with this directory and port."""
     transport = {**settings.get("transport", {}), "address": f"127.0.0.1:{port}"}
     return {**settings, "data_directory": os.fspath(directory), "transport": transport}
 
 
-def _serve(settings: str) -> None:
+def serve(settings: str) -> None:
     """The program of a `ServerProcess`: serves until SIGTERM, or the end of its standard input, which comes with the end of its parent."""
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stop = StopSignals(signal.SIGTERM)
 
     def stop_with_the_parent() -> None:
         sys.stdin.read()
-        stop.set()
+        stop.stop()
 
     threading.Thread(target=stop_with_the_parent, daemon=True).start()
     with Server(Config(**json.loads(settings))) as running:
@@ -272,8 +194,4 @@ def _serve(settings: str) -> None:
         stop.wait()
 
 
-if __name__ == "__main__":
-    _serve(sys.argv[1])
-
-
-__all__ = ["ServerProcess", "message", "server", "verdict"]
+__all__ = ["START_TIMEOUT", "ServerProcess", "reserve_port", "serve", "server"]

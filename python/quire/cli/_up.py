@@ -1,0 +1,284 @@
+"""`quire up`: instances on this machine that replicate to each other.
+
+The configuration files stay in the directory, and each instance is a process that runs one of them. The first
+run writes the files. Later runs start what the files say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final, Literal
+
+from quire._errors import ConfigError, QuireError
+from quire.config import Address, Config
+
+#: More instances than a trial needs. Each one has its ports among these.
+INSTANCES_MAX: Final = 9
+#: The port of the first instance for clients, and how far those for links are above it.
+PORT: Final = 9007
+LINKS_ABOVE: Final = 100
+#: Seconds that the instances have to stop.
+STOP_TIMEOUT: Final = 30.0
+
+SyncType = Literal["sync", "async"]
+
+
+@dataclass
+class _Instance:
+    file: Path
+    config: Config
+    process: subprocess.Popen[str] | None = None
+    url: str = ""
+    #: The end of the process was reported.
+    has_ended: bool = False
+
+    @property
+    def log(self) -> Path:
+        return self.file.with_suffix(".log")
+
+
+def up(
+    directory: Path, *, instances: int | None, port: int | None, sync_type: SyncType | None, as_json: bool
+) -> int:
+    """Runs the instances until a signal; gives 1 when all of them ended without one."""
+    if instances is not None and not 2 <= instances <= INSTANCES_MAX:
+        raise ConfigError(f"{instances} is not between 2 and {INSTANCES_MAX}", key="--instances")
+    if port is not None and not 0 <= port <= 65535 - LINKS_ABOVE - INSTANCES_MAX:
+        raise ConfigError(f"{port} is not between 0 and {65535 - LINKS_ABOVE - INSTANCES_MAX}", key="--port")
+    with _locked(directory):
+        files = sorted(directory.glob("instance-*.toml"))
+        if files:
+            _check_same(directory, files, instances, port, sync_type)
+        else:
+            files = _write(directory, instances or 2, PORT if port is None else port, sync_type or "sync")
+        found = [_Instance(file, Config.load(file)) for file in files]
+        for instance in found:
+            _check_ports(instance, can_choose=port is not None or instances is not None)
+        return _run(directory, found, as_json=as_json)
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Lets one `quire up` at a time run the instances of a directory."""
+    if directory.is_dir() and any(directory.iterdir()) and not any(directory.glob("instance-*.toml")):
+        raise ConfigError(f"{directory} has other files, and no instances: name another one", key="directory")
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / "up.lock", "w") as lock:
+        try:
+            import fcntl
+        except ImportError:  # pragma: no cover - Windows
+            yield
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise QuireError(
+                f"another quire up runs the instances in {directory}: stop it, or name another directory"
+            ) from None
+        yield
+
+
+def _check_same(
+    directory: Path, files: list[Path], instances: int | None, port: int | None, sync_type: SyncType | None
+) -> None:
+    """An option that says other than the files would have no effect."""
+    if instances is not None and instances != len(files):
+        reason = f"{directory} has {len(files)} instances: leave the option out, or name another directory"
+        raise ConfigError(reason, key="--instances")
+    for key, value in (("--port", port), ("--sync-type", sync_type)):
+        if value is not None:
+            reason = f"{directory} has instances already: change their files, or name another directory"
+            raise ConfigError(reason, key=key)
+
+
+def _write(directory: Path, count: int, port: int, sync_type: SyncType) -> list[Path]:
+    """Writes the configuration files."""
+    if port == 0:
+        ports = _free_ports(2 * count)
+        clients, links = ports[:count], ports[count:]
+    else:
+        clients = list(range(port, port + count))
+        links = [number + LINKS_ABOVE for number in clients]
+    files = []
+    for number in range(count):
+        text = [
+            f"# Instance {number + 1} of {count}, written by `quire up`. You can change it: later runs use it as it is.",
+            f"# `quire serve instance-{number + 1}.toml` runs this instance alone.",
+            f'name = "instance-{number + 1}"',
+            f'data_directory = "instance-{number + 1}"',
+            "",
+            "[[transport]]",
+            'name = "clients"',
+            f'address = "127.0.0.1:{clients[number]}"',
+            "",
+            "[replication]",
+            f'address = "127.0.0.1:{links[number]}"',
+        ]
+        for other in range(count):
+            if other == number:
+                continue
+            text += [
+                "",
+                "[[replication.destination]]",
+                f'name = "instance-{other + 1}"',
+                f'addresses = ["127.0.0.1:{links[other]}"]',
+                f'sync_type = "{sync_type}"',
+            ]
+            if sync_type == "sync":
+                text += [
+                    'downgrade_after = "10s"  # publishers continue without an instance that is down',
+                    'upgrade_below = "5s"',
+                ]
+            text += ["", "[[replication.destination.topic]]", 'name = "^"', 'message_type = "json"']
+        file = directory / f"instance-{number + 1}.toml"
+        file.write_text("\n".join(text) + "\n")
+        files.append(file)
+    return files
+
+
+def _free_ports(count: int) -> list[int]:
+    """Returns different ports that are free now."""
+    with contextlib.ExitStack() as stack:
+        found = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(listener.getsockname()[1]) for listener in found]
+
+
+def _check_ports(instance: _Instance, *, can_choose: bool) -> None:
+    """Says before anything starts that a port is in use."""
+    addresses = [*instance.config.addresses]
+    if instance.config.replication.address is not None:
+        addresses.append(Address.parse(instance.config.replication.address))
+    for address in addresses:
+        try:
+            socket.create_server((address.host, address.port)).close()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if error.errno == errno.EADDRINUSE:
+                advice = f"another program listens there; stop it, or change {instance.file}"
+                if can_choose:
+                    advice += ", or give --port and another directory"
+                reason = advice
+            raise OSError(
+                error.errno, f"cannot listen on {address} for {instance.file.stem}: {reason}"
+            ) from None
+
+
+def _run(directory: Path, instances: list[_Instance], *, as_json: bool) -> int:
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    with contextlib.ExitStack() as stack:
+        stack.callback(_stop, instances)
+        for instance in instances:
+            log = stack.enter_context(instance.log.open("a"))
+            instance.process = _launch(instance.file, log)
+        for instance in instances:
+            instance.url = _url_of(instance)
+        _introduce(directory, instances, as_json=as_json)
+        while not stopping.wait(0.2):
+            for instance in instances:
+                _look_at(instance)
+            if all(instance.has_ended for instance in instances):
+                return 1
+    return 0
+
+
+def _launch(file: Path, log: IO[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "quire.cli._up", str(file)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+
+
+def _url_of(instance: _Instance) -> str:
+    """Waits until the instance listens. Raises `QuireError` with the end of its log when it does not."""
+    process = instance.process
+    assert process is not None
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        process.wait()
+        lines = instance.log.read_text().splitlines() or ["its process ended"]
+        raise QuireError(f"{instance.file.stem} did not start: {lines[-1].removeprefix('quire: ')}")
+    url: str = json.loads(line)["url"]
+    return url
+
+
+def _introduce(directory: Path, instances: list[_Instance], *, as_json: bool) -> None:
+    """Says where the instances are, and how to connect."""
+    urls = [instance.url for instance in instances]
+    if as_json:
+        said: dict[str, Any] = {
+            "urls": {instance.file.stem: instance.url for instance in instances},
+            "pids": {instance.file.stem: _pid(instance) for instance in instances},
+            "directory": str(directory),
+        }
+        print(json.dumps(said), flush=True)
+        return
+    for instance in instances:
+        print(f"{instance.file.stem}: {instance.url}, process {_pid(instance)}, log in {instance.log}")
+    print(f'connect: quire.Client({json.dumps(urls)}, name="my-program")')
+    print(f"links: quire replication ls --url {urls[0]}")
+    print(f"an instance that was killed: quire serve {instances[0].file}")
+    print("stop: Ctrl-C", flush=True)
+
+
+def _pid(instance: _Instance) -> int:
+    assert instance.process is not None
+    return instance.process.pid
+
+
+def _look_at(instance: _Instance) -> None:
+    """Reports the end of an instance, once."""
+    assert instance.process is not None
+    if not instance.has_ended and (status := instance.process.poll()) is not None:
+        instance.has_ended = True
+        print(
+            f"quire: {instance.file.stem} ended with status {status}; start it again: quire serve {instance.file}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _stop(instances: list[_Instance]) -> None:
+    """Asks all instances to stop, and waits for them."""
+    processes = [instance.process for instance in instances if instance.process is not None]
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+def _serve(file: str) -> int:
+    """The program of an instance: `quire serve`, until the process that started it ends."""
+    from quire.cli import run
+
+    def stop_with_the_parent() -> None:
+        sys.stdin.read()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop_with_the_parent, daemon=True).start()
+    return run(["serve", file, "--json"])
+
+
+if __name__ == "__main__":
+    sys.exit(_serve(sys.argv[1]))
+
+
+__all__ = ["up"]
