@@ -4,6 +4,7 @@ import ast
 import re
 import tomllib
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -285,38 +286,85 @@ def test_the_architecture_page_lists_the_phases_of_a_turn_in_order() -> None:
     assert said == re.findall(r"Broker::(\w+)", phases[1])
 
 
+def file_of(name: str) -> Path:
+    """The file that a table of a path names: see "How to read the paths" on the page."""
+    first, _, rest = name.partition("/")
+    if first.startswith("quire-"):
+        return ROOT / "crates" / first / "src" / rest
+    return ROOT / "python" / name if first == "quire" else BROKER / name
+
+
+class Row(NamedTuple):
+    step: int
+    file: str
+    is_in_brackets: bool
+    functions: list[str]
+
+
+def rows_of(section: str) -> list[Row]:
+    """The rows of the tables of a path."""
+    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\d+) \| (\[?)`([^`]+)`\]? \| ([^|]+) \|[^|]+\|$", text, re.MULTILINE)
+    every = re.findall(r"^\| \d+ \|", text, re.MULTILINE)
+    assert len(rows) == len(every) > 0, f"{section}: a row has another form"
+    return [Row(int(step), file, bool(bracket), names.split(", ")) for step, bracket, file, names in rows]
+
+
+PATHS = ["One publish", "One message to a subscriber", "One queue delivery"]
+
+
+@pytest.mark.parametrize("section", PATHS)
+def test_each_file_of_a_path_has_the_functions_that_the_page_names(section: str) -> None:
+    missing = []
+    for row in rows_of(section):
+        path = file_of(row.file)
+        assert path.is_file(), f"step {row.step}: {row.file}"
+        code = path.read_text(encoding="utf-8")
+        keyword = "def" if path.suffix == ".py" else "fn"
+        for name in row.functions:
+            assert re.fullmatch(r"`\w+`", name), f"step {row.step}: {name}"
+            if not re.search(rf"\b{keyword} {name.strip('`')}\b", code):
+                missing.append(f"step {row.step}: {row.file} {name}")
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "log-consumer.md"])
+def test_each_file_that_a_page_about_the_parts_names_exists(page: str) -> None:
+    text = (ROOT / "docs/internals" / page).read_text(encoding="utf-8")
+    names = re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:rs|py|md|toml))`", text)
+    assert len(names) > 10
+    for name in names:
+        assert file_of(name).is_file() or (ROOT / name).is_file(), name
+
+
 @pytest.mark.parametrize(
-    ("section", "row", "end"),
+    ("section", "row", "end", "label"),
     [
-        ("One publish", "files of one publish", ""),
-        ("One queue delivery", "files of one queue delivery, to the worker", "client/_worker.py"),
+        ("One publish", "files of one publish", "", "a publish"),
+        ("One queue delivery", "files of one queue delivery, to the worker", "_worker.py", "a delivery"),
     ],
 )
-def test_the_architecture_page_counts_the_files_of_its_lists(section: str, row: str, end: str) -> None:
-    _, _, text = PAGE.partition(f"\n## {section}\n")
-    steps = re.findall(r"^\d+\. .*?(?=^\d+\. |^$)", text.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
-    last = next((index for index, step in enumerate(steps) if end and end in step), len(steps) - 1)
-    every, counted = (
-        [Path(name) for name in re.findall(r"`([\w/-]+\.(?:rs|py))`", part)]
-        for part in ("".join(steps), "".join(steps[: last + 1]))
-    )
-    forwarding = {
-        Path(name)
-        for group in re.findall(r"\[([^]]*)\]", "".join(steps[: last + 1]))
-        for name in re.findall(r"`([^`]*)`", group)
-    }
-    for path in every:
-        assert (ROOT if path.parts[0] in ("crates", "python") else BROKER).joinpath(path).is_file(), path
-    acting = set(counted) - forwarding
+def test_the_architecture_page_counts_the_files_of_its_paths(
+    section: str, row: str, end: str, label: str
+) -> None:
+    rows = rows_of(section)
+    last = min((row.step for row in rows if end and row.file.endswith(end)), default=rows[-1].step)
+    counted = [row for row in rows if row.step <= last]
+    deciding = {row.file for row in counted if not row.is_in_brackets}
+    others = {row.file for row in counted} - deciding
     in_broker = [
-        len([path for path in files if path.parts[0] not in ("crates", "python")])
-        for files in (acting, forwarding)
+        len([file for file in files if not file.startswith("quire")]) for files in (deciding, others)
     ]
-    rows = re.search(rf"^\| {row} \|.*\n\| of these, in the broker \|.*$", PAGE, re.MULTILINE)
-    assert rows is not None
-    cells = [line.split("|")[3] for line in rows[0].splitlines()]
+    found = re.search(rf"^\| {row} \|.*\n\| of these, in the broker \|.*$", PAGE, re.MULTILINE)
+    assert found is not None
+    cells = [line.split("|")[3] for line in found[0].splitlines()]
     numbers = [[int(number) for number in re.findall(r"\d+", cell)] for cell in cells]
-    assert numbers == [[len(acting), len(forwarding)], in_broker]
+    assert numbers == [[len(deciding), len(others)], in_broker]
+    listed = re.search(rf"^\| {label} \|(.*)\|$", PAGE, re.MULTILINE)
+    assert listed is not None
+    short = {re.sub(r"^quire/\w+/", "", file) for file in deciding}
+    named = set(re.findall(r"`([^`]+)`", listed[1].replace("(`quire-queue`)", "`quire-queue/queues.rs`")))
+    assert named == short
 
 
 def test_the_leaf_of_the_broker_imports_nothing_of_it() -> None:

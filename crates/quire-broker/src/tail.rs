@@ -48,7 +48,7 @@ pub(crate) trait LogConsumer {
     /// The records between [`Log::served`](super::context::Log::served) and `limit` cannot be read, and are left out.
     fn on_unreadable(&mut self, cx: &mut Context, limit: Position, error: &JournalError);
 
-    /// Everything persisted was handed on, or this turn has no time for more.
+    /// Everything persisted was handed on. A turn that has no time for more records ends without this call.
     fn on_end_of_turn(&mut self, _cx: &mut Context) {}
 
     /// The first position of the log that it needs, also after a crash at this moment; `None` when it needs nothing.

@@ -33,6 +33,8 @@ pub(super) struct Saving {
     /// The positions that the file will have when the write under way has succeeded. Until then a restart needs the log from the
     /// positions in the file on.
     writing: Option<Points>,
+    /// The last write failed. The next one is due even when no position changes: a new queue may have no file yet.
+    has_failed: bool,
     /// The positions to write when the log is persisted up to the first position.
     next: Option<(Position, Points)>,
     /// The file is being written.
@@ -53,6 +55,7 @@ impl Saving {
             file,
             saved: None,
             writing: None,
+            has_failed: false,
             next: None,
             is_under_way: false,
             save_due: None,
@@ -72,8 +75,7 @@ impl Saving {
         self.file.clear()
     }
 
-    /// The position up to which the file has a queue settled, or will have it when the write under way is done. Everything that settled
-    /// the queue up to there is in the log.
+    /// The position up to which the file has a queue settled. Everything that settled the queue up to there is in the log.
     pub fn saved(&self, queue: QueueId) -> Option<Position> {
         *self.saved.as_ref()?.get(queue.get() as usize)?
     }
@@ -164,7 +166,8 @@ impl QueueService {
                 cx.log.reader.segment_start(oldest.next())
             };
             let frees_a_file = saved.and_then(first_needed) < first_needed(&points);
-            if saved != Some(&points) && (is_due || frees_a_file) {
+            let is_news = saved != Some(&points) || self.saving.has_failed;
+            if is_news && (is_due || frees_a_file) {
                 self.saving.save_due = None;
                 self.saving.next = Some((cx.log.journal.appended(), points));
             }
@@ -186,6 +189,7 @@ impl QueueService {
     pub(super) fn points_saved(&mut self, cx: &mut Context, result: Option<Result<(), JournalError>>) {
         self.saving.is_under_way = false;
         let written = self.saving.writing.take();
+        self.saving.has_failed = !matches!(result, Some(Ok(())));
         if let Some(Ok(())) = result {
             if written.is_some() {
                 self.saving.saved = written;

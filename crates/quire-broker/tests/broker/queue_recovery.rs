@@ -1,5 +1,6 @@
 //! Queues over restarts: what stays, what comes back, where recovery begins, and what the log must keep.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use quire_broker::{BrokerConfig, Event, QueueSettings};
 use quire_command::*;
-use quire_journal::{Disk, MemoryDisk, Position};
+use quire_journal::{Disk, MemoryDisk, Position, Which};
 use quire_queue::{Semantics, Verdict};
 
 use crate::faulty_disk::{Call, FaultyDisk};
@@ -198,6 +199,71 @@ fn a_queue_without_messages_frees_the_journal_files_that_other_topics_fill() {
     }
 }
 
+/// A worker on `jobs`, on a disk that refuses `queues.ack` while the value is set.
+fn on_a_disk_that_refuses_points(settings: &QueueSettings, refuses: &Arc<AtomicBool>) -> Pair {
+    let (disk, refuses) = (Arc::new(MemoryDisk::new(1 << 30)), refuses.clone());
+    let faulty = FaultyDisk::new(disk.clone(), move |call| match call {
+        Call::Create(path) | Call::Rename(path)
+            if path.to_string_lossy().contains("queues.ack") && refuses.load(Ordering::Relaxed) =>
+        {
+            Err(io::Error::other("the disk refused the call"))
+        }
+        _ => Ok(()),
+    });
+    start(Pair::over(Arc::new(faulty), disk, queue_config([settings.clone()])), 1000)
+}
+
+/// Removes every journal file that may go; gives their number.
+fn remove_files(pair: &Pair) -> usize {
+    let needed = pair.broker.needed_position();
+    pair.broker.journal().maintenance().remove(Which::All, needed).unwrap().len()
+}
+
+fn count_refused_points(pair: &Pair) -> usize {
+    pair.log.iter().filter(|event| matches!(event, Event::QueuePointsNotSaved { .. })).count()
+}
+
+#[test]
+fn journal_files_stay_until_the_settled_positions_are_written() {
+    // Where the queue begins is in `queues.ack` and in the first record of the log. A restart without both begins at the end of the log.
+    let settings = QueueSettings { recovery_point: Some("now".into()), ..queue("jobs") };
+    for becomes_writable in [false, true] {
+        let refuses = Arc::new(AtomicBool::new(true));
+        let mut pair = on_a_disk_that_refuses_points(&settings, &refuses);
+        fill_a_file(&mut pair, "jobs", 1);
+        let held = pair.take_queued(2);
+        pair.settle(2, "jobs", Verdict::Acknowledge, &held);
+        publish_all(&mut pair, 41..=42);
+        save(&mut pair);
+        assert!(count_refused_points(&pair) > 0);
+        if becomes_writable {
+            refuses.store(false, Ordering::Relaxed);
+            // Nothing was settled since the write that failed.
+            save(&mut pair);
+        }
+        let (needed, removed_count) = (pair.broker.needed_position(), remove_files(&pair));
+        let mut pair = again(pair, &settings, 1000);
+        assert_eq!(data(&pair.take_queued(2)), ["41", "42"], "writable: {becomes_writable}");
+        assert_eq!(needed > Some(Position(40)), becomes_writable);
+        assert_eq!(removed_count > 0, becomes_writable);
+    }
+}
+
+#[test]
+fn a_write_of_the_settled_positions_that_fails_is_repeated() {
+    let refuses = Arc::new(AtomicBool::new(true));
+    let mut pair = on_a_disk_that_refuses_points(&queue("jobs"), &refuses);
+    assert_eq!(count_refused_points(&pair), 1);
+    pair.pass(Duration::from_secs(60));
+    let refused = count_refused_points(&pair);
+    assert!((5..=7).contains(&refused), "{refused} writes in a minute");
+    refuses.store(false, Ordering::Relaxed);
+    save(&mut pair);
+    assert_eq!(pair.broker.journal().sidecars().needs(), Some(Position(1)));
+    pair.pass(Duration::from_secs(60));
+    assert_eq!(count_refused_points(&pair), refused);
+}
+
 #[test]
 fn a_dead_letter_is_published_once_wherever_the_process_dies() {
     let settings =
@@ -356,7 +422,6 @@ fn rule_19_what_a_queue_needs_is_not_removed() {
 
 #[test]
 fn journal_files_that_queues_ack_needs_are_kept_when_it_cannot_be_written() {
-    use quire_journal::Which;
     let settings = queue("jobs");
     let fails = Arc::new(AtomicBool::new(false));
     let disk = Arc::new(MemoryDisk::new(1 << 30));
