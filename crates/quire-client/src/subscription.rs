@@ -10,7 +10,7 @@ use super::command::CommandId;
 use super::message::Cause;
 use super::resume_position::{last_of_each, text_of};
 use super::view::{Name, Shown, View};
-use super::{Event, Failure, Instance, Message, ResumePosition};
+use super::{Event, Failure, Instance, LastBookmarks, Message, ResumePosition};
 use quire_command::{
     Acks, Code, KEY_SIZE_MAX, Keys, MessageKind, OofReason, Subscribe, SubscribeOptions, put_key,
 };
@@ -95,7 +95,8 @@ struct Entry {
     proposed: Option<SubscriptionSpec>,
     /// After the last message received, or the last resume position of the server. A bookmark subscription resumes here after a reconnect.
     resume_position: ResumePosition,
-    /// It resumed by a list. Repeated messages are dropped until the replay has caught up.
+    /// It resumed by a list, or from a store. Repeated messages are dropped for good: the instance may get messages from another one that
+    /// the subscription received there, also long after the replay has caught up.
     catches_up: bool,
     /// How often it was given a new bookmark.
     generation: u16,
@@ -119,7 +120,8 @@ impl Subscriptions {
     pub fn add(&mut self, spec: SubscriptionSpec) -> u32 {
         let number = self.next_number();
         let resume_position = spec.resume_position.clone().unwrap_or_default();
-        let catches_up = is_elsewhere(&resume_position, &self.instance);
+        // On which instances a kept place was is not known, so that any of its messages may come once more.
+        let catches_up = resume_position.last.is_some();
         let view = spec.records.is_some().then(View::default);
         let entry = Entry {
             spec,
@@ -277,6 +279,11 @@ impl Subscriptions {
         // A replacement with another bookmark begins anew.
         let begins_anew = entry.proposed.is_some() && spec.bookmark.is_some();
         entry.is_bookmark_missing = is_missing || (entry.is_bookmark_missing && !begins_anew);
+        if is_missing && !is_elsewhere(&entry.resume_position, &self.instance) {
+            // The instance has another log than before, whose publishers may begin to count again.
+            entry.catches_up = false;
+            entry.resume_position.publishers = LastBookmarks::default();
+        }
         is_missing.then(|| Event::BookmarkMissing {
             topic: spec.topic.clone(),
             begins_now: spec.options.has(SubscribeOptions::NOT_FOUND_NOW),
@@ -353,7 +360,6 @@ impl Subscriptions {
             return CaughtUp::Question;
         }
         let Some(entry) = self.entries.get_mut(&number) else { return CaughtUp::Again };
-        entry.catches_up = false;
         if let Some(view) = &mut entry.view {
             view.complete(entry.spec.options.has(SubscribeOptions::OOF));
             entry.has_records = true;

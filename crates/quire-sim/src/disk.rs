@@ -133,6 +133,27 @@ impl SimulatedDisk {
         SimulatedDisk(Arc::new(Mutex::new(state)))
     }
 
+    /// Another disk with the files as running programs see them now, all of them durable.
+    pub fn copy(&self) -> Self {
+        let state = self.state();
+        let mut random = state.random.clone();
+        let copy = SimulatedDisk::new(random.number(), state.faults);
+        {
+            let mut copied = copy.state();
+            for path in state.files.keys() {
+                let Ok(bytes) = state.now.read(path) else { continue };
+                if let Ok(file) = copied.now.create(path, bytes.len() as u64) {
+                    // The file has just this size.
+                    let _ = file.write_at(&bytes, 0);
+                }
+                let durable = Durable { bytes, dirty: BTreeMap::new(), lost: BTreeMap::new() };
+                copied.files.insert(path.clone(), Arc::new(Mutex::new(durable)));
+            }
+            copied.entries = copied.files.clone();
+        }
+        copy
+    }
+
     /// A canary: from now on syncs return without making anything durable. The checks must notice.
     pub fn forget_syncs(&self) {
         self.state().forgets_syncs = true;

@@ -5,6 +5,7 @@
 
 mod disk;
 mod history;
+pub mod instances;
 mod random;
 pub mod world;
 

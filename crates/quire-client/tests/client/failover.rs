@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use quire_client::{ResumePosition, SubscriptionSpec};
+use quire_client::{ClientCore, ResumePosition, SubscriptionSpec};
+use quire_types::time::Instant;
 
 use crate::link::{Link, config};
 
@@ -54,6 +55,42 @@ fn a_subscription_goes_over_to_another_instance_without_gap_or_duplicate() {
     feeds.publish(1, "ab");
     feeds.link.run();
     assert_eq!(feeds.link.take(reader), ["a5", "b5"]);
+}
+
+#[test]
+fn a_message_that_comes_late_to_the_new_instance_is_not_received_again() {
+    let mut feeds = Feeds::new();
+    let reader = feeds.link.client(config("reader"));
+    feeds.publish(0, "aab");
+    feeds.publish(1, "a");
+    feeds.link.subscribe(reader, everything());
+    assert_eq!(feeds.link.take(reader), ["a1", "a2", "b1"]);
+    feeds.link.kill(0);
+    feeds.link.pass(LONG);
+    feeds.publish(1, "aabb");
+    feeds.link.pass(LONG);
+    assert_eq!(feeds.link.take(reader), ["a3", "b2"]);
+}
+
+#[test]
+fn a_kept_place_on_an_instance_with_another_log_drops_nothing() {
+    let mut link = Link::new(&["one"]);
+    let (publisher, reader) = (link.client(config("publisher")), link.client(config("reader")));
+    let number = link.subscribe(reader, everything());
+    link.publish(publisher, "orders", "old");
+    link.run();
+    assert_eq!(link.take(reader), ["old"]);
+    let kept = link.clients[reader].core.resume_position(number).cloned();
+    link.kill(0);
+    link.erase(0);
+    link.start(0);
+    // The program starts again, and has lost its publish store.
+    link.clients[publisher].core = ClientCore::new(config("publisher"), Instant::default());
+    let next = link.client(config("next"));
+    link.subscribe(next, SubscriptionSpec { resume_position: kept, ..everything() });
+    link.publish(publisher, "orders", "new");
+    link.pass(LONG);
+    assert_eq!(link.take(next), ["new"]);
 }
 
 #[test]

@@ -1,0 +1,427 @@
+//! Records what clients of several instances were told, and checks whether it was true.
+//!
+//! Checked (R1 and so on are the names of the invariants):
+//! - P2: a message that was acknowledged is in the log of every instance whose copy the acknowledgement counted, as long as the disk of
+//!   that instance was not lost or replaced by an older one.
+//! - R1: after everything has healed, the instances have the same messages and deletes of each publisher, once each and in the order of
+//!   the publisher.
+//! - R2: an instance that starts with an empty or an older disk makes no other instance lose a message.
+//! - B1, B2: a subscriber that fails over sees the messages of each publisher in their order, each once, and in the end all of them.
+//! - The records of the last-value topic are the same everywhere: those that its publishers wrote last.
+//!
+//! A publisher is *torn* when it logs on to an instance that lacks messages of it which were acknowledged. It publishes above the gap, and
+//! the gap stays (docs/replication.md, *The cost of a fault*). That is an error where every destination is waited for and no disk was lost.
+//! Of a torn publisher only the order, and the copies that were counted, are checked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quire_journal::{Bookmark, PublisherId};
+
+use super::Canary;
+use super::instance::Logged;
+use super::topology::{Instances, Topology, name_of};
+use crate::random::Random;
+
+/// Keys that each publisher writes.
+pub(super) const KEYS: u64 = 5;
+
+pub(super) struct Auditor {
+    canary: Option<Canary>,
+    random: Random,
+    is_strict: bool,
+    publishers: Vec<Publisher>,
+    by_id: BTreeMap<u64, usize>,
+    /// Of every message, its publisher and its place among the operations of the publisher.
+    values: Vec<(usize, usize)>,
+    /// When the disk of an instance was lost or replaced last.
+    replaced_at: Vec<Option<u64>>,
+    streams: Vec<Stream>,
+    pub excused_count: u64,
+    delivered_count: u64,
+    fault: Option<String>,
+}
+
+struct Publisher {
+    /// In the order of their sequences, from 1 on.
+    operations: Vec<Operation>,
+    acknowledged: u64,
+    /// Up to here, every instance that an acknowledgement counts has the messages.
+    counted: u64,
+    /// When it logged on to its present instance.
+    since_ns: u64,
+    is_torn: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// A message of an ordinary topic.
+    Order,
+    /// A record of the last-value topic.
+    Value { key: u64 },
+    /// A delete of such a record.
+    Delete { key: u64 },
+}
+
+struct Operation {
+    action: Action,
+    value: Option<u64>,
+    begun_ns: u64,
+    /// The instances that certainly have it; `None`: it was not acknowledged.
+    holders: Option<Instances>,
+}
+
+/// The messages that a subscriber saw.
+#[derive(Default)]
+struct Stream {
+    name: String,
+    /// The last sequence of each publisher.
+    last: Vec<u64>,
+    /// The first one; 0: none.
+    first: Vec<u64>,
+    /// It was on more than one instance.
+    has_moved: bool,
+    seen: BTreeSet<u64>,
+    /// It was on an instance whose disk was lost or replaced: docs/replication.md, *The cost of a fault*.
+    has_returned: bool,
+}
+
+impl Auditor {
+    pub fn new(
+        canary: Option<Canary>,
+        seed: u64,
+        topology: &Topology,
+        publishers: &[String],
+        streams: &[String],
+    ) -> Self {
+        let id = |name: &String| PublisherId::of_client_name(name).get();
+        Auditor {
+            canary,
+            random: Random::new(seed),
+            is_strict: topology.is_strict(),
+            by_id: publishers.iter().map(id).zip(0..).collect(),
+            publishers: publishers
+                .iter()
+                .map(|_| Publisher {
+                    operations: Vec::new(),
+                    acknowledged: 0,
+                    counted: 0,
+                    since_ns: 0,
+                    is_torn: false,
+                })
+                .collect(),
+            values: Vec::new(),
+            replaced_at: vec![None; topology.count()],
+            streams: streams
+                .iter()
+                .map(|name| Stream {
+                    name: name.clone(),
+                    last: vec![0; publishers.len()],
+                    first: vec![0; publishers.len()],
+                    ..Stream::default()
+                })
+                .collect(),
+            excused_count: 0,
+            delivered_count: 0,
+            fault: None,
+        }
+    }
+
+    pub fn published_count(&self) -> u64 {
+        self.values.len() as u64
+    }
+
+    pub fn delivered_count(&self) -> u64 {
+        self.delivered_count
+    }
+
+    pub fn torn_count(&self) -> u64 {
+        self.publishers.iter().filter(|publisher| publisher.is_torn).count() as u64
+    }
+
+    pub fn is_meant(&mut self, canary: Canary, percent: u64) -> bool {
+        self.canary == Some(canary) && self.random.percent(percent)
+    }
+
+    pub fn fail(&mut self, reason: String) {
+        self.fault.get_or_insert(reason);
+    }
+
+    pub fn fault(&self) -> Result<(), String> {
+        self.fault.clone().map_or(Ok(()), Err)
+    }
+
+    // Publishers.
+
+    /// The number of the next message.
+    pub fn next_value(&self) -> u64 {
+        self.values.len() as u64
+    }
+
+    /// The client core has taken an operation.
+    pub fn taken(&mut self, publisher: usize, sequence: u64, action: Action, now_ns: u64) {
+        let operations = &mut self.publishers[publisher].operations;
+        if sequence != operations.len() as u64 + 1 {
+            let expected = operations.len() + 1;
+            return self.fail(format!("publisher {publisher} numbers {sequence} where {expected} follows"));
+        }
+        let is_message = !matches!(action, Action::Delete { .. });
+        let value = is_message.then_some(self.values.len() as u64);
+        if is_message {
+            self.values.push((publisher, operations.len()));
+        }
+        operations.push(Operation { action, value, begun_ns: now_ns, holders: None });
+    }
+
+    /// An instance let the publisher in, and told the highest sequence that it has.
+    pub fn logged_on(&mut self, publisher: usize, instance: usize, highest: u64, now_ns: u64) {
+        let was_lost = self.replaced_at.iter().any(Option::is_some);
+        let known = &mut self.publishers[publisher];
+        known.since_ns = now_ns;
+        if highest >= known.acknowledged {
+            return;
+        }
+        let counted = known.counted;
+        if self.is_strict && !was_lost && highest < counted {
+            self.fail(format!(
+                "{} has publisher {publisher} up to {highest}, and every instance had acknowledged {counted}",
+                name_of(instance)
+            ));
+        } else {
+            known.is_torn = true;
+        }
+    }
+
+    /// An instance has acknowledged everything up to a sequence. `counted` gives the instances that have what was begun at a time.
+    /// `reaches_all`: the instance sends to all others itself.
+    pub fn acknowledged(
+        &mut self,
+        publisher: usize,
+        sequence: u64,
+        by: usize,
+        reaches_all: bool,
+        counted: &dyn Fn(u64) -> Instances,
+    ) {
+        let known = &mut self.publishers[publisher];
+        for number in known.acknowledged..sequence.min(known.operations.len() as u64) {
+            let operation = &mut known.operations[number as usize];
+            let mut holders = counted(operation.begun_ns);
+            if operation.begun_ns < known.since_ns && !reaches_all {
+                // It was in flight when the publisher failed over. An instance further on may still wait for it from the first one.
+                holders = 1 << by;
+            } else {
+                known.counted = known.counted.max(number + 1);
+            }
+            for (instance, replaced_at) in self.replaced_at.iter().enumerate() {
+                if replaced_at.is_some_and(|at| at >= operation.begun_ns) {
+                    holders &= !(1 << instance);
+                }
+            }
+            operation.holders = Some(holders);
+        }
+        known.acknowledged = known.acknowledged.max(sequence);
+    }
+
+    /// The disk of an instance is lost, or replaced by an older one. `others` are the logs of the instances that run.
+    pub fn replaced(&mut self, instance: usize, now_ns: u64, others: &[(usize, Vec<Logged>)]) {
+        self.replaced_at[instance] = Some(now_ns);
+        let mut elsewhere: BTreeMap<(usize, u64), Instances> = BTreeMap::new();
+        for (other, log) in others.iter().filter(|(other, _)| *other != instance) {
+            for record in log {
+                if let Some(publisher) = self.by_id.get(&record.publisher) {
+                    *elsewhere.entry((*publisher, record.sequence)).or_default() |= 1 << other;
+                }
+            }
+        }
+        for (number, publisher) in self.publishers.iter_mut().enumerate() {
+            for (sequence, operation) in (1..).zip(&mut publisher.operations) {
+                let Some(holders) = &mut operation.holders else { continue };
+                *holders &= !(1 << instance);
+                if *holders == 0 {
+                    // An instance that was filled again has it.
+                    *holders = elsewhere.get(&(number, sequence)).copied().unwrap_or_default();
+                }
+            }
+        }
+    }
+
+    // Subscribers.
+
+    pub fn received(&mut self, stream: usize, instance: usize, bookmark: Option<Bookmark>, data: &[u8]) {
+        self.delivered_count += 1;
+        // The log of the instance may have another order than before.
+        self.streams[stream].has_returned |= self.replaced_at[instance].is_some();
+        if self.is_meant(Canary::SkippedDelivery, 2) {
+            return;
+        }
+        if let Err(reason) = self.look_at(stream, bookmark, data) {
+            let name = &self.streams[stream].name;
+            let reason = format!("{name} on {}: {reason}", name_of(instance));
+            self.fail(reason);
+        }
+    }
+
+    fn look_at(&mut self, stream: usize, bookmark: Option<Bookmark>, data: &[u8]) -> Result<(), String> {
+        let bookmark = bookmark.ok_or("a message has no bookmark")?;
+        let value = value_of(data).ok_or("a message that nobody published")?;
+        let &(publisher, place) = self.values.get(value as usize).ok_or("a message of the future")?;
+        let id = self.by_id.get(&bookmark.publisher.get());
+        if id != Some(&publisher) || bookmark.sequence != place as u64 + 1 {
+            return Err(format!(
+                "bookmark {bookmark} names message {value}, which is {publisher}|{}|",
+                place + 1
+            ));
+        }
+        let Stream { last, first, seen, has_returned, .. } = &mut self.streams[stream];
+        if *has_returned {
+            seen.insert(value);
+            return Ok(());
+        }
+        if first[publisher] == 0 {
+            first[publisher] = bookmark.sequence;
+        }
+        if !seen.insert(value) {
+            return Err(format!("message {value} ({publisher}|{}|) came twice", bookmark.sequence));
+        }
+        let before = std::mem::replace(&mut last[publisher], bookmark.sequence);
+        if before >= bookmark.sequence {
+            return Err(format!("{publisher}|{}| came after {publisher}|{before}|", bookmark.sequence));
+        }
+        Ok(())
+    }
+
+    /// An instance lacks the place of a subscriber, which begins again there. It then forgets what it had from each publisher.
+    pub fn bookmark_missing(&mut self, stream: usize, instance: usize) {
+        self.streams[stream].has_returned |= self.replaced_at[instance].is_some();
+    }
+
+    /// A subscriber is on another instance.
+    pub fn moved(&mut self, stream: usize) {
+        self.streams[stream].has_moved = true;
+    }
+
+    // The end.
+
+    /// The records of the last-value topic that must be there at the end, by key: numbers of messages. `None`: unknown.
+    pub fn last_values(&self) -> BTreeMap<u64, Option<u64>> {
+        let mut state = BTreeMap::new();
+        for (number, publisher) in self.publishers.iter().enumerate() {
+            for operation in &publisher.operations {
+                match operation.action {
+                    Action::Order => (),
+                    Action::Value { key } => drop(state.insert(key, operation.value)),
+                    Action::Delete { key } => drop(state.remove(&key)),
+                }
+            }
+            if publisher.is_torn {
+                let own = number as u64 * KEYS..(number as u64 + 1) * KEYS;
+                state.extend(own.map(|key| (key, None)));
+            }
+        }
+        state
+    }
+
+    /// # Errors
+    /// What was promised and did not hold.
+    pub fn verdict(&mut self, logs: &[Vec<Logged>]) -> Result<(), String> {
+        self.fault()?;
+        let mut found: Vec<Vec<BTreeSet<u64>>> = Vec::new();
+        for (instance, log) in logs.iter().enumerate() {
+            found.push(self.look_through(instance, log)?);
+        }
+        self.excused_count = 0;
+        for (number, publisher) in self.publishers.iter().enumerate() {
+            for (sequence, operation) in (1..).zip(&publisher.operations) {
+                let has = |instance: usize| found[instance][number].contains(&sequence);
+                match operation.holders {
+                    None => continue,
+                    Some(0) => self.excused_count += 1,
+                    Some(holders) => {
+                        let is_holder = |instance: &usize| holders & (1 << instance) != 0;
+                        let missing = (0..logs.len()).filter(is_holder).find(|instance| !has(*instance));
+                        if let Some(instance) = missing {
+                            return Err(format!(
+                                "{number}|{sequence}| ({:?}) was acknowledged, and is not on {}",
+                                operation.action,
+                                name_of(instance)
+                            ));
+                        }
+                    }
+                }
+            }
+            if publisher.is_torn {
+                continue;
+            }
+            for instance in 1..logs.len() {
+                let (first, other) = (&found[0][number], &found[instance][number]);
+                if let Some(sequence) = first.symmetric_difference(other).next() {
+                    let (with, without) =
+                        if first.contains(sequence) { (0, instance) } else { (instance, 0) };
+                    return Err(format!(
+                        "{number}|{sequence}| ({:?}) is on {} and not on {}",
+                        publisher.operations[*sequence as usize - 1].action,
+                        name_of(with),
+                        name_of(without)
+                    ));
+                }
+            }
+        }
+        for stream in self.streams.iter().filter(|stream| !stream.has_returned) {
+            for (number, publisher) in self.publishers.iter().enumerate().filter(|(_, p)| !p.is_torn) {
+                for sequence in &found[0][number] {
+                    let operation = &publisher.operations[*sequence as usize - 1];
+                    let value = operation.value.filter(|_| operation.action == Action::Order);
+                    // The limit that docs/stores.md names.
+                    let first = stream.first[number];
+                    let is_before_first = stream.has_moved && (first == 0 || first > *sequence);
+                    let value = value.filter(|_| !is_before_first);
+                    if let Some(value) = value.filter(|value| !stream.seen.contains(value)) {
+                        return Err(format!(
+                            "{} never saw message {value} ({number}|{sequence}|)",
+                            stream.name
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The sequences of each publisher in a log.
+    fn look_through(&mut self, instance: usize, log: &[Logged]) -> Result<Vec<BTreeSet<u64>>, String> {
+        let mut found = vec![BTreeSet::new(); self.publishers.len()];
+        let name = name_of(instance);
+        let mut records = Vec::with_capacity(log.len());
+        for record in log {
+            records.push(record);
+            if record.is_passed_on && self.is_meant(Canary::KeptDuplicate, 1) {
+                records.push(record);
+            }
+        }
+        for record in records {
+            let &Logged { publisher, sequence, value, .. } = record;
+            let number = *self.by_id.get(&publisher).ok_or(format!("{name} has a record of nobody"))?;
+            let known = &self.publishers[number].operations;
+            let operation = known.get(sequence as usize - 1);
+            let operation =
+                operation.ok_or(format!("{name} has {number}|{sequence}|, which is of the future"))?;
+            if operation.value != value {
+                return Err(format!(
+                    "{name} has message {value:?} as {number}|{sequence}|, published was {:?}",
+                    operation.value
+                ));
+            }
+            let last = found[number].last().copied().unwrap_or(0);
+            if last >= sequence {
+                return Err(format!("{name} has {number}|{sequence}| after {number}|{last}|"));
+            }
+            found[number].insert(sequence);
+        }
+        Ok(found)
+    }
+}
+
+/// The number of a message.
+pub(super) fn value_of(data: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(data).ok()?.strip_prefix(r#"{"v":"#)?;
+    text.split_once(',')?.0.parse().ok()
+}

@@ -1,0 +1,114 @@
+//! Deliberate mistakes of links: their frames are dropped, exchanged, answered or changed (docs/protocol.md, *Links between instances*).
+
+use std::collections::BTreeMap;
+
+use quire_journal::RecordKind;
+
+use super::Canary;
+use crate::random::Random;
+
+const WELCOME: u8 = 2;
+const RECORDS: u8 = 4;
+const ACKNOWLEDGED: u8 = 5;
+
+/// Bytes of a frame before its body: size and kind.
+const HEAD_SIZE: usize = 5;
+
+/// More than a record can have in a world.
+const HOPS_MAX: u8 = 6;
+
+pub(super) struct Defects {
+    pub canary: Option<Canary>,
+    random: Random,
+    /// By connection: a frame of records that waits for the one after it.
+    held: BTreeMap<u64, Vec<u8>>,
+}
+
+/// The result of a change to the frames that a link sends.
+#[derive(Default)]
+pub(super) struct Passed {
+    pub sent: Vec<u8>,
+    /// The sender gets these frames as if its peer had sent them.
+    pub answered: Vec<u8>,
+}
+
+impl Defects {
+    pub fn new(canary: Option<Canary>, seed: u64) -> Self {
+        Defects { canary, random: Random::new(seed), held: BTreeMap::new() }
+    }
+
+    /// Whether frames of links are to be changed.
+    pub fn concern_links(&self) -> bool {
+        matches!(
+            self.canary,
+            Some(
+                Canary::EarlyLinkAcknowledgement
+                    | Canary::DroppedRecords
+                    | Canary::ForgottenDelete
+                    | Canary::SwappedRecords
+                    | Canary::BelievedMark
+            )
+        )
+    }
+
+    pub fn is_meant(&mut self, canary: Canary, percent: u64) -> bool {
+        self.canary == Some(canary) && self.random.percent(percent)
+    }
+
+    /// Frames that a link sends at once, all of them whole.
+    pub fn pass_frames(&mut self, connection: u64, mut bytes: &[u8]) -> Passed {
+        let mut passed = Passed::default();
+        while let Some((size, _)) = bytes.split_first_chunk::<4>() {
+            let (frame, rest) = bytes.split_at(bytes.len().min(4 + u32::from_le_bytes(*size) as usize));
+            bytes = rest;
+            match frame.get(4).copied() {
+                Some(RECORDS) if self.is_meant(Canary::DroppedRecords, 5) => (),
+                Some(RECORDS) if begins_with_delete(frame) && self.is_meant(Canary::ForgottenDelete, 50) => {
+                    ()
+                }
+                Some(RECORDS) if self.is_meant(Canary::EarlyLinkAcknowledgement, 100) => {
+                    passed.sent.extend_from_slice(frame);
+                    passed.answered.extend_from_slice(&acknowledgement(frame));
+                }
+                Some(RECORDS) if self.canary == Some(Canary::SwappedRecords) => {
+                    let earlier = self.held.remove(&connection);
+                    if earlier.is_none() && self.random.percent(20) {
+                        self.held.insert(connection, frame.to_vec());
+                    } else {
+                        passed.sent.extend_from_slice(frame);
+                        passed.sent.extend_from_slice(&earlier.unwrap_or_default());
+                    }
+                }
+                Some(WELCOME) if self.canary == Some(Canary::BelievedMark) => {
+                    let mut changed = frame.to_vec();
+                    // The last two bytes are `has_mark` and `sends_back`.
+                    let at = changed.len() - 2;
+                    changed[at] = 1;
+                    passed.sent.extend_from_slice(&changed);
+                }
+                _ => passed.sent.extend_from_slice(frame),
+            }
+        }
+        passed
+    }
+}
+
+/// Whether the first record of a frame is a delete.
+fn begins_with_delete(frame: &[u8]) -> bool {
+    // After the position of the frame and that of the record.
+    frame.get(HEAD_SIZE + 16) == Some(&(RecordKind::Delete as u8))
+}
+
+/// The acknowledgements of a frame of records, for all hops and without a mark.
+fn acknowledgement(frame: &[u8]) -> Vec<u8> {
+    let body = frame.get(HEAD_SIZE..HEAD_SIZE + 8).unwrap_or(&[0; 8]);
+    let mut answer = Vec::new();
+    for hops in 0..HOPS_MAX {
+        answer.extend_from_slice(&34_u32.to_le_bytes());
+        answer.push(ACKNOWLEDGED);
+        answer.extend_from_slice(body);
+        answer.push(hops);
+        answer.extend_from_slice(&[0; 24]);
+    }
+    answer
+}
