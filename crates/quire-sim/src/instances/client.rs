@@ -213,17 +213,17 @@ impl Client {
             Program::Publish { number, .. } if !is_settling && (is_connected || random.percent(10)) => {
                 publish(*number, &mut self.core, now, random, auditor);
             }
-            Program::Subscribe { subscription, place, is_durable, .. } if is_connected => {
-                if subscription.is_none() {
-                    let durable = SubscribeOptions::FULLY_DURABLE;
-                    let spec = SubscriptionSpec {
-                        bookmark: Some("0".into()),
-                        resume_position: place.clone(),
-                        options: if *is_durable { durable } else { SubscribeOptions::default() },
-                        ..SubscriptionSpec::new("^orders")
-                    };
-                    *subscription = self.core.subscribe(spec).ok().map(|(number, _)| number);
-                }
+            Program::Subscribe { subscription, place, is_durable, .. }
+                if is_connected && subscription.is_none() =>
+            {
+                let durable = SubscribeOptions::FULLY_DURABLE;
+                let spec = SubscriptionSpec {
+                    bookmark: Some("0".into()),
+                    resume_position: place.clone(),
+                    options: if *is_durable { durable } else { SubscribeOptions::default() },
+                    ..SubscriptionSpec::new("^orders")
+                };
+                *subscription = self.core.subscribe(spec).ok().map(|(number, _)| number);
             }
             Program::Query { running: running @ None, rows, .. } if is_connected => {
                 let spec = QuerySpec { topic: VALUES.into(), ..QuerySpec::default() };

@@ -63,9 +63,7 @@ impl Defects {
             bytes = rest;
             match frame.get(4).copied() {
                 Some(RECORDS) if self.is_meant(Canary::DroppedRecords, 5) => (),
-                Some(RECORDS) if begins_with_delete(frame) && self.is_meant(Canary::ForgottenDelete, 50) => {
-                    ()
-                }
+                Some(RECORDS) if begins_with_delete(frame) && self.is_meant(Canary::ForgottenDelete, 50) => {}
                 Some(RECORDS) if self.is_meant(Canary::EarlyLinkAcknowledgement, 100) => {
                     passed.sent.extend_from_slice(frame);
                     passed.answered.extend_from_slice(&acknowledgement(frame));

@@ -95,10 +95,8 @@ impl Network {
         let blocked = std::mem::take(&mut self.blocked);
         for connection in self.connections.values_mut() {
             let [a, b] = [connection.sides[0].site, connection.sides[1].site];
-            if blocked.contains(&(a, b)) || blocked.contains(&(b, a)) {
-                if self.random.percent(50) {
-                    connection.cut(now);
-                }
+            if (blocked.contains(&(a, b)) || blocked.contains(&(b, a))) && self.random.percent(50) {
+                connection.cut(now);
             }
         }
     }
