@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Literal
 
 from quire._errors import ConfigError, QuireError
+from quire._process import StopSignals
 from quire.config import Address, Config
 
 #: More instances than a trial needs. Each one has its ports among these.
@@ -175,9 +176,7 @@ def _check_ports(instance: _Instance, *, can_choose: bool) -> None:
 
 
 def _run(directory: Path, instances: list[_Instance], *, as_json: bool) -> int:
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    stopping = StopSignals(signal.SIGTERM, signal.SIGINT)
     with contextlib.ExitStack() as stack:
         stack.callback(_stop, instances)
         for instance in instances:
