@@ -44,7 +44,7 @@ struct Io {
 
 /// A publish finds the thread asleep, and the one before that did so less than this ago: more may follow at once, and the thread sends them
 /// together.
-const BURST_NS: u64 = 100_000;
+const BURST_NS: u64 = 50_000;
 
 /// The state that the threads share which drive a connection.
 pub(super) struct Driving {
@@ -202,6 +202,8 @@ fn sleep(shared: &Shared, wire: &Wire, deadline: Instant) -> bool {
 fn hand_back(shared: &Shared, wire: &Option<Wire>) {
     shared.driving.is_driven.store(false, Ordering::Release);
     shared.awake.store(false, Ordering::Release);
+    // A publish after a wait is not one of a burst.
+    shared.driving.found_asleep_ns.store(0, Ordering::Release);
     let inner = shared.inner.lock();
     let is_closed = matches!(inner.core.state(), State::Closed(_));
     let is_watched = wire.as_ref().is_some_and(|wire| {
