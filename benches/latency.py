@@ -62,7 +62,9 @@ def main() -> None:
         show(options, "disk", disk_alone(directory, options.seconds))
         for kind in kinds:
             for rate in [0] if kind == "wait" else rates:
-                with Served(directory / f"{kind}-{rate}", configured(directory, kind, rate, options)) as server:
+                with Served(
+                    directory / f"{kind}-{rate}", configured(directory, kind, rate, options)
+                ) as server:
                     row = measure(server, roles_of(kind, server.url, rate, options.seconds))
                 show(options, f"{kind} {rate}/s" if rate else kind, row)
 
@@ -269,9 +271,7 @@ def per_message(counted: Counter[tuple[str, str]], count: int) -> dict[str, Any]
 
 def cuts(took: list[int]) -> dict[str, float]:
     quantiles = statistics.quantiles(took, n=1000)
-    return {
-        name: round(quantiles[at] / 1e3) for name, at in (("p50", 499), ("p99", 989), ("p999", 998))
-    }
+    return {name: round(quantiles[at] / 1e3) for name, at in (("p50", 499), ("p99", 989), ("p999", 998))}
 
 
 def disk_alone(directory: Path, seconds: float) -> dict[str, Any]:
