@@ -48,8 +48,6 @@ pub struct Engine {
     bell: UnixStream,
     /// Rings the bell.
     rope: Arc<UnixStream>,
-    /// The bell may have bytes to read.
-    has_rung: Arc<AtomicBool>,
     /// Holds a token when a turn is due, for a thread that waits for a reply.
     due: Receiver<()>,
 }
@@ -94,10 +92,9 @@ impl Engine {
             rope.set_nonblocking(true).map_err(EngineError::Thread)?;
             let rope = Arc::new(rope);
             let (is_due, due) = bounded(1);
-            let has_rung = Arc::new(AtomicBool::new(false));
-            let (pulled, rings) = (Arc::clone(&rope), Arc::clone(&has_rung));
+            let pulled = Arc::clone(&rope);
             let wake = Box::new(move || {
-                pull(&pulled, &rings);
+                pull(&pulled);
                 // When it is full, the waiting thread already has a wake-up.
                 let _ = is_due.try_send(());
             });
@@ -105,7 +102,7 @@ impl Engine {
                 report(done_bytes, total_bytes);
             })?;
             let running = Mutex::new(Some(Running { host, effects: Vec::new() }));
-            Ok(Engine { running, is_to_panic: AtomicBool::new(false), bell, rope, has_rung, due })
+            Ok(Engine { running, is_to_panic: AtomicBool::new(false), bell, rope, due })
         })?;
         opened.map_err(|error| to_python(py, error))
     }
@@ -113,6 +110,11 @@ impl Engine {
     /// The descriptor that becomes readable when a turn is due.
     fn wake_fd(&self) -> i32 {
         self.bell.as_raw_fd()
+    }
+
+    /// Reads what makes the descriptor readable. Call it when it is, and then take a turn.
+    fn silence(&self) {
+        while matches!((&self.bell).read(&mut [0; 64]), Ok(64)) {}
     }
 
     /// Makes the next turn panic: for tests of the behavior after a bug in the broker.
@@ -125,9 +127,6 @@ impl Engine {
     /// Raises `InternalError` when the broker has a bug that ends the turn early. The engine is then closed for good.
     fn turn(&self, py: Python<'_>, events: Vec<(u8, u64, PyBackedBytes)>) -> PyResult<Turn> {
         let turned = interpreter::outside(py, || {
-            if self.has_rung.swap(false, Ordering::AcqRel) {
-                while matches!((&self.bell).read(&mut [0; 64]), Ok(64)) {}
-            }
             let sleep = self.take_turn(|running| {
                 events.iter().for_each(|event| hand_in(&mut running.host, event));
                 let is_to_panic = self.is_to_panic.load(Ordering::Relaxed);
@@ -287,7 +286,7 @@ impl Engine {
             let mut sleep = self.take_turn(|running| running.host.admin(command, answer))?;
             loop {
                 // The loop sends the output of the turn.
-                pull(&self.rope, &self.has_rung);
+                pull(&self.rope);
                 if let Ok(reply) = reply.try_recv() {
                     return Ok(reply);
                 }
@@ -305,10 +304,8 @@ impl Engine {
 }
 
 /// Rings the bell. Fails only when it is ringing already for hundreds of turns, which is as good.
-fn pull(mut rope: &UnixStream, has_rung: &AtomicBool) {
+fn pull(mut rope: &UnixStream) {
     let _ = rope.write(&[1]);
-    // After the byte: a turn that does not see it yet is followed by another one, because the bell still rings.
-    has_rung.store(true, Ordering::Release);
 }
 
 fn hand_in(host: &mut Host, (event, connection, bytes): &(u8, u64, PyBackedBytes)) {

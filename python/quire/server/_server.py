@@ -223,7 +223,7 @@ class Server:
                 local = await self._listen_locally()
                 names = [transport.name for transport in self.config.transport]
                 self._urls = dict(zip(names, map(_url_of, listeners), strict=False))
-                loop.add_reader(engine.wake_fd(), self._schedule)
+                loop.add_reader(engine.wake_fd(), self._woken)
                 # The first turn logs what opening the journal found.
                 self._schedule()
                 try:
@@ -355,6 +355,12 @@ class Server:
 
     def _event(self, event: int, connection: int, data: bytes = b"") -> None:
         self._events.append((event, connection, data))
+        self._schedule()
+
+    def _woken(self) -> None:
+        """Another thread has something for the next turn."""
+        if self._engine is not None:
+            self._engine.silence()
         self._schedule()
 
     def _schedule(self) -> None:
