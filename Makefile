@@ -126,9 +126,9 @@ peers: setup
 	$(BIN)/python -m pip install --quiet --editable '.[dev,peers]'
 	$(BIN)/python -m benches.peers $(PEERS)
 
-# The site, in target/site. A link that leads nowhere fails it.
+# The site, in target/site. A link that leads nowhere fails it. ruff breaks long signatures into lines.
 docs: $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet 'mkdocs>=1.6,<2' 'mkdocs-material>=9.7,<10' 'mkdocstrings-python>=2,<3'
+	$(BIN)/python -m pip install --quiet 'mkdocs>=1.6,<2' 'mkdocs-material>=9.7,<10' 'mkdocstrings-python>=2,<3' 'ruff>=0.14'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 # A wheel for Python 3.11 and newer, and for Linux with glibc 2.17 and newer: zig links against the symbols of that version. Elsewhere: `make
