@@ -664,7 +664,7 @@ impl Client {
             client.announce();
         }
         let taken = interpreter::wait(py, interpreter::timeout(timeout), |slice| {
-            match self.handled.take(NO_SUBSCRIPTION, count_max, slice) {
+            match client.take(&self.handled, NO_SUBSCRIPTION, count_max, slice) {
                 Taken::Messages(messages) => Some(Some(messages)),
                 Taken::Nothing => self.handled.has_passed().then(|| Some(Vec::new())),
                 Taken::Ended(_) => Some(None),
