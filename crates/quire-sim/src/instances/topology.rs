@@ -141,8 +141,10 @@ impl Topology {
             compression: Compression::None,
             downgrade_after_ns: is_downgrading.then_some(self.downgrade_after_ns),
             upgrade_below_ns: is_downgrading.then_some(self.downgrade_after_ns / 2),
-            exclude_validation: Vec::new(),
+            // In a ring, messages come back by the other instances.
+            exclude_validation: if self.kind == "ring" { vec!["replicate".into()] } else { Vec::new() },
             topics: topics.to_vec(),
+            ..DestinationSettings::default()
         });
         let link_count = self.links[number].len() as u32;
         BrokerConfig {
