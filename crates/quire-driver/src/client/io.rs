@@ -11,6 +11,7 @@ use polling::{Event, Events};
 use quire_client::{FailureCode, State};
 
 use super::link::{ConnectError, Link, Stream};
+use super::load::Asker;
 use super::{Inner, LastError, Shared};
 
 /// Bytes read at a time: enough for hundreds of messages per system call and lock.
@@ -27,7 +28,7 @@ struct Wire {
     written: usize,
 }
 
-pub(super) fn run(shared: &Shared, links: &[Link]) {
+pub(super) fn run(shared: &Shared, links: &[Link], asker: &Asker) {
     let mut wire: Option<Wire> = None;
     let mut scratch = vec![0; READ_SIZE];
     let mut events = Events::new();
@@ -52,7 +53,7 @@ pub(super) fn run(shared: &Shared, links: &[Link]) {
             return;
         }
         if wire.is_none() {
-            wire = connect(shared, links, inner);
+            wire = connect(shared, links, asker, inner);
             continue_or_sleep(shared, &wire, &mut events);
             continue;
         }
@@ -70,11 +71,23 @@ pub(super) fn run(shared: &Shared, links: &[Link]) {
 }
 
 /// Connects when it is time to; gives nothing when it is not, or did not work.
-fn connect(shared: &Shared, links: &[Link], inner: parking_lot::MutexGuard<'_, Inner>) -> Option<Wire> {
-    let (address, at) = inner.core.poll_connect()?;
+fn connect<'a>(
+    shared: &'a Shared,
+    links: &[Link],
+    asker: &Asker,
+    mut inner: parking_lot::MutexGuard<'a, Inner>,
+) -> Option<Wire> {
+    let (_, at) = inner.core.poll_connect()?;
     if at > shared.now() {
         return None;
     }
+    if inner.core.wants_loads() {
+        drop(inner);
+        let loads = asker.ask(links);
+        inner = shared.inner.lock();
+        inner.core.set_loads(&loads);
+    }
+    let (address, _) = inner.core.poll_connect()?;
     drop(inner);
     let link = &links[address % links.len()];
     shared.inner.lock().address = link.to_string();
