@@ -164,7 +164,7 @@ class Client(ClientBase[Subscription]):
     such as "64MB".
 
     - `url`: `quire://host:port` (a server), `file:DIRECTORY` or `memory:` (an engine in this process), or a
-      list of URLs, which are tried in this order
+      list of URLs of instances that replicate to each other
     - `config`: settings of an engine in this process; by default it records every topic as JSON
     - `name`: the identity of the publisher. It must be unique, and the same after a restart. Without it, a
       name is generated, and the server cannot drop duplicates that are sent after a restart
@@ -192,6 +192,9 @@ class Client(ClientBase[Subscription]):
     - `ack_batch_size`, `ack_timeout`: acknowledgements are sent together, when there is this number of them
       or after this time
     - `reconnect`: the delays between attempts to reconnect, as a `Reconnect`
+    - `server_chooser`: which of several URLs is tried first, also after a lost connection. `"first"`: the
+      first one of the list. `"random"`: any. `"least_loaded"`: the server with the fewest connections; servers
+      that do not answer within 2 s are tried last
 
     Raises `ConfigError` for an invalid argument, `DisconnectedError` when no server accepts the connection,
     and `TimeoutError` after `connect_timeout`.
