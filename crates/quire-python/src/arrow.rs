@@ -336,7 +336,7 @@ fn of_scan(py: Python<'_>, error: &ScanError) -> PyErr {
         ScanError::Journal(error) => journal_code(error),
         ScanError::Removed { .. } | ScanError::Short { .. } => "bookmark_not_found",
         ScanError::Null { .. } => "bad_option",
-        ScanError::Batch { .. } => "internal",
+        ScanError::Batch { .. } | ScanError::Cancelled => "internal",
     };
     errors::new_error(py, code, &error.to_string(), 0)
 }

@@ -85,7 +85,7 @@ pub unsafe fn version(answer: i64) -> i64 {
 /// The text is at its address; `answer` is the address of an [`Answer`].
 pub unsafe fn frame(options: i64, size: i64, answer: i64) -> i64 {
     // SAFETY: the caller's promise.
-    unsafe { texts(answer, || json(&Frame::new(text(options, size)?, clock::now().wall)?)) }
+    unsafe { texts(answer, || json(&Frame::new(text(options, size)?, wall())?)) }
 }
 
 /// The schema of a frame.
@@ -301,7 +301,7 @@ pub unsafe fn stream_plan(handle: i64, request: i64, size: i64, answer: i64) -> 
     unsafe {
         texts(answer, || {
             let request = parse(text(request, size)?)?;
-            json(&get(&STREAMS, handle)?.lock().plan(&request)?)
+            json(&get(&STREAMS, handle)?.lock().plan(&request, wall())?)
         })
     }
 }

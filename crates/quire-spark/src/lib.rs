@@ -6,9 +6,15 @@
 #[allow(unsafe_code)]
 pub mod abi;
 pub mod clock;
+pub mod columns;
+pub mod conditions;
 pub mod failure;
 pub mod frame;
+pub mod journals;
+pub mod options;
+pub mod ranges;
 pub mod read;
 pub mod schema;
 pub mod stream;
 pub mod task;
+mod text;
