@@ -23,6 +23,7 @@ ALLOWED = {
     "broker": {"types", "command", "expression", "wire", "journal", "queue", "scan", "table"},
     "arrow": {"types", "expression", "journal", "queue", "client"},
     "spark": {"types", "expression", "journal", "arrow"},
+    "jvm": {"spark"},
     "driver": {"types", "command", "journal", "client", "broker"},
     "sim": {"types", "command", "expression", "wire", "journal", "queue", "scan", "client", "broker"},
     "python": {
