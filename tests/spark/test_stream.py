@@ -19,6 +19,8 @@ from support.waiting import Deadline
 from spark import journals
 from spark.batches import Batches
 
+pytestmark = pytest.mark.usefixtures("reader")
+
 
 def batches_of(spark: SparkSession, checkpoint: Path, *paths: Path, **options: Any) -> Batches:
     """The positions of journals in directories."""

@@ -372,8 +372,8 @@ PATTERN_CHARACTERS = frozenset(r"^$*+?[](){}|\\")
 #: How the text of an error of Java begins.
 _JAVA_CALL = "An error occurred while calling"
 
-#: An error of quire in a text of Spark: after its own words, or in the last line of a traceback.
-_ERROR = re.compile(r"(?:^|: )quire\._errors\.(\w+): (.*)$", re.MULTILINE)
+#: An error of quire in a text of Spark: after its own words, or in the last line of a traceback. The reader on the JVM gives its code.
+_ERROR = re.compile(r"(?:^|: )(?:quire\._errors\.(\w+):|\[([a-z_]+)\]) (.*)$", re.MULTILINE)
 
 
 @contextmanager
@@ -464,7 +464,9 @@ def _own(error: Exception) -> QuireError:
         # Some of Spark's messages begin with an empty line, and those of Java with the call that failed.
         text = (line for line in str(error).splitlines() if line.strip() and not line.startswith(_JAVA_CALL))
         return QuireError(next(text, type(error).__name__).removeprefix(": "))
-    name, reason = found[-1].groups()
+    name, code, reason = found[-1].groups()
+    if code is not None:
+        return _errors.from_code(code, reason)
     kind = getattr(_errors, name, QuireError)
     # The text has its hint already.
     own: QuireError = QuireError(reason, code=kind.code) if kind.hint or kind is QuireError else kind(reason)

@@ -175,7 +175,7 @@ _WRITE: tuple[str, ...] = (
     "flushTimeout",
 )
 #: Spark gives these to sources and sinks on its own account.
-_OF_SPARK = frozenset({"checkpointlocation", "querydescription", "queryname"})
+_OF_SPARK = frozenset({"checkpointlocation", "querydescription", "queryname", "reader"})
 _FIELD = "field."
 
 #: `-1000`, `-10 minutes`: back from the end. Whether there is such a unit is checked where it is used.

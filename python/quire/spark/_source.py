@@ -12,6 +12,7 @@ from pyspark.sql import datasource as ds
 from pyspark.sql import types as t
 
 from quire._errors import ConfigError, DisconnectedError, QuireError
+from quire.spark import _jar
 from quire.spark._failures import hiding_traceback
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class QuireDataSource(ds.DataSource):
 
     @hiding_traceback()
     def reader(self, schema: t.StructType) -> ds.DataSourceReader:
+        _jar.check_choice(self.options)
         options = self._read_options()
         ranges = self._ranges if self._ranges is not None else self._snapshot(options)
         if isinstance(ranges, list):
@@ -88,6 +90,7 @@ class QuireDataSource(ds.DataSource):
     def _stream_reader(self, schema: t.StructType) -> ds.DataSourceStreamReader:
         from quire.spark._options import LATEST
 
+        _jar.check_choice(self.options)
         given = {key.lower() for key in self.options}
         # A query that was not told where to begin begins with what comes.
         options = self._read_options()
