@@ -72,7 +72,7 @@ sim:
 #   frames of both directions; message types and filters; changes, leases and snapshots of queues; snapshots of last-value topics; commands and their options
 #   what a server sends to a client
 #   stores of publishes and of bookmarks
-#   values of messages as columns of Arrow
+#   values of messages as columns of Arrow; options, reads and tasks of Spark
 #   rows of CSV; bookmarks, times and ranges as text; requests for the care of journal files and their answers (Python)
 #
 # The names of such tests begin with `any_`. A bounded number of cases is part of `make test`, and so is the configuration. The stores are
@@ -86,6 +86,7 @@ fuzz: setup
 	cargo test --profile editable --locked --package quire-broker --lib any_bytes
 	cargo test --profile editable --locked --package quire-driver --test stores any_bytes
 	cargo test --profile editable --locked --package quire-arrow --test any_values
+	cargo test --profile editable --locked --package quire-spark --test any_texts
 	QUIRE_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -q -n auto tests/test_any_bytes.py
 
 python-test: setup

@@ -22,7 +22,7 @@ ALLOWED = {
     "client": {"types", "command", "wire"},
     "broker": {"types", "command", "expression", "wire", "journal", "queue", "scan", "table"},
     "arrow": {"types", "expression", "journal", "queue", "client"},
-    "spark": {"types", "expression", "journal", "arrow"},
+    "spark": {"types", "journal", "arrow"},
     "jvm": {"spark"},
     "driver": {"types", "command", "journal", "client", "broker"},
     "sim": {"types", "command", "expression", "wire", "journal", "queue", "scan", "client", "broker"},

@@ -240,7 +240,8 @@ os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 config = {"spark.executor.memory": "600m", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 spark = quire.spark.session("local-cluster[2,1,700]", memory="600m", config=config)
 frame = spark.read.format("quire").options(minPartitions=4, fields="n int").load(sys.argv[1])
-rows = frame.selectExpr("sum(n)", "count(distinct spark_partition_id())").first()
+parts = frame.selectExpr("n", "spark_partition_id() AS part")
+rows = parts.selectExpr("sum(n)", "count(distinct part)").first()
 print("found", json.dumps(list(rows)))
 spark.stop()
 """

@@ -13,6 +13,7 @@ use quire_types::Timestamp;
 use crate::clock;
 use crate::failure::{Failure, Outcome};
 use crate::frame::Frame;
+use crate::options;
 use crate::read::Read;
 use crate::stream::Stream;
 use crate::task::{TaskControl, TaskScan};
@@ -85,7 +86,7 @@ pub unsafe fn version(answer: i64) -> i64 {
 /// The text is at its address; `answer` is the address of an [`Answer`].
 pub unsafe fn frame(options: i64, size: i64, answer: i64) -> i64 {
     // SAFETY: the caller's promise.
-    unsafe { texts(answer, || json(&Frame::new(text(options, size)?, wall())?)) }
+    unsafe { texts(answer, || json(&Frame::new(&options::from_json(text(options, size)?)?, wall())?)) }
 }
 
 /// The schema of a frame.

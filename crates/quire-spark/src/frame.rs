@@ -1,12 +1,14 @@
 //! A frame: options, and the range of a batch read.
 
+use std::collections::BTreeMap;
+
 use quire_types::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::columns;
 use crate::failure::{Failure, Outcome};
 use crate::journals::{Range, locate};
-use crate::options::{self, ReadOptions};
+use crate::options::ReadOptions;
 use crate::ranges::span;
 use crate::schema::Schema;
 
@@ -26,17 +28,16 @@ pub struct Frame {
 
 impl Frame {
     /// Reads the options and decides the range.
-    pub fn new(options: &str, now: Timestamp) -> Outcome<Self> {
-        let options = ReadOptions::new(&options::from_json(options)?)?;
+    pub fn new(options: &BTreeMap<String, String>, now: Timestamp) -> Outcome<Self> {
+        let options = ReadOptions::new(options)?;
         let range = |directory: &String| span(&locate(directory)?, &options, now);
         let ranges = options.directories.iter().map(range).collect::<Outcome<_>>()?;
         Ok(Frame { version: VERSION.to_owned(), options, ranges })
     }
 
     /// A frame without a range, for a stream.
-    pub fn of_stream(options: &str) -> Outcome<Self> {
-        let options = ReadOptions::new(&options::from_json(options)?)?;
-        Ok(Frame { version: VERSION.to_owned(), options, ranges: Vec::new() })
+    pub fn of_stream(options: &BTreeMap<String, String>) -> Outcome<Self> {
+        Ok(Frame { version: VERSION.to_owned(), options: ReadOptions::new(options)?, ranges: Vec::new() })
     }
 
     /// Reads what was written as JSON.

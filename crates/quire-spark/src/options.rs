@@ -30,7 +30,7 @@ const BATCH_BYTES_MAX: u64 = 256 << 20;
 /// Times of the log are before 2554.
 const TIME_END_NS: i128 = 18_429_897_600_000_000_000;
 
-const READ: [&str; 31] = [
+const READ: [&str; 32] = [
     "path",
     "paths",
     "archiveDirectory",
@@ -62,6 +62,7 @@ const READ: [&str; 31] = [
     "lastValues",
     "expiration",
     "pushConditions",
+    "reader",
 ];
 
 const WRITE: [&str; 11] = [
@@ -236,6 +237,10 @@ impl ReadOptions {
                 _ => Ok(is_set),
             }
         };
+        // Which source reads was decided before one of them came here.
+        if given.text("reader").is_some() {
+            given.one_of("reader", "", &["jvm", "python"])?;
+        }
         let last_values = given.text("lastValues");
         given.check_last_values(last_values, &directories)?;
         let strategy = given.one_of("timestampStrategy", "error", &["error", "latest"])?;

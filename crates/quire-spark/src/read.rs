@@ -176,7 +176,7 @@ impl Read {
     }
 
     /// Cuts ranges into tasks: by size, small ranges joined, at least as many as asked for if there is so much.
-    pub(crate) fn plan_ranges(&self, ranges: &[Range], now: Timestamp) -> Outcome<Planned> {
+    pub fn plan_ranges(&self, ranges: &[Range], now: Timestamp) -> Outcome<Planned> {
         let scanned = self.scanned(now)?;
         let wanted = self.options().min_partitions.unwrap_or(1).div_ceil((ranges.len() as u64).max(1));
         let rows = self.limit.filter(|_| scanned.is_exact);
@@ -211,14 +211,11 @@ impl Read {
         Ok(planned)
     }
 
-    /// Every core gets something to do, and as many tasks as the others, as long as that is worth a task.
     fn task_size(&self, plan: &Plan, found: &Reader, bounds: Bounds) -> u64 {
         if let Some(size) = self.options().partition_bytes {
             return size;
         }
-        let total = size_of(plan, found, bounds);
-        let rounds = total.div_ceil(PARTITION_BYTES.saturating_mul(self.parallelism)).max(1);
-        (total / (rounds * self.parallelism)).max(PARTITION_BYTES_MIN)
+        task_size(size_of(plan, found, bounds), self.parallelism)
     }
 
     /// The newest message of each key, when the read is one of last values.
@@ -339,6 +336,12 @@ impl Read {
     }
 }
 
+/// Bytes for a task: every core gets something to do, and as many tasks as the others, as long as that is worth a task.
+fn task_size(total: u64, parallelism: u64) -> u64 {
+    let rounds = total.div_ceil(PARTITION_BYTES.saturating_mul(parallelism)).max(1);
+    (total / rounds.saturating_mul(parallelism).max(1)).max(PARTITION_BYTES_MIN)
+}
+
 /// The attributes of which the scan finds the least and the greatest.
 fn has_order(attribute: Attribute) -> bool {
     matches!(attribute, Attribute::Position | Attribute::Timestamp | Attribute::TimestampNs)
@@ -378,5 +381,34 @@ pub(crate) fn of_spec(error: &SpecError, options: &ReadOptions) -> Failure {
         }
         SpecError::Topic(_) => Failure::new("bad_topic", error.to_string()),
         _ => Failure::option(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_core_gets_as_many_tasks_as_the_others() {
+        const MB: u64 = 1 << 20;
+        // Bytes, cores, and tasks of each core.
+        for (total, cores, rounds) in
+            [(100 * MB, 2, 1), (256 * MB, 2, 1), (257 * MB, 2, 2), (10_000 * MB, 3, 27)]
+        {
+            let size = task_size(total, cores);
+            assert_eq!(total / size, rounds * cores, "{total} {cores}");
+            assert!(size <= PARTITION_BYTES, "{total} {cores}");
+        }
+        // Small tasks cost more than they save.
+        assert_eq!(task_size(20 * MB, 8), 16 * MB);
+        assert_eq!(task_size(0, u64::MAX), 16 * MB);
+    }
+
+    #[test]
+    fn numbers_are_shown_in_groups_of_three_digits() {
+        assert_eq!(
+            [1, 20, 1234, 1_234_567].map(counted),
+            ["1 message", "20 messages", "1,234 messages", "1,234,567 messages"]
+        );
     }
 }

@@ -3,7 +3,7 @@
 
 mod support;
 
-use arrow_array::ffi_stream::{ArrowArrayStreamReader, FFI_ArrowArrayStream};
+use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
 use quire_spark::abi;
 use serde_json::{Value, json};
 use support::{Scanned, answered, call, frame, longs, numbers, schema, tasks, texts, trades};
@@ -139,7 +139,8 @@ fn a_scan_is_a_stream_of_arrow_as_well() {
     let at = &raw mut stream as i64;
     // SAFETY: the stream and the answer are there for the call.
     answered(|answer| unsafe { abi::scan_stream(scan.handle, at, answer) }).unwrap();
-    let batches: Vec<_> = ArrowArrayStreamReader::try_new(stream).unwrap().collect::<Result<_, _>>().unwrap();
+    let batches: Vec<_> =
+        RecordBatchStreamReader::try_new(stream).unwrap().collect::<Result<_, _>>().unwrap();
     assert_eq!(batches.iter().map(arrow_array::RecordBatch::num_rows).sum::<usize>(), COUNT as usize);
     assert_eq!(scan.metrics()[1], COUNT as i64);
     assert_eq!(scan.next(5).unwrap_err()["code"], "bad_option");

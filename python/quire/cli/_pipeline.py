@@ -384,15 +384,15 @@ def _spark(
 
     A journal that does not exist is reported before Java starts, which takes seconds.
     """
+    from quire._quire import SparkJournal
     from quire.spark import session
-    from quire.spark._directory import locate
 
     if not re.fullmatch("[1-9][0-9]*[kmgtKMGT]", memory):
         raise ConfigError(f"memory: {memory!r} is no size such as 512m or 2g")
     if master is not None and not re.match("(local|spark|k8s)|yarn$", master):
         raise ConfigError(f"master: {master!r} is none of local[4], spark://HOST:7077, yarn, k8s://HOST:PORT")
     if journal is not None:
-        locate(journal)
+        SparkJournal(journal)
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not is_submitted and "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         raise ConfigError("Spark needs Java 17 or newer: neither is java on the path, nor JAVA_HOME set")

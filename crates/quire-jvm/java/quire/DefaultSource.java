@@ -1,6 +1,5 @@
 package quire;
 
-import java.util.HashMap;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
@@ -55,7 +54,7 @@ public final class DefaultSource implements TableProvider, SessionConfigSupport 
         if (isForPython(options)) {
             return python.inferSchema(options);
         }
-        frame = Core.frame(ofCore(options));
+        frame = Core.frame(options.asCaseSensitiveMap());
         return (StructType) DataType.fromJson(Core.schema(frame));
     }
 
@@ -73,20 +72,13 @@ public final class DefaultSource implements TableProvider, SessionConfigSupport 
         if (frame == null && OF_A_SINK.stream().noneMatch(options::containsKey)) {
             try {
                 // Here, because Spark keeps the table for the life of the frame: all actions on it read the same range.
-                frame = Core.frame(ofCore(options));
+                frame = Core.frame(options.asCaseSensitiveMap());
             } catch (QuireException error) {
                 // It may as well be a sink, whose directory does not exist yet. A read reports the error.
                 LOG.debug("no range is known yet", error);
             }
         }
         return new QuireTable(schema, frame, () -> python.getTable(schema, partitioning, properties));
-    }
-
-    /** The options as the core reads them. */
-    static Map<String, String> ofCore(CaseInsensitiveStringMap options) {
-        Map<String, String> given = new HashMap<>(options.asCaseSensitiveMap());
-        given.keySet().removeIf(key -> key.equalsIgnoreCase(READER));
-        return given;
     }
 
     private static boolean isForPython(CaseInsensitiveStringMap options) {

@@ -49,7 +49,7 @@ final class QuireTable implements SupportsRead, SupportsWrite {
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-        String range = frame != null ? frame : Core.frame(DefaultSource.ofCore(options));
+        String range = frame != null ? frame : Core.frame(options.asCaseSensitiveMap());
         return new ReadBuilder(new Read(range, schema));
     }
 
