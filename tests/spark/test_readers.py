@@ -144,7 +144,7 @@ def test_the_page_of_a_query_shows_what_was_read_and_skipped(spark: SparkSession
     spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty()
     execution = store.executionsList().last()
     values = store.executionMetrics(execution.executionId())
-    found = {}
+    found: dict[str, Any] = {}
     for index in range(execution.metrics().size()):
         metric = execution.metrics().apply(index)
         value = values.get(metric.accumulatorId())
