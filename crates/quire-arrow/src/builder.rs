@@ -13,6 +13,7 @@ use arrow_schema::{Field, FieldRef, Fields};
 use quire_expression::message_type::{MessageType, Value as Read};
 use quire_journal::{Headers, PublisherId, Record};
 
+use crate::aggregate::Totals;
 use crate::column::{Column, Content, header_fields};
 use crate::event::Event;
 use crate::field::Value;
@@ -74,7 +75,11 @@ pub(crate) fn attribute_value<'a>(
 
 /// The value of an attribute that is a number; of any other `None`.
 #[inline]
-fn attribute_number(attribute: Attribute, record: &Record<'_>, event: Option<&Event>) -> Option<i64> {
+pub(crate) fn attribute_number(
+    attribute: Attribute,
+    record: &Record<'_>,
+    event: Option<&Event>,
+) -> Option<i64> {
     // An event in a lease record happened before the record was written.
     let time = || event.and_then(|event| event.time).unwrap_or(record.timestamp);
     match attribute {
@@ -156,6 +161,8 @@ pub(crate) struct Table {
     /// Bytes of their data.
     size: usize,
     room: Room,
+    /// Instead of the columns: values of functions of all rows.
+    totals: Option<Totals>,
 }
 
 /// Where values are made that no record holds as they are.
@@ -168,19 +175,26 @@ struct Room {
 impl Table {
     pub fn new(compiled: &Compiled) -> Self {
         let builders = compiled.columns.iter().map(Builder::new).collect();
-        Table { builders, row_count: 0, size: 0, room: Room::default() }
+        let totals = compiled.aggregate.as_ref().map(Totals::new);
+        Table { builders, row_count: 0, size: 0, room: Room::default(), totals }
     }
 
+    /// Rows of the batch that [`Table::finish`] would return.
     pub fn row_count(&self) -> usize {
-        self.row_count
+        self.totals.as_ref().map_or(self.row_count, Totals::row_count)
     }
 
+    /// Whether the batch is to be finished. One of functions waits for all rows.
     pub fn is_full(&self, compiled: &Compiled) -> bool {
         self.row_count >= compiled.batch_rows || self.size >= compiled.batch_bytes
     }
 
     /// Adds rows, column by column: the more at once, the less each costs.
     pub fn append(&mut self, compiled: &Compiled, rows: &[Row<'_>]) {
+        if let Some(totals) = &mut self.totals {
+            totals.append(rows);
+            return;
+        }
         self.row_count += rows.len();
         // Columns that are computed from numbers are not counted. They are small compared with a row of a table.
         self.size += rows.iter().map(|row| size_of_row(&row.record)).sum::<usize>();
@@ -191,6 +205,9 @@ impl Table {
 
     /// The rows as a batch; the table is empty again.
     pub fn finish(&mut self, compiled: &Compiled) -> Result<RecordBatch, ScanError> {
+        if let Some(totals) = &mut self.totals {
+            return totals.finish(&compiled.schema);
+        }
         let arrays = finish_all(&mut self.builders, compiled.schema.fields(), self.row_count)?;
         let options = RecordBatchOptions::new().with_row_count(Some(self.row_count));
         (self.row_count, self.size) = (0, 0);

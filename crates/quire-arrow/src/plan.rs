@@ -9,14 +9,15 @@ use quire_expression::message_type::{FieldId, FieldPlan, PATH_STEP_COUNT_MAX, St
 use quire_expression::topic::{TopicPattern, TopicSelector};
 use quire_journal::{JournalError, Position, Reader, Timestamp, TopicFilter};
 
+use crate::aggregate;
 use crate::column::{Column, Content};
 use crate::field::Value;
 use crate::last_values::Positions;
 use crate::predicate::Predicate;
 use crate::scan::{Scan, ScanError};
 use crate::spec::{
-    Attribute, BATCH_BYTES_MAX, COLUMNS_MAX, ColumnSpec, FieldType, Literal, Operator, ScanSpec, Source,
-    SpecError, Topics,
+    AggregateSpec, Attribute, BATCH_BYTES_MAX, COLUMNS_MAX, ColumnSpec, FieldType, Literal, Operator,
+    ScanSpec, Source, SpecError, Topics,
 };
 
 /// Parts of one range: more tasks than that cost more to hand out than to run.
@@ -30,6 +31,8 @@ pub struct Plan(pub(crate) Arc<Compiled>);
 pub(crate) struct Compiled {
     pub columns: Vec<Column>,
     pub schema: SchemaRef,
+    /// Values of these functions are returned, not columns.
+    pub aggregate: Option<AggregateSpec>,
     pub topics: Wanted,
     pub filter: Option<Filter>,
     /// What is read from the data, for columns and predicates.
@@ -109,10 +112,15 @@ impl Plan {
             }
         }
         let filter = spec.filter.map(|text| Filter::parse(&text, &FilterOptions::default())).transpose()?;
-        let schema = Arc::new(Schema::new(Column::fields(&columns)));
+        let fields = match &spec.aggregate {
+            Some(aggregate) => aggregate::fields(aggregate)?,
+            None => Column::fields(&columns),
+        };
+        let schema = Arc::new(Schema::new(fields));
         Ok(Plan(Arc::new(Compiled {
             columns,
             schema,
+            aggregate: spec.aggregate,
             topics,
             filter,
             fields: compiler.fields,
@@ -130,6 +138,11 @@ impl Plan {
     /// The columns as Arrow has them.
     pub fn schema(&self) -> SchemaRef {
         self.0.schema.clone()
+    }
+
+    /// The topics of which records are read.
+    pub fn topics(&self) -> &dyn TopicFilter {
+        &self.0.topics
     }
 
     /// The part of the range in which the predicates can hold: those on positions, times and bookmarks narrow it.
