@@ -114,7 +114,7 @@ client-crash: setup
 queue-crash: setup
 	$(BIN)/python tests/queue_crashes.py $(or $(ROUNDS),200)
 
-# The server of a last-value topic is killed; a bounded number of rounds is part of `make test`.
+# The server of a last-value topic, or a program with tables, is killed; a bounded number of rounds is part of `make test`.
 table-crash: setup
 	$(BIN)/python tests/table_crashes.py $(or $(ROUNDS),200)
 

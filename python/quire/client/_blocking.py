@@ -128,9 +128,9 @@ class Subscription(SubscriptionBase):
     def replace(self, change: Change) -> None:
         """Changes the subscription atomically.
 
-        Arguments that are left out stay as they are, except that the filter is removed. `None` removes the
-        rate, the conflation and the select list. The subscription keeps its place in the log unless
-        `bookmark` is given. When the server refuses the change, nothing has changed.
+        Arguments that are left out stay as they are. `None` removes the filter, the rate, the conflation and
+        the select list. The subscription keeps its place in the log unless `bookmark` is given. When the
+        server refuses the change, nothing has changed.
 
         A subscription that began with a query receives the difference between the two views: `"publish"` for
         records that come into view, and with `oof=True` `"oof"` for records that leave it. A page cannot
@@ -587,6 +587,9 @@ class Client(ClientBase[Subscription]):
         - `bookmark`: the records are those of the state after a message or a time, as in `sow`. Then every later
           message follows, from the log. With a granularity, the state can be earlier, and the messages begin
           there. The topic must be recorded and have a `history`. Not with `oof` or `skip_n`
+        - `rate`, `rate_max_gap`, `live`, `paused`: as in `subscribe`, for the messages after the records. They
+          require a `bookmark`
+        - `completed`: changes nothing. `subscription.completed` is always set with the last record
         - `conflation`: deliver at most one message about each record in each interval of this length: the
           newest. A record that comes and goes within an interval gives no message. The records of the query
           are not delayed

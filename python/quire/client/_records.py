@@ -14,7 +14,7 @@ from quire._filter import FilterArgument, optional_filter_to_core
 from quire._message import Message, to_bytes
 from quire._units import Duration
 from quire.client._driver import Handler
-from quire.client._spec import Spec, fields_to_core
+from quire.client._spec import Rate, Spec, fields_to_core
 
 if TYPE_CHECKING:
     from quire import _quire
@@ -137,6 +137,11 @@ class RecordsSpec:
     bookmark: Point | None = None
     select: str | Iterable[str] | None = None
     oof: bool = False
+    live: bool = False
+    paused: bool = False
+    completed: bool = False
+    rate: Rate | None = None
+    rate_max_gap: Duration | None = None
     conflation: Duration | None = None
     conflation_key: str | Iterable[str] | None = None
     on_message: Handler | None = None
@@ -180,6 +185,11 @@ class RecordsSpec:
             filter=self.filter,
             select=self.select,
             bookmark=self.bookmark,
+            live=self.live,
+            paused=self.paused,
+            completed=self.completed,
+            rate=self.rate,
+            rate_max_gap=self.rate_max_gap,
             conflation=self.conflation,
             conflation_key=self.conflation_key,
             on_message=self.on_message,

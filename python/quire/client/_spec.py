@@ -138,7 +138,7 @@ class BlockingSpec(Spec):
 class Change:
     """The arguments of `Subscription.replace`, which are documented there."""
 
-    filter: FilterArgument | None = None
+    filter: FilterArgument | Kept | None = KEPT
     topic: str | None = None
     bookmark: Bookmark | None = None
     live: bool | None = None
@@ -157,7 +157,7 @@ class Change:
         changed = {
             field.name: said[field.name] for field in fields(self) if said[field.name] is not field.default
         }
-        return replace(spec, **(changed | {"filter": self.filter}))
+        return replace(spec, **changed)
 
 
 def _rate_to_core(rate: Rate | None) -> str | None:
