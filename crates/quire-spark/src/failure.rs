@@ -10,7 +10,7 @@ use serde::Serialize;
 pub struct Failure {
     /// The stable name of the case (`docs/reference/errors.md`).
     pub code: Cow<'static, str>,
-    /// What is wrong with which input, and what to do.
+    /// The mistake, the input that has it, and what to do.
     pub text: String,
     /// The option, when it is one alone that `text` does not name.
     #[serde(skip_serializing_if = "Option::is_none")]

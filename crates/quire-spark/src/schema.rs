@@ -212,7 +212,7 @@ fn definition(text: &str) -> Option<Column> {
 /// How deep the types of a definition may be.
 const DEPTH_MAX: usize = 100;
 
-/// What is left of a definition.
+/// The rest of a definition.
 struct Words<'a>(&'a str);
 
 impl<'a> Words<'a> {

@@ -176,7 +176,7 @@ pub(crate) fn time_ns(text: &str) -> Option<i128> {
     rest.0.is_empty().then_some(day_us * 1000 + of_day_ns - offset_ns)
 }
 
-/// What is left of a time.
+/// The rest of a time.
 struct Rest<'a>(&'a [u8]);
 
 impl Rest<'_> {
