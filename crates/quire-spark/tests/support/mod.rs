@@ -150,7 +150,7 @@ impl Drop for Scanned {
 }
 
 /// Whether a value is there, by the first of the numbers of its column.
-fn is_there(numbers: &[i64], row: usize) -> bool {
+pub fn is_there(numbers: &[i64], row: usize) -> bool {
     // SAFETY: the validity bits of a batch that is open.
     numbers[0] == 0 || unsafe { *((numbers[0] + row as i64 / 8) as *const u8) } >> (row % 8) & 1 == 1
 }
