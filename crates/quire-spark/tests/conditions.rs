@@ -273,7 +273,7 @@ fn expected(conditions: &[Value]) -> Vec<i64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
 
     #[test]
     fn a_condition_that_is_taken_exactly_returns_what_sql_would_and_any_other_no_row_less(
