@@ -141,14 +141,13 @@ docs: $(VENV)/bin/python
 # its classes, and its library is built as the extension is.
 WHEEL_OPTIONS ?= --zig --compatibility manylinux2014
 WHEEL_TARGET := $(shell rustc --print host-tuple)
-wheel: export PATH := $(CURDIR)/$(BIN):$(PATH)
 wheel: $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet 'maturin[zig]>=1.16,<2' 'cargo-zigbuild>=0.20' 'pyspark>=4.2,<5'
 	rm -rf dist
-	$(if $(findstring --zig,$(WHEEL_OPTIONS)),cargo-zigbuild,cargo) rustc --release --locked --package quire-jvm --lib \
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(if $(findstring --zig,$(WHEEL_OPTIONS)),cargo-zigbuild,cargo) rustc --release --locked --package quire-jvm --lib \
 		--target $(WHEEL_TARGET)$(if $(findstring --zig,$(WHEEL_OPTIONS)),.2.17) -- -C strip=symbols
 	$(BIN)/python crates/quire-jvm/build_jar.py target/$(WHEEL_TARGET)/release $(JAR)
-	maturin build --release --locked --out dist $(WHEEL_OPTIONS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/maturin build --release --locked --out dist $(WHEEL_OPTIONS)
 	$(BIN)/python tests/wheel.py dist/*.whl
 
 clean:
