@@ -133,8 +133,11 @@ class Subscription(SubscriptionBase):
         server refuses the change, nothing has changed.
 
         A subscription that began with a query receives the difference between the two views: `"publish"` for
-        records that come into view, and with `oof=True` `"oof"` for records that leave it. A page cannot
-        be replaced. A subscription that began with a query and a bookmark receives no difference.
+        records that come into view, and with `oof=True` `"oof"` for records that leave it. A subscription that
+        began with a query and a bookmark receives no difference.
+
+        - `keys`: only of a subscription that began with a query
+        - `skip_n`, `top_n`, `order_by`: only of a page. `page.replace(skip_n=20)` turns the page
         """
         finish(self._replace(change))
 
