@@ -270,6 +270,7 @@ class Served:
         with (self._directory / "server.log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
+        self.pid = self._process.pid
         self.url: str = json.loads(self._process.stdout.readline())["url"]
         return self
 

@@ -55,16 +55,33 @@ def test_a_queue_of_a_server_is_measured_and_an_unknown_one_is_named(
         assert "JOBZ" in capsys.readouterr().err
 
 
-def test_latency_has_quantiles_in_order(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["bench", "latency", "--url", "memory:bench", "--seconds", "0.2", "--rate", "500"]
+def test_latency_has_quantiles_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "latency", "--url", f"file:{tmp_path}/journal", "--seconds", "0.2", "--rate", "500"]
     assert run([*arguments, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    quantiles = [result[name] for name in ("p50_us", "p99_us", "p999_us", "max_us")]
     assert result["messages"] == 100
-    assert quantiles == sorted(quantiles)
-    assert quantiles[0] > 0
+    for what in ("delivered", "persisted", "disk"):
+        quantiles = [result[what][name] for name in ("p50_us", "p99_us", "p999_us", "max_us")]
+        assert quantiles == sorted(quantiles)
+        assert quantiles[0] > 0
     assert run(arguments) == 0
-    assert capsys.readouterr().out.startswith("100 messages at 500/s: p50 ")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "100 messages of 512 bytes at 500/s"
+    assert [line.split()[:2] for line in lines[1:]] == [
+        [what, "p50"] for what in ("delivered", "persisted", "disk")
+    ]
+    # Only the journal is left.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal"]
+
+
+def test_latency_of_an_engine_in_memory_has_no_disk(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["bench", "latency", "--url", "memory:bench", "--seconds", "0.1", "--rate", "500", "--json"]
+    assert run(arguments) == 0
+    assert "disk" not in json.loads(capsys.readouterr().out)
+    assert run([*arguments, "--disk", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out)["disk"]["p50_us"] > 0
 
 
 @pytest.mark.parametrize("arguments", [("publish", "--messages", "0"), ("latency", "--rate", "0")])

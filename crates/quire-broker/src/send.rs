@@ -154,6 +154,12 @@ impl Context {
         sent
     }
 
+    /// Whether a session that takes bytes has output.
+    pub(crate) fn has_output(&self) -> bool {
+        let mut sessions = self.sessions.dirty.iter().filter_map(|id| self.sessions.all.get(*id));
+        sessions.any(|session| session.is_writable && !session.outbox.is_empty())
+    }
+
     /// Gives the session a used buffer for its output, when there is one.
     pub(crate) fn give_buffer(&mut self, id: SessionId) {
         self.buffers.give(&mut self.sessions.all[id].outbox);

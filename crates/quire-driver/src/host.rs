@@ -8,7 +8,7 @@
 //! 3. [`Host::end_turn`]: the journal batch goes to its writer, and replays are fed.
 //! 4. [`Host::poll_output`] until it returns `None`. On the way it hands reads and maintenance jobs to threads, and replies to their
 //!    callers. The loop does not see these.
-//! 5. Sleep until the waker rings, a transport is ready, or [`Host::sleep`] is over.
+//! 5. [`Host::sleep`]: sleep until the waker rings, a transport is ready, or the time is over. The waker does not ring before this call.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -207,8 +207,12 @@ impl Host {
         self.broker.recycle(bytes);
     }
 
-    /// How long the loop may sleep when nothing happens; `None` = until something does.
+    /// How long the loop may sleep when nothing happens; `None` = until something does. Ask after the turn and before the loop sleeps: from
+    /// then on the waker rings.
     pub fn sleep(&self) -> Option<Duration> {
+        if !self.waker.may_sleep() {
+            return Some(Duration::ZERO);
+        }
         self.broker.next_timeout().map(|deadline| self.clock.until(deadline))
     }
 

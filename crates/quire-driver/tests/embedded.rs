@@ -93,7 +93,7 @@ fn take(client: &Client, queue: &Queue, number: u32, count: usize) -> Vec<Messag
     let deadline = Instant::now() + SOON;
     while messages.len() < count {
         assert!(Instant::now() < deadline, "{} of {count} messages came", messages.len());
-        match queue.take(number, count - messages.len(), Duration::from_secs(1)) {
+        match client.take(queue, number, count - messages.len(), Duration::from_secs(1)) {
             Taken::Messages(more) => {
                 queue.handed(more.len() as u64);
                 messages.extend(more);
@@ -287,6 +287,77 @@ fn the_end_of_a_client_wakes_who_waits_at_a_shared_queue_without_subscriptions()
     assert!(matches!(waiting.join().unwrap(), Taken::Ended(None)), "woken long before its time was over");
     assert!(matches!(later.take(0, 1, SOON), Taken::Ended(None)));
     assert!(matches!(client.shared_queue().take(0, 1, SOON), Taken::Ended(None)));
+}
+
+#[test]
+fn threads_that_wait_for_different_things_of_one_client_all_get_them() {
+    const COUNT: usize = 300;
+    let directory = tempfile::tempdir().unwrap();
+    let engine = engine(Some(directory.path()));
+    let client = client(&engine, "both");
+    let live = subscribe(&client, bookmark("recorded", "0"));
+    std::thread::scope(|scope| {
+        // One of them drives the connection, and the other ones wait for it.
+        let taking = scope.spawn(|| take(&client, &live.queue, live.number, 3 * COUNT).len());
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..COUNT {
+                    let sequence = publish(&client, "recorded", "{}").unwrap();
+                    client.wait_persisted(sequence, SOON).expect("in time").unwrap();
+                    flush(&client);
+                }
+            });
+        }
+        assert_eq!(taking.join().unwrap(), 3 * COUNT);
+    });
+    assert_eq!(client.unpersisted_count(), 0);
+    drop(client);
+    engine.close().unwrap();
+}
+
+#[test]
+fn after_a_wait_the_thread_of_the_client_reads_again() {
+    let engine = engine(None);
+    let (reader, publisher) = (client(&engine, "reader"), client(&engine, "publisher"));
+    let live = subscribe(&reader, SubscriptionSpec::new("recorded"));
+    for count in 1..=100 {
+        flush(&reader);
+        publish(&publisher, "recorded", "{}");
+        let deadline = Instant::now() + SOON;
+        // No call of this thread reads the socket of the reader.
+        while live.queue.len() < count {
+            assert!(Instant::now() < deadline, "message {count} did not come");
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_publish_leaves_while_another_thread_waits_for_messages() {
+    let engine = engine(None);
+    let client = client(&engine, "both");
+    let live = subscribe(&client, SubscriptionSpec::new("recorded"));
+    std::thread::scope(|scope| {
+        let taking = scope.spawn(|| take(&client, &live.queue, live.number, 100).len());
+        for _ in 0..100 {
+            publish(&client, "recorded", "{}");
+        }
+        assert_eq!(taking.join().unwrap(), 100);
+    });
+}
+
+#[test]
+fn a_close_ends_the_wait_of_another_thread() {
+    for _ in 0..20 {
+        let engine = engine(None);
+        let client = client(&engine, "closed");
+        let live = subscribe(&client, SubscriptionSpec::new("ticks"));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| client.take(&live.queue, live.number, 1, SOON));
+            client.close(SOON);
+            assert!(matches!(waiting.join().unwrap(), Taken::Ended(_)));
+        });
+    }
 }
 
 #[test]

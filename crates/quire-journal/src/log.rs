@@ -119,9 +119,18 @@ impl Log {
 
     /// Everything up to `position` is persistent, and `size` bytes fewer wait: readers may have it, waiters wake up.
     pub fn advance(&self, position: Position, size: usize) {
+        self.advance_then(position, size, Log::wake);
+    }
+
+    /// As [`Log::advance`], and does not call the function of `on_flush`.
+    pub fn advance_quietly(&self, position: Position, size: usize) {
+        self.advance_then(position, size, Log::wake_waiting);
+    }
+
+    fn advance_then(&self, position: Position, size: usize, wake: fn(&Log)) {
         self.persisted.store(position.0, Ordering::Release);
         let unpersisted_size = self.unpersisted_size.fetch_sub(size, Ordering::AcqRel) - size;
-        self.wake();
+        wake(self);
         if unpersisted_size == 0 {
             self.buffers.release();
         }
@@ -281,15 +290,18 @@ impl Log {
         }
     }
 
-    fn wake(&self) {
+    fn wake_waiting(&self) {
         drop(self.waiting.lock());
         self.moved.notify_all();
+    }
+
+    fn wake(&self) {
+        self.wake_waiting();
         let on_flush = self.on_flush.read();
         let Some(call) = &*on_flush else { return };
         // The caller's code: a panic in it must not end the writer while everyone waits for it.
         if catch_unwind(AssertUnwindSafe(call)).is_err() && self.failure.set(JournalError::Panicked).is_ok() {
-            drop(self.waiting.lock());
-            self.moved.notify_all();
+            self.wake_waiting();
         }
     }
 }

@@ -48,6 +48,8 @@ pub struct Engine {
     bell: UnixStream,
     /// Rings the bell.
     rope: Arc<UnixStream>,
+    /// The bell may have bytes to read.
+    has_rung: Arc<AtomicBool>,
     /// Holds a token when a turn is due, for a thread that waits for a reply.
     due: Receiver<()>,
 }
@@ -92,9 +94,10 @@ impl Engine {
             rope.set_nonblocking(true).map_err(EngineError::Thread)?;
             let rope = Arc::new(rope);
             let (is_due, due) = bounded(1);
-            let pulled = Arc::clone(&rope);
+            let has_rung = Arc::new(AtomicBool::new(false));
+            let (pulled, rings) = (Arc::clone(&rope), Arc::clone(&has_rung));
             let wake = Box::new(move || {
-                pull(&pulled);
+                pull(&pulled, &rings);
                 // When it is full, the waiting thread already has a wake-up.
                 let _ = is_due.try_send(());
             });
@@ -102,7 +105,7 @@ impl Engine {
                 report(done_bytes, total_bytes);
             })?;
             let running = Mutex::new(Some(Running { host, effects: Vec::new() }));
-            Ok(Engine { running, is_to_panic: AtomicBool::new(false), bell, rope, due })
+            Ok(Engine { running, is_to_panic: AtomicBool::new(false), bell, rope, has_rung, due })
         })?;
         opened.map_err(|error| to_python(py, error))
     }
@@ -122,16 +125,17 @@ impl Engine {
     /// Raises `InternalError` when the broker has a bug that ends the turn early. The engine is then closed for good.
     fn turn(&self, py: Python<'_>, events: Vec<(u8, u64, PyBackedBytes)>) -> PyResult<Turn> {
         let turned = interpreter::outside(py, || {
-            while matches!((&self.bell).read(&mut [0; 64]), Ok(64)) {}
-            self.take_turn(|running| {
+            if self.has_rung.swap(false, Ordering::AcqRel) {
+                while matches!((&self.bell).read(&mut [0; 64]), Ok(64)) {}
+            }
+            let sleep = self.take_turn(|running| {
                 events.iter().for_each(|event| hand_in(&mut running.host, event));
                 let is_to_panic = self.is_to_panic.load(Ordering::Relaxed);
                 assert!(!is_to_panic, "a test asked for a panic");
             })?;
             let mut running = self.running.lock();
             let Running { host, effects } = running.as_mut().ok_or(EngineError::Stopped)?;
-            let sleep = host.sleep().map(|sleep| sleep.as_secs_f64());
-            Ok((std::mem::take(effects), sleep, host.is_drained()))
+            Ok((std::mem::take(effects), sleep.map(|sleep| sleep.as_secs_f64()), host.is_drained()))
         });
         let (effects, sleep, drained) = turned.map_err(|error| to_python(py, error))?;
         let mut turn = Turn {
@@ -256,8 +260,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// Takes a turn with the input of `hand_in`, on any thread.
-    fn take_turn(&self, hand_in: impl FnOnce(&mut Running)) -> Result<(), EngineError> {
+    /// Takes a turn with the input of `hand_in`, on any thread. Gives how long the next turn may wait.
+    fn take_turn(&self, hand_in: impl FnOnce(&mut Running)) -> Result<Option<Duration>, EngineError> {
         let mut slot = self.running.lock();
         let running = slot.as_mut().ok_or(EngineError::Stopped)?;
         let turned = EngineError::catch(|| {
@@ -266,6 +270,7 @@ impl Engine {
             running.host.end_turn();
             let host = &mut running.host;
             running.effects.extend(std::iter::from_fn(|| host.poll_output()));
+            host.sleep()
         });
         if turned.is_err() {
             slot.take().into_iter().for_each(|running| running.host.abandon());
@@ -279,14 +284,20 @@ impl Engine {
     fn admin(&self, py: Python<'_>, command: AdminCommand) -> PyResult<AdminReply> {
         let replied = interpreter::outside(py, || {
             let (answer, reply) = bounded(1);
-            self.take_turn(|running| running.host.admin(command, answer))?;
+            let mut sleep = self.take_turn(|running| running.host.admin(command, answer))?;
             loop {
                 // The loop sends the output of the turn.
-                pull(&self.rope);
-                select! {
-                    recv(reply) -> reply => return reply.map_err(|_| EngineError::Stopped),
-                    recv(self.due) -> _ => self.take_turn(|_| ())?,
+                pull(&self.rope, &self.has_rung);
+                if let Ok(reply) = reply.try_recv() {
+                    return Ok(reply);
                 }
+                if sleep != Some(Duration::ZERO) {
+                    select! {
+                        recv(reply) -> reply => return reply.map_err(|_| EngineError::Stopped),
+                        recv(self.due) -> _ => (),
+                    }
+                }
+                sleep = self.take_turn(|_| ())?;
             }
         });
         replied.map_err(|error| to_python(py, error))
@@ -294,8 +305,10 @@ impl Engine {
 }
 
 /// Rings the bell. Fails only when it is ringing already for hundreds of turns, which is as good.
-fn pull(mut rope: &UnixStream) {
+fn pull(mut rope: &UnixStream, has_rung: &AtomicBool) {
     let _ = rope.write(&[1]);
+    // After the byte: a turn that does not see it yet is followed by another one, because the bell still rings.
+    has_rung.store(true, Ordering::Release);
 }
 
 fn hand_in(host: &mut Host, (event, connection, bytes): &(u8, u64, PyBackedBytes)) {

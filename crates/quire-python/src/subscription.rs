@@ -225,12 +225,13 @@ impl Subscription {
         count_max: usize,
         timeout: Option<Duration>,
     ) -> PyResult<Option<Vec<Received>>> {
-        let next =
-            interpreter::wait(py, timeout, |slice| match self.queue.take(self.number, count_max, slice) {
+        let next = interpreter::wait(py, timeout, |slice| {
+            match self.handle.client().take(&self.queue, self.number, count_max, slice) {
                 Taken::Messages(messages) => Some(Next::Messages(messages)),
                 Taken::Ended(failure) => Some(Next::Ended(failure)),
                 Taken::Nothing => None,
-            })?;
+            }
+        })?;
         match next {
             Some(Next::Messages(messages)) => {
                 self.handle.client().taken(&self.queue);

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -23,6 +26,8 @@ app = App(
 
 #: Seconds that a benchmark waits for a message or an answer.
 _PATIENCE = 60.0
+#: Bytes of the file that the disk is measured with.
+_DISK_FILE_SIZE = 8 * 1024 * 1024
 
 Url = Annotated[
     str | None,
@@ -166,18 +171,56 @@ def latency(
     rate: Annotated[float, Parameter(help="Messages per second.")] = 1_000.0,
     size: Size = 512,
     topic: Topic = "bench",
+    disk: Annotated[
+        Path | None,
+        Parameter(
+            help="Directory on the disk of the server, if it is on this machine. The command also measures this disk. "
+            "With file: it is the directory of the journal."
+        ),
+    ] = None,
     json: Json = False,
 ) -> int:
-    """Measure the latency from publisher to subscriber at a constant rate.
+    """Measure the latency to a subscriber, until a message is persisted, and of the disk alone.
+
+    The latency to the subscriber is measured at a constant rate, and from the time at which a message was due.
+    Then the client publishes one message at a time, and waits until it is persisted.
+    Then the program writes and syncs as many bytes without quire.
 
     For example:
       quire bench latency --rate 5000 --seconds 10
+      quire bench latency --disk /var/lib/quire
     """
     if seconds <= 0 or rate <= 0:
         raise quire.ConfigError("both must be above 0", key="--seconds, --rate")
     count = max(1, round(seconds * rate))
     _check(count, size)
-    took: list[float] = []
+    url = url or default_url()
+    if disk is None and url.startswith("file:"):
+        disk = Path(url.removeprefix("file:"))
+    measured = {"delivered": _deliver(url, topic, rate, count, size)}
+    with quire.Client(url) as client:
+        measured["persisted"] = _persist(client, topic, min(seconds, 2), size)
+    if disk is not None:
+        measured["disk"] = _sync(disk, min(seconds, 2), size)
+    figures = {name: _quantiles(took) for name, took in measured.items()}
+    if json:
+        print_json(messages=count, rate=rate, size=size, **figures)
+        return 0
+    print(f"{counted(count, 'message')} of {counted(size, 'byte')} at {rate:,.0f}/s")
+    meanings = {
+        "delivered": "from the time at which a message was due to a subscriber",
+        "persisted": "a publish and the wait until it is persisted, one message at a time",
+        "disk": f"a synced write of as many bytes in {disk}, without quire",
+    }
+    for name, quantiles in figures.items():
+        text = ", ".join(f"{key.removesuffix('_us')} {value:,} µs" for key, value in quantiles.items())
+        print(f"{name:9} {text} ({meanings[name]})")
+    return 0
+
+
+def _deliver(url: str, topic: str, rate: float, count: int, size: int) -> list[int]:
+    """Publishes at a rate, and returns the nanoseconds until a subscriber had each message."""
+    took: list[int] = []
     done = threading.Event()
 
     def receive(message: quire.Message) -> None:
@@ -185,29 +228,59 @@ def latency(
         if len(took) == count:
             done.set()
 
-    with quire.Client(url or default_url()) as receiver, quire.Client(url or default_url()) as publisher:
+    with quire.Client(url) as receiver, quire.Client(url) as publisher:
         receiver.subscribe(topic, on_message=receive)
-        begun, padding = time.perf_counter(), b"x" * (size - 8)
+        begun, padding = time.perf_counter_ns(), b"x" * (size - 8)
         for number in range(count):
-            due = begun + number / rate
-            while (left := due - time.perf_counter()) > 0:
-                time.sleep(left)
-            publisher.publish(topic, time.perf_counter_ns().to_bytes(8) + padding)
+            due = begun + round(number / rate * 1e9)
+            while (left := due - time.perf_counter_ns()) > 0:
+                time.sleep(left / 1e9)
+            publisher.publish(topic, due.to_bytes(8) + padding)
         if not done.wait(_PATIENCE):
             raise TimeoutError(f"only {len(took)} of {counted(count, 'message')} came")
-    cuts = statistics.quantiles(took, n=1000, method="inclusive") if count > 1 else took * 999
-    figures = {
-        f"p{name}_us": round(cuts[at] / 1e3, 1) for name, at in (("50", 499), ("99", 989), ("999", 998))
-    }
-    figures["max_us"] = round(max(took) / 1e3, 1)
-    if json:
-        print_json(messages=count, rate=rate, size=size, **figures)
-    else:
-        print(
-            f"{counted(count, 'message')} at {rate:,.0f}/s: "
-            + ", ".join(f"{k.removesuffix('_us')} {v:,} µs" for k, v in figures.items())
-        )
-    return 0
+    return took
+
+
+def _persist(client: quire.Client, topic: str, seconds: float, size: int) -> list[int]:
+    """Publishes one message at a time, and returns the nanoseconds until each was persisted."""
+    took: list[int] = []
+    data, end = b"x" * size, time.perf_counter() + seconds
+    while not took or time.perf_counter() < end:
+        begun = time.perf_counter_ns()
+        client.publish(topic, data)
+        client.flush(timeout=_PATIENCE)
+        took.append(time.perf_counter_ns() - begun)
+    return took
+
+
+def _sync(directory: Path, seconds: float, size: int) -> list[int]:
+    """Writes one message at a time, and returns the nanoseconds until each was on the disk.
+
+    The file is filled before. A sync of a file that grows takes longer, and quire fills its files, too.
+    """
+    took: list[int] = []
+    data, room = b"x" * max(1, size), max(_DISK_FILE_SIZE, size)
+    with tempfile.NamedTemporaryFile(dir=directory, prefix="quire-bench-") as file:
+        file.write(bytes(room))
+        file.flush()
+        os.fsync(file.fileno())
+        offset, end = 0, time.perf_counter() + seconds
+        while not took or time.perf_counter() < end:
+            if offset + len(data) > room:
+                offset = 0
+            begun = time.perf_counter_ns()
+            os.pwrite(file.fileno(), data, offset)
+            # The system may lack it. The journal then uses the same call.
+            getattr(os, "fdatasync", os.fsync)(file.fileno())
+            took.append(time.perf_counter_ns() - begun)
+            offset += len(data)
+    return took
+
+
+def _quantiles(took: list[int]) -> dict[str, float]:
+    cuts = statistics.quantiles(took, n=1000, method="inclusive") if len(took) > 1 else [float(took[0])] * 999
+    quantiles = {f"p{name}_us": cuts[at] for name, at in (("50", 499), ("99", 989), ("999", 998))}
+    return {name: round(value / 1e3, 1) for name, value in {**quantiles, "max_us": max(took)}.items()}
 
 
 def _check(messages: int, size: int) -> None:

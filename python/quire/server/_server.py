@@ -407,7 +407,9 @@ class Server:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if turn.sleep is not None:
+        if turn.sleep == 0:
+            self._schedule()
+        elif turn.sleep is not None:
             self._timer = self._loop.call_later(turn.sleep, self._schedule)
         if turn.drained:
             self._drained.set()

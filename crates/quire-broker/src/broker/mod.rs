@@ -189,7 +189,7 @@ impl Broker {
             Broker::fire_timers,
             Broker::continue_waiting,
             Broker::take_replicated,
-            Broker::submit,
+            Broker::submit_alone,
             Broker::notice_failure,
             Broker::advance_tail,
             Broker::notify_progress,
@@ -244,7 +244,7 @@ impl Broker {
     pub fn close(mut self) -> Result<(), JournalError> {
         self.queues.close(&mut self.cx)?;
         self.tables.close(&mut self.cx)?;
-        self.links.save()?;
+        self.links.save(&self.cx)?;
         self.cx.log.journal.close()
     }
 
@@ -484,12 +484,27 @@ impl Broker {
         self.queues.save(&mut self.cx);
     }
 
-    /// Hands the open batch to the journal, after noting it for every publisher.
+    /// As [`Broker::submit`], and the journal may write a small batch on this thread, when no connection waits for output meanwhile. The
+    /// records of the batch are then served and acknowledged in this turn.
+    fn submit_alone(&mut self) {
+        if self.cx.has_output() {
+            return self.submit();
+        }
+        self.close_batch();
+        self.cx.log.journal.submit_alone();
+    }
+
+    /// Hands the open batch to the journal.
     fn submit(&mut self) {
+        self.close_batch();
+        self.cx.log.journal.submit();
+    }
+
+    /// Appends the records of leases to the open batch, and notes it for every publisher.
+    fn close_batch(&mut self) {
         self.queues.log_leases(&mut self.cx, false);
         self.publishers.note();
         self.bookmarks.submitted();
-        self.cx.log.journal.submit();
     }
 
     /// Above the limit of unpersisted bytes, publishers are not read from. They continue at half of it.

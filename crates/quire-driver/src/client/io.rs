@@ -1,16 +1,26 @@
-//! The thread of a client: connects, reads, writes, keeps the timers, until the client is closed.
+//! The connection of a client: connects, reads, writes, keeps the timers, until the client is closed.
+//!
+//! The thread of the client does all of this while no caller waits. A caller that waits for the server drives the connection itself
+//! ([`drive`]): it reads the answer on the processor that it continues on, and no other thread has to be woken for that. The thread of the
+//! client sleeps meanwhile. A caller that publishes while the thread sleeps writes the message itself ([`Shared::send`]).
+//!
+//! [`Io`] belongs to the thread that has locked it. `Shared::awake` says whether that thread looks at the core again before it sleeps.
 
 #![allow(unsafe_code)] // registering a socket with the poller: see the SAFETY note
 
-use std::io::{ErrorKind, Read, Write};
-use std::sync::atomic::Ordering;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use polling::{Event, Events};
 use quire_client::{FailureCode, State};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::link::{ConnectError, Link, Stream};
+use super::load::Asker;
 use super::{Inner, LastError, Shared};
 
 /// Bytes read at a time: enough for hundreds of messages per system call and lock.
@@ -27,11 +37,62 @@ struct Wire {
     written: usize,
 }
 
-pub(super) fn run(shared: &Shared, links: &[Link]) {
-    let mut wire: Option<Wire> = None;
-    let mut scratch = vec![0; READ_SIZE];
+/// The connection, and the buffer that it is read into.
+struct Io {
+    wire: Option<Wire>,
+    scratch: Vec<u8>,
+}
+
+/// A publish finds the thread asleep, and the one before that did so less than this ago: more may follow at once, and the thread sends them
+/// together.
+const BURST_NS: u64 = 50_000;
+
+/// The state that the threads share which drive a connection.
+pub(super) struct Driving {
+    io: Mutex<Io>,
+    /// A caller drives.
+    is_driven: AtomicBool,
+    /// Wakes a caller that drives.
+    rope: UnixStream,
+    bell: UnixStream,
+    /// When a publish last found the thread asleep.
+    found_asleep_ns: AtomicU64,
+}
+
+impl Driving {
+    pub fn new() -> io::Result<Self> {
+        let (rope, bell) = UnixStream::pair()?;
+        rope.set_nonblocking(true)?;
+        bell.set_nonblocking(true)?;
+        Ok(Driving {
+            io: Mutex::new(Io { wire: None, scratch: vec![0; READ_SIZE] }),
+            is_driven: AtomicBool::new(false),
+            rope,
+            bell,
+            found_asleep_ns: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether a caller drives, which may sleep until [`Driving::ring`].
+    pub fn is_driven(&self) -> bool {
+        self.is_driven.load(Ordering::Acquire)
+    }
+
+    pub fn ring(&self) {
+        // Fails only when it has rung hundreds of times, which is as good.
+        let _ = (&self.rope).write(&[1]);
+    }
+}
+
+/// The thread of a client.
+pub(super) fn run(shared: &Shared, links: &[Link], asker: &Asker) {
     let mut events = Events::new();
+    // Whether the socket may have something to read.
+    let mut may_read = true;
     loop {
+        // A caller that drives may keep it for long. It ends when the state of the client changes.
+        let mut io = shared.driving.io.lock();
+        let Io { wire, scratch } = &mut *io;
         shared.awake.store(true, Ordering::Release);
         let mut inner = shared.inner.lock();
         let is_hurried = shared.is_hurried.load(Ordering::Acquire);
@@ -51,30 +112,182 @@ pub(super) fn run(shared: &Shared, links: &[Link]) {
             shared.announce();
             return;
         }
-        if wire.is_none() {
-            wire = connect(shared, links, inner);
-            continue_or_sleep(shared, &wire, &mut events);
+        let Some(connected) = wire else {
+            *wire = connect(shared, links, asker, inner);
+            continue_or_sleep(shared, io, &mut events);
+            may_read = true;
             continue;
+        };
+        drop(inner);
+        if let Err(reason) = turn(shared, connected, scratch, may_read) {
+            lose(shared, wire, reason);
+            continue;
+        }
+        may_read = continue_or_sleep(shared, io, &mut events);
+    }
+}
+
+/// The connection is of no use any more.
+fn lose(shared: &Shared, wire: &mut Option<Wire>, reason: String) {
+    if let Some(wire) = wire.take() {
+        wire.leave(shared);
+    }
+    disconnected(shared, FailureCode::Disconnected.name(), reason);
+}
+
+/// Reads and writes on the calling thread until `ready` gives something or `deadline` has come. `ready` is asked after every step. Gives
+/// nothing at once when another thread has the connection, or when there is none.
+pub(super) fn drive<T>(
+    shared: &Shared,
+    deadline: Instant,
+    ready: &mut impl FnMut(&mut Inner) -> Option<T>,
+) -> Option<T> {
+    let mut io = shared.driving.io.try_lock()?;
+    let Io { wire, scratch } = &mut *io;
+    // The thread of the client may be about to sleep. It must not see what this thread reads.
+    let stream = &wire.as_ref()?.stream;
+    shared.poller.modify(as_source(stream), Event::none(SOCKET)).ok()?;
+    shared.driving.is_driven.store(true, Ordering::Release);
+    let mut may_read = false;
+    let value = loop {
+        shared.awake.store(true, Ordering::Release);
+        let Some(connected) = wire else { break None };
+        if let Err(reason) = turn(shared, connected, scratch, may_read) {
+            lose(shared, wire, reason);
+            break None;
+        }
+        let mut inner = shared.inner.lock();
+        let value = ready(&mut inner);
+        // The thread of the client ends it.
+        let is_closed = matches!(inner.core.state(), State::Closed(_));
+        if value.is_some() || is_closed || Instant::now() >= deadline {
+            break value;
         }
         drop(inner);
-        let Some(connected) = &mut wire else { continue };
-        if let Err(reason) = turn(shared, connected, &mut scratch) {
-            if let Some(wire) = wire.take() {
-                wire.leave(shared);
-            }
-            disconnected(shared, FailureCode::Disconnected.name(), reason);
-            continue;
+        may_read = sleep(shared, connected, deadline);
+    };
+    hand_back(shared, wire);
+    value
+}
+
+/// Sleeps until the socket is ready, another thread wakes this one, or a timer or `deadline` is due. Does not sleep when there is work. Gives
+/// whether the socket may have something to read.
+fn sleep(shared: &Shared, wire: &Wire, deadline: Instant) -> bool {
+    shared.awake.store(false, Ordering::Release);
+    let inner = shared.inner.lock();
+    if has_work(&inner, wire) {
+        return inner.has_new_room();
+    }
+    let mut timeout = deadline.saturating_duration_since(Instant::now());
+    if let Some(at) = inner.core.next_timeout() {
+        timeout = timeout.min(at.since(shared.now()));
+    }
+    drop(inner);
+    let mut flags = PollFlags::empty();
+    flags.set(PollFlags::IN, shared.is_reading.load(Ordering::Acquire));
+    flags.set(PollFlags::OUT, !wire.is_idle());
+    let bell = &shared.driving.bell;
+    let mut both =
+        [PollFd::new(bell, PollFlags::IN), PollFd::from_borrowed_fd(as_source(&wire.stream), flags)];
+    // A socket that was closed by the server is always ready, also for nothing.
+    let descriptors = if flags.is_empty() { &mut both[..1] } else { &mut both[..] };
+    // An interrupted wait is as good as a wake-up. A time that is too long for the system is no limit.
+    let _ = poll(descriptors, Timespec::try_from(timeout).ok().as_ref());
+    if !both[0].revents().is_empty() {
+        while matches!((&shared.driving.bell).read(&mut [0; 64]), Ok(64)) {}
+    }
+    !both[1].revents().is_empty()
+}
+
+/// Lets the thread of the client have the connection again. Wakes it only when it has something to do.
+fn hand_back(shared: &Shared, wire: &Option<Wire>) {
+    shared.driving.is_driven.store(false, Ordering::Release);
+    shared.awake.store(false, Ordering::Release);
+    // A publish after a wait is not one of a burst.
+    shared.driving.found_asleep_ns.store(0, Ordering::Release);
+    let inner = shared.inner.lock();
+    let is_closed = matches!(inner.core.state(), State::Closed(_));
+    let is_watched = wire.as_ref().is_some_and(|wire| {
+        let interest = Event::new(SOCKET, shared.is_reading.load(Ordering::Acquire), !wire.is_idle());
+        !is_closed
+            && !has_work(&inner, wire)
+            && !inner.is_too_early_for_thread()
+            && shared.poller.modify(as_source(&wire.stream), interest).is_ok()
+    });
+    if !is_watched {
+        shared.alarm();
+    }
+}
+
+/// Whether the next turn has something to do, without anything from the server.
+fn has_work(inner: &Inner, wire: &Wire) -> bool {
+    inner.has_new_room() || (wire.is_idle() && !inner.core.is_idle()) || inner.core.wants_close()
+}
+
+impl Inner {
+    /// Whether a timer is due before the thread of the client wakes up.
+    fn is_too_early_for_thread(&self) -> bool {
+        match (self.core.next_timeout(), self.thread_wakes_at) {
+            (Some(due), Some(wakes_at)) => due < wakes_at,
+            (due, None) => due.is_some(),
+            (None, Some(_)) => false,
         }
-        continue_or_sleep(shared, &wire, &mut events);
+    }
+}
+
+impl Shared {
+    /// Sends what the core has, or wakes the thread of the client for it. The calling thread writes itself while that thread sleeps, unless
+    /// publishes follow each other so fast that they are better sent together.
+    pub(super) fn send(&self, may_be_burst: bool) {
+        if self.awake.load(Ordering::Acquire) {
+            return self.wake();
+        }
+        if may_be_burst {
+            let now = self.now().as_ns();
+            if now.saturating_sub(self.driving.found_asleep_ns.swap(now, Ordering::AcqRel)) < BURST_NS {
+                return self.wake();
+            }
+        }
+        if self.driving.is_driven() || !self.write_now() {
+            self.wake();
+        }
+    }
+
+    /// Whether everything that the core has was written to the socket.
+    fn write_now(&self) -> bool {
+        let Some(mut io) = self.driving.io.try_lock() else { return false };
+        let Some(wire) = &mut io.wire else { return false };
+        if !wire.is_idle() {
+            return false;
+        }
+        let mut inner = self.inner.lock();
+        inner.core.poll_transmit(self.now(), &mut wire.outgoing);
+        self.dispatch(&mut inner);
+        let is_done = !has_work(&inner, wire) && !inner.is_too_early_for_thread();
+        drop(inner);
+        // The thread of the client finds the error of a broken connection itself.
+        wire.write().is_ok() && wire.is_idle() && is_done
     }
 }
 
 /// Connects when it is time to; gives nothing when it is not, or did not work.
-fn connect(shared: &Shared, links: &[Link], inner: parking_lot::MutexGuard<'_, Inner>) -> Option<Wire> {
-    let (address, at) = inner.core.poll_connect()?;
+fn connect<'a>(
+    shared: &'a Shared,
+    links: &[Link],
+    asker: &Asker,
+    mut inner: MutexGuard<'a, Inner>,
+) -> Option<Wire> {
+    let (_, at) = inner.core.poll_connect()?;
     if at > shared.now() {
         return None;
     }
+    if inner.core.wants_loads() {
+        drop(inner);
+        let loads = asker.ask(links);
+        inner = shared.inner.lock();
+        inner.core.set_loads(&loads);
+    }
+    let (address, _) = inner.core.poll_connect()?;
     drop(inner);
     let link = &links[address % links.len()];
     shared.inner.lock().address = link.to_string();
@@ -124,13 +337,12 @@ fn disconnected(shared: &Shared, code: &'static str, reason: String) {
     shared.announce();
 }
 
-/// Reads and writes until neither makes progress.
+/// Writes until there is no progress. With `may_read`, also reads, until the socket is empty.
 ///
 /// # Errors
 /// The connection is of no use any more: the reason.
-fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> Result<(), String> {
+fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8], mut may_read: bool) -> Result<(), String> {
     loop {
-        let mut progress = false;
         let is_reading;
         {
             let mut inner = shared.inner.lock();
@@ -143,70 +355,72 @@ fn turn(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> Result<(), Stri
             }
             shared.dispatch(&mut inner);
         }
-        match wire.write() {
-            Ok(is_written) => progress |= is_written,
+        let mut progress = match wire.write() {
+            Ok(is_written) => is_written,
             Err(reason) => {
                 // The server has closed. The reason may still be in the socket.
-                while receive(shared, wire, scratch)? {}
+                while receive(shared, wire, scratch)? > 0 {}
                 return Err(reason);
             }
-        }
+        };
         shared.is_reading.store(is_reading, Ordering::Release);
-        progress |= is_reading && receive(shared, wire, scratch)?;
+        if may_read && is_reading {
+            let size = receive(shared, wire, scratch)?;
+            progress |= size > 0;
+            // A read that did not fill the buffer has emptied the socket.
+            may_read = size == scratch.len();
+        }
         if !progress {
             return Ok(());
         }
     }
 }
 
-/// Reads once; whether there was anything.
+/// Reads once. Gives the number of bytes.
 ///
 /// # Errors
 /// The connection is of no use any more: the reason.
-fn receive(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> Result<bool, String> {
-    let Some(size) = wire.read(scratch)? else { return Ok(false) };
+fn receive(shared: &Shared, wire: &mut Wire, scratch: &mut [u8]) -> Result<usize, String> {
+    let Some(size) = wire.read(scratch)? else { return Ok(0) };
     let bytes = Bytes::copy_from_slice(&scratch[..size]);
     let mut inner = shared.inner.lock();
     inner.heard_at = Some(SystemTime::now());
     let received = inner.core.handle_received(shared.now(), bytes);
     shared.dispatch(&mut inner);
     received.map_err(|error| format!("the server does not speak the protocol: {error}"))?;
-    Ok(true)
+    Ok(size)
 }
 
-/// Sleeps until the socket is ready, another thread wakes this one, or the next timer is due. Does not sleep when there is work.
-fn continue_or_sleep(shared: &Shared, wire: &Option<Wire>, events: &mut Events) {
+/// Sleeps until the socket is ready, another thread wakes this one, or the next timer is due. Does not sleep when there is work. Callers
+/// may have the connection meanwhile. Gives whether the socket may have something to read.
+fn continue_or_sleep(shared: &Shared, io: MutexGuard<'_, Io>, events: &mut Events) -> bool {
     shared.awake.store(false, Ordering::Release);
-    let inner = shared.inner.lock();
-    if wire.is_some() && inner.has_new_room() {
-        return;
-    }
+    let mut inner = shared.inner.lock();
     let now = shared.now();
-    let is_closed = matches!(inner.core.state(), State::Closed(_));
-    let wake_at = match wire {
-        Some(wire) => {
-            if (wire.is_idle() && !inner.core.is_idle()) || inner.core.wants_close() {
-                return;
-            }
-            inner.core.next_timeout()
-        }
-        None if is_closed => return,
+    let wake_at = match &io.wire {
+        // With new room, it reads again.
+        Some(wire) if has_work(&inner, wire) => return inner.has_new_room(),
+        Some(_) => inner.core.next_timeout(),
+        None if matches!(inner.core.state(), State::Closed(_)) => return false,
         None => inner.core.poll_connect().map(|(_, at)| at),
     };
+    inner.thread_wakes_at = wake_at;
     drop(inner);
     let timeout = wake_at.map(|at| at.since(now));
     if timeout == Some(Duration::ZERO) {
-        return;
+        return false;
     }
-    if let Some(wire) = wire {
+    if let Some(wire) = &io.wire {
         let interest = Event::new(SOCKET, shared.is_reading.load(Ordering::Acquire), !wire.is_idle());
         if shared.poller.modify(as_source(&wire.stream), interest).is_err() {
-            return;
+            return true;
         }
     }
+    drop(io);
     events.clear();
     // An interrupted wait is as good as a wake-up.
     let _ = shared.poller.wait(events, timeout);
+    !events.is_empty()
 }
 
 impl Wire {

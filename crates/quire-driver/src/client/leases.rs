@@ -27,7 +27,7 @@ impl Client {
         }
         drop(inner);
         if is_news {
-            self.shared.wake();
+            self.shared.send(true);
         }
     }
 
@@ -111,7 +111,7 @@ impl Client {
         let feed = Feed::new(&queue, &progress);
         inner.feeds.insert(number, feed);
         drop(inner);
-        self.shared.wake();
+        self.shared.send(false);
         Ok(Subscribed { number, command, queue, progress })
     }
 

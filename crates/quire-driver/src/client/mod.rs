@@ -1,14 +1,15 @@
 //! A client with its thread: the face that both Python clients wear.
 //!
-//! One thread owns the socket and drives a [`ClientCore`]. The callers only put bytes into the core and take messages from queues. So
-//! heartbeats and acknowledgements do not wait for the caller's interpreter. Publishes are batched automatically: while one write is in
-//! progress, the next ones collect in the core.
+//! One thread owns the socket and drives a [`ClientCore`]. The callers put bytes into the core and take messages from queues. So heartbeats
+//! and acknowledgements do not wait for the caller's interpreter. Publishes are batched automatically: while one write is in progress, the
+//! next ones collect in the core. A caller that waits takes the place of the thread (`io.rs`).
 //!
 //! For callers: this module never enters Python, every wait has a limit, and a wait that timed out may be repeated.
 
 mod io;
 mod leases;
 mod link;
+mod load;
 pub mod local;
 mod log_range;
 mod progress;
@@ -31,6 +32,8 @@ use quire_client::{
 };
 use quire_journal::{Action, Bookmark};
 use quire_types::Files;
+
+use io::Driving;
 
 use crate::store::{BookmarkStore, PublishFile, StoreError};
 pub use link::Link;
@@ -99,7 +102,8 @@ struct Shared {
     /// Something in `inner` changed.
     changed: Condvar,
     poller: Poller,
-    /// The thread will look at `inner` again before it sleeps.
+    driving: Driving,
+    /// The thread that drives will look at `inner` again before it sleeps.
     awake: AtomicBool,
     room: Arc<Room>,
     /// The user no longer waits for unsent output.
@@ -177,6 +181,8 @@ struct Inner {
     lost_at: Option<Instant>,
     /// The address of the last attempt, for the log.
     address: String,
+    /// When the thread wakes up by itself; `None`: it does not.
+    thread_wakes_at: Option<quire_types::time::Instant>,
     /// The thread has ended.
     is_done: bool,
 }
@@ -209,6 +215,7 @@ impl Client {
     pub fn start(options: Options) -> Result<Self, StartError> {
         let size_max = options.config.publish_store_size_max as u64;
         let name = options.config.name.clone();
+        let asker = load::Asker::of(&options.config);
         let mut core = ClientCore::new(options.config, quire_types::time::Instant::from_ns(0));
         if let Some(path) = &options.publish_store {
             let (file, stored) = PublishFile::open(path, &name, size_max)?;
@@ -233,10 +240,12 @@ impl Client {
                 failed_attempts: 0,
                 lost_at: None,
                 address: String::new(),
+                thread_wakes_at: None,
                 is_done: false,
             }),
             changed: Condvar::new(),
             poller: Poller::new()?,
+            driving: Driving::new()?,
             awake: AtomicBool::new(true),
             room: Arc::new(Room::new(options.receive_size_max)),
             is_hurried: AtomicBool::new(false),
@@ -251,7 +260,7 @@ impl Client {
             link_count: options.links.len(),
         });
         let its_shared = shared.clone();
-        let run = move || io::run(&its_shared, &options.links);
+        let run = move || io::run(&its_shared, &options.links, &asker);
         let thread = std::thread::Builder::new().name("quire-client".into()).spawn(run)?;
         Ok(Client { shared, thread: Mutex::new(Some(thread)) })
     }
@@ -263,7 +272,7 @@ impl Client {
     pub fn publish(&self, message: &NewMessage<'_>) -> Result<Option<u64>, PublishError> {
         let result = self.shared.inner.lock().core.publish(message);
         if result.is_ok() {
-            self.shared.wake();
+            self.shared.send(true);
         }
         result
     }
@@ -301,6 +310,11 @@ impl Client {
         drop(inner);
         self.shared.wake();
         Ok((count, last))
+    }
+
+    /// The name of the instance that the client is logged on to.
+    pub fn instance(&self) -> Option<String> {
+        self.shared.inner.lock().core.instance().map(str::to_owned)
     }
 
     /// Waits until more than `seen` bytes were released, so that the publish store may have room again, or until no publish is taken any
@@ -652,19 +666,48 @@ impl Client {
         make: impl FnOnce(&mut ClientCore) -> Result<CommandId, Failure>,
     ) -> Result<CommandId, Failure> {
         let command = make(&mut self.shared.inner.lock().core)?;
-        self.shared.wake();
+        // The caller waits for the answer.
+        self.shared.send(false);
         Ok(command)
     }
 
+    /// As [`Queue::take`], and the calling thread drives the connection while it waits.
+    pub fn take(&self, queue: &Queue, number: u32, count_max: usize, timeout: Duration) -> Taken {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let taken = queue.take(number, count_max, Duration::ZERO);
+            if !matches!(taken, Taken::Nothing) || queue.is_over(number) || Instant::now() >= deadline {
+                return taken;
+            }
+            let mut has_news = |_: &mut Inner| queue.has_news(number).then_some(());
+            if io::drive(&self.shared, deadline, &mut has_news).is_none() {
+                let left = deadline.saturating_duration_since(Instant::now());
+                return queue.take(number, count_max, left);
+            }
+        }
+    }
+
+    /// Waits until `ready` gives something; `None` when `timeout` passed first. The calling thread drives the connection meanwhile, unless
+    /// another one does.
     fn wait_for<T>(&self, timeout: Duration, mut ready: impl FnMut(&mut Inner) -> Option<T>) -> Option<T> {
         let deadline = Instant::now() + timeout;
-        let mut inner = self.shared.inner.lock();
+        if let Some(value) = ready(&mut self.shared.inner.lock()) {
+            return Some(value);
+        }
         loop {
+            if timeout.is_zero() || Instant::now() >= deadline {
+                return None;
+            }
+            if let Some(value) = io::drive(&self.shared, deadline, &mut ready) {
+                return Some(value);
+            }
+            let mut inner = self.shared.inner.lock();
             if let Some(value) = ready(&mut inner) {
                 return Some(value);
             }
-            if self.shared.changed.wait_until(&mut inner, deadline).timed_out() {
-                return ready(&mut inner);
+            self.shared.changed.wait_until(&mut inner, deadline);
+            if let Some(value) = ready(&mut inner) {
+                return Some(value);
             }
         }
     }
@@ -719,17 +762,23 @@ impl Inner {
 }
 
 impl Shared {
-    /// Makes sure that the thread looks at `inner` again.
+    /// Makes sure that the thread that drives looks at `inner` again.
     fn wake(&self) {
         if !self.awake.swap(true, Ordering::AcqRel) {
+            if self.driving.is_driven() {
+                return self.driving.ring();
+            }
             // The poller lives as long as the client, so that this cannot fail.
             let _ = self.poller.notify();
         }
     }
 
-    /// Makes the thread look at everything, no matter what it waits for.
+    /// Makes the thread look at everything, no matter what it waits for. A caller that drives does so, too.
     fn alarm(&self) {
         self.awake.store(true, Ordering::Release);
+        if self.driving.is_driven() {
+            self.driving.ring();
+        }
         // The poller lives as long as the client, so that this cannot fail.
         let _ = self.poller.notify();
     }

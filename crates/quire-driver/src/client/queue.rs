@@ -143,6 +143,18 @@ impl Queue {
         self.state.lock().has_passed()
     }
 
+    /// Whether there will be no more messages of the subscription. For [`NO_SUBSCRIPTION`]: whether [`Queue::take`] returns for an end.
+    pub(super) fn is_over(&self, number: u32) -> bool {
+        let state = self.state.lock();
+        state.end_of(number).is_some() || (number == NO_SUBSCRIPTION && state.has_passed())
+    }
+
+    /// Whether [`Queue::take`] would not wait.
+    pub(super) fn has_news(&self, number: u32) -> bool {
+        let has_messages = !self.state.lock().messages.is_empty();
+        has_messages || self.is_over(number)
+    }
+
     /// Messages that wait to be taken.
     #[allow(clippy::len_without_is_empty)] // a figure for a report
     pub fn len(&self) -> usize {

@@ -145,6 +145,22 @@ impl Reader {
         self.log().segments.read().first().map_or(Position(1), |segment| segment.first)
     }
 
+    /// The first position of the newest segments that have at most `size_max` bytes together. The last segment is always one of them.
+    pub fn start_of_newest(&self, size_max: u64) -> Position {
+        let log = self.log();
+        let segments = log.segments.read();
+        let mut first = segments.last().map_or(Position(1), |segment| segment.first);
+        let mut size = 0;
+        for segment in segments.iter().rev() {
+            size += segment.file_size;
+            if size > size_max {
+                break;
+            }
+            first = segment.first;
+        }
+        first
+    }
+
     /// The first position of the segment that holds, or will hold, the position; `None` when that segment is gone.
     pub fn segment_start(&self, position: Position) -> Option<Position> {
         self.log().segment_at(position).map(|segment| segment.first)

@@ -24,9 +24,10 @@ use crate::record::deleted::DeletedKeys;
 use crate::record::{NewRecord, Position, PublisherId, RecordKind};
 use crate::recover::{self, Progress, Recovery};
 use crate::sidecar::Sidecars;
+use crate::write::background_sync::BackgroundSync;
 use crate::write::segment_pool::{SegmentFactory, SegmentPool};
 use crate::write::sidecar_writer::SidecarWriter;
-use crate::write::writer::{self, NewBatch, Order, Writer};
+use crate::write::writer::{self, NewBatch, Order, Shared, Writer};
 use quire_types::Timestamp;
 
 /// The failures that persisted records survive.
@@ -113,6 +114,7 @@ pub struct Journal {
 enum Route {
     Thread {
         orders: Sender<Order>,
+        writer: Arc<Shared>,
         thread: Option<JoinHandle<()>>,
     },
     /// `waiting` goes out at `submit`, or at [`Journal::write_waiting`] when it is driven by hand.
@@ -205,18 +207,25 @@ impl Journal {
             Drive::Thread => SidecarWriter::on_a_thread(log.clone())?,
             Drive::AtSubmit | Drive::ByHand => SidecarWriter::at_once(log.clone()),
         };
-        let mut writer = Writer::new(log.clone(), pool, options.durability, file, segment, sidecar_writer);
+        let background = match (&drive, options.durability) {
+            (Drive::Thread, Durability::Os) => Some(BackgroundSync::start(log.clone())?),
+            _ => None,
+        };
+        let mut writer =
+            Writer::new(log.clone(), pool, options.durability, background, file, segment, sidecar_writer);
         if summary.flags == FLAG_CLOSED {
             writer.mark(FLAG_OPENED)?;
         }
         let route = match drive {
             Drive::Thread => {
                 let (orders, inbox) = unbounded();
-                let interval = options.flush_interval;
+                let writer = Arc::new(Shared::new(writer, options.flush_interval));
+                let its_writer = writer.clone();
                 let thread = std::thread::Builder::new().name("quire-writer".into());
-                let thread = thread.spawn(move || writer::run(writer, &inbox, interval));
+                let thread = thread.spawn(move || writer::run(&its_writer, &inbox));
                 Route::Thread {
                     orders,
+                    writer,
                     thread: Some(thread.map_err(|error| system("starting a thread", error))?),
                 }
             }
@@ -318,6 +327,17 @@ impl Journal {
 
     /// Hands the appended records to the writer. A journal in memory that had no room tries again.
     pub fn submit(&mut self) {
+        self.submit_to(false);
+    }
+
+    /// As [`Journal::submit`], for a caller that has nothing else to do: it writes and syncs the records itself, if they are small, the
+    /// writer has nothing to do and the disk was fast lately. They are persistent when it returns then, and the function of
+    /// [`Journal::on_flush`] is not called.
+    pub fn submit_alone(&mut self) {
+        self.submit_to(true);
+    }
+
+    fn submit_to(&mut self, is_alone: bool) {
         if self.open.count > 0 {
             self.closed.push(std::mem::take(&mut self.open).close());
         }
@@ -328,9 +348,17 @@ impl Journal {
         }
         let batches = std::mem::take(&mut self.closed);
         match &mut self.route {
-            Route::Thread { orders, .. } => {
+            Route::Thread { orders, writer, .. } => {
+                let left = if is_alone { writer.write_here(batches) } else { Err(batches) };
+                let order = match left {
+                    Ok(false) => return,
+                    // The thread learns when the next sync is due.
+                    Ok(true) => Vec::new(),
+                    Err(batches) => batches,
+                };
+                writer.ordered();
                 // The send succeeds: the thread ends only after an order to close, so it still receives.
-                let _ = orders.send(Order::Write(batches));
+                let _ = orders.send(Order::Write(order));
             }
             Route::Inline { writer, by_hand: false, .. } => writer.write(batches),
             Route::Inline { waiting, .. } => waiting.extend(batches),
@@ -467,7 +495,7 @@ impl Journal {
         self.submit();
         self.write_waiting();
         match std::mem::replace(&mut self.route, Route::Closed) {
-            Route::Thread { orders, thread } => {
+            Route::Thread { orders, thread, .. } => {
                 // It is gone only when it panicked, and then the lines below say so.
                 let _ = orders.send(Order::Close);
                 if thread.is_some_and(|thread| thread.join().is_err()) {
@@ -545,6 +573,10 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicBool, AtomicUsize};
 
+    use std::thread::ThreadId;
+
+    use parking_lot::Mutex;
+
     use super::*;
     use crate::disk::File;
     use crate::record::attributes::Attributes;
@@ -560,6 +592,12 @@ mod tests {
         synced: AtomicUsize,
         is_full: AtomicBool,
         refused: AtomicUsize,
+        /// Syncs that have begun after the first write, and whether they end.
+        begun: AtomicUsize,
+        is_stuck: AtomicBool,
+        sync_fails: AtomicBool,
+        /// The thread of the last write.
+        writer: Mutex<Option<ThreadId>>,
     }
 
     impl Flow {
@@ -624,6 +662,7 @@ mod tests {
         }
         fn write_parts_at(&self, parts: &mut [io::IoSlice<'_>], offset: u64) -> io::Result<()> {
             self.0.write_parts_at(parts, offset)?;
+            *self.1.writer.lock() = Some(std::thread::current().id());
             // The producer counts an order after it has submitted it: only a count above that of the writes is of one that waits.
             let number = self.1.written.fetch_add(1, Ordering::AcqRel) + 1;
             self.1.wait(|| self.1.submitted.load(Ordering::Acquire) > number);
@@ -631,6 +670,13 @@ mod tests {
         }
         fn sync(&self) -> io::Result<()> {
             if self.1.written.load(Ordering::Acquire) > 0 {
+                self.1.begun.fetch_add(1, Ordering::AcqRel);
+                while self.1.is_stuck.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                if self.1.sync_fails.load(Ordering::Acquire) {
+                    return Err(io::Error::other("the disk is broken"));
+                }
                 self.1.synced.fetch_add(1, Ordering::AcqRel);
             }
             self.0.sync()
@@ -641,6 +687,120 @@ mod tests {
         fn read_at(&self, buffer: &mut Vec<u8>, size: usize, offset: u64) -> io::Result<()> {
             self.0.read_at(buffer, size, offset)
         }
+    }
+
+    /// A journal on a [`BusyDisk`], and the counters of the disk. No write is waited for.
+    fn open_busy(durability: Durability) -> (Journal, Arc<Flow>) {
+        let flow = Arc::new(Flow::default());
+        flow.submitted.store(usize::MAX, Ordering::Release);
+        let disk = Arc::new(BusyDisk(MemoryDisk::new(256 << 20), flow.clone()));
+        let options = Options { durability, flush_interval: Duration::from_millis(1), ..Options::default() };
+        let directory = PathBuf::from("journal");
+        let (journal, _) = Journal::open_on(disk, &directory, &options, &mut |_| (), Drive::Thread).unwrap();
+        (journal, flow)
+    }
+
+    fn record(sequence: u64, data: &[u8]) -> NewRecord<'_> {
+        NewRecord {
+            kind: RecordKind::Publish,
+            message_type: 1,
+            publisher: PublisherId(7),
+            sequence,
+            timestamp: Timestamp(sequence),
+            topic: "orders",
+            correlation_id: b"",
+            expiration_s: None,
+            attributes: Attributes::NONE,
+            data,
+        }
+    }
+
+    fn wait_until(happens: impl Fn() -> bool) {
+        let deadline = Instant::now() + SOON;
+        while !happens() {
+            assert!(Instant::now() < deadline, "it did not happen");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn with_durability_os_records_become_persistent_while_a_sync_is_stuck() {
+        let (mut journal, flow) = open_busy(Durability::Os);
+        flow.is_stuck.store(true, Ordering::Release);
+        journal.append(&record(1, b"x")).unwrap();
+        journal.flush(SOON).unwrap();
+        wait_until(|| flow.begun.load(Ordering::Acquire) == 1);
+        for sequence in 2..=100 {
+            journal.append(&record(sequence, b"x")).unwrap();
+            // Also when the caller writes.
+            if sequence % 2 == 0 {
+                journal.submit_alone();
+            }
+            journal.flush(SOON).unwrap();
+        }
+        assert_eq!(journal.persisted(), Position(100));
+        assert_eq!(flow.synced.load(Ordering::Acquire), 0, "the sync is still stuck");
+        flow.is_stuck.store(false, Ordering::Release);
+        wait_until(|| flow.synced.load(Ordering::Acquire) >= 2);
+        journal.close().unwrap();
+    }
+
+    #[test]
+    fn with_durability_os_a_failed_sync_ends_writing_without_another_record() {
+        let (mut journal, flow) = open_busy(Durability::Os);
+        let (wake, woken) = crossbeam_channel::unbounded();
+        journal.append(&record(1, b"x")).unwrap();
+        flow.sync_fails.store(true, Ordering::Release);
+        journal.on_flush(Box::new(move || {
+            let _ = wake.send(());
+        }));
+        journal.flush(SOON).unwrap();
+        while journal.failure().is_none() {
+            woken.recv_timeout(SOON).unwrap();
+        }
+        let failure = journal.append(&record(2, b"x")).unwrap_err();
+        assert!(matches!(failure, JournalError::Io { operation: "syncing", .. }), "{failure}");
+        flow.sync_fails.store(false, Ordering::Release);
+        assert!(journal.close().is_err());
+    }
+
+    #[test]
+    fn a_caller_that_is_alone_writes_small_batches_itself_and_leaves_large_ones_to_the_thread() {
+        let (mut journal, flow) = open_busy(Durability::Fsync);
+        let (wake, woken) = crossbeam_channel::unbounded();
+        journal.on_flush(Box::new(move || {
+            let _ = wake.send(());
+        }));
+        let here = Some(std::thread::current().id());
+        let mut sequence = 0;
+        let deadline = Instant::now() + SOON;
+        // The first flushes show the thread that the disk is fast.
+        while *flow.writer.lock() != here {
+            assert!(Instant::now() < deadline, "after {sequence} records");
+            sequence += 1;
+            journal.append(&record(sequence, b"x")).unwrap();
+            journal.submit_alone();
+            journal.flush(SOON).unwrap();
+        }
+        assert!(sequence > 1, "the pace of the disk is not known at the beginning");
+        while woken.try_recv().is_ok() {}
+        let synced = flow.synced.load(Ordering::Acquire);
+        sequence += 1;
+        journal.append(&record(sequence, b"x")).unwrap();
+        journal.submit_alone();
+        // On a busy machine the disk may have become slow.
+        if *flow.writer.lock() == here {
+            assert_eq!(journal.persisted(), Position(sequence));
+            assert_eq!(flow.synced.load(Ordering::Acquire), synced + 1);
+            assert!(woken.try_recv().is_err(), "the caller need not be woken");
+        }
+        sequence += 1;
+        journal.append(&record(sequence, &[0; 20_000])).unwrap();
+        journal.submit_alone();
+        journal.flush(SOON).unwrap();
+        assert_ne!(*flow.writer.lock(), here);
+        assert_eq!(journal.reader().verify(), []);
+        journal.close().unwrap();
     }
 
     #[test]
@@ -660,20 +820,8 @@ mod tests {
         while flow.synced.load(Ordering::Acquire) == 0 {
             assert!(Instant::now() < deadline, "no sync beside {sequence} orders");
             sequence += 1;
-            let record = NewRecord {
-                kind: RecordKind::Publish,
-                message_type: 1,
-                publisher: PublisherId(7),
-                sequence,
-                timestamp: Timestamp(sequence),
-                topic: "orders",
-                correlation_id: b"",
-                expiration_s: None,
-                attributes: Attributes::NONE,
-                data: b"x",
-            };
             let written = flow.written.load(Ordering::Acquire);
-            journal.append(&record).unwrap();
+            journal.append(&record(sequence, b"x")).unwrap();
             journal.submit();
             flow.submitted.fetch_add(1, Ordering::AcqRel);
             flow.wait(|| flow.written.load(Ordering::Acquire) > written);
@@ -702,19 +850,7 @@ mod tests {
             sequence += 1;
             assert!(sequence < 1000, "it is not noticed");
             let data = [sequence as u8; 5000];
-            let record = NewRecord {
-                kind: RecordKind::Publish,
-                message_type: 1,
-                publisher: PublisherId(7),
-                sequence,
-                timestamp: Timestamp(sequence),
-                topic: "orders",
-                correlation_id: b"",
-                expiration_s: None,
-                attributes: Attributes::NONE,
-                data: &data,
-            };
-            journal.append(&record).unwrap();
+            journal.append(&record(sequence, &data)).unwrap();
             journal.submit();
             woken.recv_timeout(SOON).unwrap();
         }

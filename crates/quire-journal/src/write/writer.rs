@@ -4,6 +4,9 @@
 //! at once, written with one positional write and made durable with one sync: group commit. When more waits, it does so in steps of a few
 //! MiB.
 //!
+//! The thread that appends can write a small batch itself ([`Shared::write_here`]), while the writer thread has nothing to do and the disk
+//! syncs fast. This saves the wake-up of the writer thread, and its wake-up of the thread that appends.
+//!
 //! A full disk, and a process that has no file descriptor left, interrupt the writer: it keeps its batches and tries again, until there is
 //! room. None of them was synced yet, and a second write writes the same bytes. Any other error, and any error of a sync, ends writing
 //! permanently.
@@ -11,9 +14,11 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
+use parking_lot::Mutex;
 
 use crate::disk::File;
 use crate::error::JournalError;
@@ -24,6 +29,7 @@ use crate::format::{
 use crate::log::Log;
 use crate::record::Position;
 use crate::segment::{Segment, Shape, empty_index};
+use crate::write::background_sync::{BackgroundSync, Sync};
 use crate::write::journal::Durability;
 use crate::write::segment_pool::SegmentPool;
 use crate::write::sidecar_writer::SidecarWriter;
@@ -65,7 +71,9 @@ pub(crate) struct Writer {
     log: Arc<Log>,
     pool: SegmentPool,
     durability: Durability,
-    file: Box<dyn File>,
+    /// Syncs the writes that [`Durability::Os`] left to the system. `None`: the caller of [`Writer::sync`] waits for the disk.
+    background: Option<BackgroundSync>,
+    file: Arc<dyn File>,
     segment: Arc<Segment>,
     /// Batches that have no place yet.
     waiting: VecDeque<NewBatch>,
@@ -76,9 +84,26 @@ pub(crate) struct Writer {
     end: u64,
     checksum: u32,
     last: Position,
+    /// The last position that was written to the file, and that is durable.
+    written: Position,
     synced: Position,
     dirty: bool,
+    /// When the next [`Writer::sync`] is due.
+    sync_due: Option<Instant>,
+    pace: Pace,
+    /// Whether [`Log::advance`] calls the function of `on_flush`. Not while the thread that appends writes: it knows.
+    announces: bool,
     sidecar_writer: Option<SidecarWriter>,
+}
+
+/// How long the disk takes for the flush of a small batch: the mean of the last ones, in which each later one weighs more.
+struct Pace(Duration);
+
+impl Pace {
+    /// Takes one more flush into the mean.
+    fn note(&mut self, took: Duration) {
+        self.0 = (7 * self.0 + took.min(PACE_MAX)) / 8;
+    }
 }
 
 impl Writer {
@@ -87,6 +112,7 @@ impl Writer {
         log: Arc<Log>,
         pool: SegmentPool,
         durability: Durability,
+        background: Option<BackgroundSync>,
         file: Box<dyn File>,
         segment: Arc<Segment>,
         sidecar_writer: SidecarWriter,
@@ -96,7 +122,8 @@ impl Writer {
             log,
             pool,
             durability,
-            file,
+            background,
+            file: Arc::from(file),
             segment,
             waiting: VecDeque::new(),
             flushing: Vec::new(),
@@ -104,7 +131,12 @@ impl Writer {
             end: summary.end,
             checksum: summary.checksum,
             last: summary.last,
+            written: summary.last,
             synced: summary.last,
+            sync_due: None,
+            // The first flushes of a process show the pace of its disk. They are left to the writer thread.
+            pace: Pace(PACE_MAX),
+            announces: true,
             // The header of a new segment was written and waits for the first sync.
             dirty: true,
             sidecar_writer: Some(sidecar_writer),
@@ -135,18 +167,23 @@ impl Writer {
         self.log.stall().is_some() && self.log.failure().is_none()
     }
 
-    /// Syncs the writes that [`Durability::Os`] left to the system.
+    /// Syncs the writes that [`Durability::Os`] left to the system, or begins to. While a sync runs, it begins none.
     pub fn sync(&mut self) {
-        if self.log.failure().is_none()
-            && let Err(error) = self.sync_file()
-        {
-            self.log.poison(error);
+        if self.log.failure().is_some() {
+            return;
         }
-    }
-
-    /// Whether there is something that [`Writer::sync`] would sync.
-    pub fn is_dirty(&self) -> bool {
-        self.dirty
+        let Some(background) = &mut self.background else {
+            if let Err(error) = self.sync_file() {
+                self.log.poison(error);
+            }
+            return;
+        };
+        self.synced = self.synced.max(background.finished().unwrap_or_default());
+        if self.dirty && !background.is_running() {
+            self.dirty = false;
+            let (file, segment) = (self.file.clone(), self.segment.clone());
+            background.begin(Sync { file, segment, last: self.written });
+        }
     }
 
     /// Marks a clean stop, and keeps the highest sequences, after a last attempt to write the waiting batches.
@@ -229,9 +266,14 @@ impl Writer {
         if self.flushing.is_empty() {
             return Ok(());
         }
+        let is_small = self.end - self.flush_offset <= HERE_SIZE_MAX;
+        let began = Instant::now();
         self.write_batches().map_err(Trouble::before_a_sync)?;
         if self.durability == Durability::Fsync {
             self.sync_file()?;
+        }
+        if is_small {
+            self.pace.note(began.elapsed());
         }
         self.publish();
         Ok(())
@@ -246,14 +288,21 @@ impl Writer {
             parts.extend([&header_bytes[..], body, &PADDING[..padding]].map(IoSlice::new));
         }
         let written = self.file.write_parts_at(&mut parts, self.flush_offset);
-        written.map_err(|error| JournalError::io(&self.segment.path, "writing", &error))
+        written.map_err(|error| JournalError::io(&self.segment.path, "writing", &error))?;
+        self.written = self.last;
+        Ok(())
     }
 
     fn sync_file(&mut self) -> Result<(), JournalError> {
+        if let Some(background) = &mut self.background {
+            // The system reports a failed write to one sync only. So a second one must not succeed while the first one fails.
+            self.synced = self.synced.max(background.wait().unwrap_or_default());
+            self.log.check()?;
+        }
         if self.dirty {
             self.file.sync().map_err(|error| JournalError::io(&self.segment.path, "syncing", &error))?;
             self.dirty = false;
-            self.synced = self.last;
+            self.synced = self.written;
             self.segment.note_durable();
         }
         Ok(())
@@ -271,7 +320,10 @@ impl Writer {
         }
         drop(index);
         self.flush_offset = self.end;
-        self.log.advance(self.last, size);
+        match self.announces {
+            true => self.log.advance(self.last, size),
+            false => self.log.advance_quietly(self.last, size),
+        }
     }
 
     /// Seals the segment and begins the next one, at least `size` bytes large. The segment stays as it is until there is a next one.
@@ -290,7 +342,7 @@ impl Writer {
         self.log.note_sealed(&self.segment);
         self.sidecar_writer.iter().for_each(|writer| writer.sealed(&self.segment));
         self.log.segments.write().push(segment.clone());
-        self.file = file;
+        self.file = Arc::from(file);
         self.segment = segment;
         self.dirty = true;
         self.end = SEGMENT_HEADER_SIZE;
@@ -357,9 +409,68 @@ pub(crate) fn begin(
 /// How often a writer that has no room looks for some.
 const RETRY_INTERVAL: Duration = if cfg!(test) { Duration::from_millis(5) } else { Duration::from_secs(1) };
 
+/// The most bytes that the thread that appends writes itself. A larger batch gains little from a saved wake-up.
+const HERE_SIZE_MAX: u64 = 16 * 1024;
+
+/// The thread that appends writes itself while a flush takes less than this on average, because it can do nothing else meanwhile.
+const HERE_PACE_MAX: Duration = Duration::from_millis(1);
+
+/// The longest duration that counts for the pace. After one such flush, about 10 fast ones bring the pace below [`HERE_PACE_MAX`] again.
+const PACE_MAX: Duration = Duration::from_millis(20);
+
+/// The writer as its thread and the thread that appends share it.
+pub(crate) struct Shared {
+    writer: Mutex<Writer>,
+    /// Orders that were sent, and that the writer thread has not received.
+    order_count: AtomicUsize,
+    flush_interval: Duration,
+}
+
+impl Shared {
+    pub fn new(writer: Writer, flush_interval: Duration) -> Self {
+        Shared { writer: Mutex::new(writer), order_count: AtomicUsize::new(0), flush_interval }
+    }
+
+    /// An order is about to be sent. Only the thread that appends sends orders.
+    pub fn ordered(&self) {
+        self.order_count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Writes the batches on the calling thread, if they are small, the writer thread has nothing to do and the disk is fast. Gives them back
+    /// otherwise. Does not call the function of `on_flush`. With `Ok(true)` the writer thread needs an order: a sync is due later, or there is no room.
+    pub fn write_here(&self, batches: Vec<NewBatch>) -> Result<bool, Vec<NewBatch>> {
+        let size: u64 = batches.iter().map(|batch| batch_size(batch.body.len()) as u64).sum();
+        if size > HERE_SIZE_MAX || self.order_count.load(Ordering::Acquire) > 0 {
+            return Err(batches);
+        }
+        let Some(mut writer) = self.writer.try_lock() else { return Err(batches) };
+        if !writer.waiting.is_empty()
+            || writer.log.failure().is_some()
+            || writer.pace.0 >= HERE_PACE_MAX
+            || !writer.has_room(size + SEGMENT_RESERVE)
+        {
+            return Err(batches);
+        }
+        writer.announces = false;
+        writer.write(batches);
+        writer.announces = true;
+        Ok(writer.set_sync_due(self.flush_interval) || writer.is_stalled())
+    }
+}
+
+impl Writer {
+    /// Whether a sync is due that was not due before the last write.
+    fn set_sync_due(&mut self, flush_interval: Duration) -> bool {
+        let was_due = self.sync_due.is_some();
+        self.sync_due = self.dirty.then(|| self.sync_due.unwrap_or_else(|| Instant::now() + flush_interval));
+        !was_due && self.sync_due.is_some()
+    }
+}
+
 /// The writer thread: takes all waiting orders, writes their batches, and repeats this until it gets the order to close.
-pub(crate) fn run(mut writer: Writer, orders: &Receiver<Order>, flush_interval: Duration) {
-    let _poisons = PoisonOnPanic(writer.log.clone());
+pub(crate) fn run(shared: &Shared, orders: &Receiver<Order>) {
+    let log = shared.writer.lock().log.clone();
+    let _poisons = PoisonOnPanic(log);
     let mut batches = Vec::new();
     let mut next_sync: Option<Instant> = None;
     let mut next_try: Option<Instant> = None;
@@ -369,22 +480,31 @@ pub(crate) fn run(mut writer: Writer, orders: &Receiver<Order>, flush_interval: 
             Some(at) => orders.recv_deadline(at),
         };
         let mut closing = false;
+        let mut order_count = 0;
         match order {
-            Ok(Order::Write(more)) => batches.extend(more),
+            Ok(Order::Write(more)) => {
+                order_count += 1;
+                batches.extend(more);
+            }
             Ok(Order::Close) | Err(RecvTimeoutError::Disconnected) => closing = true,
             Err(RecvTimeoutError::Timeout) => (),
         }
         while !closing && let Ok(order) = orders.try_recv() {
             match order {
-                Order::Write(more) => batches.extend(more),
+                Order::Write(more) => {
+                    order_count += 1;
+                    batches.extend(more);
+                }
                 Order::Close => closing = true,
             }
         }
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
+        let mut writer = shared.writer.lock();
+        shared.order_count.fetch_sub(order_count, Ordering::AcqRel);
         // Also when batches come without a pause.
-        if is_due(next_sync) {
+        if is_due(writer.sync_due) {
             writer.sync();
-            next_sync = None;
+            writer.sync_due = None;
         }
         // While there is no room, not every order tries again.
         if next_try.is_none() || is_due(next_try) || closing {
@@ -397,7 +517,8 @@ pub(crate) fn run(mut writer: Writer, orders: &Receiver<Order>, flush_interval: 
             writer.close();
             return;
         }
-        next_sync = writer.is_dirty().then(|| next_sync.unwrap_or_else(|| Instant::now() + flush_interval));
+        writer.set_sync_due(shared.flush_interval);
+        next_sync = writer.sync_due;
     }
 }
 
@@ -409,5 +530,23 @@ impl Drop for PoisonOnPanic {
         if std::thread::panicking() {
             self.0.poison(JournalError::Panicked);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_slow_flush_the_writer_thread_writes_for_a_while() {
+        let fast = Duration::from_micros(100);
+        let mut pace = Pace(fast);
+        pace.note(Duration::from_secs(30));
+        let mut flush_count = 0;
+        while pace.0 >= HERE_PACE_MAX {
+            pace.note(fast);
+            flush_count += 1;
+        }
+        assert_eq!(flush_count, 8);
     }
 }
