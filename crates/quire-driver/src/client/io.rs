@@ -57,6 +57,8 @@ pub(super) struct Driving {
     bell: UnixStream,
     /// When a publish last found the thread asleep.
     found_asleep_ns: AtomicU64,
+    /// A publish has found the thread awake since then: publishes follow each other.
+    is_burst: AtomicBool,
 }
 
 impl Driving {
@@ -70,6 +72,7 @@ impl Driving {
             rope,
             bell,
             found_asleep_ns: AtomicU64::new(0),
+            is_burst: AtomicBool::new(false),
         })
     }
 
@@ -205,6 +208,7 @@ fn hand_back(shared: &Shared, wire: &Option<Wire>) {
     shared.awake.store(false, Ordering::Release);
     // A publish after a wait is not one of a burst.
     shared.driving.found_asleep_ns.store(0, Ordering::Release);
+    shared.driving.is_burst.store(false, Ordering::Relaxed);
     let inner = shared.inner.lock();
     let is_closed = matches!(inner.core.state(), State::Closed(_));
     let is_watched = wire.as_ref().is_some_and(|wire| {
@@ -239,12 +243,15 @@ impl Shared {
     /// Sends what the core has, or wakes the thread of the client for it. The calling thread writes itself while that thread sleeps, unless
     /// publishes follow each other so fast that they are better sent together.
     pub(super) fn send(&self, may_be_burst: bool) {
+        let Driving { is_burst, found_asleep_ns, .. } = &self.driving;
         if self.awake.load(Ordering::Acquire) {
+            is_burst.store(true, Ordering::Relaxed);
             return self.wake();
         }
         if may_be_burst {
             let now = self.now().as_ns();
-            if now.saturating_sub(self.driving.found_asleep_ns.swap(now, Ordering::AcqRel)) < BURST_NS {
+            let since = now.saturating_sub(found_asleep_ns.swap(now, Ordering::AcqRel));
+            if is_burst.swap(false, Ordering::Relaxed) || since < BURST_NS {
                 return self.wake();
             }
         }
