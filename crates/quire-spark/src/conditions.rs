@@ -19,7 +19,7 @@ pub enum Expression {
     Predicate {
         /// The name that Spark gives it.
         name: String,
-        /// The values that it compares.
+        /// Its arguments.
         #[serde(default)]
         children: Vec<Expression>,
     },
@@ -33,14 +33,14 @@ pub enum Expression {
         /// Its value.
         literal: Value,
     },
-    /// A value that has no other form.
+    /// An expression without another form.
     Other {
         /// For people.
         other: String,
     },
 }
 
-/// The use that the scan makes of a condition.
+/// How far the scan applies a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Taken {

@@ -1,4 +1,4 @@
-//! What a library for another language does: every function, with good and wrong arguments.
+//! Every function, as a library for another language calls it, with good and wrong arguments.
 #![allow(unsafe_code)]
 
 mod support;

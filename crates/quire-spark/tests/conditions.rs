@@ -257,7 +257,7 @@ fn condition() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What the scan does with conditions, and the positions that it returns. The columns of the conditions are not among those of the scan.
+/// How far the scan takes conditions, and the positions that it returns. The columns of the conditions are not among those of the scan.
 fn pushed(options: &[(&str, &str)], conditions: &[Value]) -> (Vec<String>, Vec<i64>) {
     let frame = frame(WORLD.directory.path(), options).unwrap();
     let read = json!({

@@ -27,7 +27,7 @@ log = logging.getLogger("quire.spark")
 
 
 class Task(ds.InputPartition):
-    """The part of a read that one task does: a text of the core."""
+    """The part of a read for one task: a text of the core."""
 
     def __init__(self, task: str) -> None:
         super().__init__(task)

@@ -123,7 +123,7 @@ impl Scanned {
     pub fn next(&self, room: usize) -> Result<(usize, Vec<i64>), Value> {
         let mut numbers = vec![0_i64; room];
         let at = numbers.as_mut_ptr() as i64;
-        // SAFETY: there is room for so many numbers.
+        // SAFETY: there is room for the numbers.
         let (rows, _) = answered(|answer| unsafe { abi::scan_next(self.handle, at, room as i64, answer) })?;
         Ok((rows as usize, numbers))
     }
