@@ -38,6 +38,7 @@ SETTINGS: dict[str, Any] = {
 _OPTIONS: dict[str, Any] = {
     "reconnect": quire.Reconnect(initial="5ms", maximum="50ms"),
     "wait": True,
+    "connect_timeout": PATIENCE,
     "command_timeout": None,
 }
 _KEYS = 200
