@@ -51,7 +51,7 @@ from typing import Any, Final
 
 import quire
 import quire.testing
-from support.waiting import PATIENCE, stop, wait_until
+from support.waiting import PATIENCE, Deadline, stop, wait_until
 
 TOPIC: Final = "crash"
 QUEUE: Final = "JOBS"
@@ -353,27 +353,26 @@ def crash_rounds(directory: Path, rounds: int, seed: int, instances: int = 2) ->
         load.finish()
         cluster.wait_until_replicated(PATIENCE)
         for instance in cluster:
-            read_all(instance, history, load.published)
+            read_all(instance, history)
     history.close()
     counts["messages"] = sum(load.published.values())
     check(path)
     return counts
 
 
-def read_all(instance: quire.testing.Instance, history: History, published: Counter[str]) -> None:
+def read_all(instance: quire.testing.Instance, history: History) -> None:
     """Reads the log and the queue of an instance to their ends."""
-    count = sum(published.values())
     reader = f"reader of {instance.name}"
     with quire.Client(instance.url, command_timeout=None) as client:
         messages: list[quire.Message] = []
-        with client.subscribe(TOPIC, bookmark=quire.EPOCH, completed=True) as subscription:
-            for batch in subscription.batches(timeout="2s"):
+        with client.subscribe(TOPIC, bookmark="[0:0|1|]") as subscription:
+            for batch in subscription.batches():
                 messages += batch
-                if not batch and len(messages) >= count:
-                    break
         history.note(reader, "ok", "read", _read(messages), instance.name)
+        deadline = Deadline()
         with client.subscribe(QUEUE, max_backlog=1000) as jobs:
             for batch in jobs.batches(timeout="1s"):
+                assert deadline.left
                 history.note(reader, "ok", "deliver", _read(batch), instance.name)
                 for message in batch:
                     message.ack()
