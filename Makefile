@@ -8,7 +8,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name 
 JAR := python/quire/spark/quire-spark.jar
 JAR_SOURCES := $(shell find crates/quire-jvm -name '*.java' -o -name '*.py')
 
-.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz crash client-crash queue-crash table-crash protocol-kills churn peers docs wheel clean
+.PHONY: setup demo bench test check rust-test python-test spark-test spark-kills bench-build instructions sim fuzz crash client-crash queue-crash link-crash table-crash protocol-kills churn peers docs wheel clean
 
 setup: $(STAMP)
 
@@ -113,6 +113,10 @@ client-crash: setup
 # The server or a worker of a queue is killed; a bounded number of rounds is part of `make test`.
 queue-crash: setup
 	$(BIN)/python tests/queue_crashes.py $(or $(ROUNDS),200)
+
+# Instances that replicate to each other are killed, stopped and parted; a bounded number of rounds is part of `make test`.
+link-crash: setup
+	$(BIN)/python tests/link_crashes.py $(or $(ROUNDS),200)
 
 # The server of a last-value topic, or a program with tables, is killed; a bounded number of rounds is part of `make test`.
 table-crash: setup

@@ -248,14 +248,14 @@ impl Incoming {
     }
 
     fn greet(&mut self, cx: &mut Context, hello: &Hello<'_>) {
-        if let Err(reason) = check(cx, hello, &self.own_links) {
-            return self.end(cx, &reason);
-        }
         self.source = Some(SourceInstance {
             name: hello.instance.into(),
             group: hello.group.into(),
             started_ns: hello.started_ns,
         });
+        if let Err(reason) = check(cx, hello, &self.own_links) {
+            return self.end(cx, &reason);
+        }
         match hello.mark {
             Some(mark) if mark.position <= cx.log.journal.persisted() => {
                 let job = Job::FindBookmark { reader: cx.log.reader.clone(), bookmark: mark.bookmark };

@@ -418,9 +418,10 @@ impl Links {
         let Some(link) = self.outgoing.iter_mut().find(is_named) else {
             let names = self.outgoing.iter().map(|link| format!("{:?}", link.definition.settings.name));
             let names = names.collect::<Vec<_>>().join(", ");
-            let there_are =
-                if names.is_empty() { "there is none".to_owned() } else { format!("there are {names}") };
-            return Err(format!("no destination has the name {destination:?}: {there_are}"));
+            let names = if names.is_empty() { "none" } else { &names };
+            return Err(format!(
+                "no destination has the name {destination:?}; the destinations are: {names}"
+            ));
         };
         match action {
             LinkAction::Downgrade => link.set_by_command(cx, true),

@@ -240,7 +240,8 @@ fn a_command_downgrades_and_upgrades_a_destination() {
     cluster.publish(0, 1, 3, 1);
     assert_eq!(cluster.persisted(0, 1), 0);
     let unknown = AdminCommand::Link { destination: "x".into(), action: LinkAction::Downgrade };
-    assert!(matches!(cluster.admin(0, unknown), AdminReply::Refused { .. }));
+    let AdminReply::Refused { reason, .. } = cluster.admin(0, unknown) else { panic!("it was not refused") };
+    assert_eq!(reason, "no destination has the name \"x\"; the destinations are: \"b\"");
 }
 
 #[test]

@@ -74,5 +74,6 @@ fn each_end_says_every_difference_at_once() {
     let refused = cluster.stats(0).destinations.remove(0).last_error.unwrap();
     assert!(refused.contains("replicate: ") && refused.contains("; message_type: "), "{refused}");
     let logged: Vec<_> = cluster.at(1).log.iter().map(ToString::to_string).collect();
-    assert!(logged.iter().any(|line| line.contains(&refused)), "{logged:?}");
+    let line = format!("source \"a\": link ended: {refused}");
+    assert!(logged.contains(&line), "{logged:?}");
 }

@@ -365,7 +365,9 @@ impl Auditor {
                     Action::Value { key } => (key, Some(operation.value)),
                     Action::Delete { key } => (key, None),
                 };
-                let is_unknown = publisher.is_in_gap(sequence);
+                // A delete names the records that its instance had, so one after a gap may leave the record of the gap elsewhere.
+                let was_unknown = value.is_none() && state.get(&key) == Some(&None);
+                let is_unknown = publisher.is_in_gap(sequence) || was_unknown;
                 match value {
                     _ if is_unknown => state.insert(key, None),
                     Some(value) => state.insert(key, value),

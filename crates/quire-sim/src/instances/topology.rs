@@ -173,7 +173,7 @@ impl Topology {
             compression: self.compression,
             downgrade_after_ns: is_downgrading.then_some(self.downgrade_after_ns),
             upgrade_below_ns: is_downgrading.then_some(self.downgrade_after_ns / 2),
-            // In a ring, messages return through the other instances.
+            // In a ring, messages return over the other instances.
             exclude_validation: if self.kind == "ring" { vec!["replicate".into()] } else { Vec::new() },
             topics: topics.to_vec(),
             ..DestinationSettings::default()
